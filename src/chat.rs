@@ -43,7 +43,7 @@ pub struct Message {
     pub role: String,
     /// The text.
     pub content: String,
-    /// What the model thought before it answered, apart from the answer.
+    /// Thinking of the model before its answer, kept apart from the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
 }
@@ -116,7 +116,7 @@ impl Template {
     /// The template of a model, with the texts of its special tokens.
     ///
     /// # Errors
-    /// Those of [`Template::new`].
+    /// Returns the errors of [`Template::new`].
     pub fn of(model: &Model) -> Result<Template> {
         let (bos, eos) = special_texts(model)?;
         Template::new(model.chat_template(), &bos, &eos)
@@ -126,7 +126,7 @@ impl Template {
     /// goes on. ChatML, which takes the place of a missing one, is rendered here.
     ///
     /// # Errors
-    /// Those of [`Template::new_apart`].
+    /// Returns the errors of [`Template::new_apart`].
     pub fn of_apart(model: &Model, apart: &Apart) -> Result<Template> {
         match (model.chat_template(), special_texts(model)?) {
             (Some(source), (bos, eos)) => Template::new_apart(source, &bos, &eos, apart),
@@ -165,7 +165,7 @@ impl Template {
         Ok(Template { how, fallback: source.is_none(), fingerprint: fingerprint(text, bos, eos) })
     }
 
-    /// Whether the model has no template and ChatML is used.
+    /// Returns true if the model has no template and ChatML is used.
     pub fn is_fallback(&self) -> bool {
         self.fallback
     }
@@ -189,7 +189,7 @@ impl Template {
     /// The conversation as text. `add_generation_prompt` opens the assistant's turn at its end.
     ///
     /// # Errors
-    /// Those of [`Template::render_json`].
+    /// Returns the errors of [`Template::render_json`].
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
         let blocks = answer::in_blocks(self.source());
         let messages =
@@ -242,7 +242,7 @@ impl Template {
     /// once.
     ///
     /// # Errors
-    /// Those of [`Template::render`] and of the tokenizer.
+    /// Returns the errors of [`Template::render`] and of the tokenizer.
     pub fn tokens(
         &self,
         vocab: &Vocab,
@@ -256,7 +256,7 @@ impl Template {
 /// A rendered conversation as tokens: [`Template::tokens`] in two steps.
 ///
 /// # Errors
-/// Those of the tokenizer.
+/// Returns the errors of the tokenizer.
 pub fn tokens(vocab: &Vocab, text: &str) -> Result<Vec<Token>> {
     let mut tokens = vocab.tokenize(text, false, true)?;
     if let Some(bos) = vocab.bos().filter(|&b| vocab.add_bos() && tokens.first() != Some(&b)) {

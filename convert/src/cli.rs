@@ -24,11 +24,11 @@ use serde_json::{json, Value};
 use crate::random::{self, Shape, SHAPES};
 use crate::{types, Error, Options, Report, Result, TensorError};
 
-/// What it does, in a line.
+/// One line about the program.
 pub const ABOUT: &str =
     "Convert a model: import from Hugging Face, quantize, merge LoRA, write a RoPE method";
 
-/// What it does, for its help.
+/// Paragraph for the program's help.
 pub const DETAILS: &str =
     "IN is a GGUF file, a Hugging Face model directory, or a PEFT adapter directory. Tensor data is copied byte \
      for byte unless --type asks for another type. OUT is replaced only after everything has succeeded. If IN was \
@@ -44,7 +44,7 @@ pub struct Args {
     /// tokenizer. An adapter directory has adapter_config.json
     #[arg(value_name = "IN", required_unless_present = "random")]
     pub input: Option<PathBuf>,
-    /// What llama-quantize takes by position.
+    /// Positional arguments of llama-quantize.
     #[arg(hide = true, value_name = "OUT TYPE", num_args = 0..)]
     foreign: Vec<OsString>,
     /// Output file
@@ -107,7 +107,7 @@ pub struct Args {
     pub quiet: bool,
 }
 
-/// What was done: lines for people, and the report of `--json`.
+/// Result of a call: lines for people, and the report of `--json`.
 #[derive(Debug)]
 pub struct Done {
     /// Lines, which may hold characters out of files.
@@ -250,7 +250,7 @@ impl Args {
 /// Does what was asked. `helper` is the program of [`Options::helper`].
 ///
 /// # Errors
-/// Those of [`crate::convert`], [`peft`](crate::peft) and [`random`].
+/// Returns the errors of [`crate::convert`], [`peft`](crate::peft) and [`random`].
 pub fn act(args: &Args, helper: Option<PathBuf>, control: &Control<'_>) -> Result<Done> {
     if !args.foreign.is_empty() {
         let what = "expected one IN, found more: the output is -o OUT, the type --type TYPE";

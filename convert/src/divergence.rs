@@ -25,7 +25,7 @@ pub struct Divergence {
     pub window: usize,
     /// Mean of KL(source || result), nats.
     pub kl: f64,
-    /// Its standard error, scored tokens taken as independent.
+    /// Standard error of the KL divergence, with scored tokens taken as independent.
     pub kl_error: f64,
     /// The divergence that 99 of 100 tokens are below.
     pub kl_99: f64,

@@ -66,8 +66,8 @@ pub struct Stock {
     pub long_factors: Option<Vec<f32>>,
 }
 
-/// What a file says by keys of ropewalk's own that change its logits in contexts of up to `n_ctx`, as the reason why
-/// llama.cpp, which does not read them, cannot run it. `hp` is the model as trained.
+/// Returns the reason why llama.cpp cannot run a file: a key of ropewalk's own that llama.cpp does not read, and that
+/// changes the logits in contexts of up to `n_ctx`. `hp` is the model as trained.
 pub(crate) fn not_read(file: &File, hp: &Hparams, n_ctx: usize) -> gguf::Result<Option<String>> {
     if file.get_opt(keys::EXPERT_WEIGHTS_NORM)? == Some(false) {
         let key = keys::EXPERT_WEIGHTS_NORM;
@@ -167,7 +167,7 @@ pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
 /// and a magnitude.
 ///
 /// # Errors
-/// What else there is, as the end of a sentence about another program.
+/// Returns the other difference, as the end of a sentence about another program.
 pub(crate) fn one_table(plan: &Plan, hp: &Hparams) -> Result<f64, String> {
     let ([layer], [positions]) = (&hp.attention[..], plan.kinds()) else {
         return Err(
@@ -273,7 +273,7 @@ impl Stock {
             .collect()
     }
 
-    /// Whether llama.cpp, reading these, computes what the plan says (`llama_context`'s reading of the keys,
+    /// Returns true if llama.cpp, reading these keys, computes the plan (`llama_context`'s reading of the keys,
     /// `rope_yarn` in ggml).
     pub fn reads_as(&self, plan: &Plan, hp: &Hparams) -> bool {
         let mut theta = self.angles(hp);

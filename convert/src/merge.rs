@@ -77,7 +77,7 @@ impl Merge {
         Ok((change.module.is_some() || !change.pairs.is_empty()).then_some(change))
     }
 
-    /// Whether the output is no longer the embedding, where that is both in the file.
+    /// Returns true if the output is no longer the embedding, and the file has both.
     pub(crate) fn unties(&self, embedding: &str) -> bool {
         let own = |(o, _): &(AdapterReader, f32)| {
             let saves = |name: &str| o.modules_to_save().iter().any(|m| m.name == name);

@@ -35,7 +35,7 @@ pub struct RopeReport {
     /// Why the context is that, where none was asked for.
     #[serde(skip)]
     pub(crate) ctx_why: Option<String>,
-    /// Those of the report's notes that say how the method was worked out.
+    /// Notes of the report about the derivation of the method.
     #[serde(skip)]
     pub(crate) details: Vec<String>,
 }
@@ -68,7 +68,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Of a conversion that has changed nothing yet.
+    /// Report of a conversion that has changed nothing yet.
     pub(crate) fn unchanged(file: &File, output: &Path) -> Report {
         let (llama_server, no_llama_server) = llama_cpp::serve(file, None, output);
         Report {

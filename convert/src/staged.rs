@@ -13,7 +13,7 @@ use crate::{divergence, job, quantizer, Error, Options, Report, Result, Work};
 /// A mixture of types that libllama's own quantizer writes, and llama-quantize's options for it.
 #[derive(Debug, Clone, Default)]
 pub struct Mixture {
-    /// Its name, such as `q4_k_m`; see [`crate::types::mixtures`].
+    /// Name of the mixture, such as `q4_k_m`; see [`crate::types::mixtures`].
     pub name: String,
     /// Type of the token embeddings.
     pub token_embedding: Option<DType>,
@@ -29,7 +29,7 @@ pub struct Mixture {
     pub imatrix: Option<PathBuf>,
 }
 
-/// As [`crate::convert`], with [`Options::mixture`] or [`Options::check`].
+/// Converts like [`crate::convert`], with [`Options::mixture`] or [`Options::check`].
 pub(crate) fn convert(
     input: &Path,
     output: &Path,

@@ -51,7 +51,7 @@ pub fn mixtures() -> impl Iterator<Item = &'static str> {
     all.filter(|name| !TARGETS.iter().any(|t| t.0.name() == *name))
 }
 
-/// Whether libllama's quantizer writes a mixture of this name.
+/// Returns true if libllama's quantizer writes a mixture of this name.
 pub fn is_mixture(name: &str) -> bool {
     #[cfg(feature = "ggml")]
     return llama::quantize::Mixture::named(name).is_some();

@@ -52,7 +52,7 @@ pub struct TopBlocks<'c> {
     /// Cosines and then sines of what `0, 1, ...` blocks turn each pair of dimensions by, F32 `[n_rot, n_tables,
     /// blocks]` with as many blocks as positions make; `None` where nothing is rotated.
     pub turns: Option<Tensor<'c>>,
-    /// Whether pairs are `(j, j + n_rot / 2)`, else `(2j, 2j + 1)`.
+    /// True if pairs are `(j, j + n_rot / 2)`, false if they are `(2j, 2j + 1)`.
     pub neox: bool,
 }
 
@@ -96,7 +96,7 @@ impl Schedule {
     }
 }
 
-/// Whether a tensor is contiguous I32 of this shape.
+/// Returns true if a tensor is contiguous I32 of this shape.
 fn indices(t: Tensor<'_>, ne: [usize; 4]) -> bool {
     t.dtype() == DType::I32 && t.ne() == ne && contiguous(t)
 }

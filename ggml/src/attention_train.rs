@@ -63,7 +63,7 @@ pub struct AttentionBack<'c> {
 pub struct TrainScoring<'c> {
     /// Scale, softcap and sinks.
     pub scoring: Scoring<'c>,
-    /// Whether factors are rounded.
+    /// True if factors are rounded.
     pub bf16: bool,
 }
 
@@ -106,7 +106,7 @@ impl Schedule {
     }
 }
 
-/// Whether a tensor is F32 `[d, heads, tokens]` with contiguous rows and strides of whole floats.
+/// Returns true if a tensor is F32 `[d, heads, tokens]` with contiguous rows and strides of whole floats.
 pub(crate) fn heads(t: Tensor<'_>) -> bool {
     f32_rows(t) && t.ne()[3] == 1 && t.nb()[1].is_multiple_of(4) && t.nb()[2].is_multiple_of(4)
 }
@@ -215,7 +215,8 @@ pub(crate) unsafe fn heads_of(t: &sys::ggml_tensor) -> Heads<'_> {
 }
 
 /// # Safety
-/// As for [`heads_of`], in memory that this node alone uses, as far as the view's methods are asked for it.
+/// The promise of [`heads_of`], for memory that this node alone uses, in the elements that the view's methods are asked
+/// for.
 pub(crate) unsafe fn heads_mut(t: &sys::ggml_tensor) -> HeadsMut<'_> {
     // SAFETY: the caller's promise.
     unsafe {

@@ -26,7 +26,7 @@ unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
-/// Whether backends are modules here: none was there before modules were looked for.
+/// True if backends are modules here: no backend existed before modules were looked for.
 static MODULES: AtomicBool = AtomicBool::new(false);
 
 /// Registers the backends of this build: those linked in are there already; in a build with backends as
@@ -157,7 +157,7 @@ impl Device {
         }
     }
 
-    /// Whether the backend reports this CPU feature (`AVX512_BF16`, ...).
+    /// Returns true if the backend reports this CPU feature (`AVX512_BF16`, ...).
     pub fn has_feature(self, name: &str) -> bool {
         let Some(f) = self.proc_address(c"ggml_backend_get_features") else { return false };
         // SAFETY: ggml documents this name to be a `ggml_backend_get_features_t`.
@@ -180,10 +180,10 @@ impl Device {
         }
     }
 
-    /// Whether its driver is lavapipe, Mesa's software Vulkan device. ggml keeps its descriptor sets from one graph to
-    /// the next and writes only those that the next graph reads. Mesa 22.3 takes a reference to the buffer of every
-    /// descriptor, including those that no shader reads and whose buffer has been freed. The heap is corrupted as soon
-    /// as a graph's memory has been replaced (`tests/device/buffers.rs`).
+    /// Returns true if the driver is lavapipe, Mesa's software Vulkan device. ggml keeps its descriptor sets from one
+    /// graph to the next and writes only those that the next graph reads. Mesa 22.3 takes a reference to the buffer of
+    /// every descriptor, including those that no shader reads and whose buffer has been freed. The heap is corrupted as
+    /// soon as a graph's memory has been replaced (`tests/device/buffers.rs`).
     pub(crate) fn is_lavapipe(self) -> bool {
         self.name().starts_with("vulkan:") && self.description().starts_with("llvmpipe")
     }
@@ -220,7 +220,7 @@ pub struct Backend {
 // SAFETY: a ggml backend may be used from any thread, one at a time; all use is through `&mut Backend`.
 unsafe impl Send for Backend {}
 
-/// As many threads as asked for, or [`default_threads`] for 0.
+/// Number of threads asked for, or [`default_threads`] for 0.
 pub(crate) fn thread_count(asked: usize) -> Result<usize> {
     let max = MAX_N_THREADS;
     let n = if asked == 0 { default_threads() } else { asked };

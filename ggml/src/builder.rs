@@ -35,7 +35,7 @@ pub(crate) struct Input {
     pub(crate) limit: Option<usize>,
     /// No index may be there twice.
     pub(crate) once: bool,
-    /// Whether the host has given it values since the graph was built.
+    /// True if the host has set the values since the graph was built.
     pub(crate) is_set: bool,
 }
 
@@ -100,7 +100,7 @@ impl<'c> Builder<'c> {
         Ok(())
     }
 
-    /// As [`Builder::index`]; the indices must differ from each other, too.
+    /// Checks like [`Builder::index`], and that the indices differ from each other.
     pub(crate) fn index_once(&self, op: &'static str, t: Tensor<'c>, limit: usize) -> Result<()> {
         self.index(op, t, limit)?;
         self.inputs.borrow_mut().iter_mut().filter(|i| i.ptr == t.ptr).for_each(|i| i.once = true);

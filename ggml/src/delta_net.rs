@@ -57,13 +57,13 @@ pub struct DeltaRule<'c> {
 /// Gradients of the operands of [`Builder::delta_rule`], of their shapes.
 #[derive(Debug, Clone, Copy)]
 pub struct DeltaGrads<'c> {
-    /// Of queries, keys and values.
+    /// Gradients of queries, keys and values.
     pub qkv: Tensor<'c>,
-    /// Of the logarithm of what is left.
+    /// Gradient of g, the logarithm of the decay.
     pub g: Tensor<'c>,
-    /// Of how much is learned.
+    /// Gradient of beta, the learning rate of the state.
     pub beta: Tensor<'c>,
-    /// Of the states before the first token.
+    /// Gradient of the states before the first token.
     pub state: Tensor<'c>,
 }
 

@@ -18,7 +18,7 @@ use crate::tensor::Tensor;
 use crate::units::Units;
 use crate::{sys, DType, Error, Result};
 
-/// Whether there is such a product for weights of this type on this processor.
+/// Returns true if this processor has an 8-bit product for weights of this type.
 pub fn has_eight_bit_product(dtype: DType) -> bool {
     available() && kind(dtype).is_some()
 }
@@ -32,7 +32,7 @@ pub struct EightBits<'c> {
 }
 
 impl EightBits<'_> {
-    /// Whether they can be multiplied with weights of this type, too.
+    /// Returns true if the rows can also be multiplied with weights of this type.
     pub fn serve(&self, dtype: DType) -> bool {
         kind(dtype).is_some_and(|kind| self.layout.serves(kind))
     }

@@ -44,7 +44,7 @@ impl<'c> Chosen<'c> {
     }
 }
 
-/// Whether `t` is contiguous F32 of this shape.
+/// Returns true if `t` is contiguous F32 of this shape.
 fn floats(t: Tensor<'_>, ne: [usize; 3]) -> bool {
     t.dtype() == DType::F32 && contiguous(t) && t.ne() == [ne[0], ne[1], ne[2], 1]
 }

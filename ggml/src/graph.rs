@@ -48,7 +48,7 @@ pub struct Executor {
     galloc: Galloc,
     backend: Backend,
     pool: Option<ThreadPool>,
-    /// Whether ops of our own may stand in for ggml's.
+    /// True if ops of our own can replace ggml's.
     own: bool,
     divide_from: usize,
 }
@@ -405,7 +405,7 @@ impl Executor {
     }
 }
 
-/// Whether a tensor of the graph has memory: an input that nothing depends on has none.
+/// Returns true if a tensor of the graph has memory. An input that nothing depends on has none.
 fn in_graph(t: Tensor<'_>) -> bool {
     !t.raw().data.is_null() && !t.raw().buffer.is_null()
 }

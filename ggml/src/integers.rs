@@ -41,17 +41,17 @@ pub(crate) fn kind(dtype: DType) -> Option<Kind> {
     })
 }
 
-/// Whether this processor has such products, and those in 8 bits.
+/// Returns true if this processor has integer products, and those in 8 bits.
 pub fn available() -> bool {
     kernels::integers::available()
 }
 
-/// Whether there are such products, and those in 8 bits, for weights of this type.
+/// Returns true if there are integer products, and those in 8 bits, for weights of this type.
 pub fn supports(dtype: DType) -> bool {
     kind(dtype).is_some()
 }
 
-/// Whether there is such a product for weights of this type on this processor.
+/// Returns true if this processor has an integer product for weights of this type.
 pub fn has_integer_product(dtype: DType) -> bool {
     available() && supports(dtype)
 }

@@ -115,7 +115,8 @@ fn groups(root: &Path, controller: &str) -> Vec<Group> {
     found.flatten().collect()
 }
 
-/// Of a line of `mountinfo` that mounts this version's groups of a controller: the group mounted, and where.
+/// Parses a line of `mountinfo` that mounts this version's groups of a controller: the group mounted, and the mount
+/// point.
 fn hierarchy(line: &str, version: Version, controller: &str) -> Option<(PathBuf, PathBuf)> {
     // ID PARENT DEVICE ROOT MOUNT_POINT OPTIONS [MORE..] - TYPE SOURCE SUPER_OPTIONS
     let (left, right) = line.split_once(" - ")?;

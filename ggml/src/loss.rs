@@ -22,8 +22,8 @@ pub fn row_loss(row: &[f32], target: usize) -> f32 {
 }
 
 impl<'c> Builder<'c> {
-    /// Of logits (F32 `[n_vocab, T]`, contiguous) and targets (I32 `[T]`, an input of the graph, each below
-    /// `n_vocab`): F32 `[3, T]`, each row the loss `ln(sum(exp(x))) - x[target]`, the largest logit m, and
+    /// Cross entropy of logits (F32 `[n_vocab, T]`, contiguous) and targets (I32 `[T]`, an input of the graph, each
+    /// below `n_vocab`): F32 `[3, T]`, each row the loss `ln(sum(exp(x))) - x[target]`, the largest logit m, and
     /// `ln(sum(exp(x - m)))`. For the CPU; elsewhere the graph is refused.
     pub fn cross_entropy(&self, logits: Tensor<'c>, targets: Tensor<'c>) -> Result<Tensor<'c>> {
         let (op, [n_vocab, t, ..]) = ("cross_entropy", logits.ne());

@@ -31,7 +31,7 @@ pub(crate) fn even_rows(t: Tensor<'_>) -> bool {
     packed_rows(t) && unsafe { sys::ggml_is_contiguous_1(t.ptr.as_ptr()) }
 }
 
-/// Whether ggml's copies can count the elements: in an int where they are contiguous, or of a quantized type.
+/// Returns true if ggml's copies can count the elements: in an int if they are contiguous, or of a quantized type.
 fn copies(a: Tensor<'_>) -> bool {
     let counted = contiguous(a) || a.dtype().is_quantized();
     !counted || a.ne().iter().product::<usize>() <= MAX_INDEX
@@ -59,9 +59,8 @@ pub(crate) fn root(t: Tensor<'_>) -> &sys::ggml_tensor {
     }
 }
 
-/// Whether two tensors can share memory: they are one tensor of the graph or views of it, or are of the same
-/// stored tensor. (The allocator lends a graph tensor's memory to another only when nobody needs it any
-/// more.)
+/// Returns true if two tensors can share memory: they are one tensor of the graph or views of it, or are of the same
+/// stored tensor. (The allocator lends a graph tensor's memory to another only when nothing needs it any more.)
 pub(crate) fn share_memory(a: Tensor<'_>, b: Tensor<'_>) -> bool {
     let (a, b) = (root(a), root(b));
     // A stored tensor has a header for each time it was asked for. Others have no memory before the graph is
@@ -69,7 +68,7 @@ pub(crate) fn share_memory(a: Tensor<'_>, b: Tensor<'_>) -> bool {
     std::ptr::eq(a, b) || (!a.data.is_null() && a.data == b.data)
 }
 
-/// Whether no two elements share memory, in rows without gaps.
+/// Returns true if no two elements share memory, and rows have no gaps.
 pub(crate) fn apart(t: Tensor<'_>) -> bool {
     // Dimensions from the innermost out: each must step over all of the one before.
     let mut steps: Vec<(usize, usize)> = (1..4).map(|i| (t.nb()[i], t.ne()[i])).filter(|s| s.1 > 1).collect();

@@ -10,7 +10,7 @@ use crate::ops::{
 use crate::tensor::Tensor;
 use crate::{sys, DType, Result};
 
-/// Whether `t` is a tensor of a writable store or a view of one in which no two elements share memory.
+/// Returns true if `t` is a tensor of a writable store or a view of one in which no two elements share memory.
 pub(crate) fn target(t: Tensor<'_>) -> bool {
     // Tensors of the graph itself have no memory before it is built; those of planned stores have an address,
     // but no buffer.

@@ -20,7 +20,7 @@ const TOKENS: usize = 16;
 /// Tokens for each thread from which on threads divide tokens: each rounds all activations of its part.
 const MANY_TOKENS: usize = 8;
 
-/// What is divided of a result `[m, n, heads]`.
+/// Dimension along which a result `[m, n, heads]` is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cut {
     Rows,
@@ -77,7 +77,7 @@ impl<'c> Builder<'c> {
     }
 }
 
-/// What a thread computes parts with.
+/// Backend, graph, and memory with which a thread computes parts.
 struct Lane {
     backend: Backend,
     graph: *mut sys::ggml_cgraph,

@@ -64,7 +64,7 @@ impl<'c> Builder<'c> {
         self.custom(DType::F32, ne, args, run_rows::<F>, Rows { f, n_args: args.len() })
     }
 
-    /// Whether a sum or product of `a` and `b` is computed by the pool's threads.
+    /// Returns true if a sum or product of `a` and `b` is computed by the pool's threads.
     pub(crate) fn divided(&self, a: Tensor<'c>, b: Tensor<'c>) -> bool {
         let [n, ..] = a.ne();
         self.own && b.ne()[0] == n && f32_rows(b) && 4 * a.ne().iter().product::<usize>() >= self.divide_from

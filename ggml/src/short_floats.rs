@@ -12,7 +12,7 @@ use crate::ops::{check, f32_rows, possible};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Error, Result};
 
-/// Whether there is such a product for weights of this type on this processor.
+/// Returns true if this processor has a product of short floats for weights of this type.
 pub fn has_short_product(dtype: DType) -> bool {
     format(dtype).is_some_and(Format::available)
 }

@@ -22,7 +22,7 @@ const PANEL: usize = 32;
 /// Columns converted together, of weights with small blocks.
 const FEW_COLUMNS: usize = 96;
 
-/// Whether this machine has the tiles that these ops compute in.
+/// Returns true if this machine has the tiles that these ops compute in.
 pub fn has_tiles() -> bool {
     kernels::tiled::available()
 }
@@ -144,7 +144,7 @@ impl<'a> Work<'a> {
     /// of their rows whole units of so many.
     ///
     /// # Safety
-    /// Of the node's threads no other one has this `ith` and `nth`, and all have this `nth` and `unit`.
+    /// No other thread of the node has this `ith` and `nth`, and all have this `nth` and `unit`.
     unsafe fn share(&self, unit: usize, ith: i32, nth: i32, mut f: impl FnMut(Output<'_>)) {
         let (n_units, n_pairs) = (self.m.div_ceil(unit), self.shape.n_pairs());
         // Every part of the packed rows converts the weights anew, so they are cut only where there are few units.

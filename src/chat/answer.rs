@@ -28,7 +28,8 @@ pub enum Form {
     Channels,
 }
 
-/// Whether a template reads the thinking of earlier turns from blocks of the content, as those of Ministral 3 do.
+/// Returns true if a template reads the thinking of earlier turns from blocks of the content, as that of Ministral 3
+/// does.
 pub(super) fn in_blocks(template: &str) -> bool {
     let reads = ["['thinking']", "[\"thinking\"]", ".thinking"];
     Form::of(template) == Form::Brackets
@@ -39,9 +40,9 @@ pub(super) fn in_blocks(template: &str) -> bool {
 /// A part of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// What the model thinks.
+    /// The model's thinking.
     Thinking,
-    /// What it says.
+    /// The answer to the user.
     Content,
 }
 
@@ -51,7 +52,7 @@ enum At {
     /// Nothing but white space has come.
     Start,
     In(Part),
-    /// Of a channel: its name.
+    /// The name of a channel.
     Header,
 }
 
@@ -109,7 +110,7 @@ pub struct Parts {
     header: String,
     thinking: String,
     content: String,
-    /// What was said on the way to tools. It is the content where there is no other.
+    /// Text that comes with tool calls. It is the content if there is no other.
     aside: String,
 }
 
@@ -239,7 +240,7 @@ impl Parts {
         }
     }
 
-    /// What is still held back, to be shown at the end.
+    /// Returns the text that is still held back, to be shown at the end.
     pub fn rest(&mut self) -> Vec<(Part, String)> {
         let (mut shown, held) = (Vec::new(), std::mem::take(&mut self.held));
         self.text(&held, &mut shown);

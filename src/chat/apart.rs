@@ -51,7 +51,7 @@ struct Request<'a> {
     add_generation_prompt: bool,
 }
 
-/// What a template renders.
+/// Input of a template.
 pub(super) struct Conversation<'a> {
     pub(super) messages: &'a [Value],
     pub(super) variables: &'a Map<String, Value>,

@@ -4,8 +4,8 @@
 //! does not trust bytes has them worked on by another process: [`Apart`] says how to start it and how much it may
 //! take, and the process that was started calls [`serve`].
 //!
-//! Of its parent's environment the process has only where its libraries lie, so no key or token. Waiting for it ends as
-//! soon as the caller asks for that ([`Apart::stopped_by`]).
+//! The process gets only the library paths of its parent's environment, so no key or token. Waiting for it ends as soon
+//! as the caller asks for that ([`Apart::stopped_by`]).
 //!
 //! | limit | holds on |
 //! |---|---|
@@ -187,7 +187,7 @@ impl Apart {
         self.stop.load(Ordering::SeqCst)
     }
 
-    /// What comes before the deadline, unless the caller asks to stop.
+    /// Receives the next message before the deadline, unless the caller asks to stop.
     fn receive<T>(&self, from: &Receiver<T>, deadline: Instant) -> Result<T, RecvTimeoutError> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -222,7 +222,7 @@ impl Apart {
         #[cfg(unix)]
         {
             use std::os::unix::process::ExitStatusExt;
-            /// Its number on every Unix: the limit of computing time was reached.
+            /// Number of the signal on every Unix: the limit of CPU time was reached.
             const SIGXCPU: i32 = 24;
             if status.signal() == Some(SIGXCPU) {
                 return format!("took longer than {} s of computing", self.limits.cpu);

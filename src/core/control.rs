@@ -75,7 +75,7 @@ impl<'a> Control<'a> {
         Control { notes: Some(notes), ..self }
     }
 
-    /// Whether the work is to stop.
+    /// Returns true if the work is to stop.
     pub fn stopped(&self) -> bool {
         self.stop.is_some_and(Stop::requested)
     }
@@ -131,7 +131,7 @@ impl Stop {
         self.set(false);
     }
 
-    /// Whether the stop was asked for.
+    /// Returns true if the stop was asked for.
     pub fn requested(&self) -> bool {
         self.shared.requested.load(Ordering::SeqCst)
     }

@@ -47,8 +47,8 @@ pub mod keys {
     /// Windows of an architecture that has none in llama.cpp (u32 array, one entry per layer): how many tokens a query sees,
     /// itself among them; 0 for every earlier one.
     pub const WINDOWS: &str = "ropewalk.windows";
-    /// Whether the weights of the experts that a token is given to are scaled to a sum of 1 (bool). llama.cpp always does
-    /// that where softmax chooses them, and it is meant where there is no such key.
+    /// True if the weights of the experts of a token are scaled to a sum of 1 (bool). llama.cpp always does that after
+    /// softmax, and a file without this key means that.
     pub const EXPERT_WEIGHTS_NORM: &str = "ropewalk.expert_weights_norm";
     /// The repository that a model's config.json names, `ORG/REPO` (string). Not in files of changed weights.
     pub const SOURCE: &str = "ropewalk.source";
@@ -90,9 +90,9 @@ pub mod keys {
     pub const LORA_DATA_ORDER: &str = "ropewalk.lora.data_order";
     /// The runs of training that it went on from, first to last: a list in JSON (string).
     pub const LORA_LINEAGE: &str = "ropewalk.lora.lineage";
-    /// Whether its alpha was meant over the square root of the rank (bool).
+    /// True if alpha is meant to be divided by the square root of the rank (bool).
     pub const LORA_RSLORA: &str = "ropewalk.lora.rslora";
-    /// Whether the embedding of an adapter is for the input alone, where the model's output is its embedding.
+    /// True if the embedding of an adapter is for the input only, in a model whose output is its embedding.
     pub const LORA_KEEPS_OUTPUT: &str = "ropewalk.lora.keeps_output";
 }
 
@@ -142,7 +142,7 @@ pub struct Hparams {
     pub logit_scale: f32,
     /// Cap c of logits, which become `c * tanh(logits / c)`.
     pub logit_softcap: Option<f32>,
-    /// Whether attention and feed-forward both read the layer's input (GPT-NeoX, where its file says so).
+    /// True if attention and feed-forward both read the layer's input (GPT-NeoX, if its file says so).
     pub parallel_residual: bool,
     /// GELU in feed-forwards without a gate.
     pub gelu: Gelu,
@@ -173,9 +173,9 @@ const MAX_CTX: usize = i32::MAX as usize;
 const MAX_DIM: usize = 1 << 24;
 /// Bases this large make the slowest pair's factor overflow the f32 that ggml takes.
 const MAX_FREQ_BASE: f64 = 1e30;
-/// As llama.cpp's `LLAMA_MAX_LAYERS`.
+/// Limit of layers, as llama.cpp's `LLAMA_MAX_LAYERS`.
 const MAX_LAYERS: usize = 512;
-/// As llama.cpp's `LLAMA_MAX_EXPERTS`.
+/// Limit of experts, as llama.cpp's `LLAMA_MAX_EXPERTS`.
 const MAX_EXPERTS: usize = 512;
 
 /// A model of no layers, whose factors are 1: what is left to say once the numbers are there.
@@ -266,10 +266,10 @@ impl Hparams {
         Self::read(file, false, None)
     }
 
-    /// As [`Hparams::from_gguf`], with this rule in place of the architecture's own.
+    /// Reads like [`Hparams::from_gguf`], with this rule in place of the architecture's own.
     ///
     /// # Errors
-    /// As [`Hparams::from_gguf`], and those of the rule.
+    /// Returns the errors of [`Hparams::from_gguf`], and those of the rule.
     pub fn from_gguf_by(file: &File, rule: LayerRule) -> Result<Hparams> {
         Self::read(file, false, Some(rule))
     }
@@ -278,15 +278,15 @@ impl Hparams {
     /// [`Hparams::from_gguf`] for other files.
     ///
     /// # Errors
-    /// As [`Hparams::from_gguf`].
+    /// Returns the errors of [`Hparams::from_gguf`].
     pub fn as_trained(file: &File) -> Result<Hparams> {
         Self::read(file, true, None)
     }
 
-    /// As [`Hparams::as_trained`], with this rule in place of the architecture's own.
+    /// Reads like [`Hparams::as_trained`], with this rule in place of the architecture's own.
     ///
     /// # Errors
-    /// As [`Hparams::from_gguf`], and those of the rule.
+    /// Returns the errors of [`Hparams::from_gguf`], and those of the rule.
     pub fn as_trained_by(file: &File, rule: LayerRule) -> Result<Hparams> {
         Self::read(file, true, Some(rule))
     }

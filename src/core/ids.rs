@@ -114,7 +114,7 @@ pub enum ParamId {
     LandmarkOutput,
     /// Up projection of the network of the rope method `clex`, `[n_rot/2, n_hidden]`; no model has it.
     ClexUp,
-    /// Its down projection, `[n_hidden, n_rot/2]`.
+    /// Down projection of the CLEX network, `[n_hidden, n_rot/2]`.
     ClexDown,
 }
 
@@ -194,7 +194,7 @@ impl Role {
         ROLES.iter().map(|r| r.0)
     }
 
-    /// Whether it is a map of each expert, whose weights are one tensor. There are no low-rank pairs beside those.
+    /// Returns true if it is a projection of each expert, whose weights are one tensor. These have no LoRA pairs.
     pub fn is_stack(self) -> bool {
         matches!(self, Role::GateExps | Role::UpExps | Role::DownExps)
     }
@@ -264,17 +264,17 @@ impl NormId {
 }
 
 impl ParamId {
-    /// Whether it is part of the network of the rope method `clex`, which belongs to no layer.
+    /// Returns true if it is part of the network of the RoPE method `clex`, which belongs to no layer.
     pub fn is_clex(self) -> bool {
         matches!(self, ParamId::ClexUp | ParamId::ClexDown)
     }
 
-    /// Whether it is half of a low-rank pair.
+    /// Returns true if it is half of a LoRA pair.
     pub fn is_lora(self) -> bool {
         matches!(self, ParamId::LoraA(_) | ParamId::LoraB(_))
     }
 
-    /// Whether weight decay acts on it: it leaves norms and biases alone.
+    /// Returns true if weight decay applies to it. Norms and biases do not decay.
     pub fn decays(self) -> bool {
         !matches!(self, ParamId::Bias(_) | ParamId::Norm(_) | ParamId::NormBias(_))
     }

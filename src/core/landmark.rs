@@ -17,7 +17,7 @@ const NAME: &str = "landmark";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Landmarks {
     block: usize,
-    /// Whether landmarks are predicted in training, too (`include_landmark_in_loss` of the released code).
+    /// True if landmarks are predicted in training, too (`include_landmark_in_loss` of the released code).
     pub in_loss: bool,
 }
 
@@ -57,12 +57,12 @@ impl Landmarks {
         n / self.block * (self.block - 1) + n % self.block
     }
 
-    /// Whether a landmark stands behind a text of `n` tokens.
+    /// Returns true if a landmark comes after a text of `n` tokens.
     pub fn follows(self, n: usize) -> bool {
         n > 0 && n.is_multiple_of(self.block - 1)
     }
 
-    /// Whether `text` names this setting, be it valid or not.
+    /// Returns true if `text` names this setting, valid or not.
     pub fn are_named(text: &str) -> bool {
         text.split(':').next() == Some(NAME)
     }

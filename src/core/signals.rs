@@ -116,7 +116,7 @@ fn end(signal: i32) -> ! {
     std::process::exit(code);
 }
 
-/// Whether SIGHUP may be handled: it is known not to be ignored.
+/// Returns true if SIGHUP can be handled: it is known not to be ignored.
 #[cfg(unix)]
 fn may_hang_up() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-/// Whether a terminal may obey a character, or show those around it in another order or on another line. Ends
-/// of lines and tabs are not meant.
+/// Returns true if a terminal can obey a character, or show its neighbors in another order or on another line. Line
+/// ends and tabs do not count.
 fn acts(c: char) -> bool {
     match c {
         '\n' | '\t' => false,
@@ -18,7 +18,7 @@ pub fn shown(text: &str) -> Cow<'_, str> {
     escaped(text, acts)
 }
 
-/// As [`shown`], in one line: ends of lines and tabs are escaped too.
+/// Escapes like [`shown`], in one line: line ends and tabs are escaped too.
 pub fn inline(text: &str) -> Cow<'_, str> {
     escaped(text, |c| acts(c) || c.is_control())
 }

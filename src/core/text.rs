@@ -37,7 +37,7 @@ impl Display for NotText {
 
 impl std::error::Error for NotText {}
 
-/// What to do with bytes that are not UTF-8.
+/// Treatment of bytes that are not UTF-8.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Invalid {
     /// They are an error.
@@ -51,7 +51,7 @@ pub enum Invalid {
 pub struct Decoded {
     /// The text.
     pub text: String,
-    /// Whether bytes became U+FFFD.
+    /// True if bytes became U+FFFD.
     pub replaced: bool,
 }
 
@@ -67,7 +67,7 @@ pub fn decode(bytes: Vec<u8>, invalid: Invalid) -> Result<Decoded, NotText> {
 /// The text of a line at `offset` of a file, with its line end as it is: JSON takes either.
 ///
 /// # Errors
-/// Those of [`decode`].
+/// Returns the errors of [`decode`].
 pub fn decode_line(mut bytes: Vec<u8>, offset: u64, invalid: Invalid) -> Result<Decoded, NotText> {
     let mut mark = 0;
     if offset == 0 {

@@ -16,7 +16,7 @@ pub const MAX_TEXT: u64 = 1 << 30;
 /// Bytes of one line of JSON Lines, unpacked.
 pub const MAX_LINE: u64 = 64 << 20;
 
-/// Whether a file is JSON Lines by its name: `.jsonl` or `.ndjson`, packed (`.gz`) or not, in letters of
+/// Returns true if a file is JSON Lines by its name: `.jsonl` or `.ndjson`, compressed (`.gz`) or not, in letters of
 /// either case.
 pub fn is_jsonl(path: &Path) -> bool {
     let name = path.file_name().map(|n| n.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
@@ -225,7 +225,7 @@ impl<'de> Visitor<'de> for Pick<'_> {
     }
 }
 
-/// Whether a key is this one.
+/// Compares a key with this one.
 struct Is<'a>(Option<&'a str>);
 
 impl<'de> DeserializeSeed<'de> for Is<'_> {

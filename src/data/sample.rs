@@ -36,7 +36,7 @@ pub struct Span {
     pub document: u32,
     /// Position of the first token in the sample before any transform; 0 for tokens that a transform put in.
     pub from: u32,
-    /// Whether the last token ends its document.
+    /// True if the last token ends its document.
     pub ends: bool,
 }
 

@@ -29,13 +29,13 @@ const MAX_RECORD: u64 = 1 << 20;
 /// A folder that is in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PulledFolder {
-    /// Its path.
+    /// Path of the directory.
     pub path: PathBuf,
     /// The commit.
     pub revision: String,
-    /// Its files.
+    /// Files of the directory.
     pub files: Vec<Pulled>,
-    /// Whether any of it was downloaded now.
+    /// True if any of it was downloaded now.
     pub fresh: bool,
 }
 
@@ -79,7 +79,8 @@ struct Lfs {
 /// there already is checked against its record, file by file, and never replaced.
 ///
 /// # Errors
-/// As [`pull`]; a repository without a model that can be imported, or whose index names what is no file of it.
+/// Returns the errors of [`pull`], and an error if a repository has no model that can be imported, or if its index
+/// names a file that it does not have.
 pub fn pull_folder(
     hub: &Hub,
     repo: &Repo,
@@ -159,7 +160,7 @@ fn path_in(folder: &Path, file: &Pulled) -> String {
     parts.join("/")
 }
 
-/// Whether there is a folder. Anything else under its name is an error.
+/// Returns true if there is a directory. Anything else of that name is an error.
 fn is_there(path: &Path) -> Result<bool> {
     match path.symlink_metadata() {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),

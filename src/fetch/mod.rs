@@ -33,7 +33,7 @@ pub use source::{is_sha256, Entry, Manifest, Repo, Source};
 /// The model hub to fetch from, and how long to wait for it.
 #[derive(Clone, Default)]
 pub struct Hub {
-    /// Its address; `None` for the public hub, as crate hf-hub names it.
+    /// Address of the hub; `None` for the public hub, as crate hf-hub names it.
     pub endpoint: Option<String>,
     /// Access token for files that are not public. It is sent to the hub alone, and only over https.
     pub token: Option<String>,
@@ -96,15 +96,15 @@ impl<'a> Request<'a> {
 /// A file that is in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pulled {
-    /// Its path.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Its SHA-256.
+    /// SHA-256 of the file.
     pub sha256: String,
-    /// Whether its checksum was compared with one known before.
+    /// True if the checksum was compared with one known before.
     pub verified: bool,
-    /// Whether it was downloaded now; false when it was there already.
+    /// True if it was downloaded now, false if it existed already.
     pub fresh: bool,
 }
 
@@ -151,7 +151,7 @@ fn file_name<'a>(request: &Request<'a>) -> &'a str {
     request.name.unwrap_or(request.source.file_name())
 }
 
-/// Whether a file is there. Anything else under its name is an error, and so is a name that is too long.
+/// Returns true if a file is there. Anything else of that name is an error, and so is a name that is too long.
 fn is_there(path: &Path) -> Result<bool> {
     let there = |path: &Path| match path.symlink_metadata() {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),

@@ -30,7 +30,7 @@ pub(super) struct Known {
     pub(super) bytes: u64,
     /// The hub's tag of the contents, which is compared and never read.
     pub(super) tag: Option<String>,
-    /// Whether the tag is of the server that sends the contents, which can compare it too (`If-Range`).
+    /// True if the tag is from the server that sends the contents, which can compare it too (`If-Range`).
     pub(super) own: bool,
     /// SHA-256 of the whole file, if the hub gives it.
     pub(super) sha256: Option<String>,
@@ -163,7 +163,7 @@ impl Partial {
         self.known.as_ref()
     }
 
-    /// Its length so far, in bytes.
+    /// Length so far, in bytes.
     pub(super) fn len(&self) -> Result<u64> {
         Ok(self.file.metadata().map_err(io(&self.path))?.len())
     }
@@ -206,7 +206,7 @@ pub(super) fn folder(dir: &Path, name: &str, source: &dyn Display) -> PathBuf {
     dir.join(FOLDER).join(format!("{}.folder", key(&[name, &source.to_string()])))
 }
 
-/// Whether pulls into this folder left anything behind.
+/// Returns true if this directory has a directory of unfinished downloads.
 pub(super) fn left(dir: &Path) -> bool {
     fs::symlink_metadata(dir.join(FOLDER)).is_ok_and(|m| m.is_dir())
 }

@@ -7,14 +7,15 @@ use serde::Deserialize;
 
 use super::{FetchError, Result};
 
-/// Whether a text can be the name of a fetched file: not hidden, and not the name of a record.
+/// Returns true if a text can be the name of a fetched file: not hidden, and not the name of a record.
 pub(super) fn is_file_name(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-+=,@".contains(c);
     let record = text.to_ascii_lowercase().ends_with(super::origin::SUFFIX);
     !text.is_empty() && !text.starts_with('.') && text.chars().all(plain) && !record
 }
 
-/// Whether a path in a repository can be that of a file in a fetched folder: a name, or that of a chat template.
+/// Returns true if a path in a repository can be that of a file in a fetched directory: a name, or that of a chat
+/// template.
 pub(super) fn is_path(text: &str) -> bool {
     is_file_name(ropewalk_import::template(text).unwrap_or(text))
 }
@@ -98,7 +99,7 @@ impl Repo {
     pub fn id(&self) -> String {
         format!("{}/{}", self.org, self.name)
     }
-    /// Its own name, without that of the organization.
+    /// Name of the repository without the organization.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -183,7 +184,7 @@ impl Manifest {
     }
 }
 
-/// Whether a text is a SHA-256 as this module writes it: 64 lower-case hexadecimal digits.
+/// Returns true if a text is a SHA-256 as this module writes it: 64 lower-case hexadecimal digits.
 pub fn is_sha256(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }

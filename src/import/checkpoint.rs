@@ -45,7 +45,7 @@ impl Checkpoint {
     /// bounds on what each of its components may take.
     ///
     /// # Errors
-    /// Those of [`Checkpoint::open`], and how the process ended.
+    /// Returns the errors of [`Checkpoint::open`], and an error if the process ended early.
     pub fn open_apart(folder: &Path, pre: Option<&str>, helper: Option<&Helper>) -> Result<Checkpoint> {
         let (object, class) = config::read(folder)?;
         let family = arch::of(&class).ok_or_else(|| {
@@ -77,7 +77,7 @@ impl Checkpoint {
     pub fn metadata(&self) -> &[(String, Value)] {
         &self.metadata
     }
-    /// Its tensors, in order.
+    /// Tensors of the checkpoint, in order.
     pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
     }

@@ -23,7 +23,7 @@ pub(crate) struct Config {
     pub(crate) sliding_theta: Option<f64>,
     /// Keys that transformers does not know.
     pub(crate) unknown: Vec<String>,
-    /// Whether the output is the embedding, where the file leaves no doubt.
+    /// Tie of the output to the embedding; `None` if the file leaves doubt.
     pub(crate) tied: Option<bool>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn read(folder: &Path) -> Result<(Object, String)> {
     Ok((object, name))
 }
 
-/// What a family's class of transformers says of its config.json.
+/// Requirements of a family's transformers class on its config.json.
 #[derive(Clone, Copy)]
 pub(crate) struct Class {
     /// The values of transformers where config.json lacks a key; JSON.
@@ -51,9 +51,9 @@ pub(crate) struct Class {
     pub(crate) config: &'static [Meanings],
     /// Kinds of rope scaling that can be said for this architecture.
     pub(crate) rope: &'static [&'static str],
-    /// Whether layers with a window have settings of rotation apart from the others'.
+    /// True if layers with a window have RoPE settings apart from the others'.
     pub(crate) rope_apart: bool,
-    /// Whether YaRN's ramp may begin and end between pairs (`truncate: false`).
+    /// True if YaRN's ramp can begin and end between pairs (`truncate: false`).
     pub(crate) uncut_ramp: bool,
     /// Methods of `quantization_config` whose packed weights can be taken over.
     pub(crate) packed: &'static [&'static str],
@@ -178,7 +178,7 @@ impl Config {
             None => Ok(None),
         }
     }
-    /// As [`Config::first_u32`], for a number with a fraction.
+    /// Reads like [`Config::first_u32`], for a number with a fraction.
     pub(crate) fn first_f64(&self, keys: &[&str]) -> Result<Option<f64>> {
         match keys.iter().find(|k| self.object.get(k).is_some()) {
             Some(key) => self.object.f64(key),
@@ -198,7 +198,7 @@ impl Config {
             None => Ok(self.u32("hidden_size")? / self.u32("num_attention_heads")?),
         }
     }
-    /// Whether the text model is Ministral 3's, which has keys that others of its architecture lack.
+    /// Returns true if the text model is Ministral 3's, which has keys that others of its architecture lack.
     pub(crate) fn is_ministral3(&self) -> Result<bool> {
         Ok(self.object.string("model_type")? == Some("ministral3"))
     }

@@ -48,7 +48,7 @@ pub(crate) fn write(c: &Config, tensors: &[Tensor], k: &mut Keys) -> Result<()> 
     Ok(())
 }
 
-/// Whether a name is that of a repository of Hugging Face, `ORG/REPO`.
+/// Returns true if a name is that of a repository of Hugging Face, `ORG/REPO`.
 pub fn is_repository(name: &str) -> bool {
     let is_part = |part: &str| {
         let letters = part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));

@@ -6,7 +6,7 @@ use gguf::Value;
 pub(crate) struct Keys {
     arch: &'static str,
     pub(crate) list: Vec<(String, Value)>,
-    /// What the user is to know of what they say, whole sentences.
+    /// Notes for the user about the keys, in complete sentences.
     pub(crate) notes: Vec<String>,
 }
 

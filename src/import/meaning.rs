@@ -253,7 +253,7 @@ fn parsed(json: &str) -> Result<Value> {
     serde_json::from_str(json).map_err(|e| Error::Invalid(format!("meanings of keys: {e}")))
 }
 
-/// Whether two values are the same; 1 is 1.0.
+/// Returns true if two values are the same; 1 equals 1.0.
 fn same(a: &Value, b: &Value) -> bool {
     match (a.as_f64(), b.as_f64()) {
         (Some(a), Some(b)) => a == b,

@@ -14,7 +14,7 @@ pub struct Modules<'a> {
 }
 
 impl<'a> Modules<'a> {
-    /// Of a model in a GGUF file; `None` for an architecture that is not imported.
+    /// Modules of a model in a GGUF file; `None` for an architecture that is not imported.
     pub fn of(hp: &'a Hparams) -> Option<Modules<'a>> {
         let family = FAMILIES.iter().copied().find(|f| f.arch == hp.arch)?;
         Some(Modules { family, hp })
@@ -37,7 +37,7 @@ impl<'a> Modules<'a> {
         Some(n.map_or((*from).to_owned(), |n| from.replace("{}", &n.to_string())))
     }
 
-    /// What is changed in the weight of this tensor.
+    /// Returns the change to the weight of this tensor.
     pub fn change(&self, tensor: &str) -> Change {
         let (pattern, n) = layer(tensor.strip_suffix(".weight").unwrap_or(tensor));
         (self.family.change)(self.hp, n.map_or(0, |n| n as usize), pattern.trim_start_matches("blk.{}."))

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::safetensors;
 use crate::Result;
 
-/// Those beside the weights; a model has some of them.
+/// Files other than weights; a model has some of them.
 const NAMES: &[&str] = &[
     "config.json",
     "generation_config.json",
@@ -28,7 +28,7 @@ pub fn template(path: &str) -> Option<&str> {
     (name.ends_with(".jinja") && !name.contains('/')).then_some(name)
 }
 
-/// Whether a file of this path in the repository is read, other than weights.
+/// Returns true if a file of this path in the repository is read, weights aside.
 pub fn is_read(path: &str) -> bool {
     NAMES.contains(&path) || template(path).is_some()
 }

@@ -23,7 +23,7 @@ pub(crate) const INDEX: &str = "model.safetensors.index.json";
 /// A tensor as it is stored. Exists only checked: the data lies in its file, and sizes agree.
 #[derive(Debug, Clone)]
 pub struct Stored {
-    /// Its name; unique in its file.
+    /// Name of the tensor; unique in its file.
     pub name: String,
     /// F32, F16 or BF16; I8 for the bytes (`U8`) that packed weights consist of.
     pub dtype: DType,
@@ -74,11 +74,11 @@ impl Safetensors {
         let Header { tensors, names, notes } = header;
         Ok((Safetensors { path: path.to_owned(), map, tensors, notes }, names))
     }
-    /// Its path.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
-    /// Its tensors, sorted by name.
+    /// Tensors of the file, sorted by name.
     pub fn tensors(&self) -> &[Stored] {
         &self.tensors
     }
@@ -160,7 +160,7 @@ impl Tensors {
     pub(crate) fn data(&self, t: &Stored) -> Bytes<'_> {
         self.files[t.part].map.bytes().slice(t.start..t.end)
     }
-    /// Whether two tensors are the same, byte for byte.
+    /// Returns true if two tensors are the same, byte for byte.
     pub(crate) fn same(&self, a: &Stored, b: &Stored) -> bool {
         a.dtype == b.dtype && a.shape == b.shape && self.data(a) == self.data(b)
     }

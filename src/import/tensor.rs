@@ -35,14 +35,14 @@ pub struct Tensor {
 pub enum Rows {
     /// All, in order.
     All,
-    /// As many from the start.
+    /// The first N rows.
     First(usize),
     /// For each of so many heads, rows of the first and of the second half in turn: transformers rotates
     /// dimension i with i + n/2, llama.cpp's `llama` i with i + 1.
     Interleaved(usize),
     /// From query, key and value of each head in turn to all queries, all keys, all values.
     Apart(usize),
-    /// Of every `of` rows, `n` after the first `from`.
+    /// `n` rows of every `of`, after the first `from`.
     #[allow(missing_docs)]
     Of { of: usize, from: usize, n: usize },
     /// Behind the first `from`, heads of `size` rows, `groups` times as many as there are in a group: the first of each
@@ -58,7 +58,7 @@ pub struct Change {
     pub rows: Rows,
     /// Columns of a matrix.
     pub columns: Rows,
-    /// Whether 1 is added to each value.
+    /// True if 1 is added to each value.
     pub one_more: bool,
 }
 
@@ -84,7 +84,7 @@ pub(crate) enum Values {
     OneMore,
     /// `-exp(x)`.
     MinusExp,
-    /// Those of a row in another order, or some of them.
+    /// Columns in another order, or some of them.
     Columns(Rows),
     /// They are columns of each expert, not rows.
     Transposed,
@@ -351,7 +351,7 @@ impl Tensor {
     }
 }
 
-/// As torch has a result: in the tensor's own type where that is F16, else in F32.
+/// Rounds as torch does: to the tensor's own type if that is F16, else to F32.
 fn rounded(x: f32, dtype: DType) -> f32 {
     match dtype {
         DType::F16 => f16::from_f32(x).to_f32(),

@@ -63,7 +63,7 @@ impl std::fmt::Display for Key {
 struct Determined<'a> {
     version: u32,
     key: &'a Key,
-    /// Of the model's file, of adapters, and of the data the runner reads.
+    /// Identity of the model's file, of adapters, and of the data that the runner reads.
     identity: &'a str,
     spec: Option<&'a str>,
     /// Settings of training; the data are in the identity.
@@ -81,7 +81,7 @@ struct Determined<'a> {
 }
 
 impl Cell<'_> {
-    /// Its name in a report.
+    /// Name of the cell in a report.
     pub fn key(&self) -> Key {
         Key {
             model: self.model.name.clone(),

@@ -12,9 +12,9 @@ use crate::cell::Key;
 pub struct CellResult {
     /// Name of the headline metric.
     pub metric: String,
-    /// Its value.
+    /// Value of the headline metric.
     pub value: f64,
-    /// Its 95 % interval, if one was found.
+    /// 95% interval of the value, if one was found.
     pub interval: Option<(f64, f64)>,
     /// How the interval was found: `wilson`, `bootstrap`, `standard error`.
     pub interval_kind: String,
@@ -54,11 +54,11 @@ pub struct CellResult {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Metric {
-    /// Its name.
+    /// Name of the metric.
     pub name: String,
-    /// Its value, in the unit of the task.
+    /// Value of the metric, in the unit of the task.
     pub value: f64,
-    /// Its 95 % interval.
+    /// 95% interval of the value.
     pub interval: Option<(f64, f64)>,
 }
 
@@ -82,7 +82,7 @@ pub struct Bucket {
 pub struct Breakdown {
     /// The tag.
     pub tag: String,
-    /// Its value; depths are in percent of the text before the needle.
+    /// Value of the tag; depths are in percent of the text before the needle.
     pub value: String,
     /// Mean score in percent.
     pub score: f64,

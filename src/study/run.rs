@@ -27,7 +27,7 @@ pub trait Runner {
     /// Stands for the contents of the published data that the cell's task reads.
     ///
     /// # Errors
-    /// As of [`Runner::identity`].
+    /// Returns the errors of [`Runner::identity`].
     fn data(&mut self, _cell: &Cell<'_>) -> Result<String, String> {
         Ok(String::new())
     }
@@ -82,7 +82,7 @@ impl Shard {
     /// All cells.
     pub const ALL: Shard = Shard { part: 1, of: 1 };
 
-    /// Whether a cell is in this part, of a plan of `n` cells.
+    /// Returns true if a cell belongs to this shard, in a plan of `n` cells.
     pub fn has(&self, index: usize, n: usize) -> bool {
         let border = |i: usize| (i as u128 * n as u128 / self.of as u128) as usize;
         (border(self.part - 1)..border(self.part)).contains(&index)
@@ -124,7 +124,7 @@ pub struct Summary {
     pub failed: usize,
     /// Old results whose model, adapter or texts have changed, put aside.
     pub put_aside: usize,
-    /// Whether the run was stopped before it was through.
+    /// True if the run was stopped before its end.
     pub stopped: bool,
 }
 
@@ -266,7 +266,7 @@ pub struct Listing {
     pub rows: Vec<Row>,
     /// Cells of this shard.
     pub cells: usize,
-    /// Those that have a result.
+    /// Cells with a result.
     pub done: usize,
     /// Tokens of the others.
     pub tokens: u64,
@@ -283,9 +283,9 @@ pub struct Row {
     pub model: String,
     /// The method.
     pub method: String,
-    /// Its cells.
+    /// Cells of the row.
     pub cells: usize,
-    /// Those that have a result.
+    /// Cells with a result.
     pub done: usize,
     /// Tokens of the others.
     pub tokens: u64,

@@ -74,7 +74,7 @@ impl DataFile {
     /// The text of the file.
     ///
     /// # Errors
-    /// Those of [`DataFile::read`], and bytes that are not UTF-8.
+    /// Returns the errors of [`DataFile::read`], and an error if bytes are not UTF-8.
     pub fn read_text(&self, folder: &Path) -> Result<String> {
         String::from_utf8(self.read(folder)?).map_err(|e| Error::file(folder.join(self.name), e))
     }

@@ -31,7 +31,7 @@ pub trait Encoder {
     }
 }
 
-/// Whether a prompt is plain text or a message in the model's chat template.
+/// Form of a prompt: plain text, or a message in the model's chat template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Template {
     /// Text for base models.
@@ -124,11 +124,11 @@ impl Setup<'_> {
 pub struct Opt {
     /// Name, as typed.
     pub name: &'static str,
-    /// Its possible values; empty for free text, which the task checks.
+    /// Possible values; empty for free text, which the task checks.
     pub values: &'static [&'static str],
-    /// Its value when nothing is said.
+    /// Default value.
     pub default: &'static str,
-    /// Its effect, in a sentence.
+    /// Effect of the setting, in a sentence.
     pub about: &'static str,
 }
 
@@ -147,7 +147,7 @@ pub struct Info {
     pub best: f64,
     /// Expected score of random choices, for tasks that offer choices.
     pub chance: Option<f64>,
-    /// Whether samples are made for a length.
+    /// True if samples are made for a length.
     pub has_length: bool,
     /// Samples when nothing is said; `None` is all there are.
     pub samples: Option<usize>,
@@ -162,9 +162,9 @@ pub struct Info {
 
 /// A benchmark. Implementations are statics in the slice of their file, which the registry lists.
 pub trait Task: Sync {
-    /// Its description.
+    /// Description of the task.
     fn info(&self) -> &Info;
-    /// Its samples. The same setup gives the same ones.
+    /// Samples of the task. The same setup gives the same ones.
     ///
     /// # Errors
     /// Settings that make no sense, data that is missing or damaged, a length that no sample fits into (the
@@ -181,7 +181,7 @@ pub struct Samples<'a> {
     /// Tokens that prompt and answer may take beyond [`Setup::length`], where a protocol cuts prompts without
     /// regard to the answer; 0 as a rule.
     pub beyond: usize,
-    /// Whether [`Setup::length`] counts BOS; as a rule it is put before the length.
+    /// True if [`Setup::length`] counts BOS; as a rule BOS is in addition to the length.
     pub counts_bos: bool,
 }
 
@@ -252,7 +252,7 @@ pub enum Answer {
 pub struct Likelihood {
     /// Sum of `ln p` over its tokens.
     pub sum: f64,
-    /// Whether each token is the likeliest.
+    /// True if each token is the most likely one.
     pub greedy: bool,
     /// Number of tokens.
     pub n_tokens: usize,

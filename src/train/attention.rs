@@ -92,11 +92,11 @@ pub(super) struct Attend<'c> {
     n_head: usize,
     n_head_kv: usize,
     scoring: Scoring<'c>,
-    /// Whether factors of products are rounded.
+    /// True if factors of products are rounded.
     bf16: bool,
     n_keys: usize,
     seen: SeenKeys<'c>,
-    /// Whether the halves of the heads see different keys.
+    /// True if the halves of the heads see different keys.
     split: bool,
     landmark: Option<Landmark<'c>>,
 }

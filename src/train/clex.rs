@@ -15,9 +15,9 @@ use crate::rope::{Clex, Part, Plan, Spec};
 
 /// The factor and the positions one sequence is trained at.
 ///
-/// As in the published code (DAMO-NLP-SG/CLEX, `clex_layer.py`), for n tokens and a trained window of L: t is a whole
-/// number from 1 to `max-factor`, each as likely; with s = floor(n / L), at least 1, the positions are 0, then
-/// (p + 1) / s for n - 2 different p out of 0 to n t - 3 in ascending order, then floor(n t / s) - 1. The last may so
+/// Draws as the published code does (DAMO-NLP-SG/CLEX, `clex_layer.py`), for n tokens and an original context of L: t
+/// is an integer from 1 to `max-factor`, each as likely; with s = floor(n / L), at least 1, the positions are 0, then
+/// (p + 1) / s for n - 2 different p out of 0 to n t - 3 in ascending order, then floor(n t / s) - 1. The last can thus
 /// be lower than some before it by less than 1. At t = 1 and s = 1 they are 0 to n - 1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClexDraw {
@@ -95,7 +95,7 @@ pub(super) struct ClexTraining {
     hp: Hparams,
     /// The plan of the sequence at hand.
     plan: Plan,
-    /// Its positions.
+    /// Positions of the sequence.
     draw: ClexDraw,
     /// Gradients of the frequencies, for each kind of layer `[n_pairs]`.
     grads: Vec<Vec<f64>>,

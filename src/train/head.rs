@@ -17,7 +17,7 @@ pub(super) struct LossIds {
     targets: InputId,
     back: Option<BackInputs>,
     row_ids: Vec<(Range<usize>, InputId)>,
-    /// Of each target, one number a row: the loss, or where ops are every backend's the probability.
+    /// One number per target: the loss, or with ops of every backend the probability.
     per_target: OutputId,
     own: bool,
     /// The gradient of x, in a backward run.

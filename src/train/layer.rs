@@ -33,7 +33,7 @@ pub(super) struct Ctx<'a> {
     pub(super) plan: &'a Plan,
     pub(super) params: &'a ParamSet,
     pub(super) cache: &'a Cache,
-    /// Of recurrent layers, where there are some.
+    /// States of recurrent layers, if there are any.
     pub(super) states: Option<&'a StateCache>,
     pub(super) capabilities: Capabilities,
     pub(super) checkpointing: Checkpointing,
@@ -41,11 +41,11 @@ pub(super) struct Ctx<'a> {
     pub(super) dequantize_bytes: usize,
     /// Tokens of a block.
     pub(super) n_block: usize,
-    /// Whether sequences are cut into groups: shifted sparse attention.
+    /// True if sequences are cut into groups: shifted sparse attention.
     pub(super) grouped: bool,
     /// Where sequences have landmarks, if any.
     pub(super) landmarks: Option<Landmarks>,
-    /// Whether the frequencies of the layers that the plan's method acts on are trained.
+    /// True if the frequencies of the layers that the plan's method acts on are trained.
     pub(super) trains_angles: bool,
 }
 

@@ -119,7 +119,7 @@ impl LongCe {
 #[derive(Debug, Default)]
 pub(super) struct Weighed {
     samples: u64,
-    /// Those of them whose weights are all 1.
+    /// Samples whose weights are all 1.
     alike: u64,
     /// Both of these before the step.
     before: (u64, u64),

@@ -211,7 +211,7 @@ impl MemoryPlan {
         (sum(|p| p.1), sum(|p| p.2))
     }
 
-    /// Whether it fits.
+    /// Returns true if the plan fits.
     pub fn fits(&self, budget: Budget) -> bool {
         let (device, host) = self.totals();
         match budget.host {

@@ -86,7 +86,7 @@ pub struct Trainer {
     /// The model's layers with the trained tensors in them.
     transformer: Transformer,
     cache: Cache,
-    /// Of recurrent layers, where there are some.
+    /// States of recurrent layers, if there are any.
     states: Option<StateCache>,
     checkpointing: Checkpointing,
     /// Each layer's input.
@@ -160,7 +160,7 @@ impl Trainer {
         })
     }
 
-    /// Its settings, with `n_block` at most the context.
+    /// Settings of the trainer, with `n_block` at most the context.
     pub fn settings(&self) -> &TrainParams {
         &self.settings
     }

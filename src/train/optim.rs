@@ -33,9 +33,9 @@ impl Default for AdamW {
 /// Means of one tensor's gradients.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Moments {
-    /// Of the gradient.
+    /// Mean of the gradient.
     pub m: Vec<f32>,
-    /// Of its square.
+    /// Mean of its square.
     pub v: Vec<f32>,
 }
 
@@ -105,7 +105,7 @@ pub enum Decay {
     CosinePart,
 }
 
-/// As options have it.
+/// Prints the form that options have.
 impl fmt::Display for Decay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -237,7 +237,7 @@ pub fn average(decay: f64, average: &mut [f32], value: &[f32]) {
 pub struct OptimParams {
     /// The rule.
     pub adamw: AdamW,
-    /// Its learning rate.
+    /// Learning rate schedule.
     pub schedule: Schedule,
     /// Gradients are scaled down to this norm, all together; 0: never.
     pub clip: f64,
@@ -250,7 +250,7 @@ pub struct OptimParams {
 pub struct StepReport {
     /// Steps so far, this one included.
     pub step: u64,
-    /// Its learning rate.
+    /// Learning rate of the step.
     pub lr: f64,
     /// The norm of all gradients together, before clipping.
     pub grad_norm: f64,
@@ -259,7 +259,7 @@ pub struct StepReport {
 /// An optimizer's state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Optimizer {
-    /// Its settings.
+    /// Settings of the optimizer.
     pub params: OptimParams,
     /// Steps so far.
     pub step: u64,

@@ -97,7 +97,7 @@ impl LoraParams {
 /// A tensor that is trained.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trained {
-    /// Its identifier, by whose name adapter files and checkpoints have it.
+    /// Identifier of the tensor; adapter files and checkpoints use its name.
     pub id: ParamId,
     /// Shape, `ne[0]` first.
     pub shape: [usize; 2],
@@ -316,7 +316,7 @@ impl ParamSet {
         &mut self.list
     }
 
-    /// Whether this tensor is trained.
+    /// Returns true if this tensor is trained.
     pub fn trains(&self, id: ParamId) -> bool {
         self.index.contains_key(&id)
     }

@@ -16,7 +16,7 @@ pub const ALL_PARAMETERS: &str =
 /// leaves open.
 #[derive(Debug, Clone, Copy)]
 pub struct Recipe {
-    /// Its name.
+    /// Name of the recipe.
     pub name: &'static str,
     /// One line about it.
     pub about: &'static str,
@@ -66,9 +66,9 @@ pub struct Data {
     pub packing: Packing,
     /// Which documents are drawn more often.
     pub upsample: Upsample,
-    /// Whether attention stays within documents.
+    /// True if attention stays within documents.
     pub doc_mask: bool,
-    /// Whether no loss is taken where a document ends.
+    /// True if the ends of documents have no loss.
     pub mask_ends: bool,
     /// The weights of targets.
     pub longce: Option<LongCe>,
@@ -118,7 +118,7 @@ const FU: Upsample = Upsample::Fu { length: 4096, keep: 0.1 };
 /// The end of a cosine from 2e-5 to 0 that is left at four fifths of its way.
 const LANDMARK_END: f64 = 1.909_830_056_250_525_5e-6;
 
-/// What most recipes share.
+/// Settings that most recipes share.
 const BASE: Recipe = Recipe {
     name: "",
     about: "",
@@ -359,8 +359,8 @@ impl Recipe {
         }
     }
 
-    /// Its settings at a context of so many tokens. Its steps are as many as the batch given, or its own, needs, and its
-    /// warm-up fits into the steps given, or its own.
+    /// Returns the recipe's settings at a context of `n_ctx` tokens. The number of steps follows from the given batch,
+    /// or the recipe's, and the warmup fits into the given steps, or the recipe's.
     pub fn settings(&self, n_ctx: usize, given: &Settings) -> Settings {
         let batch = self.batch(n_ctx);
         let steps = self.steps(n_ctx, given.batch.unwrap_or(batch));

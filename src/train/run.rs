@@ -393,7 +393,7 @@ impl Run {
     /// Writes the adapter atomically, with the moving average if there is one. Returns its size in bytes.
     ///
     /// # Errors
-    /// Those of [`write_adapter`](super::write_adapter).
+    /// Returns the errors of [`write_adapter`](super::write_adapter).
     pub fn write_adapter(&self, path: &Path) -> Result<u64> {
         write_adapter(path, &self.trainer, self.optimizer.average.as_deref(), self.meta())
     }
@@ -401,7 +401,7 @@ impl Run {
     /// Writes the model all of whose parameters were trained, as [`Run::write_adapter`] does an adapter.
     ///
     /// # Errors
-    /// Those of [`write_model`](super::write_model).
+    /// Returns the errors of [`write_model`](super::write_model).
     pub fn write_model(&self, path: &Path, types: Option<&gguf::File>) -> Result<u64> {
         write_model(path, &self.trainer, self.optimizer.average.as_deref(), types, self.meta())
     }
@@ -443,7 +443,7 @@ fn sequence(sample: &Sample, doc_mask: bool) -> Sequence<'_> {
     }
 }
 
-/// Whether no target of a sample counts: all of them are a long question, of which only the answer does.
+/// Returns true if no target of a sample counts: all of them belong to a long question, and only the answer has a loss.
 fn is_empty(sample: &Sample) -> bool {
     sample.weights.iter().all(|w| *w == 0.0)
 }

@@ -28,7 +28,7 @@ pub enum Checkpointing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SavedType {
-    /// As computed.
+    /// Same type as computed.
     F32,
     /// Half the memory, 11 bits.
     F16,
@@ -136,8 +136,8 @@ pub(super) fn widths(
     out
 }
 
-/// Whether the backward run needs the output of a linear map, and it is worth saving: the last one of a layer is
-/// only added to the residual stream, and logits of a router that were rounded may choose other experts.
+/// Returns true if the backward pass needs the output of a projection, and saving it pays: the last one of a layer is
+/// only added to the residual stream, and rounded logits of a router can choose other experts.
 pub(super) fn saves(map: LinearId) -> bool {
     map.layer.is_some() && !matches!(map.role, Role::Down | Role::Router)
 }

@@ -69,7 +69,7 @@ impl TrainAttention {
     }
 }
 
-/// As options and adapter files have it: `full`, `s2`, `s2:group=256`, `landmark:block=64`.
+/// Prints the form that options and adapter files have: `full`, `s2`, `s2:group=256`, `landmark:block=64`.
 impl fmt::Display for TrainAttention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -106,7 +106,7 @@ impl FromStr for TrainAttention {
     }
 }
 
-/// Whether the halves of a layer's query heads see different keys, in a sequence that is cut into groups.
+/// Returns true if the halves of a layer's query heads see different keys, in a sequence that is cut into groups.
 pub(super) fn is_split(grouped: bool, layer: &LayerAttention) -> bool {
     grouped && layer.window.is_none()
 }
@@ -121,7 +121,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Of `n` tokens, of which documents begin at `segment_starts`.
+    /// Mask of `n` tokens, in which documents begin at `segment_starts`.
     pub(super) fn new(segment_starts: &[u32], n: usize, group: Option<usize>) -> Seen {
         let mut documents = vec![0; n];
         for &start in segment_starts.iter().filter(|&&s| (s as usize) < n) {
@@ -130,7 +130,7 @@ impl Seen {
         Seen { documents, group }
     }
 
-    /// Whether there are groups.
+    /// Returns true if there are groups.
     pub(super) fn is_grouped(&self) -> bool {
         self.group.is_some()
     }

@@ -10,31 +10,31 @@ use super::optim::{AdamW, Decay, OptimParams, Schedule, WarmupShape};
 use super::saved::{Checkpointing, SavedType};
 use crate::data::{HeldOut, Packing, Separator, Upsample};
 
-/// What a setting is about.
+/// Group of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
     /// The optimizer. A stage may have these of its own.
     Optimiser,
-    /// What is trained.
+    /// Trained parameters.
     Adapter,
     /// The texts, and what is made of them.
     Texts,
     /// How the same is computed, and how often it is looked at.
     Run,
-    /// What is written where.
+    /// Paths of written files.
     Files,
 }
 
 /// A line of the table.
 #[derive(Debug)]
 pub struct Key {
-    /// Its name, as it is typed.
+    /// Name of the setting, as it is typed.
     pub name: &'static str,
-    /// What it is about.
+    /// Group of the setting.
     pub group: Group,
-    /// Its value without a recipe, as it is typed. Empty where `about` says what it is.
+    /// Default without a recipe, as it is typed; empty if `about` states it.
     pub default: &'static str,
-    /// Its effect in a line.
+    /// Effect of the setting, in one line.
     pub about: &'static str,
 }
 
@@ -212,9 +212,9 @@ impl Settings {
 /// The type of the matrices of a model that is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputType {
-    /// As they are trained.
+    /// Type of training.
     F32,
-    /// As they were in the model that is trained.
+    /// Type in the model that is trained.
     File,
 }
 

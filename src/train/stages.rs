@@ -27,7 +27,7 @@ pub struct Stage {
     pub attention: Option<TrainAttention>,
     /// How long it trains.
     pub length: Amount,
-    /// Its own settings of the optimizer.
+    /// Optimizer settings of the stage.
     pub settings: Settings,
 }
 

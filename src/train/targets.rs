@@ -61,7 +61,7 @@ pub(super) fn maps(model: &Model, targets: &[String]) -> Result<Vec<LinearShape>
     Ok(out)
 }
 
-/// Whether the up projection of the first layer is wider than what the down projection takes.
+/// Returns true if the up projection of the first layer is wider than the input of the down projection.
 fn up_holds_gate(maps: &[LinearShape]) -> bool {
     let of = |role: Role| maps.iter().find(|m| m.id.role == role);
     of(Role::Up).zip(of(Role::Down)).is_some_and(|(up, down)| up.n_out == 2 * down.n_in)

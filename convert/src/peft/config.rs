@@ -18,7 +18,7 @@ const MAX_MODULES: usize = 1024;
 pub(super) struct Config {
     path: std::path::PathBuf,
     alpha: f64,
-    /// Of which modules each of `alphas` is.
+    /// Modules that each of `alphas` applies to.
     patterns: Patterns,
     alphas: Vec<f64>,
     pub(super) rslora: bool,
@@ -26,7 +26,7 @@ pub(super) struct Config {
     /// Ends of modules' names, each with the tokens whose rows are trained.
     rows: Vec<(String, Vec<u64>)>,
     pub(super) targets: Targets,
-    /// Whether an output that is the embedding follows when that is saved.
+    /// True if an output that is the embedding follows a saved embedding.
     pub(super) tied: bool,
     /// The model's repository, `ORG/REPO`.
     pub(super) base: Option<String>,
@@ -101,7 +101,7 @@ impl Config {
         })
     }
 
-    /// Whether a module is one that was trained as a whole, which PEFT finds by the end of its name.
+    /// Returns true if a module was trained in full. PEFT matches the end of its name.
     pub(super) fn saves(&self, module: &str) -> bool {
         self.modules_to_save.iter().any(|end| module.ends_with(end.as_str()))
     }

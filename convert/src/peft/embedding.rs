@@ -25,7 +25,7 @@ const VALUES: &str = ".token_adapter.trainable_tokens_delta";
 
 /// A matrix that the LoRA file has as a whole.
 pub(super) struct Changed<'a> {
-    /// Its name in GGUF files.
+    /// Name of the tensor in GGUF files.
     pub(super) tensor: &'static str,
     /// That of its first tensor in the folder.
     pub(super) from: &'a str,
@@ -48,7 +48,7 @@ pub(super) fn part(name: &str) -> Option<(&str, &'static str)> {
     [A, B, VALUES].into_iter().find_map(|end| Some((name.strip_suffix(end)?, end)))
 }
 
-/// Whether PEFT drops the tensor.
+/// Returns true if PEFT drops the tensor.
 pub(super) fn is_dropped(config: &Config, (module, end): (&str, &str)) -> bool {
     end != VALUES && !config.targets.has(module)
 }
@@ -116,12 +116,13 @@ pub(super) fn read<'a>(
 }
 
 impl Changed<'_> {
-    /// Whether an output that is the embedding follows it: rows are tied wherever the model ties, pairs where they are told to.
+    /// Returns true if an output that is the embedding follows it. Rows are tied wherever the model ties, pairs only if
+    /// the config says so.
     pub(super) fn ties(&self, config: &Config) -> bool {
         matches!(self.how, How::Rows { .. }) || config.tied
     }
 
-    /// Whether single rows are replaced.
+    /// Returns true if single rows are replaced.
     pub(super) fn is_rows(&self) -> bool {
         matches!(self.how, How::Rows { .. })
     }

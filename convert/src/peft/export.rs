@@ -216,9 +216,9 @@ fn in_their_order(
 
 /// The positions of an adapter.
 enum Positions {
-    /// Those of the model, or not known.
+    /// The model's own positions, or unknown ones.
     Models,
-    /// What transformers has to be told.
+    /// Settings that transformers needs.
     Scaling(Value),
     /// Why it cannot be told.
     None(String),

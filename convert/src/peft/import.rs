@@ -132,7 +132,7 @@ const REFUSED: [(&str, &str); 2] = [
 /// A tensor to be written.
 struct Item<'a> {
     entry: &'a Stored,
-    /// Its name in the LoRA file.
+    /// Name of the tensor in the LoRA file.
     tensor: String,
     /// For each row the one to take; `None` in order.
     rows: Option<Vec<usize>>,
@@ -140,12 +140,12 @@ struct Item<'a> {
     columns: Option<Vec<usize>>,
     /// A number that is added to each value.
     added: f32,
-    /// Of a B: the module and its rank.
+    /// Module and rank, for a B.
     pair: Option<(String, usize)>,
 }
 
-/// Of a model whose output is its embedding: whether the output keeps the model's embedding where the adapter has another.
-/// PEFT gives the input and the output a copy each, unless it is told to tie them.
+/// Decides, for a model whose output is its embedding, if the output keeps the model's embedding when the adapter has
+/// another. PEFT gives the input and the output a copy each, unless the config ties them.
 fn tie(
     tensors: &Safetensors,
     config: &Config,

@@ -26,7 +26,7 @@ use crate::Error;
 const MODEL: &str = "adapter_model.safetensors";
 /// The settings of the pairs in it.
 const CONFIG: &str = "adapter_config.json";
-/// What config.json needs for the positions of an export.
+/// File for the settings that config.json needs for the positions of an export.
 const ROPE: &str = "rope_scaling.json";
 /// The prefix of PEFT before the names of modules.
 const PREFIX: &str = "base_model.model.";

@@ -48,7 +48,7 @@ impl Names {
         self.modules().module(tensor)
     }
 
-    /// What is changed in a weight from transformers to GGUF files.
+    /// Returns the change to a weight from transformers to GGUF files.
     pub(super) fn change(&self, tensor: &str) -> Change {
         self.modules().change(tensor)
     }

@@ -1,7 +1,8 @@
 //! The positions that an adapter was trained under, as transformers takes them: `rope_scaling` of config.json.
 //!
-//! As for llama.cpp, methods are not looked up by name: candidates are worked out as transformers reads them, and the first
-//! that gives the plan's own angles is taken. A table of any angles is one of `longrope`, whose two lists are the same.
+//! Methods are not looked up by name, as for llama.cpp: each candidate is computed as transformers reads it, and the
+//! first that gives the plan's own angles is taken. Any table of angles can be written as `longrope` with two equal
+//! lists.
 
 use ropewalk_core::hparams::Hparams;
 use ropewalk_core::rope::Plan;

@@ -40,7 +40,7 @@ enum Modules {
 }
 
 impl Targets {
-    /// Of a file's keys. Adds a note for an expression that only Python reads.
+    /// Reads the targets from a file's keys. Adds a note for an expression that only Python reads.
     pub(super) fn read(
         path: &Path,
         config: &Map<String, Value>,
@@ -89,7 +89,7 @@ impl Targets {
         Ok(Targets { targets, excluded, layers, layer, saved: saved.to_vec() })
     }
 
-    /// Whether PEFT makes a pair for a module.
+    /// Returns true if PEFT makes a pair for a module.
     pub(super) fn has(&self, module: &str) -> bool {
         let is_saved = |name: &String| {
             let inside = format!(".{module}.").contains(&format!(".{name}."));
@@ -145,7 +145,7 @@ impl Modules {
     }
 }
 
-/// Whether a name is another one, or its end after a dot.
+/// Returns true if a name is another one, or its end after a dot.
 fn ends(module: &str, name: &str) -> bool {
     module.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
@@ -191,7 +191,7 @@ mod tests {
 
     use super::*;
 
-    /// What `check_target_module_exists` of PEFT 0.21.2 says of modules (`tests/fixtures/peft/targets.json`, recorded by
+    /// Compares with `check_target_module_exists` of PEFT 0.21.2 (`tests/fixtures/peft/targets.json`, recorded by
     /// `tests/reference/peft.py`).
     #[test]
     fn modules_are_those_of_peft() {

@@ -24,7 +24,7 @@ pub struct TensorSpec {
     pub name: String,
     /// Shape in ggml order.
     pub shape: Vec<u64>,
-    /// Its values.
+    /// Values of the tensor.
     pub fill: Fill,
 }
 
@@ -49,7 +49,7 @@ pub fn write(shape: &Shape, dtype: DType, seed: u64, path: &Path) -> Result<u64>
 /// [`write()`], with progress (bytes of tensor data) and cancellation.
 ///
 /// # Errors
-/// As [`write()`], and [`Error::Interrupted`].
+/// Returns the errors of [`write()`], and [`Error::Interrupted`].
 pub fn write_watched(
     shape: &Shape,
     dtype: DType,

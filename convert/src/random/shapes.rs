@@ -43,7 +43,7 @@ pub struct Shape {
     pub qk_norm: QkNorm,
     /// The norms of a layer.
     pub norms: Norms,
-    /// Whether norms are LayerNorm, and then whether they have a bias.
+    /// `Some` if norms are LayerNorm, with true if they have a bias; `None` for RMSNorm.
     pub layer_norm: Option<bool>,
     /// The feed-forward.
     pub ffn: Ffn,
@@ -80,9 +80,9 @@ pub struct DeltaNet {
 pub enum QkNorm {
     /// None.
     No,
-    /// Of each head.
+    /// One norm per head.
     Head,
-    /// Of all heads at once.
+    /// One norm over all heads.
     All,
 }
 
@@ -114,7 +114,7 @@ pub enum Ffn {
     Experts {
         /// Experts of a layer.
         n: usize,
-        /// Those a token is given to.
+        /// Experts per token.
         used: usize,
         /// Width of one beside them that every token is given to; 0 for none.
         shared: usize,
@@ -124,7 +124,7 @@ pub enum Ffn {
 /// A shape `--random` knows.
 #[derive(Debug)]
 pub struct NamedShape {
-    /// Its name, as users write it.
+    /// Name of the shape, as users type it.
     pub name: &'static str,
     /// One line of help.
     pub about: &'static str,

@@ -17,10 +17,10 @@ use crate::{Error, Result};
 /// Lets `body` write a temporary file beside `path`, syncs it, renames it to `path` and syncs the folder. For
 /// files of any format; the error is the caller's.
 ///
-/// What is there already is replaced only where it is of this `kind`: that is looked at before `body` is called, and
-/// again before the renaming. A symbolic link at `path` is replaced, not followed. On an error `path` is as it was and the temporary
-/// file is gone; the one exception is a failing sync of the folder, reported although the new file is already
-/// in place.
+/// Replaces an existing file only if it is of this `kind`, which is checked before `body` is called and again before
+/// the renaming. A symbolic link at `path` is replaced, not followed. On an error `path` is unchanged and the temporary
+/// file is gone; the one exception is a failing sync of the directory, reported although the new file is already in
+/// place.
 ///
 /// The temporary file is named after `path` (`.NAME.writing-` and eight letters or digits) and locked while it
 /// is written. A process that is killed leaves it behind; the next `replace` into the folder removes it, as
@@ -28,7 +28,7 @@ use crate::{Error, Result};
 /// disks and, unless that is switched off, on network file systems.
 ///
 /// # Errors
-/// Those of `body`, and [`Error`] with `path`, also when something of another kind is there.
+/// Returns the errors of `body`, and [`Error`] with `path`, also if something of another kind is there.
 pub fn replace<T, E: From<Error>>(
     path: &Path,
     kind: &Kind,
@@ -79,7 +79,7 @@ impl Scratch {
     /// Lets `body` write to it, from where the last write ended.
     ///
     /// # Errors
-    /// Those of `body`, and the disk.
+    /// Returns the errors of `body`, and those of the disk.
     pub fn write<T, E: From<Error>>(
         &mut self,
         body: impl FnOnce(&mut dyn Write) -> Result<T, E>,
@@ -176,7 +176,7 @@ pub fn append(path: &Path, bytes: &[u8]) -> Result<()> {
 /// Syncs a folder, so that files renamed into it are there after a power cut.
 ///
 /// # Errors
-/// Those of the disk; a file system that cannot sync folders is none.
+/// Returns the errors of the disk. A file system that cannot sync directories is not an error.
 #[cfg(unix)]
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     match fs::File::open(folder)?.sync_all() {

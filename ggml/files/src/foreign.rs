@@ -64,7 +64,7 @@ impl Folder {
     /// Contents of the regular file at a relative path, of at most `limit` bytes; `None` where nothing has that name.
     ///
     /// # Errors
-    /// As of [`Folder::file`], and a file of more than `limit` bytes.
+    /// Returns the errors of [`Folder::file`], and an error if a file has more than `limit` bytes.
     pub fn read(&self, relative: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
         let mut out = Vec::new();
         Ok(self.copy(relative, limit, &mut out)?.map(|_| out))
@@ -74,7 +74,7 @@ impl Folder {
     /// has that name.
     ///
     /// # Errors
-    /// As of [`Folder::read`], and those of `out`. What was written before the error stays in `out`.
+    /// Returns the errors of [`Folder::read`], and those of `out`. Bytes written before the error stay in `out`.
     pub fn copy(&self, relative: &Path, limit: u64, out: &mut dyn Write) -> Result<Option<u64>> {
         let Some(file) = self.file(relative)? else { return Ok(None) };
         let failed = |e| Error::new(self.path.join(relative), e);
@@ -209,7 +209,7 @@ pub fn open_file(path: &Path) -> Result<File> {
 /// Contents of the regular file at a path that the user named, of at most `limit` bytes.
 ///
 /// # Errors
-/// As of [`open_file`], and a file of more than `limit` bytes.
+/// Returns the errors of [`open_file`], and an error if a file has more than `limit` bytes.
 pub fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     let n = open_file(path)?.take(limit + 1).read_to_end(&mut out).map_err(|e| Error::new(path, e))?;

@@ -26,7 +26,8 @@ impl Lock {
     /// The lock of the file at `path`, which need not exist.
     ///
     /// # Errors
-    /// Of kind [`ErrorKind::WouldBlock`], naming the process, when another one holds it; else the disk.
+    /// Returns an error of kind [`ErrorKind::WouldBlock`] that names the process if another one holds it, or an error
+    /// of the disk.
     pub fn file(path: &Path) -> Result<Lock> {
         let name = short_name(path, LOCK.len());
         Lock::take(path, path.with_file_name(format!(".{name}{LOCK}")))
@@ -35,7 +36,7 @@ impl Lock {
     /// The lock of a folder, which must exist.
     ///
     /// # Errors
-    /// As of [`Lock::file`].
+    /// Returns the errors of [`Lock::file`].
     pub fn folder(path: &Path) -> Result<Lock> {
         Lock::take(path, path.join(LOCK))
     }
@@ -91,8 +92,8 @@ impl ReadLock {
     /// Waits for nobody.
     ///
     /// # Errors
-    /// Of kind [`ErrorKind::WouldBlock`], naming the process, when one holds the folder; something other than a
-    /// regular file in the place of the lock's; the disk.
+    /// Returns an error of kind [`ErrorKind::WouldBlock`] that names the process if one holds the directory, and an
+    /// error if the lock's place has something other than a regular file, or if the disk fails.
     pub fn folder(folder: &crate::foreign::Folder) -> Result<ReadLock> {
         let Some(file) = folder.file(Path::new(LOCK))? else { return Ok(ReadLock { _file: None }) };
         let mut held = String::new();
@@ -163,7 +164,7 @@ pub fn remove_orphans(folder: &Path) {
     }
 }
 
-/// Whether an open file is the one at `path`, and not one that was removed or a link's target.
+/// Returns true if an open file is the one at `path`, and not a removed file or the target of a link.
 #[cfg(unix)]
 pub fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -171,7 +172,7 @@ pub fn is_at(file: &File, path: &Path) -> bool {
     (a.dev(), a.ino()) == (b.dev(), b.ino())
 }
 
-/// Whether an open file is, as far as this system tells, the one at `path`.
+/// Returns true if an open file is the one at `path`, as far as this system can tell.
 #[cfg(not(unix))]
 pub fn is_at(_: &File, path: &Path) -> bool {
     path.exists()

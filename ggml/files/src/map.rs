@@ -47,7 +47,7 @@ impl Map {
     pub fn len(&self) -> usize {
         self.memory.len()
     }
-    /// Whether the file was empty.
+    /// Returns true if the file was empty.
     pub fn is_empty(&self) -> bool {
         self.memory.len() == 0
     }
@@ -79,7 +79,7 @@ impl<'a> Bytes<'a> {
     pub fn len(self) -> usize {
         self.len
     }
-    /// Whether there are none.
+    /// Returns true if there are no bytes.
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
@@ -147,7 +147,7 @@ impl<'a> Bytes<'a> {
     /// Gives copies of parts of them, in order, until `take` fails.
     ///
     /// # Errors
-    /// Those of `take`.
+    /// Returns the errors of `take`.
     pub fn each<E>(self, mut take: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let mut buffer = vec![0; COPY.min(self.len)];
         self.chunks(COPY).try_for_each(|chunk| {
@@ -162,7 +162,7 @@ impl<'a> Bytes<'a> {
     /// are read here, where it is a signal that tells the file.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Returns the errors of `out`.
     pub fn write_to(self, out: &mut dyn Write) -> io::Result<()> {
         self.each(|part| out.write_all(part))
     }
@@ -193,7 +193,7 @@ impl std::fmt::Debug for Bytes<'_> {
     }
 }
 
-/// Whether the same bytes were read of both.
+/// Compares the bytes as read.
 impl PartialEq for Bytes<'_> {
     fn eq(&self, other: &Bytes<'_>) -> bool {
         let mut at = 0;

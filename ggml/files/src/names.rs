@@ -29,7 +29,7 @@ pub(crate) fn prefix(path: &Path) -> String {
     format!(".{}{MARK}", short_name(path, MARK.len() + N_RANDOM))
 }
 
-/// Whether a file of this name is a temporary file or a lock file of this crate.
+/// Returns true if a file of this name is a temporary file or a lock file of this crate.
 pub(crate) fn is_ours(name: &str) -> bool {
     let Some(rest) = name.strip_prefix('.') else { return false };
     let temporary = rest.rsplit_once(MARK).is_some_and(|(target, random)| {

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use crate::names::folder_of;
 
-/// Whether this user's own regular file is at `path`; false where nothing is.
+/// Returns true if this user's own regular file is at `path`, and false if nothing is.
 ///
 /// # Errors
 /// Anything else is there: a link, a file with another name too (a hard link), one of another user than the folder's.
@@ -29,7 +29,7 @@ pub fn own_file(path: &Path) -> io::Result<bool> {
 /// Opens the file of [`own_file`] for reading and writing; makes an empty one where there is none.
 ///
 /// # Errors
-/// As of [`own_file`], and the disk.
+/// Returns the errors of [`own_file`], and those of the disk.
 pub fn open_own(path: &Path) -> io::Result<File> {
     own_file(path)?;
     let file = open_unlinked(path)?;

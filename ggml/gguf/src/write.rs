@@ -92,7 +92,7 @@ impl<'a> Writer<'a> {
     /// Appends a tensor whose bytes are at hand.
     ///
     /// # Errors
-    /// As [`Writer::tensor`]; a wrong number of bytes shows when the file is written.
+    /// Returns the errors of [`Writer::tensor`]; a wrong number of bytes shows when the file is written.
     pub fn tensor_bytes(
         &mut self,
         name: &str,
@@ -105,7 +105,7 @@ impl<'a> Writer<'a> {
     /// Appends a tensor of another file, byte for byte.
     ///
     /// # Errors
-    /// As [`Writer::tensor`], and when `t` is not an entry of `file`.
+    /// Returns the errors of [`Writer::tensor`], and an error if `t` is not an entry of `file`.
     pub fn copy_tensor(&mut self, file: &'a File, t: &TensorInfo) -> Result<&mut Self> {
         if file.tensor(&t.name) != Some(t) {
             return Err(file.error(&t.name, "is not a tensor of this file"));
@@ -133,7 +133,7 @@ impl<'a> Writer<'a> {
     /// Like [`Writer::write`], to a temporary file: for work on it before anything is in place.
     ///
     /// # Errors
-    /// As [`Writer::write`], with `path`, beside which the temporary file is.
+    /// Returns the errors of [`Writer::write`], with `path`, next to which the temporary file is.
     pub fn write_scratch(self, path: &Path) -> Result<files::Scratch> {
         let (alignment, header) = self.begin(path)?;
         let mut scratch = files::Scratch::beside(path, kinds::of(&self.metadata))?;

@@ -42,7 +42,7 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Of the expert of each row.
+    /// Groups rows by the expert of each.
     ///
     /// # Panics
     /// For an expert that is not below `n_expert`.
@@ -83,7 +83,7 @@ impl Shape {
         self.n_out.div_ceil(WEIGHT_ROWS)
     }
 
-    /// Those of [`Scratch::product_t`]: ranges of columns.
+    /// Number of units of [`Scratch::product_t`], which are ranges of columns.
     pub fn units_t(&self) -> usize {
         self.n_in.div_ceil(COLUMNS)
     }

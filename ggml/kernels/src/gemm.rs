@@ -79,7 +79,7 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Whether `n` lines of `len` elements, `step` apart, lie within `room` elements.
+/// Returns true if `n` lines of `len` elements, `step` apart, fit in `room` elements.
 fn fits(n: usize, step: usize, len: usize, room: usize) -> bool {
     let last = n.checked_sub(1).and_then(|n| n.checked_mul(step));
     last.and_then(|at| at.checked_add(len)).is_some_and(|end| end <= room)
@@ -89,8 +89,8 @@ fn fits(n: usize, step: usize, len: usize, room: usize) -> bool {
 /// behind `out`.
 ///
 /// # Safety
-/// Those elements may be written, by nobody else meanwhile, and are none of `a`'s or `b`'s; `add` reads them,
-/// too.
+/// The elements of the result can be written, no other thread uses them during the call, and none of them belongs to
+/// `a` or `b`; `add` also reads them.
 pub unsafe fn multiply(out: *mut f32, cs: usize, add: bool, a: Matrix<'_>, b: Matrix<'_>, factor: f32) {
     assert_eq!(a.cols, b.rows, "the caller's shapes agree");
     let step = |n: usize| n as isize;

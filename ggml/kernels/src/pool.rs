@@ -143,7 +143,7 @@ impl Drop for ThreadPool {
     }
 }
 
-/// What the threads of a pool tell each other.
+/// Shared state of the threads of a pool.
 #[derive(Default)]
 struct Board {
     job: Line<Job>,
@@ -152,7 +152,7 @@ struct Board {
     door: Mutex<()>,
     asleep: AtomicUsize,
     work_is_there: Condvar,
-    /// Whether the thread that posted the job sleeps.
+    /// True if the thread that posted the job sleeps.
     waits: AtomicBool,
     all_is_done: Condvar,
 }
@@ -168,14 +168,14 @@ impl std::fmt::Debug for Board {
 #[repr(align(128))]
 struct Line<T>(T);
 
-/// What is shared out, in one cache line: who takes a part has all of it.
+/// Work that is shared out, in one cache line: a thread that takes a part has all of it.
 struct Job {
     /// The number of the job (32 bits), how many parts it has, and how many are taken (16 each): in one word, so that
     /// no thread takes a part of one job for that of another.
     ticket: AtomicU64,
     /// Parts that are not finished.
     left: AtomicUsize,
-    /// What calls a part.
+    /// Function that computes a part.
     call: UnsafeCell<*const (dyn Fn(usize) + Sync)>,
 }
 
@@ -292,7 +292,7 @@ impl Board {
         Some((began, slept))
     }
 
-    /// What a worker does.
+    /// Loop of a worker.
     fn work(&self) {
         while !self.stop.load(Ordering::SeqCst) {
             // The part has told that it panicked.

@@ -22,7 +22,7 @@ pub const COLUMNS: usize = 256;
 /// Words of a panel: two tiles side by side, as many in a row as a chunk has.
 const PANEL: usize = 2 * CHUNK / DEPTH * TILE;
 
-/// Whether this machine has tiles.
+/// Returns true if this machine has tiles.
 pub fn available() -> bool {
     Tiles::new().is_some()
 }
@@ -152,7 +152,7 @@ impl Scratch {
     /// on, whole blocks.
     ///
     /// # Panics
-    /// As [`Scratch::multiply`], and for more columns.
+    /// Panics like [`Scratch::multiply`], and if there are more columns.
     pub fn multiply_transposed(
         &mut self,
         packed: &[u32],

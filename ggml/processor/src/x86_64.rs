@@ -40,7 +40,7 @@ const fn feature(name: &str, at: (u32, u32, u32, u32), xcr0: u32, required: bool
     Feature { leaf, subleaf, register, bit, xcr0, required: required as u32, len, name: spaced }
 }
 
-/// Whether ggml is compiled with a feature if nothing else is asked for.
+/// Returns true if ggml is compiled with a feature by default.
 const fn ggml_needs(name: &str) -> bool {
     cfg!(ggml_needs_avx2)
         && matches!(name.as_bytes(), b"sse4.2" | b"avx" | b"avx2" | b"bmi2" | b"fma" | b"f16c")
@@ -244,8 +244,8 @@ mod tests {
         std::str::from_utf8(&f.name[..f.len as usize]).unwrap().trim()
     }
 
-    /// Of features the program is not compiled with that is a second opinion; of the others it is that the
-    /// tests run at all.
+    /// Gives a second opinion on features that the program is not compiled with; for the others, the test running at
+    /// all proves them.
     #[test]
     fn says_what_the_standard_library_says() {
         for (feature, found) in FEATURES.iter().zip(found_by_std()) {

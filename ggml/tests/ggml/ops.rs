@@ -144,7 +144,7 @@ fn norms_sums_and_gates() {
     }
 }
 
-/// Of so many elements that a pool's threads divide them.
+/// Uses enough elements that a pool's threads divide them.
 #[test]
 fn sums_and_products_in_a_pool() {
     let (n, heads, t) = (48, 7, 61);

@@ -61,7 +61,7 @@ pub struct SoftMax {
 }
 
 impl SoftMax {
-    /// Of these scores, where `n` terms are summed.
+    /// Softmax of these scores, with sums of `n` terms.
     pub fn new(scores: &[Score], n: usize) -> SoftMax {
         let max = scores.iter().fold(f64::NEG_INFINITY, |m, s| m.max(s.value));
         if max == f64::NEG_INFINITY {

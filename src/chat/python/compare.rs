@@ -125,7 +125,7 @@ pub(super) fn order(a: &Value, op: &str, b: &Value, depth: usize) -> Result<Opti
     Ok(Some(x.len().cmp(&y.len())))
 }
 
-/// What is in a dict under this key. Python's keys are equal where `1`, `1.0` and `True` are.
+/// Returns the value of a dict under this key. As in Python, `1`, `1.0`, and `True` are the same key.
 pub(super) fn entry(dict: &Value, key: &Value) -> Result<Option<Value>, Error> {
     if matches!(name(key), "list" | "dict") {
         return Err(wrong(format!("a value of type {} is no key of a dict", name(key))));

@@ -11,7 +11,7 @@ use super::{methods::MAX_WIDTH, print};
 
 /// Items of a range, at most, as in the sandbox of Jinja2.
 const MAX_RANGE: usize = 100_000;
-/// What minijinja has and Jinja2 has not, or not so.
+/// Filters of minijinja that Jinja2 does not have, or has in another form.
 const FILTERS: [&str; 6] = ["bool", "chain", "lines", "pprint", "split", "zip"];
 const UNSUPPORTED: [&str; 9] = [
     "filesizeformat",
@@ -320,7 +320,7 @@ fn sequence(value: &Value) -> bool {
     matches!(values::name(value), "Undefined" | "str" | "Markup" | "list" | "tuple" | "range" | "dict")
 }
 
-/// Whether these are one object, where Python is sure about it.
+/// Returns true if these are one object, in the cases in which Python is sure about it.
 fn sameas(a: &Value, b: &Value) -> Result<bool, Error> {
     let (x, y) = (values::name(a), values::name(b));
     let unsure = || Err(ops::wrong(format!("sameas of values of type {x} is not supported")));

@@ -34,7 +34,7 @@ const CHANGES: [(&str, &str); 2] = [
 const OF_NUMBERS: &str =
     "as_integer_ratio bit_count bit_length conjugate denominator from_bytes fromhex hex imag \
                           is_integer numerator real to_bytes";
-/// What a text marked as safe is after these, it is in Python as well.
+/// Methods whose result keeps the mark of a safe text, as in Python.
 const SAFE: &str = "strip lstrip rstrip upper lower capitalize title swapcase";
 
 fn among(names: &str, name: &str) -> bool {
@@ -46,7 +46,7 @@ pub(super) fn is_method(of: &str, name: &str) -> bool {
     METHODS.iter().any(|(kind, names)| *kind == of && among(names, name))
 }
 
-/// Whether this method changes a value, which the sandbox of transformers forbids.
+/// Returns true if this method changes a value, which the sandbox of transformers forbids.
 pub(super) fn changes(of: &str, name: &str) -> bool {
     CHANGES.iter().any(|(kind, names)| *kind == of && among(names, name))
 }

@@ -1,4 +1,4 @@
-//! What Jinja2 under Python does, and minijinja alone does not.
+//! Behavior of Jinja2 under Python that minijinja alone does not have.
 //!
 //! Held to transformers' renderings in `tests/data/chat`. What cannot be rendered as Jinja2 does ends in an error that names
 //! it.

@@ -101,7 +101,7 @@ pub(super) fn whole(n: i128) -> Value {
     i64::try_from(n).map_or_else(|_| Value::from(n), Value::from)
 }
 
-/// As a float.
+/// Converts a number to a float.
 fn real(n: &Number) -> f64 {
     match *n {
         Number::Real(x) => x,
@@ -172,7 +172,7 @@ fn reals(op: &str, x: f64, y: f64) -> Result<Value, Error> {
     }))
 }
 
-/// Whether `value % by` is `rest`.
+/// Returns true if `value % by` is `rest`.
 pub(super) fn divided(value: &Value, by: i64, rest: i64) -> Result<bool, Error> {
     equal(&arithmetic("%", value, &Value::from(by))?, &Value::from(rest), 0)
 }
@@ -193,7 +193,7 @@ pub(super) fn plus(a: &Value, b: &Value) -> Result<Value, Error> {
     }
 }
 
-/// As markupsafe escapes.
+/// Escapes a text as markupsafe does.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -53,13 +53,13 @@ fn names_of_macros<'a>(all: &[Stmt<'a>], names: &mut BTreeSet<&'a str>) {
     }
 }
 
-/// Whether this scope is a `{% generation %}` block. `__begin` and `__end` are undefined, and print nothing, unless
-/// whoever renders gives them: the reader of conversations does, to find the answers.
+/// Returns true if this scope is a `{% generation %}` block. `__begin` and `__end` are undefined, and print nothing,
+/// unless the caller defines them: the reader of conversations does, to find the answers.
 fn is_generation(assignments: &[(Expr<'_>, Expr<'_>)]) -> bool {
     matches!(assignments, [(Expr::Var(of), _)] if of.id == "__generation")
 }
 
-/// What `break` and `continue` would leave.
+/// Statements that `break` and `continue` would leave.
 #[derive(Clone, Copy, PartialEq)]
 enum Jumps {
     None,

@@ -78,7 +78,7 @@ impl Object for View {
     }
 }
 
-/// What gives its items once.
+/// Generator that gives its items once.
 #[derive(Debug)]
 pub(super) struct Generator(Mutex<Vec<Value>>);
 
@@ -169,7 +169,7 @@ pub(super) fn is_dict(value: &Value) -> bool {
     value.kind() == ValueKind::Map && name(value) == "dict"
 }
 
-/// Whether these are the items of a list, and of nothing else.
+/// Returns true if these are the items of a list, and of nothing else.
 pub(super) fn is_list(value: &Value) -> bool {
     name(value) == "list"
 }

@@ -16,7 +16,7 @@ pub struct ClexInfo {
     pub n_hidden: usize,
 }
 
-/// Whether a tensor is, or claims to be, a part of a network.
+/// Returns true if a tensor is, or claims to be, a part of a network.
 pub(super) fn is_part(name: &str) -> bool {
     name.starts_with("clex.")
 }
@@ -63,7 +63,7 @@ impl AdapterReader {
     /// `scale`, so that at 0 it is the untrained network.
     ///
     /// # Errors
-    /// As [`AdapterReader::values`].
+    /// Returns the errors of [`AdapterReader::values`].
     pub fn clex_net<E: From<Error>>(
         &self,
         scale: f32,

@@ -177,7 +177,7 @@ impl AdapterReader {
         &self.meta
     }
 
-    /// Its pairs, in the order of names.
+    /// Pairs of the adapter, in the order of names.
     pub fn pairs(&self) -> &[PairInfo] {
         &self.pairs
     }
@@ -193,8 +193,8 @@ impl AdapterReader {
         &self.modules
     }
 
-    /// Whether an embedding among its modules is for the input alone: a model whose output is its embedding keeps its
-    /// own as the output, as under PEFT. Otherwise the output follows.
+    /// Returns true if an embedding among its modules is for the input alone: a model whose output is its embedding
+    /// keeps its own as the output, as under PEFT. Otherwise the output follows.
     pub fn keeps_output(&self) -> bool {
         self.keeps_output
     }
@@ -251,7 +251,7 @@ impl AdapterReader {
     /// the new tensor itself. `base` is the file the old values `w` are read from.
     ///
     /// # Errors
-    /// As [`AdapterReader::values`].
+    /// Returns the errors of [`AdapterReader::values`].
     pub fn module_values<E: From<Error>>(
         &self,
         module: &ModuleInfo,
@@ -284,8 +284,8 @@ pub fn target<'a>(base: &File, weight: &'a str) -> &'a str {
 /// of another model with the same tensors are accepted. Returns each with the scale that was asked for.
 ///
 /// # Errors
-/// Those of [`AdapterReader::open`] and [`AdapterReader::check`]; a scale that is not finite; two adapters
-/// that replace the same tensor, or that both bring a network of CLEX.
+/// Returns the errors of [`AdapterReader::open`] and [`AdapterReader::check`], and an error if a scale is not finite,
+/// or if two adapters replace the same tensor or both bring a network of CLEX.
 pub fn open_all(specs: &[AdapterSpec], base: &File) -> Result<Vec<(AdapterReader, f32)>> {
     let base_print = if specs.is_empty() { String::new() } else { fingerprint(base) };
     let mut out: Vec<(AdapterReader, f32)> = Vec::with_capacity(specs.len());

@@ -31,7 +31,7 @@ pub struct AdapterMeta {
     pub data: Option<String>,
     /// Where in the texts the run ended.
     pub data_end: Option<DataEnd>,
-    /// Whether alpha was meant over the square root of the rank (rsLoRA).
+    /// True if alpha is meant to be divided by the square root of the rank (rsLoRA).
     pub rslora: bool,
     /// The runs that this one went on from, first to last.
     pub ancestors: Vec<Ancestor>,
@@ -55,7 +55,7 @@ pub struct Ancestor {
     /// The rope spec it was trained under.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope: Option<String>,
-    /// Its context, tokens.
+    /// Context of the run, in tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub n_ctx: Option<usize>,
     /// The attention of training, where that was not the model's own.
@@ -88,12 +88,12 @@ impl AdapterMeta {
         self.ancestors.iter().cloned().chain([run]).collect()
     }
 
-    /// Of an adapter's file.
+    /// Reads the metadata of an adapter's file.
     pub(super) fn read(file: &File) -> Result<AdapterMeta> {
         AdapterMeta::named(file, &str::to_owned)
     }
 
-    /// Of the file of a model all of whose parameters were trained (`ropewalk.train.*`); everything is absent in
+    /// Reads the metadata of a model all of whose parameters were trained (`ropewalk.train.*`); everything is absent in
     /// other models.
     ///
     /// # Errors

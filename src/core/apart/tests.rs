@@ -18,7 +18,7 @@ fn folder(name: &str) -> std::path::PathBuf {
     path
 }
 
-/// Whether it answers or has closed its output, the process is ended and nothing is left of it.
+/// Ends a process that is silent, and one that has closed its output, and leaves nothing of them.
 #[test]
 fn a_process_that_never_ends_is_stopped() {
     let dir = folder("stopped");

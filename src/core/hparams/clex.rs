@@ -36,7 +36,7 @@ impl ClexNet {
         self.n_pairs
     }
 
-    /// Its hidden width.
+    /// Hidden width of the network.
     pub fn n_hidden(&self) -> usize {
         self.n_hidden
     }
@@ -52,7 +52,7 @@ impl ClexNet {
     }
 }
 
-/// Its shape: the values are thousands.
+/// Prints the shape, because the values are thousands.
 impl std::fmt::Debug for ClexNet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let ClexNet { n_pairs, n_hidden, .. } = self;

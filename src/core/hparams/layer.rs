@@ -31,7 +31,7 @@ pub struct ExpertHparams {
     pub n_used: usize,
     /// Width of an expert beside those that every token is given to, where there is one.
     pub n_ff_shared: Option<usize>,
-    /// Whether the weights of those chosen by softmax over all are scaled to a sum of 1.
+    /// True if the weights of the experts chosen by softmax over all are scaled to a sum of 1.
     pub normalised: bool,
 }
 
@@ -102,8 +102,8 @@ pub struct LayerRotation {
     pub freq_base: f64,
     /// Rotary dimensions of a head: even, at most the width of the head.
     pub n_rot: usize,
-    /// Whether the scaling that the file declares ([`RopeScaling`](super::RopeScaling), its factor tensors
-    /// included) is meant for this kind. Some architectures scale only the layers that see the whole text.
+    /// True if the scaling that the file declares ([`RopeScaling`](super::RopeScaling), its factor tensors included)
+    /// applies to this kind. Some architectures scale only the layers that see the whole text.
     pub scaled: bool,
 }
 
@@ -156,8 +156,8 @@ impl LayerAttention {
         self.n_head_kv.saturating_mul(self.n_embd_head)
     }
 
-    /// Whether it can be computed at all. The error is the metadata key at fault, without the architecture's
-    /// prefix, and what was expected there.
+    /// Checks that the layer can be computed. The error is the metadata key, without the architecture's prefix, and the
+    /// value expected there.
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
         let (n_head, n_kv, d) = (self.n_head, self.n_head_kv, self.n_embd_head);
         let heads_key = "attention.head_count";
@@ -205,7 +205,7 @@ impl LayerAttention {
     }
 }
 
-/// Whether query heads can share key-value heads evenly; the error as that of [`LayerAttention::check`].
+/// Checks that query heads can share key-value heads evenly; the error is as in [`LayerAttention::check`].
 pub(super) fn check_heads(n_head: usize, n_kv: usize) -> Result<(), (&'static str, String)> {
     let key = "attention.head_count_kv";
     if !(1..=n_head).contains(&n_kv) {

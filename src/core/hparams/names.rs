@@ -83,7 +83,7 @@ pub(super) fn unread(keys: &KeyReader<'_>) -> Vec<String> {
     out
 }
 
-/// Whether a key says no more than that all is as it is without it.
+/// Returns true if a key only confirms the behavior without it.
 fn is_neutral(keys: &KeyReader<'_>, name: &str, value: &Value) -> bool {
     let of = |name: &str| keys.file.value(&found(keys.file, keys.prefix, name));
     let number = |value: &Value| f64::from_value(value).or_else(|| u32::from_value(value).map(f64::from));

@@ -171,9 +171,8 @@ impl KeyReader<'_> {
         windows.map(window).collect::<Result<_>>().map(Some)
     }
 
-    /// Whether layer `il` has the window, by `attention.sliding_window_pattern`: an entry for each layer, or a
-    /// number n (`usual` where the file has none) of which every n-th layer has no window; 0 means that all
-    /// have it.
+    /// Returns true if layer `il` has the window, by `attention.sliding_window_pattern`: an entry for each layer, or a
+    /// number n (`usual` if the file has none) of which every n-th layer has no window; 0 means that all have it.
     pub fn slides(&self, il: usize, usual: usize) -> Result<bool> {
         let name = "attention.sliding_window_pattern";
         if let Some(slides) = self.listed(name, il)? {

@@ -22,7 +22,8 @@ pub struct RopeScaling {
     /// The trained window where `context_length` is an extended one: `scaling.original_context_length`, else
     /// what `convert` kept of `context_length`; tokens.
     pub n_ctx_orig: Option<u32>,
-    /// Whether `n_ctx_orig` is what `convert` kept of `context_length`: then the scaling itself names no window.
+    /// True if `n_ctx_orig` is the `context_length` that `convert` kept: then the scaling itself names no original
+    /// context.
     pub n_ctx_orig_kept: bool,
     /// `scaling.attn_factor`.
     pub attn_factor: Option<f64>,

@@ -22,10 +22,10 @@ impl Spec {
     /// The scaling of the file's standard keys alone: what the model was trained under, whatever a conversion
     /// declares on top.
     ///
-    /// As llama.cpp reads the keys: a factor without a type is linear, a factor of 0 is none, and
-    /// `yarn_attn_factor` counts only where `yarn_ext_factor` is 0 (elsewhere llama.cpp recomputes it);
-    /// `attn_factor` always multiplies, so beside a type that has no magnitude here it is an error. Under
-    /// `longrope` it also divides all angles by `factor`, which no method here does: an error.
+    /// Reads the keys as llama.cpp does: a factor without a type is linear, a factor of 0 is none, and
+    /// `yarn_attn_factor` counts only if `yarn_ext_factor` is 0 (elsewhere llama.cpp recomputes it); `attn_factor`
+    /// always multiplies, so with a type that has no magnitude here it is an error. Under `longrope` it also divides
+    /// all angles by `factor`, which no method here does: an error.
     pub(super) fn of_keys(hp: &Hparams) -> Result<Spec, RopeError> {
         let s = &hp.rope_scaling;
         if let Some(fault) = &s.fault {

@@ -44,7 +44,7 @@ impl Freqs {
         }
     }
 
-    /// Whether every head turns as in `other`. A factor of 1 may still round.
+    /// Returns true if every head turns as in `other`. A factor of 1 can still round.
     pub(super) fn same_angles(&self, other: &Freqs) -> bool {
         let pairs = self.n_pairs();
         let head = |of: &'_ Freqs, h: usize| (h % of.n_tables.max(1)) * pairs;
@@ -60,7 +60,7 @@ impl Freqs {
 /// How the layers of one kind rotate positions, and which keys their queries see.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerPlan {
-    /// Whether the spec acts on these layers; elsewhere they are as the file has them.
+    /// True if the spec acts on these layers; if not, they are as the file has them.
     pub applies: bool,
     /// Frequencies.
     pub freqs: Freqs,
@@ -95,15 +95,15 @@ impl LayerPlan {
         }
     }
 
-    /// Whether tokens are rotated and see each other as under another plan of the same layers.
+    /// Returns true if tokens are rotated and see each other as under another plan of the same layers.
     pub fn same_positions(&self, other: &LayerPlan) -> bool {
         let scales = |p: &LayerPlan| (p.mscale, p.q_log_base, p.temperature, p.q_factor);
         self.freqs == other.freqs && scales(self) == scales(other) && self.branches == other.branches
     }
 
-    /// Whether a text of `n_ctx` tokens is computed as under the plan `before`, which has the model's own
-    /// reach or the same. Contexts of more than [`LayerPlan::COMPARED`] tokens count as different where
-    /// branches are.
+    /// Returns true if a text of `n_ctx` tokens is computed as under the plan `before`, which has the model's own
+    /// attention pattern or the same one. Contexts of more than [`LayerPlan::COMPARED`] tokens count as different if
+    /// there are branches.
     pub(super) fn same_within(&self, before: &LayerPlan, n_ctx: usize) -> bool {
         let n = i32::try_from(n_ctx).unwrap_or(i32::MAX);
         let scale = |i: i32| (self.q_scale(i) - before.q_scale(i)).abs() <= 1e-12;
@@ -119,12 +119,12 @@ impl LayerPlan {
     /// Queries are compared one by one, up to this many.
     pub(super) const COMPARED: usize = 1 << 22;
 
-    /// Whether every query sees every key before it, at its own distance.
+    /// Returns true if every query sees every key before it, at its own distance.
     pub fn is_plain_reach(&self) -> bool {
         self.branches == [Branch::PLAIN]
     }
 
-    /// Whether the keys that queries see, and the distances to them, are those of the model itself.
+    /// Returns true if the keys that queries see, and the distances to them, are those of the model itself.
     pub fn is_own_reach(&self, layer: &LayerAttention) -> bool {
         self.branches == [own_branch(layer)]
     }
@@ -153,7 +153,7 @@ impl LayerPlan {
         ends.max().filter(|end| *end < i32::MAX)
     }
 
-    /// Whether queries are multiplied by [`LayerPlan::q_scale`].
+    /// Returns true if queries are multiplied by [`LayerPlan::q_scale`].
     pub fn scales_queries(&self) -> bool {
         self.q_log_base.is_some() || self.temperature.is_some() || self.q_factor != 1.0
     }

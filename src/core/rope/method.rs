@@ -28,7 +28,7 @@ pub struct Param {
     pub key: &'static str,
     /// The values it accepts.
     pub kind: Kind,
-    /// Its default and where that comes from, for help.
+    /// Default of the parameter and its origin, for help.
     pub default: &'static str,
     /// Unit, empty for plain numbers.
     pub unit: &'static str,
@@ -72,7 +72,7 @@ pub struct Method {
     pub about: &'static str,
     /// The half of the plan it decides.
     pub axis: Axis,
-    /// Its parameters, in printing order; `original` last. [`Method::settings`] come after them.
+    /// Parameters of the method, in printing order; `original` last. [`Method::settings`] come after them.
     pub params: &'static [Param],
     /// Resolves its parameters through `args` and changes the plan of one kind of layer, which starts as the
     /// model's own frequencies and attention to every key.
@@ -277,11 +277,11 @@ pub(super) struct Resolved {
     pub part: Part,
     /// Whole sentences for the user.
     pub notes: Vec<String>,
-    /// Whether keys that no later query sees are to leave the cache.
+    /// True if keys that no later query sees are to leave the cache.
     pub evict: bool,
     /// Settings that changed nothing in these layers: keys of settings, and the method's own name for the rest of it.
     pub idle: Vec<&'static str>,
-    /// Whether `keep-short` left the layers as the file declares them.
+    /// True if `keep-short` left the layers as the file declares them.
     pub short: bool,
 }
 
@@ -300,7 +300,7 @@ impl<'a> Args<'a> {
         self.evict = true;
     }
 
-    /// Whether the user gave it.
+    /// Returns true if the user gave this parameter.
     pub fn is_given(&self, key: &str) -> bool {
         self.given.get(key).is_some()
     }

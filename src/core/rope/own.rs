@@ -5,7 +5,7 @@ use super::method::{Args, Geometry, Resolved, MAX_CTX};
 use super::{settings, Axis, LayerPlan, Part, RopeError, Spec, Value};
 use crate::hparams::{Hparams, LayerAttention};
 
-/// What a file declares, for a plan of one spec at one context.
+/// Declared scaling of a file, for a plan of one spec at one context.
 ///
 /// A conversion declares a whole spec (`ropewalk.rope.spec`) on top of the standard keys, which say what the model was
 /// trained under. Layers that no part of that spec acts on are rotated by the keys.
@@ -18,7 +18,7 @@ pub(super) struct Own<'a> {
     keys: Result<Option<Part>, RopeError>,
     /// The same as specs may spell it: as declared, with its defaults, and as plans show it with a reach method.
     spellings: Vec<Part>,
-    /// Whether the planned spec has the declared frequencies: it names none, or the same.
+    /// True if the planned spec has the declared frequencies: it names none, or the same.
     kept: bool,
 }
 
@@ -43,17 +43,17 @@ impl<'a> Own<'a> {
         own
     }
 
-    /// Whether nothing is declared: the model runs as `plain`.
+    /// Returns true if nothing is declared: the model runs as `plain`.
     pub(super) fn is_nothing(&self) -> bool {
         self.spec.as_ref().is_ok_and(|spec| spec.parts().iter().all(Part::asks_for_nothing))
     }
 
-    /// Whether the standard keys scale nothing.
+    /// Returns true if the standard keys scale nothing.
     pub(super) fn no_keys(&self) -> bool {
         matches!(self.keys, Ok(None))
     }
 
-    /// Whether a part is the scaling of the standard keys.
+    /// Returns true if a part is the scaling of the standard keys.
     pub(super) fn is_keys(&self, part: &Part) -> bool {
         let alike = self.spellings.first().is_some_and(|keys| keys.method() == part.method());
         let mut args = part.args().to_vec();
@@ -67,8 +67,8 @@ impl<'a> Own<'a> {
         self.spec.as_ref().is_ok_and(|spec| spec.of_axis(part.method().axis) == Some(part))
     }
 
-    /// Whether a method acts on layers: they see further than in training; and what the standard keys say is not for
-    /// all layers of some models.
+    /// Returns true if a method acts on layers: they see further than in training, and in some models the standard keys
+    /// do not apply to all layers.
     pub(super) fn acts(&self, part: &Part, layer: &LayerAttention) -> bool {
         let scaled = layer.rotation.is_some_and(|r| r.scaled);
         (scaled || !self.is_keys(part)) && layer.window.is_none_or(|window| window > self.window(part))
@@ -214,7 +214,8 @@ impl<'a> Own<'a> {
         Ok(Resolved { part: Part::new(method, given), notes: vec![note], evict, idle: Vec::new(), short })
     }
 
-    /// Whether a resolved reach part is other than the one that the file declares for these layers, if it declares any.
+    /// Returns true if a resolved attention method differs from the one that the file declares for these layers, if it
+    /// declares any.
     pub(super) fn is_other_reach(&self, part: &Part, layer: &LayerAttention) -> bool {
         let Ok(Some(own)) = self.part(Axis::Reach, layer) else { return false };
         let resolved =
@@ -222,7 +223,7 @@ impl<'a> Own<'a> {
         !matches!(resolved, Some(Ok(own)) if own.part == *part)
     }
 
-    /// Whether layers turn under `plan` as the file declares; `before` is the plan before its frequency method.
+    /// Returns true if layers turn under `plan` as the file declares; `before` is the plan before its frequency method.
     pub(super) fn turns_as(
         &self,
         plan: &LayerPlan,

@@ -109,8 +109,8 @@ impl Plan {
         self.layers.iter().enumerate().filter(move |(_, k)| **k == Some(kind)).map(|(il, _)| il)
     }
 
-    /// Whether tokens are rotated and see each other as under another plan of the same model, whatever the
-    /// specs are called.
+    /// Returns true if tokens are rotated and see each other as under another plan of the same model, even if the specs
+    /// have other names.
     pub fn same_positions(&self, other: &Plan) -> bool {
         let same = |(a, b): (&LayerPlan, &LayerPlan)| a.same_positions(b);
         self.evict == other.evict
@@ -147,12 +147,12 @@ impl Plan {
         self.kinds.iter().find_map(|k| k.bases.as_deref())
     }
 
-    /// Whether in every layer each query sees every key before it, at its own distance.
+    /// Returns true if in every layer each query sees every key before it, at its own distance.
     pub fn is_plain_reach(&self) -> bool {
         self.kinds.iter().all(LayerPlan::is_plain_reach)
     }
 
-    /// Whether query `from` or any after it may see key `j`, in any layer.
+    /// Returns true if query `from` or any later query can see key `j`, in any layer.
     pub fn needs(&self, j: i32, from: i32) -> bool {
         self.kinds.iter().flat_map(|k| &k.branches).any(|b| b.reach.needs(j, from))
     }
@@ -192,11 +192,11 @@ struct Work<'a> {
     parts: Vec<Option<(usize, Part, Vec<&'static str>)>>,
     /// The declared frequencies that a spec of a reach alone keeps, as the plan's spec names them.
     kept: Option<Part>,
-    /// Whether some layers turn otherwise than the file declares.
+    /// True if some layers turn differently from the file's declaration.
     replaced: bool,
-    /// Whether some layers have another reach than the file declares.
+    /// True if some layers have another attention pattern than the file declares.
     other_reach: bool,
-    /// Whether `keep-short` left the frequencies of some layers as the file declares them.
+    /// True if `keep-short` left the frequencies of some layers as the file declares them.
     short: bool,
 }
 
@@ -302,7 +302,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// What becomes of the declared scaling under the spec, which came to `resolved`.
+    /// Note on the declared scaling under the spec, which was resolved to `resolved`.
     fn declared_note(&self, resolved: &Spec) -> Option<String> {
         let own = match &self.own.spec {
             Ok(_) if self.own.is_nothing() => return None,

@@ -82,7 +82,7 @@ impl Reach {
         }
     }
 
-    /// Whether query `from` or any after it may see key `j`.
+    /// Returns true if query `from` or any later query can see key `j`.
     pub fn needs(&self, j: i32, from: i32) -> bool {
         let back = i64::from(from) - i64::from(j);
         let chunks = self.chunks.is_none_or(|c| {
@@ -126,8 +126,8 @@ impl Branch {
         self.reach.keys(i).contains(&j).then(|| parts as f64 / unit as f64)
     }
 
-    /// Whether query `i` is shown those of `keys` at their own distances. A step from key to key adds at most
-    /// one position, so where both ends are right all between them are.
+    /// Returns true if query `i` is shown those of `keys` at their own distances. A step from key to key adds at most
+    /// one position, so if both ends are right, all keys between them are.
     fn keeps_distances(&self, i: i32, keys: &Range<i32>) -> bool {
         let own = |j: i32| {
             let (parts, unit) = self.parts(i, j);
@@ -158,8 +158,8 @@ impl Branch {
     }
 }
 
-/// Whether queries below `n` see the same keys under `branches` as under `own`, at their own distances.
-/// Queries are gone through one by one up to the first that does not.
+/// Returns true if queries below `n` see the same keys under `branches` as under `own`, at their own distances. Checks
+/// one query after another, up to the first that does not.
 pub(super) fn same_within(own: &Branch, branches: &[Branch], n: i32) -> bool {
     let same = |i: i32| {
         let seen = || branches.iter().map(|b| (b, b.reach.keys(i))).filter(|(_, keys)| !keys.is_empty());

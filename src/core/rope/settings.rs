@@ -50,17 +50,17 @@ pub(super) fn of(axis: Axis) -> &'static [Param] {
     }
 }
 
-/// Whether a setting is for the whole spec, so that only one of its methods can have it.
+/// Returns true if a setting is for the whole spec, so that only one of its methods can have it.
 pub(super) fn once(key: &str) -> bool {
     key == TEMPERATURE
 }
 
-/// Whether a key is that of the attention temperature, which a spec has once, or belongs to it.
+/// Returns true if a key is that of the attention temperature, which a spec has once, or belongs to it.
 pub(super) fn of_temperature(key: &str) -> bool {
     [TEMPERATURE, SCALE].contains(&key)
 }
 
-/// Whether a setting changes a plan by itself; the others say how or when.
+/// Returns true if a setting changes a plan by itself; the others say how or when.
 pub(super) fn changes(key: &str) -> bool {
     [DROP, TEMPERATURE].contains(&key)
 }
@@ -135,7 +135,8 @@ fn temperature(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) ->
     Ok(())
 }
 
-/// Whether the layers are to stay as the file declares them because the context is within the trained `window`.
+/// Returns true if the layers stay as the file declares them because the context is within `window`, the original
+/// context.
 pub(super) fn keeps_short(window: usize, n_ctx: usize, args: &mut Args<'_>) -> Result<bool, RopeError> {
     if !args.is_given(KEEP_SHORT) {
         return Ok(false);

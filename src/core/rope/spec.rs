@@ -48,7 +48,7 @@ impl Part {
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.args.iter().find(|(k, _)| *k == key).map(|(_, v)| v)
     }
-    /// Whether it is `plain` without settings, so that nobody waits for an effect.
+    /// Returns true if it is `plain` without settings, so that no note on a missing effect is needed.
     pub(super) fn asks_for_nothing(&self) -> bool {
         *self.method == super::plain::METHOD && self.args.iter().all(|(key, _)| *key == "original")
     }
@@ -87,7 +87,7 @@ impl Spec {
     /// The name of the spec without a method: the model as its file declares it, which is how it opens without a spec.
     pub const DECLARED: &str = "declared";
 
-    /// Whether the spec is [`Spec::DECLARED`]. Its plan's spec names the methods.
+    /// Returns true if the spec is [`Spec::DECLARED`]. Its plan's spec names the methods.
     pub fn is_declared(&self) -> bool {
         self.parts.is_empty()
     }
@@ -95,7 +95,7 @@ impl Spec {
     pub fn plain() -> Spec {
         Spec::from_parts(vec![Part::new(&super::plain::METHOD, Vec::new())])
     }
-    /// Its methods, at most one per axis, in the order written.
+    /// Methods of the spec, at most one per axis, in the order written.
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }

@@ -48,13 +48,13 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Value {
-    /// Of [`Kind::Number`] and [`Kind::ChoiceOrNumber`].
+    /// Value of [`Kind::Number`] or [`Kind::ChoiceOrNumber`].
     Number(f64),
-    /// Of [`Kind::Count`].
+    /// Value of [`Kind::Count`].
     Count(u64),
-    /// Of [`Kind::Choice`], [`Kind::ChoiceOrNumber`] and [`Kind::ChoiceOrList`].
+    /// Value of [`Kind::Choice`], [`Kind::ChoiceOrNumber`] or [`Kind::ChoiceOrList`].
     Word(String),
-    /// Of [`Kind::ChoiceOrList`].
+    /// Value of [`Kind::ChoiceOrList`].
     List(Vec<f64>),
 }
 
@@ -104,7 +104,7 @@ impl Kind {
         }
     }
 
-    /// Whether the value has this kind and lies in its range.
+    /// Returns true if the value has this kind and lies in its range.
     pub fn accepts(&self, value: &Value) -> bool {
         match (self, value) {
             (Kind::Number { min, max }, Value::Number(x)) => (*min..=*max).contains(x),

@@ -36,9 +36,9 @@ pub trait Tokenizer: Send + Sync + std::fmt::Debug {
     fn eos(&self) -> Option<Token>;
     /// The end-of-turn token.
     fn eot(&self) -> Option<Token>;
-    /// Whether the model wants BOS in front of a text.
+    /// Returns true if the model wants BOS before a text.
     fn add_bos(&self) -> bool;
-    /// Whether the model wants EOS behind a text.
+    /// Returns true if the model wants EOS after a text.
     fn add_eos(&self) -> bool;
     /// Tokens that no text has and that the vocabulary reserves for uses of one's own, ascending.
     fn unused(&self) -> Vec<Token>;

@@ -14,7 +14,7 @@ const BLANK: &[u8] = "\u{2581}".as_bytes();
 pub struct Places<'t> {
     text: &'t [u8],
     at: usize,
-    /// Whether the next token begins a text: none came before it, or a special one.
+    /// True if the next token begins a text: none came before it, or a special one.
     begins: bool,
     adds_blank: bool,
     drops_bytes: bool,
@@ -46,7 +46,7 @@ impl<'t> Places<'t> {
         Some(place)
     }
 
-    /// Whether nothing is left but what may go missing.
+    /// Returns true if nothing is left except bytes that the tokenizer can drop.
     pub fn at_end(&self) -> bool {
         self.text[self.at..].iter().all(|b| is_space(b) && self.begins || self.drops(*b))
     }

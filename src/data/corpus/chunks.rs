@@ -23,7 +23,7 @@ const TRIES: usize = 8;
 /// that it looks no further than 512 bytes.
 ///
 /// # Errors
-/// Those of the tokenizer.
+/// Returns the errors of the tokenizer.
 pub(super) fn split<'t>(vocab: &dyn Tokenizer, text: &'t str) -> Result<Vec<&'t str>, Failure> {
     let mut chunks = Vec::new();
     let (mut start, mut end) = (0, CHUNK);
@@ -73,7 +73,7 @@ fn find_cut(
     Ok(None)
 }
 
-/// Whether the text around a cut has the same tokens with the cut and without it.
+/// Returns true if the text around a cut has the same tokens with and without the cut.
 fn keeps_tokens(vocab: &dyn Tokenizer, text: &str, left: usize, right: usize) -> Result<bool, Failure> {
     let from = boundary(text, left.saturating_sub(AROUND));
     let to = boundary(text, right.saturating_add(AROUND));

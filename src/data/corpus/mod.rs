@@ -192,7 +192,7 @@ impl Corpus {
         self.cache.read(range.start, range.end.saturating_sub(range.start))
     }
 
-    /// Whether documents end with a token that says so; under a separator of BOS alone they do not.
+    /// Returns true if documents end with a separator token; under a separator of BOS alone they do not.
     pub fn has_end(&self) -> bool {
         !self.ends.after.is_empty()
     }

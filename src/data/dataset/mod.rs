@@ -41,7 +41,7 @@ pub enum Packing {
 }
 
 impl Packing {
-    /// Whether a sample may be shorter than the context, and any document of two tokens makes one.
+    /// Returns true if a sample can be shorter than the context, and any document of two tokens makes one.
     fn is_ragged(self) -> bool {
         !matches!(self, Packing::Pack | Packing::Long)
     }
@@ -87,8 +87,8 @@ pub struct DatasetParams {
     pub held_out: HeldOut,
     /// Which documents are trained on, and how often.
     pub mixture: Mixture,
-    /// Whether inputs that end a document have weight 0 (Megatron's `eod_mask_loss`). Documents that no token
-    /// ends have none.
+    /// True if inputs that end a document have weight 0 (Megatron's `eod_mask_loss`). Documents without an end token
+    /// are not affected.
     pub mask_ends: bool,
     /// Seed of the split, of the order of documents and samples, and of the random numbers of transforms.
     pub seed: u64,
@@ -326,7 +326,7 @@ impl Dataset {
     /// Training sample `i` of an epoch as it is before its transform.
     ///
     /// # Errors
-    /// Those of [`Dataset::train`].
+    /// Returns the errors of [`Dataset::train`].
     pub fn untransformed(&self, epoch: u64, i: usize) -> Result<Sample> {
         self.changed(epoch, i, None)
     }
@@ -409,7 +409,7 @@ impl Dataset {
     /// Training sample `n`, counted through all epochs.
     ///
     /// # Errors
-    /// Those of [`Dataset::train`].
+    /// Returns the errors of [`Dataset::train`].
     pub fn nth(&self, n: u64) -> Result<Sample> {
         let per_epoch = self.n_train() as u64;
         self.train(n / per_epoch, (n % per_epoch) as usize)

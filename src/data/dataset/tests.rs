@@ -325,8 +325,8 @@ fn texts_that_are_too_short_for_a_method_are_refused() {
     assert!(e.contains("a sample of context 16 is drawn from 145 tokens, the texts have 120"), "{e}");
 }
 
-/// As in the released `train_pose.py`: both chunks are of one document, of which the first five windows are read, and the
-/// first chunk is its beginning, BOS included. Documents shorter than a sample are left out.
+/// Follows the released `train_pose.py`: both chunks are from one document, of which the first five windows are read,
+/// and the first chunk is its beginning, BOS included. Documents shorter than a sample are skipped.
 #[test]
 fn chunks_of_pose_are_of_one_document() {
     let world = World::texts(&[10, 63, 64, 70, 100, 150, 320, 400, 5000, 65, 3]);

@@ -35,9 +35,9 @@ pub struct Record {
 
 /// A family of records.
 pub struct Family {
-    /// Its name.
+    /// Name of the family.
     pub name: &'static str,
-    /// Its part of the records, in elevenths: billions of tokens in the paper.
+    /// Weight of the family among the records, in elevenths: billions of tokens in the paper.
     pub weight: f64,
     /// Fewest facts of a record.
     pub least: usize,

@@ -35,12 +35,12 @@ const ABOUT: &[&str] = &[
 /// Most answers of a conversation of which each is a text with what stands before it.
 const MAX_APART: usize = 256;
 
-/// What a template is given besides the messages.
+/// Keys of a record that a template gets besides the messages.
 const GIVEN: &[&str] = &["tools", "documents"];
-/// What a template prints around the text of a `{% generation %}` block, and under which names it is given: characters
-/// that no text has.
+/// Names and characters that mark the text of a `{% generation %}` block in a template's output. No text has these
+/// characters.
 const MARKS: [(&str, char); 2] = [("__begin", '\u{fdd0}'), ("__end", '\u{fdd1}')];
-/// What a record cannot give a template.
+/// Names that a record cannot give a template.
 const OURS: &[&str] = &["messages", "add_generation_prompt", "bos_token", "eos_token"];
 
 /// A model's chat template.
@@ -129,7 +129,7 @@ fn n_values(json: &str) -> usize {
     n
 }
 
-/// Whether a template's text has a name in it.
+/// Returns true if a template's text has a name in it.
 fn mentions(source: &str, name: &str) -> bool {
     let part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     source.match_indices(name).any(|(at, _)| {
@@ -137,7 +137,7 @@ fn mentions(source: &str, name: &str) -> bool {
     })
 }
 
-/// Whether there is nothing in a value that could be missed.
+/// Returns true if a value has nothing that could be missed.
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
@@ -241,8 +241,8 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// What the template itself marks as answers, with `{% generation %}`, as transformers' `return_assistant_tokens_mask`
-    /// takes it.
+    /// Returns the answers that the template marks with `{% generation %}`, as transformers'
+    /// `return_assistant_tokens_mask` does.
     fn marked(
         &self,
         text: &str,
@@ -292,7 +292,7 @@ impl Reading<'_> {
         Ok(Some(ranges))
     }
 
-    /// What the template is given besides the messages.
+    /// Collects the template's variables besides the messages.
     fn variables(&self, rest: Object, source: &str) -> Result<Object> {
         let mut variables = Object::new();
         for (key, value) in rest {

@@ -20,7 +20,7 @@ pub use sources::{Group, Kind, Source, SourceFile, Sources};
 pub struct TextOptions {
     /// The form of a line of JSON Lines.
     pub records: Records,
-    /// Whether bytes that are not UTF-8 become U+FFFD, with a note; otherwise they are an error.
+    /// True if bytes that are not UTF-8 become U+FFFD, with a note; otherwise they are an error.
     pub replace_invalid: bool,
     /// Bytes of a token in a file of token ids: 2 or 4, the lowest first.
     pub token_bytes: usize,
@@ -46,9 +46,9 @@ pub enum Records {
     /// A conversation, in the field `messages`, rendered by the model's chat template; or a `prompt` and its
     /// `completion`, joined as they are.
     Chat {
-        /// Whether the loss is taken over the assistant's turns, or the completion, alone: over the tokens that lie
-        /// wholly in them. Where the template renders earlier answers otherwise than the last one, each answer is then a
-        /// document with what stands before it.
+        /// True if the loss covers only the assistant's turns, or the completion: the tokens that lie completely in
+        /// them. If the template renders earlier answers differently from the last one, each answer is a document with
+        /// the text before it.
         answers_only: bool,
     },
 }
@@ -74,7 +74,7 @@ pub(crate) enum Content {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Record {
     pub text: String,
-    /// Whether names of special tokens in the text are those tokens.
+    /// True if names of special tokens in the text are those tokens.
     pub special: bool,
     /// The bytes of the answers, ascending, if the loss is taken over these alone.
     pub answers: Option<Vec<Range<usize>>>,
@@ -83,8 +83,8 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Whether the loss is taken over a token at this place. A token that is partly an answer is none; the blank that a
-    /// vocabulary puts before an answer has no bytes, and is the answer's first token.
+    /// Returns true if the token at this place has a loss. A token that is only partly an answer has none; the space
+    /// that a vocabulary puts before an answer has no bytes, and is the answer's first token.
     pub(crate) fn trains(&self, place: &Range<usize>) -> bool {
         let inside = |a: &Range<usize>| a.start <= place.start && place.end <= a.end && place.start < a.end;
         self.answers.as_ref().is_none_or(|answers| answers.iter().any(inside))

@@ -71,9 +71,9 @@ impl FromStr for Source {
 /// Files of one name in the mixture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
-    /// Its name; empty where none was given.
+    /// Name of the group; empty if none was given.
     pub name: String,
-    /// Its share of the tokens that are trained on; `None` where none was given.
+    /// Share of the group in the training tokens; `None` if none was given.
     pub share: Option<f64>,
 }
 
@@ -82,13 +82,13 @@ pub struct Group {
 pub struct SourceFile {
     /// The path by which it was found.
     pub path: PathBuf,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub n_bytes: u64,
     /// SHA-256 of its bytes before unpacking.
     pub sha256: [u8; 32],
     /// How it is read.
     pub kind: Kind,
-    /// Its place in [`Sources::groups`].
+    /// Index in [`Sources::groups`].
     pub group: usize,
 }
 
@@ -119,8 +119,8 @@ impl Sources {
     /// [`Sources::find`] with groups and their shares.
     ///
     /// # Errors
-    /// Those of [`Sources::find`]; shares that do not add up to 1, that only some groups have, or that one
-    /// group has twice; names that only some sources have.
+    /// Returns the errors of [`Sources::find`], and an error if shares do not add up to 1, if only some groups have
+    /// one, if one group has two, or if only some sources have names.
     pub fn mixed(sources: &[Source], options: &TextOptions) -> Result<Sources> {
         let groups = groups(sources)?;
         let mut walk = Walk::default();
@@ -228,7 +228,7 @@ fn groups(sources: &[Source]) -> Result<Vec<Group>> {
 
 struct Found {
     path: PathBuf,
-    /// Whether it was named by itself.
+    /// True if the user named the file itself.
     named: bool,
     group: usize,
 }

@@ -30,8 +30,8 @@ pub trait Transform: Send + Sync + Debug {
         n_ctx
     }
 
-    /// Whether a sample is read from one document, from its first token on, and not from texts that are joined.
-    /// Documents too short for a sample are left out.
+    /// Returns true if a sample is read from one document, from its first token on, and not from joined texts.
+    /// Documents too short for a sample are skipped.
     fn in_one_document(&self) -> bool {
         false
     }
@@ -46,12 +46,12 @@ pub trait Transform: Send + Sync + Debug {
         None
     }
 
-    /// Whether documents are mixed, so that attention cannot be kept within them.
+    /// Returns true if documents are mixed, so that attention cannot be kept within them.
     fn mixes(&self) -> bool {
         false
     }
 
-    /// Whether the loss of inputs that end a document is to be left out ([`Sample::weights`]).
+    /// Returns true if inputs that end a document have no loss ([`Sample::weights`]).
     fn masks_ends(&self) -> bool {
         false
     }
@@ -70,11 +70,11 @@ pub(crate) struct Setup {
 
 /// A way to change samples, by name.
 pub struct Method {
-    /// Its name, as typed.
+    /// Name of the method, as typed.
     pub name: &'static str,
-    /// Its effect and its source, in a sentence.
+    /// Effect and source of the method, in a sentence.
     pub about: &'static str,
-    /// Its parameters, each with what it is.
+    /// Parameters of the method, each with its description.
     pub params: &'static [(&'static str, &'static str)],
     pub(crate) make: fn(&Args<'_>, &Setup) -> Result<Box<dyn Transform>>,
 }

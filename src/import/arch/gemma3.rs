@@ -50,7 +50,7 @@ fn keys(c: &Config, k: &mut Keys) -> Result<()> {
     windows::pattern(c, k, 6, false)
 }
 
-/// As in Gemma 2; rows of the embedding beyond the vocabulary are left out.
+/// Places tensors as in Gemma 2; rows of the embedding beyond the vocabulary are left out.
 fn place(c: &Config, place: &Place<'_>) -> Result<Vec<Target>> {
     let mut targets = gemma2::place(c, place)?;
     if place.name.contains("embed_tokens.weight") {

@@ -66,7 +66,7 @@ const CONFIG: Meanings = &[
 
 pub(super) const MISTRAL_CONFIG: Meanings = &[("sliding_window", Used), RMS, SILU];
 
-/// Those of [`keys`], and a window in all layers.
+/// Writes the keys of [`keys`], and a window in all layers.
 pub(super) fn windowed(c: &Config, k: &mut Keys) -> Result<()> {
     keys(c, k)?;
     windows::in_all(c, k)

@@ -32,7 +32,7 @@ pub(super) static FAMILY: Family = Family {
     ..PLAIN
 };
 
-/// Those of the delta-nets, and then of this family alone.
+/// Names of the delta-nets' tensors, and then of this family alone.
 const NAMES: &[(&str, &str)] = &{
     let mut names = [("", ""); qwen35::NAMES.len() + 5];
     let mut i = 0;

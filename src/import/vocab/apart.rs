@@ -21,7 +21,7 @@ const LIMITS: Limits = Limits { memory: 4 << 30, cpu: 60, wall: Duration::from_s
 /// Bytes of the question, and of the answer, each as JSON.
 const MAX_TALK: u64 = 128 << 20;
 
-/// What stands in front of the file, after the length of its JSON in 8 bytes.
+/// Header of the file, after the length of its JSON in 8 bytes.
 #[derive(Debug, Serialize, Deserialize)]
 struct Request<'a> {
     path: Cow<'a, Path>,

@@ -25,7 +25,7 @@ use tokenizer::Tokenizer;
 
 pub use apart::{serve, Helper};
 
-/// What of a tokenizer belongs to a family. Which kind it is of, its files say.
+/// Tokenizer kinds that a family can have. The files show which of them it is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Kinds {
     /// BPE of bytes as a rule.
@@ -145,7 +145,7 @@ pub(crate) fn write(
     more_ends(c, keys)
 }
 
-/// What a vocabulary is read from.
+/// Source of a vocabulary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     /// tokenizer.json with BPE of bytes.

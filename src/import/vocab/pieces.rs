@@ -15,7 +15,7 @@ use crate::Result;
 use super::tokenizer::Tokenizer;
 use super::{Added, Files, Tokens, BYTE, CONTROL, NORMAL, USER_DEFINED};
 
-/// What a tokenizer.json holds, by its components.
+/// Content of a tokenizer.json, by its components.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Content {
     /// BPE of bytes.

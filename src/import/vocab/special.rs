@@ -31,7 +31,7 @@ pub(super) struct Special {
     n_vocab: Option<usize>,
     ids: BTreeMap<&'static str, u32>,
     add: BTreeMap<&'static str, bool>,
-    /// Of a BPE of bytes, which llama.cpp does not open without them; there may be none.
+    /// Merges of byte-level BPE, which llama.cpp does not open without them; the list can be empty.
     merges: Option<Vec<Vec<u8>>>,
     lowercase: Option<bool>,
     strip_accents: Option<bool>,
@@ -249,7 +249,7 @@ impl Special {
     }
 }
 
-/// Whether a pair of texts gets a separator: `A [sep] [eos] B`, less what is before and after one text.
+/// Returns true if a pair of texts gets a separator: `A [sep] [eos] B`, less the tokens before and after one text.
 fn separator(
     pair: &[Value],
     first: Option<&str>,

@@ -156,7 +156,7 @@ fn file_in(folder: &Path, record: &Record) -> PathBuf {
     folder.join("cells").join(format!("{}.json", record.hash))
 }
 
-/// Whether a record of a folder takes the place of what is known of its cell, and of the file that says so.
+/// Returns true if a record of a directory replaces the known result of its cell, and the file that has it.
 ///
 /// # Errors
 /// Both are results, of different states of the model, an adapter or a text.

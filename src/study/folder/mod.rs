@@ -99,7 +99,7 @@ impl Folder {
         self.path.join("cells").join(format!("{hash}.json"))
     }
 
-    /// Whether a regular file is at a path of the folder.
+    /// Returns true if a regular file is at a path of the directory.
     ///
     /// # Errors
     /// A link or something else is there: what is written there would be elsewhere.
@@ -163,7 +163,7 @@ impl Folder {
     /// The hashes of the results of every cell.
     ///
     /// # Errors
-    /// As of [`Folder::records`].
+    /// Returns the errors of [`Folder::records`].
     pub(crate) fn hashes(&self) -> Result<HashMap<Key, Vec<String>>> {
         let mut out: HashMap<Key, Vec<String>> = HashMap::new();
         for record in self.planned.all(&self.contents)? {

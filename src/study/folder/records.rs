@@ -73,7 +73,7 @@ impl Planned {
     /// Every result, by what its cell is called.
     ///
     /// # Errors
-    /// As of [`Planned::all`], and two results of one cell.
+    /// Returns the errors of [`Planned::all`], and an error if a cell has two results.
     pub(super) fn by_cell(&self, folder: &foreign::Folder) -> Result<HashMap<Key, Record>> {
         let mut out: HashMap<Key, Record> = HashMap::new();
         for record in self.all(folder)? {

@@ -19,7 +19,7 @@ pub const MAX_CELLS: usize = 1_000_000;
 pub struct Plan {
     /// The file.
     pub path: PathBuf,
-    /// Its text.
+    /// Text of the plan.
     pub text: String,
     /// Heading of the report.
     pub title: String,
@@ -38,7 +38,7 @@ pub struct Plan {
 pub struct Model {
     /// Name in the report.
     pub name: String,
-    /// Its GGUF file.
+    /// Path of the GGUF file.
     pub path: PathBuf,
 }
 
@@ -55,11 +55,10 @@ pub struct Method {
     pub models: Vec<String>,
     /// Training that comes first; the adapter that comes of it is used together with `adapters`.
     pub train: Option<Recipe>,
-    /// Whether attention is exact. When the plan does not say, it follows from the spec: what changes which
+    /// Exact or approximate attention. If the plan does not say, it follows from the spec: a method that changes which
     /// keys a query sees, or at which distances, is approximate.
     pub attention: Attention,
-    /// Whether weights were trained for this method. When the plan does not say: if there are adapters or a
-    /// recipe.
+    /// Trained or frozen weights for this method. If the plan does not say, adapters or a recipe mean trained.
     pub trained: Trained,
     /// Tokens seen in training, as the plan states it.
     pub tokens: Option<u64>,
@@ -89,7 +88,7 @@ pub enum Attention {
     Approximate,
 }
 
-/// Whether weights were trained for a method.
+/// Trained or frozen weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Trained {
@@ -109,7 +108,7 @@ pub enum Parameters {
     All,
 }
 
-/// Whether prompts are plain text or messages in the model's chat template.
+/// Form of prompts: plain text, or messages in the model's chat template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Template {
@@ -143,7 +142,7 @@ pub struct Task {
     pub template: Template,
     /// The perplexity protocol.
     pub protocol: Option<String>,
-    /// Its stride.
+    /// Stride of the protocol.
     pub stride: Option<u64>,
     /// Windows measured, at most.
     pub max_windows: Option<u64>,
@@ -152,7 +151,7 @@ pub struct Task {
 }
 
 impl Task {
-    /// Whether the score is a perplexity: lower is better, and it is read on a logarithmic scale. All other
+    /// Returns true if the score is a perplexity: lower is better, and it is read on a logarithmic scale. All other
     /// scores are percentages.
     pub fn is_perplexity(&self) -> bool {
         matches!(self.name.as_str(), "perplexity" | "longppl")
@@ -164,7 +163,7 @@ impl Task {
 pub struct Known {
     /// The task.
     pub name: String,
-    /// Whether its samples are made for a length.
+    /// True if its samples are made for a length.
     pub has_length: bool,
 }
 
@@ -265,7 +264,7 @@ impl Plan {
         of_tasks.fold(0, usize::saturating_add).saturating_mul(methods)
     }
 
-    /// Whether there are none; [`Plan::read`] refuses such a plan.
+    /// Returns true if there are none; [`Plan::read`] refuses such a plan.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

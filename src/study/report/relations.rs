@@ -6,7 +6,7 @@ use super::tables::heading;
 use crate::plan::{Attention, Method, Model, Task, Trained};
 use crate::stats::{pearson, spearman};
 
-/// Whether ln(perplexity) says anything about tasks, over methods.
+/// Correlations of ln(perplexity) with task scores, over methods.
 pub(super) fn correlations(data: &Data<'_>, model: &Model) -> Vec<Block> {
     let scores = data.tasks(|t| !t.is_perplexity());
     let mut out = Vec::new();

@@ -51,7 +51,7 @@ fn ruler(task: &Task) -> Option<Ruler> {
     }
 }
 
-/// Whether a task is one of RULER's thirteen.
+/// Returns true if a task is one of RULER's thirteen.
 pub(super) fn is_ruler(task: &Task) -> bool {
     ruler(task).is_some()
 }

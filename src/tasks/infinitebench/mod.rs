@@ -31,7 +31,7 @@ struct InfiniteBench {
     /// Tokens of the answer, at most.
     max_tokens: usize,
     score: fn(&str, &[String]) -> f64,
-    /// Whether the answer is one of four options.
+    /// True if the answer is one of four options.
     is_choice: bool,
 }
 

@@ -131,7 +131,7 @@ impl Set {
         form == Form::Official && !NO_CHAT.contains(&self.dataset)
     }
 
-    /// Whether prompts can be made for a template.
+    /// Checks that prompts can be made for a template.
     fn check_template(&self, form: Form, setup: &Setup<'_>) -> Result<()> {
         if form == Form::Lceg && setup.template == Template::Chat {
             return Err(Error::invalid(format!(

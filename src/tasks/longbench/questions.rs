@@ -24,12 +24,12 @@ pub(super) struct Question {
 }
 
 impl Question {
-    /// As LongBench asks it.
+    /// Form in which LongBench asks the question.
     pub(super) fn open(&self) -> String {
         format!("Question: {}\nType:", self.text)
     }
 
-    /// As LongBench shows it among the examples.
+    /// Form in which LongBench shows the question among the examples.
     pub(super) fn answered(&self) -> String {
         format!("{} {}", self.open(), self.label)
     }
@@ -37,8 +37,8 @@ impl Question {
 
 /// Reads a file of lines like `NUM:dist How far is it from Denver to Aspen ?`.
 ///
-/// Its one byte beyond ASCII, 0xF0 in the middle of a name, becomes a blank, as in the data set `trec` that
-/// LongBench is made from; others would be Latin-1.
+/// Reads the questions. The one byte beyond ASCII, 0xF0 in the middle of a name, becomes a space, as in the data set
+/// `trec` that LongBench is made from; others would be Latin-1.
 ///
 /// # Errors
 /// The file cannot be read, or a line of it is not such a question; the message names it.

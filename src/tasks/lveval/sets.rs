@@ -192,7 +192,7 @@ pub(crate) const NAMES: &[&str] = &[
     "lveval_loogle_cr",
     "lveval_loogle_mir",
 ];
-/// Those of them whose answers stand in one place.
+/// Sets whose answers are in one place.
 pub(crate) const SINGLE_HOP: &[&str] = NAMES.split_at(4).0;
-/// Those of them whose answers are put together from several places.
+/// Sets whose answers are put together from several places.
 pub(crate) const MULTI_HOP: &[&str] = NAMES.split_at(4).1;

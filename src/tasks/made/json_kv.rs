@@ -147,8 +147,8 @@ pub(super) fn user_prompt(context: &str, shots: &[(String, String)], key: &str) 
     )
 }
 
-/// Whether the answer contains the value, case, punctuation and articles aside (`substring_exact_match_score` of
-/// utils.py).
+/// Returns 1 if the answer contains the value, and 0 if not; case, punctuation, and articles do not count
+/// (`substring_exact_match_score` of utils.py).
 pub(super) fn substring_exact_match(said: &str, value: &str) -> f64 {
     f64::from(u8::from(normalize_answer(said).contains(&normalize_answer(value))))
 }

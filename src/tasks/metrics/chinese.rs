@@ -27,7 +27,7 @@ impl Words {
     /// With the dictionary in a folder of data.
     ///
     /// # Errors
-    /// Those of [`DataFile::read_text`].
+    /// Returns the errors of [`DataFile::read_text`].
     pub fn read(folder: &Path) -> Result<Words> {
         Words::new(&DICTIONARY.read_text(folder)?).map_err(|e| Error::file(folder.join(DICTIONARY.name), e))
     }

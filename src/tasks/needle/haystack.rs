@@ -110,7 +110,7 @@ impl Haystack {
     }
 }
 
-/// Whether tokens are the full stop, as the model's tokenizer writes it.
+/// Test for tokens that are the full stop, as the model's tokenizer writes it.
 pub(super) struct Period<'a> {
     encoder: &'a dyn Encoder,
     alone: Option<Token>,

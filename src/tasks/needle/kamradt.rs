@@ -75,7 +75,7 @@ pub(super) fn message(context: &str) -> String {
     )
 }
 
-/// Whether the answer has the expected words in a row, and the share of them that it has at all. Case and
+/// Scores an answer: 1 if it has the expected words in a row, and the share of them that it has at all. Case and
 /// punctuation do not count.
 pub(super) fn scores(answer: &str) -> Vec<f64> {
     let plain: String =

@@ -40,7 +40,7 @@ const BUFFER: usize = 200;
 /// The needle of two of them.
 const SANDWICH: &str =
     "\nThe best thing to do in San Francisco is eat a sandwich and sit in Dolores Park on a sunny day.\n";
-/// Its question.
+/// Question of the needle on the sandwich.
 const SANDWICH_QUESTION: &str = "What is the best thing to do in San Francisco?";
 
 /// The prompt of a sample, and the tokens left for its answer: at most `wanted`, at least `needed`.
@@ -77,7 +77,7 @@ fn limit(setup: &Setup, all: usize) -> usize {
 
 /// A form of the sandwich's question: LCEG's or Kamradt's.
 struct Sandwich {
-    /// Whether a full stop behind a blank counts as one, where the needle may go.
+    /// True if a full stop after a space counts as one, for the place of the needle.
     blank: bool,
     /// The prompt as plain text, and the message for chat templates, around a context.
     prompts: fn(&str) -> (String, String),

@@ -56,7 +56,7 @@ pub(crate) const NAMES: &[&str] = &[
     "qa_2",
 ];
 
-/// Those that look for needles.
+/// Tasks that look for needles.
 pub(crate) const NIAH: &[&str] = NAMES.split_at(8).0;
 
 /// Which generators make the prompts.
@@ -101,7 +101,7 @@ static ADJECTIVES: DataFile = DataFile {
 /// The generators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
-    /// Those of 2024, frozen in the package nvidia-long-context-eval 26.3.
+    /// Generators of 2024, frozen in the package nvidia-long-context-eval 26.3.
     V2024,
     /// NVIDIA/RULER at commit c3f5e3b (July 2026).
     Current,
@@ -112,7 +112,7 @@ enum Version {
 enum Metric {
     /// The share of the references that the answer contains.
     All,
-    /// Whether the answer contains any of the references.
+    /// 1 if the answer contains any of the references, else 0.
     Part,
 }
 

@@ -58,7 +58,7 @@ struct Puzzle {
 
 /// The example.
 struct Example {
-    /// Its text and its answer.
+    /// Text and answer of the example.
     text: String,
     tokens: usize,
 }
@@ -318,7 +318,7 @@ impl Tracking<'_> {
         Ok(Some(Puzzle { text, answer_prefix, chain }))
     }
 
-    /// Whether the model's chat template adds anything.
+    /// Returns true if the model's chat template adds anything.
     fn is_framed(&self) -> Result<bool> {
         let text = TEXT.concat();
         Ok(self.setup.encoder.frame(&text)? != text)

@@ -30,7 +30,7 @@ pub(super) enum Rules {
     Number,
 }
 
-/// Whether the prediction is one of the references, by the rules of a task.
+/// Returns true if the prediction is one of the references, by the rules of a task.
 pub(super) fn exact_match(rules: Rules, prediction: &str, references: &[String]) -> bool {
     let clean = |text: &str| match rules {
         Rules::Names => stored(text).to_owned(),

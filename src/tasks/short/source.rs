@@ -16,7 +16,7 @@ const MAX_UNPACKED: u64 = 1 << 26;
 /// A question, as the templates of lm-evaluation-harness make it of a document.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Question {
-    /// Its name, where the set gives it one.
+    /// Name of the sample, if the set gives it one.
     pub(super) name: Option<String>,
     /// Text of the question (`doc_to_text`).
     pub(super) text: String,

@@ -6,8 +6,8 @@ use crate::{Encoder, Result};
 
 pub(crate) use punkt::Punkt;
 
-/// Whether Python takes the character for white space (`str.isspace`, `\s` of `re`): four separators of ASCII more
-/// than Unicode's property White_Space.
+/// Returns true if Python takes the character for white space (`str.isspace`, `\s` of `re`): four separators of ASCII
+/// more than Unicode's property White_Space.
 pub(crate) fn is_python_space(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }

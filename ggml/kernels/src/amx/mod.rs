@@ -43,7 +43,7 @@ pub(crate) struct Operand<'a> {
 }
 
 impl Operand<'_> {
-    /// Whether both halves have two tiles side by side and so many in a row.
+    /// Returns true if both halves have two tiles next to each other and `n_steps` in a row.
     pub(crate) fn holds(&self, n_steps: usize) -> bool {
         let end = n_steps.saturating_sub(1).saturating_mul(self.step);
         let end = end.saturating_add((ROWS - 1).saturating_mul(self.row)).saturating_add(self.tile + ROWS);

@@ -20,7 +20,7 @@ fn halves(from: &[f32]) -> [__m256i; 2] {
     }
 }
 
-/// Whether this process may use tiles of bfloat16. Asks the operating system for them, once.
+/// Returns true if this process can use bfloat16 tiles. Asks the operating system for them once.
 pub(crate) fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| {
@@ -245,7 +245,7 @@ unsafe fn load<const TILE: usize>(from: *const u8, step: usize) {
 }
 
 /// # Safety
-/// As for [`load`], and they may be written.
+/// The promise of [`load`], and the rows can be written.
 #[inline(always)]
 unsafe fn store<const TILE: usize>(to: *mut u8, step: usize) {
     // SAFETY: the caller's promise.

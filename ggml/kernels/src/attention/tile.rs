@@ -86,7 +86,7 @@ struct Softmax {
     buffers: Buffers,
     /// `[KEYS][W]`
     scores: Aligned<f32>,
-    /// Of the keys at hand, for each token.
+    /// Keys at hand that each token sees.
     seen: Vec<Seen>,
     max: Vec<f32>,
     sum: Vec<f32>,
@@ -231,8 +231,8 @@ impl Softmax {
     }
 }
 
-/// Whether the tokens of a tile see mostly different keys, as those of several sequences do: then a key is
-/// better converted for the one that sees it than multiplied with the queries of all.
+/// Returns true if the tokens of a tile see mostly different keys, as tokens of several sequences do. It is then
+/// cheaper to convert a key for the one token that sees it than to multiply it with all queries.
 fn apart(x: &Inputs<'_>, tile: &Tile) -> bool {
     let (mut each, mut all) = (0, 0);
     for first in tile.columns.clone().step_by(KEYS) {

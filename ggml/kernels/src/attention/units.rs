@@ -16,7 +16,7 @@ pub(super) const QUERIES: usize = if N == 16 { 4 } else { 3 };
 
 /// 32 elements of a row as they lie in memory.
 pub(super) trait Unit: Copy {
-    /// Whether rows in a format are of these units.
+    /// Returns true if rows in a format consist of these units.
     fn is(format: Format) -> bool;
     /// Elements from `i * N` on, as floats.
     fn load(&self, i: usize) -> Vector;
@@ -77,7 +77,7 @@ pub(super) struct Q4 {
     nibbles: [u8; UNIT / 2],
 }
 
-/// What the codes of [`Q4`] mean.
+/// Values of the codes of [`Q4`].
 const CODES: [f32; 16] = [-8., -7., -6., -5., -4., -3., -2., -1., 0., 1., 2., 3., 4., 5., 6., 7.];
 
 impl Unit for Q4 {
@@ -208,9 +208,9 @@ mod tests {
 
     /// A unit type made of whole numbers, so that sums are exact in any order.
     trait Made: Unit {
-        /// Of numbers from -8 to 7.
+        /// Makes a unit of numbers from -8 to 7.
         fn of(numbers: [i32; UNIT]) -> Self;
-        /// What each number is multiplied by.
+        /// Scale of the numbers.
         const SCALE: f32;
     }
 

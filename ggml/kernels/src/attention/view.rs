@@ -88,7 +88,7 @@ impl<'a> Rows<'a> {
         self.n1
     }
 
-    /// Whether rows can be read where they lie, as these units.
+    /// Returns true if rows can be read in place as these units.
     pub(super) fn are<U: Unit>(&self) -> bool {
         U::is(self.format) && self.d.is_multiple_of(UNIT)
     }
@@ -101,7 +101,7 @@ impl<'a> Rows<'a> {
         Plane { data, stride: self.nb1, n: self.n1, n_units: self.d / UNIT, alive: PhantomData }
     }
 
-    /// Whether elements have all bits of a float.
+    /// Returns true if elements are F32.
     pub(super) fn are_floats(&self) -> bool {
         matches!(self.format, Format::F32)
     }

@@ -16,11 +16,11 @@ pub struct Blocks {
 
 /// The keys of one block that a query sees, as columns of a row of scores.
 struct Part {
-    /// Those that are no landmark.
+    /// Keys that are not landmarks.
     ordinary: Range<usize>,
     /// That of the landmark, if it is there.
     landmark: Option<usize>,
-    /// Whether it is the query's own block.
+    /// True if it is the query's own block.
     own: bool,
 }
 
@@ -72,9 +72,9 @@ impl Blocks {
         }
     }
 
-    /// Of the scores of a row and the gradients of its weights, makes the weights and the gradients of the scores
-    /// (in natural units). `lse` is the row's log-sum-exp and `dot` the sum of weights times their gradients;
-    /// the rest is as for [`Blocks::join`]. Nothing is read or written outside `seen`.
+    /// Turns the scores of a row and the gradients of its weights into the weights and the gradients of the scores (in
+    /// natural units). `lse` is the row's log-sum-exp and `dot` the sum of weights times their gradients; the rest is
+    /// as for [`Blocks::join`]. Nothing is read or written outside `seen`.
     pub(super) fn differentiate(
         &self,
         [scores, grads]: [&mut [f32]; 2],

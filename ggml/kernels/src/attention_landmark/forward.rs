@@ -60,7 +60,7 @@ pub struct Scratch {
     scores: Vec<f32>,
     /// `[rows][d_v]`: weighted values.
     sums: Vec<f32>,
-    /// Of each row.
+    /// Statistics of each row.
     stats: Vec<Stats>,
 }
 

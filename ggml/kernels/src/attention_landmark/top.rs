@@ -40,7 +40,7 @@ pub struct Top<'a> {
     pub n_rot: usize,
     /// Tables, a divisor of the number of KV heads.
     pub n_tables: usize,
-    /// Whether pairs are `(j, j + n_rot / 2)`, else `(2j, 2j + 1)`.
+    /// True if pairs are `(j, j + n_rot / 2)`, false if they are `(2j, 2j + 1)`.
     pub neox: bool,
 }
 

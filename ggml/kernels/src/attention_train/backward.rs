@@ -34,7 +34,7 @@ pub struct Inputs<'a> {
     pub softcap: Option<f32>,
     /// Query heads of a KV head.
     pub n_rep: usize,
-    /// What factors of products are rounded to.
+    /// Rounding of the factors of products.
     pub factors: Factors,
     /// Tokens of a tile of queries.
     pub tokens: usize,

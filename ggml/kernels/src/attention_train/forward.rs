@@ -27,7 +27,7 @@ pub struct Inputs<'a> {
     pub sinks: Option<&'a [f32]>,
     /// Query heads of a KV head.
     pub n_rep: usize,
-    /// What factors of products are rounded to.
+    /// Rounding of the factors of products.
     pub factors: Factors,
 }
 
@@ -41,7 +41,7 @@ pub struct Scratch {
     scores: Vec<f32>,
     /// `[rows][d_v]`: weighted values.
     sums: Vec<f32>,
-    /// Of each row.
+    /// Statistics of each row.
     stats: Vec<Stats>,
 }
 

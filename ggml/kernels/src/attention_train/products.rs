@@ -3,7 +3,7 @@
 use crate::gemm::{assert_holds, multiply, multiply_into, Matrix};
 use crate::short_floats::Scratch;
 
-/// What the factors of products are rounded to. Sums and the softmax are of floats.
+/// Rounding of the factors of products. Sums and the softmax are in F32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Factors {
     /// They are not.
@@ -24,7 +24,7 @@ impl Products {
     /// [`multiply`] with these factors.
     ///
     /// # Safety
-    /// As there.
+    /// The promise of [`multiply`].
     pub(super) unsafe fn multiply(
         &mut self,
         out: *mut f32,

@@ -104,7 +104,7 @@ impl<'a> HeadsMut<'a> {
 /// upper half, as in LongLoRA's shifted sparse attention.
 #[derive(Clone, Copy)]
 pub struct KeyRanges<'a> {
-    /// Of the heads below `second`, and of those from it on.
+    /// Tables for the heads below `second`, and for the others.
     tables: [&'a [i32]; 2],
     second: usize,
     n_keys: usize,

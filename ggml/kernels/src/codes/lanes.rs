@@ -8,10 +8,10 @@ use super::x86::IQ4;
 /// Lanes of the widest register.
 pub(crate) const MOST: usize = 16;
 
-/// What registers of one width can do.
+/// Operations of registers of one width.
 ///
 /// # Safety
-/// Of all functions: the processor has AVX2, F16C and FMA, and for [`Wide`] AVX-512 F and BW.
+/// All functions need a processor that has AVX2, F16C and FMA, and for [`Wide`] AVX-512 F and BW.
 pub(crate) trait Lanes {
     /// Lanes of a register, at most [`MOST`].
     const N: usize;

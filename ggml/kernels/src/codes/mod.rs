@@ -54,7 +54,7 @@ impl Kind {
         }
     }
 
-    /// Whether something is added to the products of factors and codes.
+    /// Returns true if the type adds an offset to the products of factors and codes.
     pub(crate) const fn adds(self) -> bool {
         matches!(self, Kind::Q4_1 | Kind::Q5_1 | Kind::Q2K | Kind::Q4K | Kind::Q5K)
     }
@@ -71,18 +71,18 @@ impl Kind {
         }
     }
 
-    /// Whether factors are of sixteen weights each, not of 32.
+    /// Returns true if factors are for 16 weights each, false if for 32.
     pub(crate) const fn halves(self) -> bool {
         matches!(self, Kind::Q2K | Kind::Q3K | Kind::Q6K)
     }
 
-    /// Whether codes have a sign.
+    /// Returns true if codes have a sign.
     pub(crate) const fn signed(self) -> bool {
         matches!(self, Kind::Q8_0 | Kind::Iq4Nl | Kind::Iq4Xs)
     }
 }
 
-/// Whether this processor can read codes and multiply with them: it has AVX2, F16C and fused multiply-adds of floats.
+/// Returns true if this processor can read codes and multiply with them: it has AVX2, F16C, and FMA.
 pub(crate) fn has_avx2() -> bool {
     #[cfg(target_arch = "x86_64")]
     {

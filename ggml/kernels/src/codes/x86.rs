@@ -28,7 +28,7 @@ pub(crate) trait Codes {
     const SIGNED: bool = Self::KIND.signed();
     /// Registers of 32 codes that a block has.
     const PARTS: usize;
-    /// Whether factors are of sixteen weights each, not of 32.
+    /// True if factors are for 16 weights each, false if for 32.
     const HALVES: bool = Self::KIND.halves();
     /// Where in a block its factor lies, a half-precision number; behind it what is added, in types that add.
     const FACTOR: usize;
@@ -252,7 +252,7 @@ large!(
     six_bits(b)[0], six_bits(b)[1]
 );
 large!(
-    /// As Q4_K, with a fifth bit elsewhere.
+    /// Like Q4_K, with a fifth bit elsewhere.
     Q5K, 176, b => 0,
     i => _mm256_or_si256(shifted(load(b, 48 + i / 2 * 32), i % 2 * 4, 15), chosen(load(b, 16), i, 16)),
     six_bits(b)[0], six_bits(b)[1]

@@ -11,13 +11,13 @@ use crate::attention_train::{Heads, HeadsMut};
 
 /// Where gradients go.
 pub struct Outputs<'a> {
-    /// Of queries, keys and values, `[d, 2 n_head_k + n_head_v, n]`.
+    /// Gradients of queries, keys and values, `[d, 2 n_head_k + n_head_v, n]`.
     pub d_qkv: HeadsMut<'a>,
-    /// Of g, `[1, n_head_v, n]`.
+    /// Gradient of g, `[1, n_head_v, n]`.
     pub d_g: HeadsMut<'a>,
-    /// Of beta, `[1, n_head_v, n]`.
+    /// Gradient of beta, `[1, n_head_v, n]`.
     pub d_beta: HeadsMut<'a>,
-    /// Of the states before the first token, `[d * d, n_head_v, 1]`.
+    /// Gradient of the states before the first token, `[d * d, n_head_v, 1]`.
     pub d_states: HeadsMut<'a>,
 }
 

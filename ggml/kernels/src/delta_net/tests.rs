@@ -22,7 +22,7 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// # Safety
-/// As for [`HeadsMut::new`].
+/// The promise of [`HeadsMut::new`].
 unsafe fn out<'a>(x: &'a mut [f32], ne: [usize; 3]) -> HeadsMut<'a> {
     assert_eq!(x.len(), ne.iter().product::<usize>());
     // SAFETY: the rows fill the slice.

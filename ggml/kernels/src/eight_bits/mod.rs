@@ -69,7 +69,7 @@ impl Instructions {
     }
 }
 
-/// Whether this processor has such products.
+/// Returns true if this processor has 8-bit products.
 pub fn available() -> bool {
     Instructions::all().next().is_some()
 }

@@ -14,14 +14,14 @@ const AHEAD: usize = 4096;
 /// A set of instructions: adds in each lane four products to a sum.
 ///
 /// # Safety
-/// Of both functions: the processor has the instructions.
+/// Both functions need a processor that has the instructions.
 trait Set {
     type Lanes: Lanes;
 
-    /// Of codes without a sign.
+    /// Adds products of unsigned codes.
     unsafe fn unsigned(sum: Ints<Self>, codes: Ints<Self>, x: Ints<Self>) -> Ints<Self>;
 
-    /// Of codes with one, where the sum has been made for their offset.
+    /// Adds products of signed codes. The sum already accounts for their offset.
     unsafe fn signed(sum: Ints<Self>, codes: Ints<Self>, x: Ints<Self>) -> Ints<Self>;
 }
 

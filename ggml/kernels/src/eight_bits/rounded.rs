@@ -23,7 +23,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Of `n` rows of `k` floats, for weights of this type.
+    /// Layout of `n` rows of `k` floats, for weights of this type.
     ///
     /// # Panics
     /// Where [`available`](super::available) is false, or `k` is not whole blocks of the type.
@@ -37,13 +37,14 @@ impl Layout {
         Layout { with, kind, k, n, width: n.next_power_of_two().min(MOST) }
     }
 
-    /// Whether rows that were rounded for one type can be multiplied with weights of the other.
+    /// Returns true if rows that were rounded for one type can be multiplied with weights of the other.
     pub fn serves(&self, kind: Kind) -> bool {
         let sums = |kind: Kind| (kind.halves(), self.factor(kind));
         sums(kind) == sums(self.kind) && self.k.is_multiple_of(kind.block().0)
     }
 
-    /// What sums of rounded values are multiplied by beforehand, as whole numbers; in types that add it is their scale.
+    /// Returns the integer that sums of rounded values are multiplied by beforehand; in types that add it, this is
+    /// their scale.
     fn factor(&self, kind: Kind) -> Option<i32> {
         (!kind.adds()).then(|| -self.with.offset(kind))
     }
@@ -191,7 +192,7 @@ impl Rounding {
     /// not determined.
     ///
     /// # Panics
-    /// As [`Layout::new`] and [`Layout::round`] do, and where rows are too many to count.
+    /// Panics like [`Layout::new`] and [`Layout::round`], and if rows are too many to count.
     pub fn set<'a>(
         &mut self,
         kind: Kind,

@@ -31,7 +31,7 @@ const CHUNK: usize = 512;
 /// Panels converted before they are multiplied, so that tokens are fetched once for all of them.
 const PANELS: usize = 4;
 
-/// Whether this processor has the instructions.
+/// Returns true if this processor has the instructions.
 pub fn available() -> bool {
     Instructions::all().next().is_some()
 }
@@ -119,7 +119,7 @@ impl<'a> Tokens<'a> {
         self.shape.row_words()
     }
 
-    /// Whether rows have blocks `from..from + n`, and there are rows.
+    /// Returns true if rows have blocks `from..from + n`, and there are rows.
     fn holds(self, from: usize, n: usize) -> bool {
         self.shape.n > 0
             && from + n <= self.shape.n_blocks()

@@ -6,7 +6,7 @@ use crate::codes::Kind;
 
 /// A part of a row as whole numbers.
 pub(super) struct Numbers<'a> {
-    /// As many as the part has elements, none larger than 4096 in size.
+    /// Values of the part, one per element, none larger than 4096 in size.
     pub(super) values: &'a mut [i16],
     /// One for each [`BLOCK`] of them.
     pub(super) factors: &'a mut [f32],

@@ -72,7 +72,7 @@ impl Crowd {
         }
     }
 
-    /// Whether this thread had to share its core in the window that ends here.
+    /// Returns true if this thread had to share its core in the window that ends here.
     fn shared_core(&self) -> bool {
         let (wanted, ran) = (self.wanted.take(), self.ran.take());
         ran.as_secs_f64() < OWN * wanted.as_secs_f64()

@@ -166,7 +166,7 @@ impl Dot for Floats {
 /// added to what is there.
 ///
 /// # Safety
-/// As many rows of the result, each so far apart as said, may be written, and read if `add`.
+/// The result has one row per row of words, at its stride; these rows can be written, and read if `add`.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 pub(super) unsafe fn tile_bf16(
     panel: &[u32],
@@ -182,7 +182,7 @@ pub(super) unsafe fn tile_bf16(
 /// The same of floats.
 ///
 /// # Safety
-/// As [`tile_bf16`] says.
+/// The promise of [`tile_bf16`].
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) unsafe fn tile_f32(
     panel: &[u32],
@@ -196,7 +196,7 @@ pub(super) unsafe fn tile_f32(
 }
 
 /// # Safety
-/// As [`tile_bf16`] says, and the processor has the instructions.
+/// The promise of [`tile_bf16`], and the processor has the instructions.
 #[inline(always)]
 unsafe fn tile<D: Dot>(
     panel: &[u32],
@@ -222,7 +222,7 @@ unsafe fn tile<D: Dot>(
 }
 
 /// # Safety
-/// As [`tile`] says, of R rows.
+/// The promise of [`tile`], for R rows.
 #[inline(always)]
 unsafe fn rows<D: Dot, const R: usize>(
     panel: &[u32],

@@ -8,7 +8,7 @@ impl Scratch {
     /// columns lie side by side.
     ///
     /// # Safety
-    /// As there.
+    /// The promise of [`crate::gemm::multiply`].
     ///
     /// # Panics
     /// Where the processor lacks the instructions, or shapes do not agree.

@@ -36,7 +36,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// Whether this processor has the instructions.
+    /// Returns true if this processor has the instructions.
     pub fn available(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         {

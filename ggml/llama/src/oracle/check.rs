@@ -45,16 +45,16 @@ pub const ARCHS: &[&str] = &[
     "qwen3moe",
     "smollm3",
 ];
-/// Those whose graphs take any number of rotated dimensions up to the width of a head.
+/// Architectures whose graphs accept any number of rotated dimensions up to the width of a head.
 const ROTATED_IN_PART: &[&str] =
     &["cohere2", "gemma2", "gemma3", "gptneox", "phi2", "phi3", "qwen35", "qwen35moe"];
-/// Those whose norms are LayerNorm.
+/// Architectures whose norms are LayerNorm.
 const LAYER_NORM: &[&str] = &["cohere2", "gptneox", "phi2"];
-/// Those that want heads side by side to be as wide as the residual stream.
+/// Architectures whose heads together must be as wide as the residual stream.
 const SQUARE: &[&str] = &["cohere2", "gptneox", "olmo2", "phi2", "phi3", "qwen2"];
-/// Those that have gated delta-nets.
+/// Architectures that have gated delta-nets.
 const DELTA_NETS: &[&str] = &["qwen35", "qwen35moe"];
-/// Those whose feed-forwards are mixtures of experts.
+/// Architectures whose feed-forwards are mixtures of experts.
 const MIXTURES: &[&str] = &["gpt-oss", "qwen35moe", "qwen3moe"];
 const ROPE_SCALINGS: &[&str] = &["none", "linear", "yarn", "longrope"];
 

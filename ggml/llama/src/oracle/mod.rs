@@ -45,7 +45,7 @@ pub struct OracleParams {
     pub yarn_beta_slow: f32,
     /// Context length the model was trained at, for YaRN; 0 takes the file's.
     pub yarn_orig_ctx: u32,
-    /// Whether weights may be repacked for the CPU (libllama's default is true).
+    /// True if weights can be repacked for the CPU (libllama's default is true).
     pub use_extra_bufts: bool,
 }
 
@@ -193,8 +193,8 @@ impl Oracle {
         Ok(out)
     }
 
-    /// As [`Oracle::eval`], but each row of logits is shown to `row` with the index of its token in `tokens`,
-    /// in order, where it lies in libllama. On an error nothing of `tokens` stays evaluated.
+    /// Evaluates like [`Oracle::eval`], and shows each row of logits to `row` with the index of its token in `tokens`,
+    /// in order, in libllama's memory. On an error nothing of `tokens` stays evaluated.
     pub fn eval_with(
         &mut self,
         tokens: &[Token],

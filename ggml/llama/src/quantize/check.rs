@@ -82,7 +82,7 @@ pub(super) fn expected_bytes(f: &File, p: &QuantizeParams) -> u64 {
     f.tensors().iter().map(|t| of(t) as u64).sum()
 }
 
-/// Whether libllama takes a tensor for one to quantize, names left aside.
+/// Returns true if libllama would quantize the tensor, its name aside.
 fn is_matrix(t: &TensorInfo) -> bool {
     t.shape.iter().skip(1).any(|&n| n > 1)
 }

@@ -21,7 +21,7 @@ pub struct Imatrix {
     found: Found,
 }
 
-/// What a file of either format holds.
+/// Contents of a file of either format.
 #[derive(Debug, Clone)]
 pub(super) struct Found {
     pub entries: Vec<(String, Vec<f32>)>,

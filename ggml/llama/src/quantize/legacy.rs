@@ -19,7 +19,7 @@ const MIN_ENTRY: u64 = 4 + 1 + 4 + 4 + 4;
 /// Values read at a time.
 const RUN: usize = 1 << 14;
 
-/// Whether a file's first bytes are those of GGUF, which the number of entries never is.
+/// Returns true if a file's first bytes are those of GGUF, which cannot be a number of entries.
 pub(super) fn is_gguf(path: &Path) -> Result<bool> {
     let io = |e| Error::io(path, e);
     // Opening a pipe would wait for somebody to write.

@@ -20,13 +20,13 @@ const MAX_BUFFER: usize = 256 << 20;
 /// A mixture of element types, as llama-quantize names it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mixture {
-    /// Its name, lower case.
+    /// Name of the mixture, in lower case.
     pub name: &'static str,
-    /// Its number in `general.file_type` (`llama_ftype`).
+    /// Number of the mixture in `general.file_type` (`llama_ftype`).
     pub file_type: u32,
     /// The type of most tensors (`llama_ftype_get_default_type`).
     pub dtype: DType,
-    /// Whether libllama refuses to write it without an importance matrix.
+    /// True if libllama refuses to write it without an importance matrix.
     pub needs_imatrix: bool,
 }
 

@@ -74,7 +74,7 @@ pub(super) struct Facts {
     pub ends: Vec<Token>,
     /// Tokens reserved for uses of one's own, ascending.
     pub unused: Vec<Token>,
-    /// Whether a blank is put before texts.
+    /// True if a space is put before texts.
     pub adds_blank: bool,
     /// Tokens cut out of every text by their names.
     pub user_defined: HashSet<Token>,

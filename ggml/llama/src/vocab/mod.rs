@@ -94,7 +94,7 @@ impl Vocab {
         })
     }
 
-    /// Whether there is a tokenizer; see [`Vocab`].
+    /// Returns true if there is a tokenizer; see [`Vocab`].
     pub fn has_text(&self) -> bool {
         self.0.handle.is_some()
     }
@@ -112,9 +112,9 @@ impl Vocab {
     /// Text to tokens. `add_special`: BOS/EOS as the model's flags say. `parse_special`: text such as
     /// `<|im_start|>` becomes its token.
     ///
-    /// As in libllama, bytes for which a byte-level vocabulary has no token are dropped (SmolLM2 lacks six
-    /// control characters and the first byte of unassigned planes). Errors: a text over 2 GiB, a character
-    /// the vocabulary cannot express, BOS or EOS wanted and missing.
+    /// Drops bytes for which a byte-level vocabulary has no token, as libllama does (SmolLM2 lacks six control
+    /// characters and the first byte of unassigned planes). Errors: a text over 2 GiB, a character the vocabulary
+    /// cannot express, BOS or EOS wanted and missing.
     pub fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
         self.handle()?.tokenize(text, add_special, parse_special)
     }
@@ -170,17 +170,17 @@ impl Vocab {
         self.0.handle.as_ref().map_or(&[], Handle::unused)
     }
 
-    /// Whether generation ends at this token.
+    /// Returns true if generation ends at this token.
     pub fn is_eog(&self, token: Token) -> bool {
         self.0.handle.as_ref().is_some_and(|h| h.is_eog(token))
     }
 
-    /// Whether the model wants BOS in front of a text.
+    /// Returns true if the model wants BOS before a text.
     pub fn add_bos(&self) -> bool {
         self.flag(sys::llama_vocab_get_add_bos)
     }
 
-    /// Whether the model wants EOS behind a text.
+    /// Returns true if the model wants EOS after a text.
     pub fn add_eos(&self) -> bool {
         self.flag(sys::llama_vocab_get_add_eos)
     }

@@ -20,7 +20,7 @@ fn nll(logits: &[f32], token: Token) -> f64 {
     sum.ln() + f64::from(max - logits[token as usize])
 }
 
-/// Of the tokens from the second on, evaluated `step` at a time.
+/// Negative log-likelihoods of the tokens from the second on, evaluated `step` at a time.
 fn nlls(oracle: &mut Oracle, tokens: &[Token], step: usize) -> Vec<f64> {
     oracle.clear();
     let mut out = Vec::new();

@@ -49,7 +49,7 @@ fn keys(n_layer: usize) -> Writer<'static> {
     w
 }
 
-/// Its keys and tensors.
+/// Keys and tensors of a model.
 fn model(n_layer: usize, dtype: DType) -> Writer<'static> {
     let mut w = keys(n_layer);
     let mut add = |name: String, shape: &[u64]| {

@@ -231,7 +231,7 @@ fn broken_companions_of_the_tokens_are_refused() {
     );
 }
 
-/// As ollama's converter writes them (`[]int32`).
+/// Uses the form that ollama's converter writes (`[]int32`).
 #[test]
 fn more_tokens_that_end_a_text_are_read() {
     let ids = |ids: Vec<i32>| Value::Array(Array::I32(ids));

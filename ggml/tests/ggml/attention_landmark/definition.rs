@@ -31,7 +31,7 @@ fn add(to: &mut [f64], x: &[f64], factor: f64) {
     to.iter_mut().zip(x).for_each(|(t, x)| *t += x * factor);
 }
 
-/// As [`add`], of magnitudes.
+/// Adds magnitudes, as [`add`] adds values.
 fn add_off(to: &mut [f64], x: &[f64], factor: f64) {
     to.iter_mut().zip(x).for_each(|(t, x)| *t += (x * factor).abs());
 }
@@ -51,7 +51,7 @@ struct Grads {
 }
 
 impl Case {
-    /// Of one row: each group of keys; the query's own first.
+    /// Groups of keys of one row, the query's own first.
     fn groups(&self, scores: &[Score], first: usize, end: usize) -> Vec<Group> {
         let (b, own) = (self.block, (end - 1) / self.block);
         let keys =

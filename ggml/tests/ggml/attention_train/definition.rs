@@ -20,7 +20,7 @@ const SHORT: f64 = 1.0 / 256.0;
 /// How far sums may be off.
 #[derive(Default, Clone, Copy)]
 struct Off {
-    /// What may add up.
+    /// Bound on errors that add up.
     linear: f64,
     /// Roundings that know nothing of each other: their magnitudes, and the sum of their squares.
     magnitudes: f64,
@@ -34,7 +34,8 @@ impl Off {
         self.squares += rounding * rounding;
     }
 
-    /// As in [`rounding`]: more than six times the root of the squares is not seen, more than all of them cannot be.
+    /// Bound as in [`rounding`]: more than six times the root of the squares is not seen, more than all of them cannot
+    /// be.
     fn roundings(&self) -> f64 {
         self.magnitudes.min(6.0 * self.squares.sqrt())
     }

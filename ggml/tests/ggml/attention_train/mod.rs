@@ -39,8 +39,7 @@ enum Seen {
     Documents(usize),
     /// Causal, and so many keys at most.
     Window(usize),
-    /// As documents of this length for the lower half of the heads; for the others their borders are half
-    /// a length later.
+    /// Documents of this length for the lower half of the heads; for the others their borders are half a length later.
     Shifted(usize),
     /// Any pairs of numbers: empty, reversed, beyond the keys.
     Wild,

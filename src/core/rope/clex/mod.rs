@@ -125,8 +125,8 @@ pub struct Clex {
 }
 
 impl Clex {
-    /// Those of a spec, if the method is in it, with their defaults where it leaves them out; `original` is that of
-    /// the trained window.
+    /// Reads the parameters from a spec that has the method, with defaults for missing ones; `original` defaults to the
+    /// original context.
     pub fn of(spec: &Spec, original: usize) -> Option<Clex> {
         let part = spec.part(METHOD.name)?;
         let count = |key| part.get(key).and_then(Value::as_f64).map(|n| n as usize);

@@ -95,7 +95,7 @@ fn plus(x: &[f64], terms: &[(f64, &[f64])]) -> Vec<f64> {
 }
 
 impl Activation {
-    /// Its value and its derivative.
+    /// Value and derivative of the activation.
     fn at(self, x: f64) -> (f64, f64) {
         match self {
             Activation::Silu => {
@@ -108,7 +108,7 @@ impl Activation {
 }
 
 impl Ode {
-    /// Its grid is 1, 1 + `step`, 1 + 2 `step` ..., the last step cut at `end`.
+    /// Solves the equation on the grid 1, 1 + `step`, 1 + 2 `step` ..., with the last step cut at `end`.
     pub(super) fn new(net: &ClexNet, base: f64, act: Activation, step: f64, end: usize) -> Ode {
         let (pairs, hidden) = (net.n_pairs(), net.n_hidden());
         Ode {

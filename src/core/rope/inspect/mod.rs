@@ -35,7 +35,7 @@ pub struct Inspection {
 pub struct KindView {
     /// The layers, ascending.
     pub layers: Vec<usize>,
-    /// Whether the spec acts on them; elsewhere they are as the file has them.
+    /// True if the spec acts on these layers; if not, they are as the file has them.
     pub applies: bool,
     /// Rotary dimensions, 0 in layers without rotation.
     pub n_rot: usize,
@@ -65,7 +65,7 @@ impl Inspection {
 pub struct Table {
     /// KV head; `None` is all of them.
     pub head: Option<usize>,
-    /// Its base, for methods that have one per head.
+    /// Base of the head, for methods that have one per head.
     pub base: Option<f64>,
     /// `[n_rot/2]`.
     pub pairs: Vec<Pair>,
@@ -97,11 +97,11 @@ pub struct Pair {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PairKind {
-    /// As in the file, and no distance is longer than the trained window.
+    /// Same as in the file, and no distance is longer than the original context.
     Unchanged,
     /// Slower than in the file.
     Interpolated,
-    /// As fast as in the file, or faster, over more angle than in training.
+    /// Same as in the file or faster, over more angle than in training.
     Extrapolated,
 }
 

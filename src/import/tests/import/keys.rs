@@ -41,7 +41,7 @@ impl Case {
         let mut seen = std::collections::BTreeSet::new();
         Case::all().filter(move |case| seen.insert(case.class.clone()))
     }
-    /// What the import makes of this config: everything that goes into the file.
+    /// Returns everything that the import writes to the file for this config.
     fn outcome(&self, config: &Config) -> Result<String, String> {
         std::fs::write(self.folder.file("config.json"), Value::Object(config.clone()).to_string()).unwrap();
         self.folder.open().map(|c| format!("{:?}\n{:?}", c.metadata(), c.tensors()))

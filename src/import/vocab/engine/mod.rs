@@ -42,7 +42,7 @@ const MAX_DECODED: usize = 4096;
 /// Bytes of the texts of all added tokens.
 const MAX_DECODED_SUM: usize = 16 << 20;
 
-/// What is asked of a tokenizer.
+/// Question to a tokenizer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Question {
     /// The kind, where the caller says it.
@@ -51,7 +51,7 @@ pub(super) struct Question {
     pub(super) texts: Vec<String>,
 }
 
-/// What it answers.
+/// Answer of a tokenizer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Answer {
     /// The kind, for `tokenizer.ggml.pre`.

@@ -98,7 +98,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// What the components of a file may be together.
+/// Limits on all components of a file together.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     components: usize,

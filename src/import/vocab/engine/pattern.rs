@@ -25,7 +25,7 @@ const MAX_CACHE: usize = 1 << 20;
 /// Steps back in the search for one match.
 const MAX_STEPS: usize = 20_000;
 
-/// What patterns of a file may be together.
+/// Limits on all patterns of a file together.
 #[derive(Debug, Default)]
 pub(super) struct Patterns {
     regexes: usize,

@@ -176,10 +176,10 @@ fn fitting(setup: &Setup, task: usize, random: &mut Random, size: usize) -> Resu
 
 /// `TASK_LABELS` of tasks 1 to 4.
 const PLACES: [&str; 6] = ["bathroom", "bedroom", "garden", "hallway", "kitchen", "office"];
-/// Those of task 5, in lower case.
+/// Labels of task 5, in lower case.
 const GIFTS: [&str; 7] = ["bill", "fred", "jeff", "mary", "apple", "football", "milk"];
 
-/// Whether the first sentence of the answer names the right label and no other, those of the question aside
+/// Returns true if the first sentence of the answer names the right label and no other, those of the question aside
 /// (`compare_answers` of metrics.py). Labels are in lower case.
 fn compare_answers(target: &str, said: &str, question: &str, labels: &[&str]) -> bool {
     let said = said.to_lowercase();

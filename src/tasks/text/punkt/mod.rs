@@ -64,7 +64,7 @@ struct Candidate {
     context: std::ops::Range<usize>,
 }
 
-/// Whether a sentence begins with a token, as far as its case says.
+/// Answer to the question if a sentence begins with a token, from the token's case.
 #[derive(PartialEq)]
 enum First {
     Yes,
@@ -115,7 +115,7 @@ impl Punkt {
         sentences
     }
 
-    /// Whether there is a boundary before the last token of a candidate's surroundings.
+    /// Returns true if there is a boundary before the last token of a candidate's context.
     fn has_break(&self, context: &str) -> bool {
         let mut tokens: Vec<Token> = context.split('\n').flat_map(token::words).map(Token::new).collect();
         for token in &mut tokens {

@@ -21,7 +21,7 @@ impl<'t> Token<'t> {
         Token { text, kind, ends_sentence: false, abbreviation: false, ellipsis: false }
     }
 
-    /// Its full stop joins it with what follows.
+    /// Joins the token with the following one: its full stop does not end a sentence.
     pub(super) fn joins(&mut self) {
         self.ends_sentence = false;
         self.abbreviation = true;
