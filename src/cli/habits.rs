@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 
-use ropewalk::train::KEYS;
+use ropewalk::train::set::{Key, KEYS};
 
 use super::usage;
 
@@ -18,8 +18,8 @@ enum Means {
     Setting(&'static str, &'static str),
     /// This option with this value. It has none itself.
     Flag(&'static str, &'static str),
-    /// The value is an operand of the command.
-    Operand,
+    /// The value is an operand of this command.
+    Operand(&'static str),
     /// Layers on the GPU: none or all.
     GpuLayers,
     /// Attention in one op, or not; the value may be left out.
@@ -94,7 +94,7 @@ const OPTIONS: &[(&str, Means)] = &[
     ("--tensor-split", Nothing(ONE_DEVICE)),
     ("--kl-divergence", Nothing("use --against FILE, rope=SPEC, kv=TYPE or lora=FILE")),
     // lm-eval
-    ("--tasks", Operand),
+    ("--tasks", Operand("eval")),
     ("--limit", Ours("--samples")),
     ("--output-path", Ours("--output")),
     (
@@ -103,6 +103,7 @@ const OPTIONS: &[(&str, Means)] = &[
     ),
     ("--model-args", Nothing("use -m FILE, with --rope and --ctx")),
     // PEFT, TRL and their relatives
+    ("--peft", Operand("convert")),
     ("--model-name-or-path", Ours("--model")),
     ("--train-file", Ours("--data")),
     ("--lora-r", Ours("--rank")),
@@ -171,8 +172,15 @@ pub(super) fn translate(app: &clap::Command, words: Vec<OsString>) -> anyhow::Re
             out.extend(rest.cloned());
             break;
         }
-        if let Some(key) = word.to_str().and_then(|w| setting(command, w)) {
-            return Err(usage(format!("--{key}: use --set {key}=VALUE")));
+        if let Some((key, attached)) = word.to_str().and_then(|w| setting(command, w)) {
+            let value = match attached {
+                Some(value) => Some(value.into()),
+                None if key.default == "false" => Some("true".into()),
+                None => rest.next().cloned(),
+            };
+            let value = value.ok_or_else(|| usage(format!("--{}: a value is required", key.name)))?;
+            out.extend([SET.into(), pair(key.name, &value)]);
+            continue;
         }
         let Some((typed, attached, means)) = word.to_str().and_then(|w| found(command, w)) else {
             out.push(word.clone());
@@ -197,13 +205,9 @@ pub(super) fn translate(app: &clap::Command, words: Vec<OsString>) -> anyhow::Re
                 file.push(given()?);
                 out.extend([option.into(), file]);
             }
-            Setting(option, key) => {
-                let mut setting = OsString::from(format!("{key}="));
-                setting.push(given()?);
-                out.extend([option.into(), setting]);
-            }
+            Setting(option, key) => out.extend([option.into(), pair(key, &given()?)]),
             Flag(option, value) => out.extend([option.into(), value.into()]),
-            Operand => out.push(given()?),
+            Operand(_) => out.push(given()?),
             GpuLayers => {
                 let layers = given()?;
                 put(&mut out, typed, "--device", device(typed, &layers.to_string_lossy())?.into())?;
@@ -235,18 +239,27 @@ fn found<'w>(command: &clap::Command, word: &'w str) -> Option<(&'static str, Op
         Setting(option, _) | Flag(option, _) => has(option),
         GpuLayers => has("--device"),
         FlashAttention => has("--attention"),
-        Operand => command.get_positionals().next().is_some() && command.get_name() == "eval",
+        Operand(name) => command.get_name() == *name,
         Nothing(_) => true,
     };
     (taken && !has(typed)).then_some((*typed, value, *means))
 }
 
-/// The key of `finetune --set` that a word names as if it were an option.
-fn setting(command: &clap::Command, word: &str) -> Option<&'static str> {
-    let name = word.strip_prefix("--")?.split('=').next()?.replace('_', "-");
+/// The key of `finetune --set` that a word names as if it were an option, and the value attached to it.
+fn setting<'w>(command: &clap::Command, word: &'w str) -> Option<(&'static Key, Option<&'w str>)> {
+    let word = word.strip_prefix("--")?;
+    let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
+    let name = name.replace('_', "-");
     let is_option = || command.get_arguments().any(|a| a.get_long() == Some(name.as_str()));
     let key = KEYS.iter().find(|key| command.get_name() == "finetune" && key.name == name)?;
-    (!is_option()).then_some(key.name)
+    (!is_option()).then_some((key, value))
+}
+
+/// `key=value`.
+fn pair(key: &str, value: &OsString) -> OsString {
+    let mut pair = OsString::from(format!("{key}="));
+    pair.push(value);
+    pair
 }
 
 /// Adds an option. One that two foreign options stand for (types of keys and of values) has one value.
@@ -296,6 +309,9 @@ mod tests {
             ("r eval --tasks niah -m x --limit 5", "r eval niah -m x --samples 5"),
             ("r finetune --lora_r 8 --max-steps 3 --train-file f", "r finetune --rank 8 --steps 3 --data f"),
             ("r finetune --max_grad_norm 1 --warmup-steps=3", "r finetune --set clip=1 --set warmup=3"),
+            ("r finetune --weight_decay=0.1 --batch 8", "r finetune --set weight-decay=0.1 --set batch=8"),
+            ("r finetune --doc-mask -d x", "r finetune --set doc-mask=true -d x"),
+            ("r convert --peft x -m y", "r convert x -m y"),
             ("r perplexity --chunks 2 -- --chunks", "r perplexity --max-windows 2 -- --chunks"),
             ("r bench --limit 3", "r bench --limit 3"),
             ("r convert x --outtype q8_0", "r convert x --type q8_0"),
@@ -308,8 +324,7 @@ mod tests {
             ("r run -ctk q8_0 -ctv f16", "-ctv: keys and values have one type here, --kv TYPE"),
             ("r run --rope-scaling yarn", "--rope-scaling: use --rope, as in"),
             ("r run -ngl 12", "-ngl 12: the whole model runs on one device"),
-            ("r finetune --weight_decay=0.1", "--weight-decay: use --set weight-decay=VALUE"),
-            ("r finetune --batch 8", "--batch: use --set batch=VALUE"),
+            ("r finetune --batch", "--batch: a value is required"),
             ("r run --ctx-size", "--ctx-size: a value is required"),
             ("r quantize a b", "quantize: there is no such command; use ropewalk convert"),
         ] {
