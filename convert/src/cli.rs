@@ -274,8 +274,7 @@ pub fn act(args: &Args, helper: Option<PathBuf>, control: &Control<'_>) -> Resul
     }
     let Some(input) = &args.input else { return Err(Error::Usage("IN is missing".into())) };
     if input.join("adapter_config.json").is_file() && !input.join("config.json").is_file() {
-        let what =
-            format!("{}: an adapter of PEFT: -m MODEL names the model that it is for", input.display());
+        let what = format!("{}: this is a PEFT adapter: pass its base model with -m MODEL", input.display());
         return Err(Error::Usage(what));
     }
     let report = crate::convert(input, output, &options, control)?;

@@ -61,7 +61,8 @@ pub(crate) fn import(
     let checkpoint = Checkpoint::open_apart(folder, pre.as_deref(), helper.as_ref())?;
     for path in checkpoint.paths() {
         if same_file(path, output)? {
-            let what = format!("{}: the output is a file of the input; name another", output.display());
+            let what =
+                format!("{}: the output is one of the input files; name another file", output.display());
             return Err(Error::Usage(what));
         }
     }
@@ -92,7 +93,9 @@ pub(crate) fn import(
     let report = crate::convert(staged.path(), output, &options, control);
     let mut report = report.map_err(|e| e.renamed(staged.path(), folder))?;
     notes.push(imported(folder, output));
-    notes.push(format!("A temporary file beside it took {size} bytes: the model as the folder has it."));
+    notes.push(format!(
+        "A temporary file next to it took {size} bytes: the model as stored in the directory."
+    ));
     notes.extend(report.notes.iter().map(|note| renamed(note, staged.path(), folder)));
     report.notes = notes;
     Ok(report)

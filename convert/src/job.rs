@@ -57,7 +57,9 @@ pub fn convert(input: &Path, output: &Path, options: &Options, control: &Control
         return crate::import::import(input, output, options, control);
     }
     if options.pre.is_some() {
-        return Err(Error::Usage("--pre is for folders: a GGUF file says what its tokenizer is".into()));
+        return Err(Error::Usage(
+            "--pre applies only to directories: a GGUF file declares its tokenizer".into(),
+        ));
     }
     if options.mixture.is_some() || options.check.is_some() {
         return staged::convert(input, output, options, control);
@@ -109,10 +111,7 @@ pub(crate) fn rewrite(
             continue;
         }
         if orphaned(&t.name) {
-            notes.push(format!(
-                "{} is left out: llama.cpp refuses it in a file that is not longrope.",
-                t.name
-            ));
+            notes.push(format!("Omitted {}: llama.cpp rejects it in a file that is not longrope.", t.name));
             continue;
         }
         let to = match options.dtype {
@@ -122,14 +121,18 @@ pub(crate) fn rewrite(
         let tied = t.name == TOKEN_EMBD && file.tensor(merge::OUTPUT).is_none();
         let mut outputs = vec![(t.name.as_str(), merge.of(&t.name)?)];
         if tied && merge.unties(TOKEN_EMBD) {
-            notes.push("The output is no longer the embedding: output.weight is a tensor of its own.".into());
+            notes.push(
+                "The output is no longer tied to the embedding: output.weight is a separate tensor.".into(),
+            );
             outputs.push((merge::OUTPUT, merge.of_tied_output(TOKEN_EMBD)?));
         }
         for (name, change) in outputs {
             let to = if exact && change.is_some() { DType::F32 } else { to };
             if change.is_some() && !to.can_quantize() {
-                let what =
-                    format!("{to} cannot be written, and an adapter changes it: name another with --type");
+                let what = format!(
+                    "an adapter changes it, and {to} cannot be written: choose another type with \
+                        --type"
+                );
                 return Err(file.error(name, what).into());
             }
             quantized |= to.is_quantized();
@@ -176,7 +179,7 @@ pub(crate) fn rewrite(
 pub(crate) fn check_options(options: &Options) -> Result<Option<(DType, u32)>> {
     let trained = !options.adapters.is_empty();
     if options.n_ctx.is_some() && options.rope.is_none() && !options.llama_cpp && !trained {
-        return Err(Error::Usage("a context needs a rope method to be written for: add --rope SPEC".into()));
+        return Err(Error::Usage("a context needs a RoPE method: add --rope SPEC".into()));
     }
     if options.dtype.is_some() {
         rows::available("another element type")?;
@@ -197,7 +200,7 @@ pub(crate) fn check_output(file: &File, output: &Path, options: &Options) -> Res
 
 /// Checks that the output is no adapter that is read.
 pub(crate) fn check_adapters(output: &Path, options: &Options) -> Result<()> {
-    check_none_is(output, options.adapters.iter().map(|a| &a.path), "an adapter to be merged")
+    check_none_is(output, options.adapters.iter().map(|a| &a.path), "an adapter to merge")
 }
 
 fn check_none_is<'a>(output: &Path, paths: impl Iterator<Item = &'a PathBuf>, what: &str) -> Result<()> {
@@ -269,14 +272,15 @@ fn with_trained_rope(
     let from = opened.file().path().display();
     if let Some(spec) = &options.rope {
         if spec != trained {
-            notes.push(format!("{from} was trained under {trained}; {spec} is written as asked."));
+            notes.push(format!("{from} was trained under {trained}; writing {spec}, as requested."));
         }
         return Ok(options);
     }
     let forced = options.adapters.iter().any(|adapter| adapter.force);
     if let Some((other, spec)) = all.find(|(_, spec)| *spec != trained).filter(|_| !forced) {
         let other = other.file().path().display();
-        let what = format!("{other} was trained under {spec}, {from} under {trained}: say which with --rope");
+        let what =
+            format!("{other} was trained under {spec}, {from} under {trained}: choose one with --rope");
         return Err(Error::Invalid(what));
     }
     let declared = Hparams::from_gguf(file)?;
@@ -323,7 +327,7 @@ fn planned(
         Some(spec) => {
             let (n_ctx, why) = rope::default_ctx(spec, hp);
             if given.is_none() {
-                details.push(format!("No --ctx is given: converted for {n_ctx} tokens, {why}."));
+                details.push(format!("No --ctx: converted for {n_ctx} tokens, {why}."));
                 ctx_why = Some(why);
             }
             (spec.clone(), given.unwrap_or(n_ctx))
@@ -333,7 +337,7 @@ fn planned(
             let n_ctx = given.unwrap_or(declared.n_ctx_train);
             if options.rope.is_none() {
                 notes.push(format!(
-                    "No --rope is given: what the file declares is written, for {n_ctx} tokens."
+                    "No --rope: writing the method that the file declares, for {n_ctx} tokens."
                 ));
             }
             (Spec::declared(&declared)?, n_ctx)
@@ -365,8 +369,8 @@ fn planned(
         }
         if hp.clex.is_some() && !options.llama_cpp {
             return Err(Error::Invalid(format!(
-                "{}: {spec}: a model's file has no place for the network of an adapter: use the adapter with --lora, \
-                 or write one length with --llama-cpp and clex:factor=N",
+                "{}: {spec}: a model file cannot hold the network of an adapter: use the adapter with \
+                 --lora, or write one length with --llama-cpp and clex:factor=N",
                 file.path().display()
             )));
         }
@@ -376,7 +380,7 @@ fn planned(
         if options.llama_cpp {
             return refuse(why);
         }
-        notes.push(format!("For stock llama.cpp the file says what holds at {n_ctx} tokens: {why}."));
+        notes.push(format!("For stock llama.cpp, the file declares the values for {n_ctx} tokens: {why}."));
     }
     match llama_cpp::say(&plan, hp, options.llama_cpp) {
         Ok(stock) => Ok((plan, Ok(stock), ctx_why)),

@@ -72,14 +72,17 @@ pub(crate) fn not_read(file: &File, hp: &Hparams, n_ctx: usize) -> gguf::Result<
     if file.get_opt(keys::EXPERT_WEIGHTS_NORM)? == Some(false) {
         let key = keys::EXPERT_WEIGHTS_NORM;
         return Ok(Some(format!(
-            "it scales the weights of chosen experts to a sum of 1, against the file's {key}"
+            "it scales the weights of chosen experts to a sum of 1, contrary to the file's {key}"
         )));
     }
     let windows = file.value(keys::WINDOWS).map(|_| hp.attention.iter().filter_map(|layer| layer.window));
     let least = windows.and_then(Iterator::min).filter(|&window| window < n_ctx);
     Ok(least.map(|n| {
         let key = keys::WINDOWS;
-        format!("it has no window in this architecture, and the file's {key} says {n} tokens; --ctx {n} is within it")
+        format!(
+            "it has no window in this architecture, and the file's {key} is {n} tokens; --ctx {n} stays \
+            within it"
+        )
     }))
 }
 
@@ -171,8 +174,7 @@ pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
 pub(crate) fn one_table(plan: &Plan, hp: &Hparams) -> Result<f64, String> {
     let ([layer], [positions]) = (&hp.attention[..], plan.kinds()) else {
         return Err(
-            "the layers of the model see positions in different ways, and its keys are for all of them"
-                .into(),
+            "the model's layers see positions in different ways, and its keys apply to all layers".into()
         );
     };
     let Some(LayerRotation { freq_base, .. }) = layer.rotation else {

@@ -48,8 +48,7 @@ impl Merge {
     pub(crate) fn open(specs: &[AdapterSpec], file: &File) -> Result<Merge> {
         let adapters = adapter::open_all(specs, file)?;
         if let Some((opened, _)) = adapters.iter().find(|(o, _)| o.landmarks().is_some()) {
-            let what =
-                "it has a landmark token, which no weights of a model's file can hold: use it as an adapter";
+            let what = "it has a landmark token, which a model file cannot hold: use it as an adapter";
             return Err(Error::Invalid(format!("{}: {what}", opened.file().path().display())));
         }
         Ok(Merge { adapters })

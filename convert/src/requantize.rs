@@ -135,7 +135,7 @@ pub(crate) fn convert(
         }
     }
     if !sums.is_finite() {
-        let what = format!("its values do not survive as {to}: they become infinite or not numbers");
+        let what = format!("its values cannot be stored as {to}: they become infinite or NaN");
         return Err(io::Error::other(what));
     }
     Ok(TensorError::of(t.name.clone(), t.dtype, to, n, sums))

@@ -25,18 +25,24 @@ pub fn default_ctx(spec: &Spec, hp: &Hparams) -> (usize, String) {
     let trained = spec.n_ctx_orig(hp);
     let clip = |n: f64| n.clamp(1.0, f64::from(i32::MAX)) as usize;
     if let Some(trained) = number("trained") {
-        (clip(trained), format!("the {trained} tokens the spec says it was trained at"))
+        (clip(trained), format!("the {trained} tokens of the spec's trained="))
     } else if let Some(factor) = number("factor") {
         (
             clip(trained as f64 * factor),
-            format!("factor {factor} times the trained window of {trained} tokens"),
+            format!("factor {factor} times the original context of {trained} tokens"),
         )
     } else if *spec == Spec::plain() {
-        (hp.n_ctx_train, "what the model says it handles".into())
+        (hp.n_ctx_train, "the model's trained context".into())
     } else if hp.n_ctx_train > trained {
-        (hp.n_ctx_train, format!("what the file extends its trained window of {trained} tokens to"))
+        (
+            hp.n_ctx_train,
+            format!(
+                "the length to which the file extends its original context of {trained} \
+            tokens"
+            ),
+        )
     } else {
-        (clip(4.0 * trained as f64), format!("4 times the trained window of {trained} tokens"))
+        (clip(4.0 * trained as f64), format!("4 times the original context of {trained} tokens"))
     }
 }
 

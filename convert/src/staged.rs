@@ -43,7 +43,8 @@ pub(crate) fn convert(
     let read = options.mixture.iter().filter_map(|m| m.imatrix.as_ref()).chain(&options.check);
     for path in read {
         if same_file(path, output)? {
-            let what = format!("{}: the output is a file to be read; name another", output.display());
+            let what =
+                format!("{}: the output is one of the files to read; name another file", output.display());
             return Err(Error::Usage(what));
         }
     }
@@ -125,7 +126,7 @@ fn quantized(
     let mut again = 0;
     for t in old.tensors() {
         let written = new.tensor(&t.name).filter(|w| w.n_elements() == t.n_elements());
-        let written = written.ok_or_else(|| new.error(&t.name, "was not written as it should be"))?;
+        let written = written.ok_or_else(|| new.error(&t.name, "was not written correctly"))?;
         *counts.entry(written.dtype.name()).or_default() += 1;
         if written.dtype == t.dtype {
             continue;
@@ -141,7 +142,7 @@ fn quantized(
     let counts: Vec<String> = counts.iter().map(|(t, n)| format!("{n} {t}")).collect();
     report.notes.push(format!("Types of the tensors: {}.", counts.join(", ")));
     if again > 0 {
-        report.notes.push(format!("{again} tensors were quantized before: their errors add up."));
+        report.notes.push(format!("{again} tensors were already quantized: their errors add up."));
     }
     report.notes.extend(quantizer.unmet(&new));
     report.bytes = length(result)?;

@@ -291,7 +291,7 @@ fn one_length_is_written_into_a_file() {
         convert::convert(model.file().path(), &out, &options, &Control::default())
     };
     for (rope, llama_cpp, words) in
-        [(None, false, "no place"), (None, true, "factor"), (Some("clex"), true, "factor")]
+        [(None, false, "cannot hold"), (None, true, "factor"), (Some("clex"), true, "factor")]
     {
         let e = merge(rope, llama_cpp).unwrap_err().to_string();
         assert!(e.contains(words) && e.lines().count() == 1, "{rope:?}: {e}");

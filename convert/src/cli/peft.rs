@@ -34,13 +34,13 @@ impl PeftArgs {
 pub(super) fn act(args: &Args) -> Result<Done> {
     let given = &args.peft;
     let (Some(base), Some(input)) = (&given.model, &args.input) else {
-        return Err(Error::Usage("-m MODEL takes an adapter, IN".into()));
+        return Err(Error::Usage("-m MODEL needs an adapter as IN".into()));
     };
     let (to, report) = match (&given.to_peft, &args.output) {
         (Some(folder), _) => (folder, peft::to_peft(input, base, folder, given.base.as_deref())?),
         (None, Some(_)) if input.is_file() => {
             let what = format!(
-                "{}: -m takes PEFT's folder; to make one of a LoRA file add --to-peft DIR",
+                "{}: -m expects a PEFT directory; to make one from a LoRA file, add --to-peft DIR",
                 input.display()
             );
             return Err(Error::Usage(what));

@@ -43,7 +43,10 @@ impl QuantizerArgs {
             let dtype = plain?;
             if asked {
                 let names = types::mixtures().collect::<Vec<_>>().join(" ");
-                let what = format!("--type {dtype}: libllama's quantizer, which an option asks for, has no mixture of this name; it has {names}");
+                let what = format!(
+                    "--type {dtype}: libllama's quantizer, which another option requires, has \
+                    no mixture of this name; it has {names}"
+                );
                 return Err(Error::Usage(what));
             }
             return Ok((Some(dtype), None));

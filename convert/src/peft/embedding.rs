@@ -75,15 +75,16 @@ pub(super) fn read<'a>(
         let tensor = match weight.as_deref() {
             Some(TOKEN_EMBD) => TOKEN_EMBD,
             Some(OUTPUT) if parts.contains_key(VALUES) => OUTPUT,
-            _ => return Err(bad(format!("{module} is no embedding of {}", names.arch()))),
+            _ => return Err(bad(format!("{module} is not an embedding of {}", names.arch()))),
         };
         let change = names.change(tensor);
         if change.rows != Rows::All || change.columns != Rows::All || change.one_more {
-            return Err(bad(format!("the rows of {tensor} have another order: merge it with PEFT")));
+            return Err(bad(format!("the rows of {tensor} are in another order: merge it with PEFT")));
         }
         let own = base.tensor(target(base, tensor)).filter(|own| own.shape.len() == 2);
-        let own =
-            own.ok_or_else(|| bad(format!("is of {tensor}, which {} has not", base.path().display())))?;
+        let own = own.ok_or_else(|| {
+            bad(format!("belongs to {tensor}, which {} does not have", base.path().display()))
+        })?;
         let (width, n) = (own.shape[0], own.shape[1]);
         let fits = |entry: &Stored, expected: [u64; 2]| match entry.shape == expected {
             true => Ok(()),
@@ -108,7 +109,7 @@ pub(super) fn read<'a>(
             _ => return Err(bad(format!("expected a pair or rows of {module}, found both"))),
         };
         if let Some(other) = changed.iter().find(|other| other.tensor == tensor) {
-            return Err(bad(format!("is of the same matrix as {}", other.from)));
+            return Err(bad(format!("belongs to the same matrix as {}", other.from)));
         }
         changed.push(Changed { tensor, from: &first.name, shape: own.shape.clone(), how });
     }
@@ -147,7 +148,10 @@ impl Changed<'_> {
             .ok_or_else(|| other(base.error(self.tensor, "found none").into()))?;
         let width = own.shape[0] as usize;
         let n_bytes = own.dtype.row_bytes(width).ok_or_else(|| {
-            other(base.error(self.tensor, format!("rows of {width} are no blocks of {}", own.dtype)).into())
+            other(
+                base.error(self.tensor, format!("rows of {width} are not whole blocks of {}", own.dtype))
+                    .into(),
+            )
         })?;
         let read = |entry: &Stored| tensors.values(entry).map_err(io::Error::other);
         let (a, b) = match &self.how {

@@ -45,13 +45,11 @@ pub fn to_peft(
         return Err(refuse(
             adapter,
             "clex.up.weight",
-            "is part of a network of CLEX, which PEFT does not know",
+            "is part of a CLEX network, which PEFT does not support",
         ));
     }
     let module = |tensor: &str| {
-        names
-            .module(tensor)
-            .ok_or_else(|| refuse(adapter, tensor, "has no module of its name in transformers"))
+        names.module(tensor).ok_or_else(|| refuse(adapter, tensor, "has no matching module in transformers"))
     };
     let mut out: Vec<(String, Vec<usize>, Vec<u8>)> = Vec::new();
     let mut add = |name: String, shape: Vec<usize>, values: &[f32]| -> Result<()> {
@@ -82,7 +80,10 @@ pub fn to_peft(
     for (info, name) in saved.chain(output) {
         let module = module(name)?;
         if ranks.contains_key(&module) {
-            let what = format!("{module} has a pair and is replaced as well, of which PEFT does one: merge the adapter instead");
+            let what = format!(
+                "{module} has a pair and is replaced as well, and PEFT supports only one of \
+                the two: merge the adapter instead"
+            );
             return Err(refuse(adapter, name, what));
         }
         let mut shape: Vec<usize> = info.shape.iter().rev().copied().collect();
@@ -151,7 +152,8 @@ pub fn to_peft(
     let mut report = AdapterReport::of(&reader, n_bytes as u64);
     if let Some(name) = repository.as_ref().filter(|_| !given) {
         report.notes.push(format!(
-            "{CONFIG}: base_model_name_or_path is {name}, as an import noted it; --base ORG/REPO names another."
+            "{CONFIG}: base_model_name_or_path is {name}, as recorded by an import; --base ORG/REPO replaces \
+             it."
         ));
     }
     if repository.is_none() {
@@ -167,7 +169,7 @@ pub fn to_peft(
                 "It was trained under {trained}: config.json of the model needs \"rope_scaling\": {value} (also in {ROPE})."
             ),
             Positions::None(why) => {
-                format!("It was trained under {trained}, which transformers cannot be told: {why}.")
+                format!("It was trained under {trained}, which transformers cannot express: {why}.")
             }
         });
     }

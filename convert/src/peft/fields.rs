@@ -108,7 +108,7 @@ pub(super) fn check_init(path: &Path, value: Option<&Value>) -> Result<()> {
         "it is trained on changed base weights, and a LoRA file is for the model's own; write it with PEFT's \
          save_pretrained(path_initial_model_for_weight_conversion=..), or import a model that PEFT has merged"
     } else {
-        "PEFT knows no such way to begin"
+        "PEFT does not know this initialization"
     };
     Err(refuse(path, key, format!("found \"{}\": {what}", shown(name))))
 }

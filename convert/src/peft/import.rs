@@ -32,7 +32,7 @@ pub fn from_peft(folder: &Path, base: &Path, output: &Path) -> Result<AdapterRep
     }
     let config = Config::read(&config_path)?;
     if !model_path.exists() && folder.join(PICKLED).exists() {
-        let what = format!("is a pickle, which runs code: write it as {MODEL} with PEFT's save_pretrained");
+        let what = format!("is a pickle, which can run code: save it as {MODEL} with PEFT's save_pretrained");
         return Err(Error::Invalid(format!("{}: {what}", folder.join(PICKLED).display())));
     }
     let tensors = Safetensors::open(&model_path)?;
@@ -126,7 +126,7 @@ const PICKLED: &str = "adapter_model.bin";
 /// Parts of tensors' names, and why a LoRA file has no such tensors.
 const REFUSED: [(&str, &str); 2] = [
     ("lora_magnitude_vector", "DoRA (use_dora): a LoRA file has no magnitudes; merge it with PEFT"),
-    (".bias", "a bias (bias, lora_bias): LoRA files of ours replace none; merge it with PEFT"),
+    (".bias", "a bias (bias, lora_bias): ropewalk's LoRA files cannot replace biases; merge it with PEFT"),
 ];
 
 /// A tensor to be written.
@@ -262,12 +262,12 @@ fn sort<'a>(
         }
         let weight = names
             .gguf(module)
-            .ok_or_else(|| bad(format!("{module} is no module that is known of {}", names.arch())))?;
+            .ok_or_else(|| bad(format!("{module} is not a known module of {}", names.arch())))?;
         let n_layer = names.n_layer();
         let layer =
             weight.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
         if layer.is_some_and(|layer| layer >= n_layer) {
-            return Err(bad(format!("is of {weight}, and the model has {n_layer} layers")));
+            return Err(bad(format!("belongs to {weight}, and the model has {n_layer} layers")));
         }
         let is_tied =
             config.tied && weight == OUTPUT && names.module(TOKEN_EMBD).is_some_and(|m| config.saves(&m));
@@ -276,14 +276,11 @@ fn sort<'a>(
             let shape: Vec<u64> = entry.shape.iter().rev().copied().collect();
             if base.tensor(target(base, &weight)).is_none_or(|t| t.shape != shape) {
                 return Err(bad(format!(
-                    "the model's own {weight}, but {} has it in another shape or not",
+                    "the model's own {weight}, but {} does not have it in this shape",
                     base.path().display()
                 )));
             }
-            notes.push(format!(
-                "{:?} is left out: it is the model's own, and not a module to save.",
-                entry.name
-            ));
+            notes.push(format!("Omitted {:?}: it is the model's own, and not a module to save.", entry.name));
             continue;
         }
         if entry.shape.len() > 2 {
@@ -293,9 +290,9 @@ fn sort<'a>(
             return Err(bad(format!("expected two dimensions, found {:?}", entry.shape)));
         }
         // Before anything is made of the size that the file names.
-        let own = base
-            .tensor(target(base, &weight))
-            .ok_or_else(|| bad(format!("is of {weight}, which {} has not", base.path().display())))?;
+        let own = base.tensor(target(base, &weight)).ok_or_else(|| {
+            bad(format!("belongs to {weight}, which {} does not have", base.path().display()))
+        })?;
         let fits = match (side, &own.shape[..], &entry.shape[..]) {
             (Some("lora_a"), [n_in, _], [rank, n]) => n == n_in && *rank > 0,
             (Some(_), [_, n_out], [n, rank]) => n == n_out && *rank > 0,
@@ -321,7 +318,7 @@ fn sort<'a>(
         let pair = (side == Some("lora_b")).then(|| (module.to_owned(), entry.shape[1] as usize));
         let tensor = side.map_or(weight.clone(), |side| format!("{weight}.{side}"));
         if let Some(other) = taken.insert(tensor.clone(), &entry.name) {
-            return Err(bad(format!("is the same as {other}")));
+            return Err(bad(format!("is a duplicate of {other}")));
         }
         found.push(Item { entry, tensor, rows, columns, added, pair });
     }
@@ -329,7 +326,8 @@ fn sort<'a>(
         let keys = "target_modules, exclude_modules, layers_to_transform, modules_to_save";
         let n = dropped.len();
         notes.push(format!(
-            "{n} tensors are left out, {first:?} first: they are of no target module ({keys}), and PEFT drops them."
+            "Omitted {n} tensors, {first:?} first: they belong to no target module ({keys}), and PEFT drops \
+             them."
         ));
     }
     paired(tensors, &found)?;

@@ -181,7 +181,7 @@ fn compiled(regex: &str, given: &str) -> std::result::Result<Regex, String> {
         regex::Error::CompiledTooBig(_) => {
             format!("expected an expression that compiles to at most {MAX_COMPILED} bytes, found {found}")
         }
-        _ => format!("found {found}, which is no regular expression without looking around"),
+        _ => format!("expected a regular expression without lookaround, found {found}"),
     })
 }
 
@@ -232,6 +232,6 @@ mod tests {
         let config = json!({"target_modules": "^(?!.*visual).*q_proj"});
         let mut notes = Vec::new();
         let all = Targets::read(Path::new("f"), config.as_object().unwrap(), &[], &mut notes).unwrap();
-        assert!(all.has("model.layers.0.mlp.up_proj") && notes[0].contains("looking around"), "{notes:?}");
+        assert!(all.has("model.layers.0.mlp.up_proj") && notes[0].contains("lookaround"), "{notes:?}");
     }
 }

@@ -208,7 +208,7 @@ pub static SHAPES: &[NamedShape] = &[
         about: "llama-tiny with YaRN and a temperature",
         shape: tiny::mistral3,
     },
-    NamedShape { name: "olmo2-tiny", about: "norms behind attention and feed-forward", shape: tiny::olmo2 },
+    NamedShape { name: "olmo2-tiny", about: "norms after attention and feed-forward", shape: tiny::olmo2 },
     NamedShape {
         name: "olmo3-tiny",
         about: "olmo2-tiny, 3 of 4 layers with a window, YaRN",

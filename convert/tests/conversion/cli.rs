@@ -124,7 +124,7 @@ fn a_method_takes_three_lines() {
     let lines = said(&["--rope", "harpe"]);
     assert_eq!(lines.len(), 3, "{lines:?}");
     assert!(lines[0].starts_with("OUT: harpe, 21 tensors, "), "{lines:?}");
-    assert_eq!(lines[1], "for 2048 tokens: 4 times the trained window of 512 tokens; --ctx sets it");
+    assert_eq!(lines[1], "for 2048 tokens: 4 times the original context of 512 tokens; --ctx sets it");
     let why =
         "runs in ropewalk; llama.cpp would use the model's own frequencies: the frequencies differ from head";
     assert!(lines[2].starts_with(why), "{lines:?}");

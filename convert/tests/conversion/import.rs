@@ -151,10 +151,10 @@ fn what_a_folder_cannot_have_is_wrong_usage() {
     fails(&[dir.path().to_str().unwrap(), "-o", out], 1, &["has no config.json"]);
     let weights = dir.path().join("checkpoint/model-00001-of-00003.safetensors");
     let weights = weights.to_str().unwrap();
-    fails(&[llama, "-o", weights, "--pre", "gpt-2"], 2, &["the output is a file of the input"]);
+    fails(&[llama, "-o", weights, "--pre", "gpt-2"], 2, &["the output is one of the input files"]);
     assert!(!Path::new(out).exists());
     let tiny = crate::cli::tiny(dir.path());
-    fails(&[tiny.to_str().unwrap(), "-o", out, "--pre", "gpt-2"], 2, &["--pre is for folders"]);
+    fails(&[tiny.to_str().unwrap(), "-o", out, "--pre", "gpt-2"], 2, &["--pre applies only to directories"]);
 }
 
 /// What config.json says and no key of llama.cpp can.

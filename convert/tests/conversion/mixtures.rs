@@ -99,7 +99,7 @@ fn methods_that_llama_server_cannot_run_have_no_line() {
     std::fs::rename(lab.path("out"), lab.path("in")).unwrap();
     let report = lab.run(&to("q4_0")).unwrap();
     assert!(report.no_llama_server.unwrap().contains("differ from head to head"));
-    assert!(report.notes.iter().any(|n| n.contains("quantized before")), "{:?}", report.notes);
+    assert!(report.notes.iter().any(|n| n.contains("already quantized")), "{:?}", report.notes);
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn adapters_do_what_they_do_in_peft() {
         let report = from_peft(&fixture(arch), &base(arch), &adapter).unwrap();
         assert_eq!((report.n_pairs, report.n_modules), (pairs, modules));
         assert_eq!(report.ranks, Some(if arch == "llama" { (2, 4) } else { (4, 4) }));
-        let left_out = report.notes.iter().filter(|n| n.contains("left out")).count();
+        let left_out = report.notes.iter().filter(|n| n.contains("Omitted")).count();
         assert_eq!(left_out, usize::from(arch == "llama"), "{:?}", report.notes);
         if arch == "llama" {
             let found = logits(arch, &base(arch), Some(&adapter));
@@ -250,12 +250,12 @@ fn what_a_lora_file_cannot_say_is_refused() {
         ("base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector", "DoRA"),
         ("base_model.model.model.layers.0.self_attn.q_proj.bias", "a bias"),
         ("base_model.model.model.layers.0.self_attn.brain.lora_B.weight", "the other half"),
-        ("base_model.model.model.layers.00.self_attn.q_proj.lora_B.weight", "no module that is known"),
+        ("base_model.model.model.layers.00.self_attn.q_proj.lora_B.weight", "is not a known module"),
         ("base_model.model.model.layers.9.self_attn.q_proj.lora_B.weight", "the model has 2 layers"),
         ("q_proj.lora_B.weight", "begins with"),
         ("base_model.model.model.layers.0.self_attn.q_proj.lora_B.default.weight", ""),
-        ("base_model.model.model.layers.0.mlp.up_proj.modules_to_save.weight", "another shape"),
-        ("base_model.model.model.layers.0.self_attn.o_proj.lora_B.default.weight", "is the same as"),
+        ("base_model.model.model.layers.0.mlp.up_proj.modules_to_save.weight", "in this shape"),
+        ("base_model.model.model.layers.0.self_attn.o_proj.lora_B.default.weight", "is a duplicate of"),
     ] {
         let folder = changed(dir.path(), |_| {}, |h| rename(h, to));
         match part {
@@ -358,8 +358,8 @@ fn the_program_converts_adapters() {
     assert!(back.join("adapter_config.json").exists());
     let (adapter, model, lora) = (text(&fixture), text(&base), text(&out));
     for (args, part) in [
-        (&[&*adapter, "-o", &lora][..], "an adapter of PEFT: -m MODEL names the model"),
-        (&[&lora, "-m", &model, "-o", &lora], "-m takes PEFT's folder"),
+        (&[&*adapter, "-o", &lora][..], "this is a PEFT adapter: pass its base model"),
+        (&[&lora, "-m", &model, "-o", &lora], "-m expects a PEFT directory"),
         (&[&adapter, "-m", &model, "-o", &lora, "--rope", "pi"], "cannot be used"),
         (&[&adapter, "-m", &model, "-o", &model], "the output is the model"),
         (&["--to-peft", &text(&back), "-m", &model], "<IN>"),

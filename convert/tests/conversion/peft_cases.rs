@@ -162,7 +162,7 @@ fn embeddings_that_cannot_be_computed_are_refused() {
         "embedding-pair",
         &head,
         ["model.embed_tokens.lora_", "lm_head.lora_"],
-        "lm_head is no embedding",
+        "lm_head is not an embedding",
     );
     refused("embedding-pair", &none, ["[4,64]", "[64,4]"], "for the model's token_embd.weight");
     refused(
@@ -309,7 +309,7 @@ fn an_export_names_its_base_and_its_targets() {
     copy(&base("llama"), "ropewalk.source", "org/imported", &other);
     let (imported, notes) = config(&adapter, &other, None);
     assert_eq!(imported["base_model_name_or_path"], "org/imported");
-    assert!(notes.contains("is org/imported, as an import noted it"), "{notes}");
+    assert!(notes.contains("is org/imported, as recorded by an import"), "{notes}");
     // Other weights are of no repository.
     let merged = dir.path().join("merged.gguf");
     merge(&other, &adapter, &merged);
@@ -355,7 +355,7 @@ fn an_export_says_its_positions_as_transformers_reads_them() {
         // That of the case before is removed.
         assert_eq!(written.exists(), !case["scaling"].is_null(), "{name}: {notes}");
         if case["scaling"].is_null() {
-            assert!(notes.contains("the model's own") || notes.contains("cannot be told"), "{name}: {notes}");
+            assert!(notes.contains("the model's own") || notes.contains("cannot express"), "{name}: {notes}");
             continue;
         }
         assert_eq!(json_of(&written), case["scaling"], "{name}");

@@ -295,12 +295,12 @@ fn longrope_uses_the_files_factors() {
     assert_same_plan(&declared(&lab.hp("out")), &expected, "longrope");
     let report = lab.try_convert("in", "out", "longrope", true).unwrap();
     assert_eq!(lab.open("out").get::<String>("llama.rope.scaling.type").unwrap(), "longrope");
-    assert!(report.notes.iter().all(|n| !n.contains("left out")));
+    assert!(report.notes.iter().all(|n| !n.contains("Omitted")));
     // The short ones at this length are no llama.cpp key; they are baked, and the tensors it would refuse go.
     let report = lab.try_convert("in", "out", "longrope:factors=short", true).unwrap();
     let file = lab.open("out");
     assert!(file.tensor("rope_freqs.weight").is_some() && file.tensor("rope_factors_long.weight").is_none());
-    assert_eq!(report.notes.iter().filter(|n| n.contains("left out")).count(), 2);
+    assert_eq!(report.notes.iter().filter(|n| n.contains("Omitted")).count(), 2);
 }
 
 #[test]

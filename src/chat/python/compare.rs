@@ -128,7 +128,7 @@ pub(super) fn order(a: &Value, op: &str, b: &Value, depth: usize) -> Result<Opti
 /// Returns the value of a dict under this key. As in Python, `1`, `1.0`, and `True` are the same key.
 pub(super) fn entry(dict: &Value, key: &Value) -> Result<Option<Value>, Error> {
     if matches!(name(key), "list" | "dict") {
-        return Err(wrong(format!("a value of type {} is no key of a dict", name(key))));
+        return Err(wrong(format!("a value of type {} cannot be a key of a dict", name(key))));
     }
     if key.as_str().is_some() {
         return Ok(dict.as_object().and_then(|dict| dict.get_value(key)));

@@ -106,7 +106,7 @@ pub(super) fn braces(state: &State<'_, '_>, text: &str, args: &[Value]) -> Resul
         }
         let (field, behind) = match (brace, rest.split_once('}')) {
             ("{", Some(found)) => found,
-            _ => return Err(wrong("str.format: a brace without its other")),
+            _ => return Err(wrong("str.format: an unmatched brace")),
         };
         rest = behind;
         if field.contains('{') {
@@ -131,7 +131,7 @@ pub(super) fn braces(state: &State<'_, '_>, text: &str, args: &[Value]) -> Resul
                 (value, path) = (attr(&value, name)?, behind);
             } else {
                 let inner = path.strip_prefix('[').and_then(|path| path.split_once(']'));
-                let (key, behind) = inner.ok_or_else(|| wrong("str.format: a bracket without its other"))?;
+                let (key, behind) = inner.ok_or_else(|| wrong("str.format: an unmatched bracket"))?;
                 let key = key.parse::<u32>().map_or_else(|_| Value::from(key), Value::from);
                 (value, path) = (item(&value, &key)?, behind);
             }

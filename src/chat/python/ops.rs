@@ -241,7 +241,7 @@ pub(super) fn dict(args: Rest<Value>) -> Result<Value, Error> {
     let mut pairs: Vec<(Value, Value)> = Vec::new();
     for pair in args.0.chunks_exact(2) {
         if matches!(name(&pair[0]), "list" | "dict") {
-            return Err(wrong(format!("a value of type {} is no key of a dict", name(&pair[0]))));
+            return Err(wrong(format!("a value of type {} cannot be a key of a dict", name(&pair[0]))));
         }
         let mut found = None;
         for (at, (key, _)) in pairs.iter().enumerate() {

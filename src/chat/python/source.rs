@@ -47,7 +47,7 @@ pub(super) fn rewritten(template: &str) -> Result<String, Error> {
                 out.push_str(&format!("{{%{before}{tag}{after}%}}"));
             }
             _ if tag.starts_with("{{") && inner.ends_with('+') => {
-                return Err(Error::new(ErrorKind::SyntaxError, "unexpected end of an expression, behind +"));
+                return Err(Error::new(ErrorKind::SyntaxError, "unexpected end of an expression, after +"));
             }
             _ => {
                 raw = word == "raw" && tag.starts_with("{%");
@@ -168,7 +168,7 @@ fn decoded(text: &str) -> Result<String, Error> {
                 let number = digits(n, 16);
                 if number.len() < n {
                     return Err(wrong(format!(
-                        "expected {n} hexadecimal digits behind \\{c}, found {number:?}"
+                        "expected {n} hexadecimal digits after \\{c}, found {number:?}"
                     )));
                 }
                 rest = &rest[at + 2 + n..];
