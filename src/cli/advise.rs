@@ -128,7 +128,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         output::print(&format!("{}\n{ends}", report.text()))?;
     }
     if report.interrupted {
-        return Err(stopped("interrupted: the figures cover what was done"));
+        return Err(stopped("interrupted: the figures cover the completed part"));
     }
     Ok(())
 }
@@ -138,19 +138,20 @@ fn run(args: &Args) -> anyhow::Result<()> {
 fn advice(report: &Report, path: &str, scaled: bool) -> String {
     match &report.recommended {
         Some(spec) if report.declared.as_ref() == Some(spec) => {
-            format!("The model works at {} tokens as its file declares: nothing is to be written.\n", report.ctx)
+            format!("The model works at {} tokens as its file declares: no conversion is needed.\n", report.ctx)
         }
         Some(spec) if spec == "plain" && !scaled => {
-            format!("The model works at {} tokens as it is: nothing is to be written.\n", report.ctx)
+            format!("The model works at {} tokens as it is: no conversion is needed.\n", report.ctx)
         }
         Some(spec) => format!(
-            "{}Use {spec}. To write it into a file that any session opens under it:\n\n  \
-             ropewalk convert --rope {spec} --ctx {} {path} -o long.gguf\n",
+            "{}Use {spec}. To write a file that opens under it by default:\n\n  ropewalk convert --rope \
+             {spec} --ctx {} {path} -o long.gguf\n",
             if report.interrupted { "Stopped early: this is the best of the methods measured so far.\n" } else { "" },
             report.ctx
         ),
         None if report.results.iter().all(|row| row.passkeys.is_none()) => {
-            "Stopped before passkeys were measured: no advice. The perplexities above are of what was done.\n".into()
+            "Stopped before passkeys were measured: no advice. The perplexities above cover the completed \
+             part.\n".into()
         }
         None if report.interrupted => {
             "Stopped before all passkeys were measured: no advice yet.\n".into()

@@ -68,7 +68,7 @@ pub(crate) fn run(
         output::print(&Report::text(&report))?;
     }
     if report.interrupted {
-        return Err(stopped("interrupted: the figures cover what was done"));
+        return Err(stopped("interrupted: the figures cover the completed part"));
     }
     Ok(())
 }

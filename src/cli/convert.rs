@@ -90,7 +90,10 @@ fn weighed(
     let options = args.options().map_err(failed)?;
     let alone = options.mixture.is_none();
     if alone && (options.llama_cpp || options.check.is_some()) {
-        return Err(usage("--imatrix-from: without --type it writes a matrix: no --llama-cpp, no --check"));
+        return Err(usage(
+            "--imatrix-from: without --type it writes a matrix, and --llama-cpp and --check do \
+            not apply",
+        ));
     }
     if input.is_dir() {
         let what = "expected a GGUF file for --imatrix-from, found a folder: convert it first";
@@ -99,7 +102,10 @@ fn weighed(
     let at = if alone { to.clone() } else { to.with_extension("imatrix.gguf") };
     for path in texts.iter().chain([input]) {
         if files::same_file(path, to)? || files::same_file(path, &at)? {
-            return Err(usage(format!("{}: the output is a file to be read; name another", to.display())));
+            return Err(usage(format!(
+                "{}: the output is one of the files to read; name another file",
+                to.display()
+            )));
         }
     }
     if to.is_dir() {

@@ -44,7 +44,7 @@ pub(crate) fn default_ctx(model: &Model, cap: usize, needed: usize) -> usize {
 pub(crate) fn check_fits(n_prompt: usize, n_ctx: usize) -> anyhow::Result<()> {
     if n_prompt >= n_ctx {
         bail!(
-            "the prompt is {n_prompt} tokens and the context holds {n_ctx}: give --ctx {} or more",
+            "the prompt has {n_prompt} tokens and the context holds {n_ctx}: pass --ctx {} or more",
             n_prompt + 1
         );
     }

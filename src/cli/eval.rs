@@ -99,7 +99,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         check_plot_name("--plot", path)?;
         if !tasks.iter().any(|task| has_depths(*task, &options)) {
             return Err(usage(
-                "--plot: expected a task that is asked at several depths, found none; --set depth=0/50/100 sets those of \
+                "--plot: expected a task with several depths, found none; --set depth=0/50/100 sets them for \
                  RULER's needles",
             ));
         }
@@ -166,7 +166,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
 fn open_store(path: &Path, out: OutputArgs) -> anyhow::Result<FileStore> {
     let store = FileStore::open(path)?;
     if !store.is_empty() {
-        out.note(format_args!("{}: {} samples of earlier runs", path.display(), store.len()));
+        out.note(format_args!("{}: {} samples from earlier runs", path.display(), store.len()));
     }
     Ok(store)
 }

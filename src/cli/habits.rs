@@ -99,7 +99,7 @@ const OPTIONS: &[(&str, Means)] = &[
     ("--output-path", Ours("--output")),
     (
         "--num-fewshot",
-        Nothing("each task has the shots of its paper: `ropewalk eval --list TASK` shows them"),
+        Nothing("each task uses the shots of its paper: `ropewalk eval --list TASK` shows them"),
     ),
     ("--model-args", Nothing("use -m FILE, with --rope and --ctx")),
     // PEFT, TRL and their relatives
@@ -126,7 +126,7 @@ const OPTIONS: &[(&str, Means)] = &[
     ("--per-device-train-batch-size", Setting(SET, "batch")),
     ("--gradient-accumulation-steps", Nothing("use --set batch=N, the sequences of a step")),
     ("--modules-to-save", Nothing("use --targets q,k,v,o,norms,embeddings")),
-    ("--num-train-epochs", Nothing("use --steps N; --plan-memory and --inspect-data say what N takes")),
+    ("--num-train-epochs", Nothing("use --steps N; --plan-memory and --inspect-data show what N takes")),
     ("--output-dir", Nothing("use -o FILE.gguf, the adapter to write")),
 ];
 
@@ -160,7 +160,7 @@ pub(super) fn translate(app: &clap::Command, words: Vec<OsString>) -> anyhow::Re
     let Some(name) = words.get(1).and_then(|w| w.to_str()) else { return Ok(words) };
     let Some(command) = app.find_subcommand(name) else {
         return match COMMANDS.iter().find(|(typed, _)| *typed == name) {
-            Some((_, ours)) => Err(usage(format!("{name}: there is no such command; use {ours}"))),
+            Some((_, ours)) => Err(usage(format!("{name}: no such command; use {ours}"))),
             None => Ok(words),
         };
     };
@@ -326,7 +326,7 @@ mod tests {
             ("r run -ngl 12", "-ngl 12: the whole model runs on one device"),
             ("r finetune --batch", "--batch: a value is required"),
             ("r run --ctx-size", "--ctx-size: a value is required"),
-            ("r quantize a b", "quantize: there is no such command; use ropewalk convert"),
+            ("r quantize a b", "quantize: no such command; use ropewalk convert"),
         ] {
             let e = translated(typed).unwrap_err();
             assert!(e.starts_with(error), "{e}");

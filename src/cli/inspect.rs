@@ -166,7 +166,7 @@ fn adapter_text(adapter: &Result<AdapterReader, String>) -> String {
         let _ = write!(s, ", {} replaced tensors (modules_to_save)", o.modules_to_save().len());
     }
     if o.keeps_output() {
-        s.push_str(", an output that is the embedding stays the model's own (keeps_output)");
+        s.push_str(", a tied output keeps the model's own embedding (keeps_output)");
     }
     if let Some(net) = o.clex() {
         let _ = write!(s, ", a network of CLEX of {} pairs, {} wide", net.n_pairs, net.n_hidden);

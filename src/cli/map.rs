@@ -157,7 +157,7 @@ pub(super) fn run(name: &str, args: &MapArgs, out: &OutputArgs) -> anyhow::Resul
             bail!("{} and {} have different tokens for the text", reports[0].model, b.model);
         }
         panels.push(panel);
-        panels.push(HeatPanel::difference("the second less the first", &panels[1], &panels[0]));
+        panels.push(HeatPanel::difference("the second minus the first", &panels[1], &panels[0]));
         reports.push(b);
     }
     show(args, out, &reports, panels)

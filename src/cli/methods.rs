@@ -59,7 +59,7 @@ impl Comparison<'_> {
     /// An error if a signal has stopped the run, after the reports.
     pub(crate) fn check_finished(&self) -> anyhow::Result<()> {
         if self.interrupt.requested() {
-            return Err(stopped("interrupted: the figures cover what was done"));
+            return Err(stopped("interrupted: the figures cover the completed part"));
         }
         Ok(())
     }

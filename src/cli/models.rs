@@ -88,7 +88,7 @@ pub(crate) fn find(model: &str) -> anyhow::Result<PathBuf> {
             Some(what) => others.push(format!("; {what}")),
         }
     }
-    bail!("{model}: not here yet; fetch it with `ropewalk pull {model}`{}", others.concat())
+    bail!("{model}: not downloaded; run `ropewalk pull {model}`{}", others.concat())
 }
 
 /// The folder of the working directory in which a name is looked for first.
@@ -99,7 +99,7 @@ fn here() -> PathBuf {
 /// Says that a record in the working directory, which may be a stranger's, decided which file a name means.
 fn note_here(model: &str, path: &Path) {
     output::warn(format_args!(
-        "note: {model}: {} of the working directory, as the record beside it says",
+        "note: {model}: using {} from the working directory, as the record next to it says",
         path.display()
     ));
 }
@@ -116,7 +116,7 @@ fn made_of(repo: &Repo) -> anyhow::Result<PathBuf> {
             match Origin::read(&path) {
                 Ok(Some(origin)) if origin.source == repo.to_string() => found.push(path),
                 Ok(_) => {}
-                Err(e) => damaged.push(format!("{} is left out: {e}", path.display())),
+                Err(e) => damaged.push(format!("{} is skipped: {e}", path.display())),
             }
         }
     }
@@ -130,11 +130,11 @@ fn made_of(repo: &Repo) -> anyhow::Result<PathBuf> {
         }
         [] => {
             let damaged: String = damaged.iter().map(|what| format!("; {what}")).collect();
-            bail!("{repo}: not here yet; fetch it with `ropewalk pull {repo} --convert`{damaged}")
+            bail!("{repo}: not downloaded; run `ropewalk pull {repo} --convert`{damaged}")
         }
         several => {
             let several: Vec<String> = several.iter().map(|path| path.display().to_string()).collect();
-            bail!("{repo}: several files are made of it; name one by its path: {}", several.join(" "))
+            bail!("{repo}: several files were made from it; name one by its path: {}", several.join(" "))
         }
     }
 }
@@ -157,8 +157,8 @@ fn stranger(path: &Path, source: &Source, entry: Option<&Entry>) -> anyhow::Resu
             (sum != entry.sha256).then_some(other)
         }
         (Ok(Some(_)), None) => None,
-        (Ok(None), None) => Some(format!("{shown} is of unknown origin: name it by its path")),
-        (Err(e), None) => Some(format!("{shown} is left out: {e}")),
+        (Ok(None), None) => Some(format!("{shown} has an unknown origin: name it by its path")),
+        (Err(e), None) => Some(format!("{shown} is skipped: {e}")),
     })
 }
 
@@ -282,7 +282,7 @@ pub(crate) fn unread(hp: &Hparams) -> Option<String> {
     let list: Vec<&str> = hp.unread.iter().take(MOST).map(String::as_str).collect();
     (!list.is_empty()).then(|| {
         format!(
-            "keys that nothing here reads, so that the model may run otherwise than it was meant to: {}{rest}.",
+            "ropewalk does not read these keys, so the model may not run as intended: {}{rest}.",
             list.join(", ")
         )
     })

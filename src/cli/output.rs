@@ -164,7 +164,7 @@ impl ModelText {
     pub(crate) fn new(raw: bool) -> anyhow::Result<ModelText> {
         if raw && std::io::stdout().is_terminal() {
             return Err(super::usage(
-                "--raw: stdout is a terminal, which obeys the control characters in a text: redirect it",
+                "--raw: stdout is a terminal, which would obey control characters in the text: redirect it",
             ));
         }
         Ok(ModelText { raw, held: false })

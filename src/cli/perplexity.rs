@@ -119,7 +119,7 @@ impl Args {
             }
         }
         if self.seed.is_some() && max.is_none() {
-            return Err("--seed: expected --documents max=N, which it draws".into());
+            return Err("--seed: expected --documents max=N, the draw that it seeds".into());
         }
         Ok((max, min_tokens))
     }

@@ -206,7 +206,7 @@ fn report(
 
 fn text(name: &str, declared: Result<&Spec, &RopeError>, i: &Inspection, hp: &Hparams, all: bool) -> String {
     let mut s = String::new();
-    let declared = declared.map_or_else(|e| format!("nothing that can be used: {e}"), Spec::to_string);
+    let declared = declared.map_or_else(|e| format!("nothing usable: {e}"), Spec::to_string);
     let _ = writeln!(s, "{name}: rope {} (the file declares {declared})", i.rope);
     let (trained, target) = (count(i.n_ctx_orig as u64), count(i.n_ctx as u64));
     let _ = write!(s, "trained window {trained}, target context {target}");
@@ -258,7 +258,7 @@ fn bases(i: &Inspection, hp: &Hparams) -> String {
         let of = if one { String::new() } else { format!(" of layers {}", numbers(&layers)) };
         let from = match from {
             BaseFrom::Key(key) => format!("from {key}"),
-            BaseFrom::Architecture => format!("that of every {} model; the file names none", hp.arch),
+            BaseFrom::Architecture => format!("the default of {} models; the file names none", hp.arch),
             BaseFrom::Guess => format!("a guess: the file has no {}.rope.freq_base", hp.arch),
         };
         let _ = writeln!(s, "base{of} {base}, {from}");
@@ -395,8 +395,8 @@ fn list_methods(out: &OutputArgs) -> anyhow::Result<()> {
     }
     let _ = writeln!(
         s,
-        "{} (alone): the model as its file declares it, which is how it opens without a method; reach methods \
-         alone keep the frequencies of it",
+        "{} (alone): the model as its file declares it, which is the default; reach methods alone keep its \
+         frequencies",
         Spec::DECLARED
     );
     output::print(&s)

@@ -75,11 +75,14 @@ pub(crate) fn run(
     let to = record.path;
     for path in files.iter().chain([&choice.path]) {
         if ::files::same_file(path, to)? {
-            return Err(usage(format!("{}: the output is a file to be read; name another", to.display())));
+            return Err(usage(format!(
+                "{}: the output is one of the files to read; name another file",
+                to.display()
+            )));
         }
     }
     if to.exists() && !record.resume {
-        return Err(usage(format!("{} is there already: --resume goes on from it", to.display())));
+        return Err(usage(format!("{} already exists: --resume continues from it", to.display())));
     }
     // What cannot be written is said before the work.
     drop(::files::Scratch::beside(to, &search::RECORD)?);
@@ -102,7 +105,7 @@ pub(crate) fn run(
         output::print(&format!("{}\n{ends}", report.text()))?;
     }
     if report.interrupted {
-        return Err(stopped("interrupted: --resume goes on"));
+        return Err(stopped("interrupted: --resume continues the search"));
     }
     Ok(())
 }

@@ -76,7 +76,7 @@ fn overview() -> String {
     for group in GROUPS {
         out += &format!("  {:<24} {} ({} tasks)\n", group.name, group.about, group.tasks.len());
     }
-    out += "\nTasks (`ropewalk eval --list NAME` says more)\n";
+    out += "\nTasks (`ropewalk eval --list NAME` shows more)\n";
     for task in TASKS.iter() {
         out += &format!("  {:<24} {}\n", task.info().name, task.info().about);
     }
@@ -93,7 +93,7 @@ fn whole(d: &Described<'_>) -> String {
     );
     out += &match d.samples {
         Some(n) => format!("  samples   {n}\n"),
-        None => "  samples   all there are\n".to_owned(),
+        None => "  samples   all\n".to_owned(),
     };
     if let Some(chance) = d.chance {
         out += &format!("  chance    {:.1} %\n", 100.0 * chance);

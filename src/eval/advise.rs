@@ -323,7 +323,7 @@ impl Report {
         let within = format!("ppl to {}", self.n_ctx_orig);
         out += &table(&["rope", &within, "ppl beyond", "passkeys (95 % interval)"], &rows);
         if self.interrupted {
-            out += "\ninterrupted: the figures cover what was done\n";
+            out += "\ninterrupted: the figures cover the completed part\n";
         }
         out
     }

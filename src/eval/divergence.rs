@@ -348,7 +348,7 @@ impl Report {
         let rows: Vec<_> = self.buckets.iter().map(cells).collect();
         out += &table(&["position", "tokens", "KL", "same top %", "ppl a", "ppl b"], &rows);
         if self.interrupted {
-            out += "\ninterrupted: the figures cover what was done\n";
+            out += "\ninterrupted: the figures cover the completed part\n";
         }
         out
     }

@@ -248,7 +248,7 @@ pub(super) fn load_newest(
     }
     Err(Error::Invalid(match damaged.first() {
         Some((path, why)) => format!("{}: {why}; no checkpoint before it is whole", path.display()),
-        None => format!("{}: no checkpoint there", folder.display()),
+        None => format!("{}: no checkpoint found", folder.display()),
     }))
 }
 

@@ -71,10 +71,10 @@ fn two_settings_are_drawn_with_their_difference() {
     assert!(rows(a) != rows(b) && rows(a).len() == rows(b).len());
     assert!(std::fs::read(&png).unwrap().starts_with(b"\x89PNG\r\n\x1a\n"));
     let out = ok(drawn(&file, "distance=50", &args)).stdout;
-    assert!(out.contains("the second less the first") && out.contains("pi:factor=4"), "{out}");
+    assert!(out.contains("the second minus the first") && out.contains("pi:factor=4"), "{out}");
     // The same under the same is no difference.
     let out = ok(drawn(&file, "distance=50", &["--rope", "plain", "--against", "rope=plain"])).stdout;
-    let difference = out.split("the second less the first").nth(1).unwrap();
+    let difference = out.split("the second minus the first").nth(1).unwrap();
     let cells: String = difference.lines().filter_map(|l| Some(l.split_once('\u{2502}')?.1)).collect();
     assert!(cells.len() > 50 && cells.chars().all(|c| c == '.'), "{out}");
 }

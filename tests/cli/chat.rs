@@ -15,10 +15,7 @@ pub(crate) fn chat(more: &[&str], lines: &str) -> Output {
 #[track_caller]
 fn one_failure(output: &Output) -> &str {
     let lines: Vec<&str> = output.stderr.lines().collect();
-    assert!(
-        output.code == 1 && lines.len() == 2 && lines[1].contains("could not be carried out"),
-        "{output:?}"
-    );
+    assert!(output.code == 1 && lines.len() == 2 && lines[1].contains("lines failed"), "{output:?}");
     lines[0]
 }
 

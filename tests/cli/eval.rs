@@ -208,7 +208,7 @@ fn a_search_keeps_what_it_scored_and_ends_with_a_spec_to_use() {
     );
     let part = searched(",max-evaluations=2", &["--json"]).json();
     assert_eq!((&part["evaluations"], &part["evaluations_total"]), (&2.into(), &6.into()), "{part}");
-    refused(&search(&[]), 2, &["factors.json is there already", "--resume"]);
+    refused(&search(&[]), 2, &["factors.json already exists", "--resume"]);
     let found = search(&["--resume", "--json"]).json();
     assert_eq!(found["evaluations"], 6, "{found}");
     let spec = found["rope"].as_str().unwrap();

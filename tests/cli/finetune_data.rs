@@ -205,7 +205,7 @@ fn the_end_of_a_single_text_is_held_out() {
     assert!(out.stderr.contains("one.txt is one text: its last 193 tokens are held out"), "{out:?}");
     assert!(out.json()["val_after"].as_f64().is_some_and(|loss| loss > 0.0), "{out:?}");
     let out = run(&["b.gguf", "-d", "short.txt", "--ctx", "400"]);
-    assert!(out.stderr.contains("the texts are too short to hold out from: no validation"), "{out:?}");
+    assert!(out.stderr.contains("no validation: the texts are too short for a validation set"), "{out:?}");
     assert_eq!((out.code, &out.json()["val_after"]), (0, &serde_json::Value::Null), "{out:?}");
     let out = run(&["c.gguf", "-d", "short.txt", "--ctx", "400", "--set", "held-out=1"]);
     assert!(fails(&out, 1).contains("held-out part"), "{out:?}");

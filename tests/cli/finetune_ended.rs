@@ -67,7 +67,7 @@ fn a_signal_saves_and_stops() {
         let out = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
         assert!(
-            out.status.code() == Some(code) && said.contains("saved; --resume goes on"),
+            out.status.code() == Some(code) && said.contains("saved; --resume continues"),
             "{name}: {said}"
         );
         let saved = folder.names(&output.replace("gguf", "checkpoints"));
@@ -259,7 +259,7 @@ fn an_adapter_that_cannot_be_written_is_written_by_resume() {
     let out = child.wait_with_output().unwrap();
     let said = String::from_utf8(out.stderr).unwrap();
     assert_eq!(out.status.code(), Some(1), "{said}");
-    let says = "the adapter was not written, --resume goes on from ";
+    let says = "the adapter was not written, --resume continues from ";
     assert!(said.contains(says) && said.contains("step-00000060.safetensors: "), "{said}");
     std::fs::remove_dir(folder.file("a.gguf")).unwrap();
     folder.finetune("a.gguf", &[&more[..], &["--resume"]].concat()).json();

@@ -59,11 +59,11 @@ fn each_recipe_trains_on_its_data() {
         assert!(!out.stderr.contains("steps the moving average is"), "{}: {}", recipe.name, out.stderr);
         let left_out = out
             .stderr
-            .contains("upsample=fu:length=4096,keep=0.1 of the recipe is left out: no document has 4096");
+            .contains("skipped the recipe's upsample=fu:length=4096,keep=0.1: no document has 4096");
         assert_eq!(left_out, told.contains("upsample=fu:length=4096,keep=0.1"), "{}", out.stderr);
         // It goes on under the same words, and not under other data.
         let again = finetune(&folder, &output, &[&small(recipe.name, knots)[..], &["--resume"]].concat());
-        assert!(again.json()["steps"] == 2 && again.stderr.contains("goes on after step 2"), "{again:?}");
+        assert!(again.json()["steps"] == 2 && again.stderr.contains("resuming after step 2"), "{again:?}");
         let other = if recipe.data.method == Some("utk-80") { "none" } else { "cip" };
         let packing = if recipe.name == "pose" { &["--set", "packing=truncate"][..] } else { &[] };
         let other = [&small(recipe.name, &[])[..], &["--resume", "--transform", other], packing].concat();
@@ -127,10 +127,7 @@ fn pose_takes_both_chunks_from_one_document() {
     for seed in ["1", "2", "3", "4"] {
         let (_, documents, out) = kinds(&folder, &[&pose[..], &["--seed", seed]].concat());
         assert!(documents.iter().all(|d| *d == 0), "{documents:?}");
-        assert!(
-            out.stderr.contains("documents to train on are left out: they have fewer than the 49 tokens"),
-            "{out:?}"
-        );
+        assert!(out.stderr.contains("training documents: they have fewer than the 49 tokens"), "{out:?}");
     }
     let (_, documents, out) = kinds(&folder, &[&pose[..], &["--set", "packing=long"]].concat());
     assert!(documents.iter().all(|d| *d == 0), "{out:?}");
@@ -144,7 +141,7 @@ fn pose_takes_both_chunks_from_one_document() {
         "{said}"
     );
     let out = finetune(&folder, "none.gguf", &small("pose", &["--set", "held-out=0"]));
-    assert!(fails(&out, 1).contains("it is of recipe pose: --transform none leaves it out"), "{out:?}");
+    assert!(fails(&out, 1).contains("recipe pose sets it: --transform none turns it off"), "{out:?}");
     // Joined texts are enough.
     let joined = ["--transform", "pose:factor=4,join=true,text=2", "--rope", "yarn:factor=4", "--steps", "1"];
     assert_eq!(finetune(&folder, "joined.gguf", &joined).json()["steps"], 1);
@@ -188,7 +185,7 @@ fn stages_have_the_data_of_a_recipe() {
     let out = run(KNOTS[1], &[]);
     assert_eq!(out.json()["stages"].as_array().map(Vec::len), Some(2), "{out:?}");
     let again = run(KNOTS[1], &["--resume"]);
-    assert_eq!(again.stderr.matches("goes on after step 2").count(), 2, "{again:?}");
+    assert_eq!(again.stderr.matches("resuming after step 2").count(), 2, "{again:?}");
     let other = run(&KNOTS[1].replace("80", "30"), &["--resume"]);
     assert!(fails(&other, 1).contains("data-method: the run was started with utk [(0.8"), "{other:?}");
 }

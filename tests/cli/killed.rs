@@ -50,7 +50,7 @@ fn finetune_goes_on_from_its_last_checkpoint() {
         out.json();
         assert!(!out.stderr.contains("damaged"), "kill {i}: {}", out.stderr);
         if let Some(last) = saved.last() {
-            let says = format!("goes on after step {}", step(last));
+            let says = format!("resuming after step {}", step(last));
             assert!(out.stderr.contains(&says), "kill {i}: {}", out.stderr);
         }
         assert!(std::fs::read(folder.file(&output)).unwrap() == whole, "kill {i}: another adapter");

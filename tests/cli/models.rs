@@ -102,7 +102,7 @@ fn run_says_what_does_not_fit() {
     assert_eq!(output.code, 1);
     assert_eq!(
         output.stderr,
-        "error: the prompt is 11 tokens and the context holds 8: give --ctx 12 or more\n"
+        "error: the prompt has 11 tokens and the context holds 8: pass --ctx 12 or more\n"
     );
     let output = run(&args(&["run", "-p", "x"], &["--ctx", "1000000000"]));
     assert_eq!((output.code, output.stderr.lines().count()), (1, 1), "{output:?}");
@@ -449,7 +449,7 @@ fn at_a_terminal_ctrl_c_stops_an_answer_and_commands_complete() {
     };
     wait("> ");
     stdin.write_all(b"\x03").unwrap();
-    wait("/quit leaves");
+    wait("/quit exits");
     wait("> ");
     stdin.write_all(b"one \\\rtwo\r").unwrap();
     wait("two");

@@ -186,7 +186,7 @@ fn a_file_of_another_source_is_not_taken_for_it() {
     // Nor is it opened under that name.
     let output = run_in(dir.path(), &["run", "-m", other, "-p", "a"]);
     assert_eq!(output.code, 1);
-    assert!(output.stderr.contains("not here yet") && output.stderr.contains(SOURCE), "{output:?}");
+    assert!(output.stderr.contains("not downloaded") && output.stderr.contains(SOURCE), "{output:?}");
 }
 
 #[test]

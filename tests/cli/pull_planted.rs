@@ -305,7 +305,7 @@ fn a_damaged_record_in_the_working_directory_is_named_and_left_out() {
             assert!(output.stdout.contains("user/") || !output.stdout.contains("models/"), "{output:?}");
             if source == REPO {
                 assert!(
-                    output.stderr.contains(&record) && output.stderr.contains("left out"),
+                    output.stderr.contains(&record) && output.stderr.contains("is skipped"),
                     "{case}: {output:?}"
                 );
             }
@@ -313,7 +313,7 @@ fn a_damaged_record_in_the_working_directory_is_named_and_left_out() {
             let output = inspect(&world, source);
             assert_eq!((output.code, output.stderr.lines().count()), (1, 1), "{case}: {output:?}");
             assert!(
-                output.stderr.contains(&record) && output.stderr.contains("not here yet"),
+                output.stderr.contains(&record) && output.stderr.contains("not downloaded"),
                 "{case}: {output:?}"
             );
         }

@@ -148,7 +148,7 @@ fn stages_that_cannot_be_are_said_in_one_line() {
         (&["--set", "order=shuffled"][..], 2, "--set order: stages take samples in the order of the texts"),
         (&["--steps", "3"], 2, "--steps"),
         (&["--set", "log=x"], 2, "--set log: each stage has its own"),
-        (&["--resume"], 1, "no checkpoint there"),
+        (&["--resume"], 1, "no checkpoint found"),
         (&["--set", "packing=long"], 1, "expected packing pack, found long"),
     ] {
         let out = finetune(&folder, "x.gguf", &[&["--stages", &path], more].concat());

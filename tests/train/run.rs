@@ -165,7 +165,7 @@ fn what_cannot_be_a_run_is_said() {
     assert_eq!(e, "samples: expected the trainer's context of 32 tokens, found 16");
     let (trainer, optimizer, data) = world.parts();
     let e = Run::resume(trainer, optimizer, data, world.params("none")).unwrap_err().to_string();
-    assert!(e.ends_with("checkpoints: no checkpoint there"), "{e}");
+    assert!(e.ends_with("checkpoints: no checkpoint found"), "{e}");
     let nowhere = RunParams { log: Some(world.path("no/such/log")), ..RunParams::default() };
     assert!(world.new_run(nowhere).unwrap_err().to_string().contains("log"));
 }

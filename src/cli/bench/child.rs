@@ -136,9 +136,9 @@ impl Child {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .context("cannot start a process for libllama")?;
+            .context("cannot start the libllama process")?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            bail!("cannot talk to the process for libllama");
+            bail!("cannot communicate with the libllama process");
         };
         self.process = Some(Process { child, input, output: BufReader::new(output) });
         match self.ask(&self.open.clone())? {
@@ -151,7 +151,7 @@ impl Child {
     /// The reply to a line, or how the process died of it.
     fn ask(&mut self, line: &impl Serialize) -> anyhow::Result<Result<Reply, String>> {
         let line = serde_json::to_string(line)?;
-        let Some(process) = &mut self.process else { bail!("the process for libllama is not there") };
+        let Some(process) = &mut self.process else { bail!("the libllama process is not running") };
         // Writing to a process that is gone fails, and so does reading: what it ended with says more.
         let sent = writeln!(process.input, "{line}").and_then(|()| process.input.flush());
         let mut reply = String::new();

@@ -113,7 +113,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         return Err(usage("nothing to measure: every -p and -n is 0"));
     }
     if args.clock == Clock::Cpu && ggml::machine::processor_time().is_none() {
-        return Err(usage("--clock cpu: this system does not say what time threads have had"));
+        return Err(usage("--clock cpu: this system does not report the CPU time of threads"));
     }
     let need = tests.iter().map(|t| t.depth.saturating_add(t.n_prompt.max(t.n_gen))).max().unwrap_or(1);
     let n_ctx = args.ctx.unwrap_or(need.div_ceil(256).saturating_mul(256));
@@ -149,7 +149,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         output::print(&report.text())?;
     }
     if interrupted {
-        return Err(stopped("interrupted: tests that were not finished are missing"));
+        return Err(stopped("interrupted: unfinished tests are missing"));
     }
     if let Some(died) = died {
         bail!("{died}: its figures are missing");

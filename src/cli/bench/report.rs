@@ -298,7 +298,7 @@ impl Report {
         if let Some(b) = self.bandwidth {
             let _ = writeln!(
                 s,
-                "Memory reads at {:.1} GB/s here, so at depth 0 at most {:.1} tokens/s can be written.",
+                "Memory reads at {:.1} GB/s here, which limits decoding at depth 0 to {:.1} tokens/s.",
                 b / 1e9,
                 b / self.work.weight_bytes
             );

@@ -217,7 +217,7 @@ impl<'m> Conversation<'m> {
         if prompt.len() >= n_ctx {
             bail!(
                 "the conversation needs {} tokens and the context holds {n_ctx}: {}; the message was not \
-                 sent, nothing else is lost",
+                 sent, and nothing else is lost",
                 prompt.len() + 1,
                 self.ways_out(prompt.len() + 1),
             );
@@ -319,11 +319,11 @@ impl<'m> Conversation<'m> {
         let trained = self.model.hparams().n_ctx_train;
         if n_ctx > trained {
             format!(
-                "/ctx {n_ctx} makes it larger, and past the trained {trained} tokens /rope yarn or /rope \
-                 harpe helps"
+                "/ctx {n_ctx} makes it larger, and past the trained context of {trained} tokens /rope yarn \
+                 or /rope harpe helps"
             )
         } else {
-            format!("/ctx {n_ctx} makes it larger (past the trained {trained} tokens see /rope)")
+            format!("/ctx {n_ctx} makes it larger (past the trained context of {trained} tokens, see /rope)")
         }
     }
 
@@ -350,10 +350,7 @@ impl<'m> Conversation<'m> {
         let plan = Plan::new(&effective, self.model.hparams(), n_ctx)?;
         let messages = self.rendered()?;
         if messages.len() >= n_ctx && !plan.evict {
-            bail!(
-                "the conversation has {} tokens already: it does not fit a context of {n_ctx}",
-                messages.len()
-            );
+            bail!("the conversation has {} tokens, and does not fit a context of {n_ctx}", messages.len());
         }
         // The old session is closed first, because memory may not hold two caches.
         self.session = None;

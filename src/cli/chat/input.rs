@@ -49,7 +49,7 @@ impl Input {
         if let Some(path) = &history {
             let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
             if let Err(e) = made {
-                out.note(format_args!("note: no history is kept: {}: {e}", path.display()));
+                out.note(format_args!("note: history is not saved: {}: {e}", path.display()));
             }
             // There is no history before the first conversation.
             let _ = editor.load_history(path);

@@ -91,14 +91,14 @@ fn run(args: &Args) -> anyhow::Result<()> {
     chat.set_system(system);
 
     if people {
-        args.out.note("/help lists commands, Ctrl-C stops an answer, Ctrl-D leaves\n");
+        args.out.note("/help lists commands, Ctrl-C stops an answer, Ctrl-D exits\n");
     }
     let (mut turns, mut failed) = (Vec::new(), 0);
     loop {
         let line = match interrupt.waiting(|| input.read())? {
             Line::End => break,
             Line::Hint => {
-                args.out.note("(Ctrl-D or /quit leaves)");
+                args.out.note("(Ctrl-D or /quit exits)");
                 continue;
             }
             Line::Text(text) => text,
@@ -125,7 +125,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         }))?;
     }
     if failed > 0 && !people {
-        bail!("{failed} of the lines could not be carried out");
+        bail!("{failed} of the lines failed");
     }
     Ok(())
 }

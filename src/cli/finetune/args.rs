@@ -163,7 +163,7 @@ impl Args {
             if lora.scale != 1.0 {
                 let path = lora.path.display();
                 return Err(usage(format!(
-                    "--lora {path}: expected scale 1 to go on from, found {}",
+                    "--lora {path}: expected scale 1 to continue from, found {}",
                     lora.scale
                 )));
             }
@@ -191,12 +191,14 @@ impl Args {
         ] {
             if targets.full && given {
                 return Err(usage(format!(
-                    "{option}: --targets full trains the model itself, without pairs beside it"
+                    "{option}: --targets full trains the model itself, without LoRA pairs"
                 )));
             }
         }
         if !targets.full && set.output_type.is_some() {
-            return Err(usage("--set output-type: an adapter is f32; expected --targets full beside it"));
+            return Err(usage(
+                "--set output-type: an adapter is always f32; expected --targets full as well",
+            ));
         }
         let rank = options.rank.unwrap_or(8);
         Ok(TrainParams {
@@ -377,9 +379,7 @@ impl Args {
             let at = real(path);
             if let Some(input) = read.iter().find(|r| at.starts_with(r)) {
                 let (path, input) = (path.display(), input.display());
-                return Err(usage(format!(
-                    "{option} {path}: expected a place apart from what is read, {input}"
-                )));
+                return Err(usage(format!("{option} {path}: expected a path apart from the input {input}")));
             }
             if let Some((other, _)) = outputs[..i].iter().find(|(_, p)| real(p) == at) {
                 return Err(usage(format!("{option} {}: the same as {other}", path.display())));

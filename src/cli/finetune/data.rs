@@ -60,7 +60,7 @@ impl Args {
     fn of_recipe(&self, e: data::Error) -> anyhow::Error {
         match (self.recipe(), &self.training.transform) {
             (Some(recipe), None) => {
-                anyhow!("{e}; it is of recipe {}: --transform {NO_METHOD} leaves it out", recipe.name)
+                anyhow!("{e}; recipe {} sets it: --transform {NO_METHOD} turns it off", recipe.name)
             }
             _ => e.into(),
         }
@@ -86,8 +86,8 @@ impl Args {
         match (of_recipe.length(), lengths.max()) {
             (Some(length), Some(longest)) if longest < length => {
                 self.out.note(format_args!(
-                    "note: upsample={of_recipe} of the recipe is left out: no document has {length} tokens, the longest \
-                     has {longest}"
+                    "note: skipped the recipe's upsample={of_recipe}: no document has {length} tokens, the \
+                     longest has {longest}"
                 ));
                 Upsample::None
             }
@@ -111,7 +111,7 @@ impl Args {
         }
         if self.given.eod_mask_loss == Some(false) && transform.masks_ends() {
             return Err(usage(format!(
-                "--set eod-mask-loss=false: --transform {spec} takes no loss where a document ends"
+                "--set eod-mask-loss=false: --transform {spec} masks the loss where a document ends"
             )));
         }
         let joined = self.given.packing.filter(|p| matches!(p, Packing::Pack | Packing::Whole));
@@ -175,7 +175,8 @@ impl Args {
         if dataset.n_short() > 0 {
             let n_short = dataset.n_short();
             self.out.note(format_args!(
-                "note: {n_short} of {} documents to train on are left out: they have fewer than the {} tokens of a sequence",
+                "note: skipped {n_short} of {} training documents: they have fewer than the {} tokens of a \
+                 sequence",
                 n_short + dataset.train_documents().len(),
                 settings.n_ctx + 1
             ));
@@ -213,7 +214,7 @@ impl Args {
         }
         let dataset = held_out(last)?;
         if !usual.is_empty() {
-            self.out.note("note: the texts are too short to hold out from: no validation");
+            self.out.note("note: no validation: the texts are too short for a validation set");
         }
         Ok(dataset)
     }
@@ -272,7 +273,7 @@ impl Args {
         drop(draw);
         corpus.notes().iter().for_each(|n| self.out.note(format_args!("note: {n}")));
         if let Built::Again(why) = corpus.built() {
-            self.out.note(format_args!("note: {} was made again: {why}", path.display()));
+            self.out.note(format_args!("note: rebuilt {}: {why}", path.display()));
         }
         Ok(corpus)
     }

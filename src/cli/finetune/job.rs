@@ -50,7 +50,7 @@ pub(super) fn run(
         let run = Run::resume(trainer, optimizer, data, params)?;
         run.notes().iter().for_each(|n| args.out.note(format_args!("note: {n}")));
         let newest = checkpoint::path(&args.checkpoints(), run.step());
-        args.out.note(format_args!("goes on after step {} of {}", run.step(), newest.display()));
+        args.out.note(format_args!("resuming after step {} of {}", run.step(), newest.display()));
         run
     } else {
         Run::new(trainer, optimizer, data, params)?
@@ -100,7 +100,7 @@ fn params(
 /// What the library says, and the option that says more.
 fn with_hint(e: Error) -> anyhow::Error {
     match e {
-        Error::OutOfMemory { what, .. } => anyhow!("{what}; --plan-memory shows what for"),
+        Error::OutOfMemory { what, .. } => anyhow!("{what}; --plan-memory shows the breakdown"),
         e => e.into(),
     }
 }
@@ -110,10 +110,9 @@ fn check_no_earlier_run(args: &Args) -> anyhow::Result<()> {
     let folder = args.checkpoints();
     let last = checkpoint::list(&folder).pop();
     match last {
-        None if args.training.resume => Err(anyhow!("--resume: {}: no checkpoint there", folder.display())),
+        None if args.training.resume => Err(anyhow!("--resume: {}: no checkpoint found", folder.display())),
         Some(last) if !args.training.resume => Err(anyhow!(
-            "{}: an earlier run got to {}: --resume goes on with it; for a new one remove it, or name \
-             another --output",
+            "{}: an earlier run got to {}: continue it with --resume, remove it, or choose another --output",
             folder.display(),
             models::name(&last)
         )),
@@ -125,7 +124,7 @@ fn announce(args: &Args, choice: &ModelChoice, model: &Model, t: &Trainer, data:
     let plan = t.plan();
     let n: usize = t.params().list().iter().map(|p| p.value.len()).sum();
     args.out.note(format_args!(
-        "{}: {}, rope {}, context {} of {} trained; {} numbers trained in {} tensors; keeps {:?}",
+        "{}: {}, rope {}, context {} of {} trained; {} trainable parameters in {} tensors; keeps {:?}",
         models::label(choice),
         model.device(),
         plan.spec,
@@ -151,8 +150,8 @@ fn note_on_average(args: &Args, optim: &OptimParams) {
     let start = optim.ema.powf(optim.schedule.steps as f64);
     if optim.ema > 0.0 && start > 0.1 {
         args.out.note(format_args!(
-            "note: after {} steps the moving average is {:.0} % of what training starts from: take \
-             a smaller ema or more steps",
+            "note: after {} steps the moving average is still {:.0} % initial values: take a smaller ema or \
+             more steps",
             optim.schedule.steps,
             100.0 * start
         ));
@@ -171,9 +170,9 @@ fn train(args: &Args, run: &mut Run, optim: &OptimParams, control: &Control<'_>)
     match run.train(&control) {
         Ok(()) => Ok(()),
         Err(Error::Interrupted) => {
-            Err(stopped(format!("interrupted at step {}: saved; --resume goes on from there", run.step())))
+            Err(stopped(format!("interrupted at step {}: saved; --resume continues from there", run.step())))
         }
-        Err(e) => Err(anyhow!(e).context("the checkpoints before are as they were")),
+        Err(e) => Err(anyhow!(e).context("earlier checkpoints are unchanged")),
     }
 }
 
@@ -208,7 +207,7 @@ fn finish(args: &Args, choice: &ModelChoice, run: &Run) -> anyhow::Result<Done> 
     };
     let n_bytes = written.map_err(|e| {
         let saved = checkpoint::list(&args.checkpoints()).pop();
-        let saved = saved.map_or(String::new(), |p| format!(", --resume goes on from {}", p.display()));
+        let saved = saved.map_or(String::new(), |p| format!(", --resume continues from {}", p.display()));
         anyhow!("the {what} was not written{saved}: {e}")
     })?;
     let chart = chart(run.history(), &format!("{}: {rope}", models::label(choice)));

@@ -71,7 +71,8 @@ impl Training {
                 let mut all = [ALLOWED, MACHINE].concat();
                 all.sort_unstable();
                 return Err(format!(
-                    "--{name}: not an option of a recipe, for the study names models and files; expected some of {}",
+                    "--{name}: not an option of a recipe, because the study names models and files; expected \
+                     some of {}",
                     all.join(", ")
                 ));
             }
@@ -80,7 +81,10 @@ impl Training {
         let mut args = args.read().map_err(|e| format!("{e:#}"))?;
         let writes = |key: &&Key| matches!(key.group, Group::Files) || key.name == "output-type";
         if let Some(key) = KEYS.iter().filter(writes).find(|key| args.given.text(key.name).is_some()) {
-            return Err(format!("--set {}: not a setting of a recipe, for the study names files", key.name));
+            return Err(format!(
+                "--set {}: not a setting of a recipe, because the study names files",
+                key.name
+            ));
         }
         args.out.quiet = true;
         if let Some(spec) = spec {

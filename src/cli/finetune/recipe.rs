@@ -12,7 +12,7 @@ impl Args {
     /// Refuses settings that cannot be together.
     pub(super) fn check_recipe(&self) -> anyhow::Result<()> {
         if self.given.lr_min.is_some() && self.optimiser(1).1.schedule.decay == Decay::Constant {
-            return Err(usage("--set lr-min: the rate falls to it under schedule=linear or cosine only"));
+            return Err(usage("--set lr-min: the rate falls to it only under schedule=linear or cosine"));
         }
         Ok(())
     }

@@ -92,7 +92,7 @@ pub(super) fn run(
     }
     if args.training.resume && !earlier.contains(&true) {
         let first = stages[0].checkpoints();
-        return Err(anyhow!("--resume: {}: no checkpoint there", first.display()));
+        return Err(anyhow!("--resume: {}: no checkpoint found", first.display()));
     }
     let n = stages.len();
     let (mut reports, mut problems) = (Vec::new(), Vec::new());

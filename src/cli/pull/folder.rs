@@ -20,7 +20,7 @@ use crate::cli::{models, usage};
 /// Fetches the folder, and converts it if that is asked for.
 pub(super) fn run(args: &Args, repo: &Repo) -> anyhow::Result<()> {
     if args.sha256.is_some() {
-        return Err(usage("--sha256 fits one file, and a model's folder has several"));
+        return Err(usage("--sha256 applies to one file, and a model directory has several"));
     }
     let options = options(args)?;
     let dir = match &args.dir {
@@ -116,7 +116,10 @@ fn converted(
         };
         let found = Origin::read(&target)?.filter(same);
         if found.is_none_or(|o| !target.metadata().is_ok_and(|m| m.is_file() && m.len() == o.bytes)) {
-            bail!("{shown}: is there already, and is not known to be made of this commit of {repo}; choose another folder or name");
+            bail!(
+                "{shown}: already exists, and no record says that it was made from this commit of {repo}; \
+                choose another directory or name"
+            );
         }
         args.out.note(format_args!("{shown}: already converted"));
         return Ok(target);

@@ -87,12 +87,12 @@ fn run(args: &Args) -> anyhow::Result<()> {
         return folder::run(args, &repo);
     }
     if args.convert {
-        return Err(usage("--convert is for a model's folder, hf:ORG/REPO"));
+        return Err(usage("--convert applies only to a model directory, hf:ORG/REPO"));
     }
     let sets = packages::sets()?;
     if let Some((name, set)) = sets.iter().find(|(name, _)| name == what) {
         if args.sha256.is_some() || args.name.is_some() {
-            return Err(usage("--sha256 and --as are for models"));
+            return Err(usage("--sha256 and --as apply only to models"));
         }
         let dir = args.dir.clone().map_or_else(models::data_dir, Ok)?;
         return packages::run(name, set, &dir, &args.out);
@@ -121,7 +121,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let sum = known.map(|k| k.sha256.clone()).or(asked);
     let parts = source.parts();
     if parts.len() > 1 && (sum.is_some() || args.name.is_some()) {
-        return Err(usage("--sha256 and --as fit one file, and this model is split into several"));
+        return Err(usage("--sha256 and --as apply to one file, and this model is split into several"));
     }
     let dir = match &args.dir {
         Some(dir) => dir.clone(),

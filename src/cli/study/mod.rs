@@ -145,7 +145,7 @@ fn finish(
         ))?;
     }
     if summary.stopped {
-        return Err(stopped("interrupted: the same command goes on from here"));
+        return Err(stopped("interrupted: run the same command again to resume"));
     }
     Ok(())
 }

@@ -243,7 +243,7 @@ impl Report {
             out += &format!("\nnote: {note}");
         }
         if self.interrupted {
-            out += "\ninterrupted: the figures cover what was done";
+            out += "\ninterrupted: the figures cover the completed part";
         }
         out.trim_end().to_owned() + "\n"
     }

@@ -240,7 +240,7 @@ impl Report {
             .collect();
         out += &table(&headers, &rows);
         if self.interrupted {
-            out += "\ninterrupted: the figures cover what was done\n";
+            out += "\ninterrupted: the figures cover the completed part\n";
         }
         out
     }
