@@ -130,8 +130,7 @@ pub(crate) fn rewrite(
             let to = if exact && change.is_some() { DType::F32 } else { to };
             if change.is_some() && !to.can_quantize() {
                 let what = format!(
-                    "an adapter changes it, and {to} cannot be written: choose another type with \
-                        --type"
+                    "an adapter changes it, and {to} cannot be written: choose another type with --type"
                 );
                 return Err(file.error(name, what).into());
             }

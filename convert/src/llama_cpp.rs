@@ -81,7 +81,7 @@ pub(crate) fn not_read(file: &File, hp: &Hparams, n_ctx: usize) -> gguf::Result<
         let key = keys::WINDOWS;
         format!(
             "it has no window in this architecture, and the file's {key} is {n} tokens; --ctx {n} stays \
-            within it"
+             within it"
         )
     }))
 }

@@ -36,10 +36,7 @@ pub fn default_ctx(spec: &Spec, hp: &Hparams) -> (usize, String) {
     } else if hp.n_ctx_train > trained {
         (
             hp.n_ctx_train,
-            format!(
-                "the length to which the file extends its original context of {trained} \
-            tokens"
-            ),
+            format!("the length to which the file extends its original context of {trained} tokens"),
         )
     } else {
         (clip(4.0 * trained as f64), format!("4 times the original context of {trained} tokens"))

@@ -91,8 +91,7 @@ fn weighed(
     let alone = options.mixture.is_none();
     if alone && (options.llama_cpp || options.check.is_some()) {
         return Err(usage(
-            "--imatrix-from: without --type it writes a matrix, and --llama-cpp and --check do \
-            not apply",
+            "--imatrix-from: without --type it writes a matrix, and --llama-cpp and --check do not apply",
         ));
     }
     if input.is_dir() {

@@ -355,7 +355,7 @@ impl Report {
             self.distance,
             match self.sinks {
                 0 => String::new(),
-                n => format!(", the first {n} left out"),
+                n => format!(", the first {n} excluded"),
             },
         );
         if !self.heads.is_empty() {

@@ -360,7 +360,7 @@ fn one_window(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
 /// The tokens that `one_window` feeds, in pieces with BOS before each, which the stride counts.
 fn restart(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
     if g.stride < 2 {
-        return Err(format!("stride {} is too small: a token and what precedes it take 2", g.stride));
+        return Err(format!("stride {} is too small: a token and its predecessor take 2", g.stride));
     }
     let (full, bos) = per_document(g);
     let (width, _) = per_document(&WindowGeometry { n_ctx: g.n_ctx.min(g.stride), ..*g });

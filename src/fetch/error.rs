@@ -66,10 +66,10 @@ pub enum FetchError {
         free: u64,
     },
     /// A name for the target that cannot be one.
-    #[error("name '{0}': expected letters, digits and ._-+=,@, no dot in front, no .source.json at its end")]
+    #[error("name '{0}': expected letters, digits and ._-+=,@, no leading dot, no .source.json ending")]
     Name(String),
     /// A file of another source has the name.
-    #[error("{}: is {found}, not {asked}: choose another folder or name", path.display())]
+    #[error("{}: is {found}, not {asked}: choose another directory or name", path.display())]
     Taken {
         /// The file.
         path: PathBuf,
@@ -80,7 +80,8 @@ pub enum FetchError {
     },
     /// A file has the name, and nothing says what it is.
     #[error(
-        "{}: is there already, of unknown origin: give the sha256 of {asked}, or choose another folder or name",
+        "{}: already exists, with unknown origin: pass the sha256 of {asked}, or choose another directory or \
+         name",
         path.display()
     )]
     Unknown {
@@ -90,7 +91,10 @@ pub enum FetchError {
         asked: String,
     },
     /// A folder or file has the name, and no record says what it is.
-    #[error("{}: is there already, and no record says that it is {asked}: choose another folder or name", path.display())]
+    #[error(
+        "{}: already exists, and no record says that it is {asked}: choose another directory or name",
+        path.display()
+    )]
     Unrecorded {
         /// The folder or file.
         path: PathBuf,
@@ -98,7 +102,7 @@ pub enum FetchError {
         asked: String,
     },
     /// Something lies where unfinished files do, and is none of this pull's.
-    #[error("{}: {what}; it is left alone: remove it, or choose another folder", path.display())]
+    #[error("{}: {what}; pull does not touch it: remove it, or choose another directory", path.display())]
     Foreign {
         /// The file or folder.
         path: PathBuf,
@@ -122,7 +126,7 @@ pub enum FetchError {
         what: String,
     },
     /// Another pull writes this file.
-    #[error("{}: is being pulled already, from {holder}", path.display())]
+    #[error("{}: is already being pulled, from {holder}", path.display())]
     Busy {
         /// The file.
         path: PathBuf,

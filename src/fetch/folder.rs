@@ -133,7 +133,9 @@ pub fn pull_folder(
     Origin::check_place(&path)?;
     partial::write(&partial::fresh(dir, name, repo), &Origin::path_of(&path), &text)?;
     if is_there(&path)? {
-        return Err(io(&path)(std::io::Error::other("somebody else put a folder there meanwhile")));
+        return Err(io(&path)(std::io::Error::other(
+            "another program created a directory there in the meantime",
+        )));
     }
     let unfinished = &contents.folder;
     let templates = unfinished.join(TEMPLATES);
@@ -166,7 +168,7 @@ fn is_there(path: &Path) -> Result<bool> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
         Err(e) => Err(io(path)(e)),
         Ok(_) if path.is_dir() => Ok(true),
-        Ok(_) => Err(io(path)(std::io::Error::other("is there already and is no folder"))),
+        Ok(_) => Err(io(path)(std::io::Error::other("already exists and is not a directory"))),
     }
 }
 
@@ -321,7 +323,7 @@ fn each(
                 None | Some(Err(FetchError::Checksum { .. } | FetchError::Size { .. })) => {}
                 Some(Err(e)) => return Err(e),
             }
-            control.note(format_args!("{source}: is another one by now: fetching it again"));
+            control.note(format_args!("{source}: the copy here does not match: downloading it again"));
             partial::remove(&path)?;
             partial::remove(&Origin::path_of(&path))?;
         }

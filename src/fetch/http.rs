@@ -106,7 +106,8 @@ pub(super) fn follow(
         }
         let refuse = |what: &str| Failure::Refused(format!("{}: {what}", host(&url)));
         let location = answer.header("location").ok_or_else(|| refuse("a redirect without a target"))?;
-        let next = url.join(location).map_err(|e| refuse(&format!("a redirect to no address: {e}")))?;
+        let next =
+            url.join(location).map_err(|e| refuse(&format!("a redirect to an invalid address: {e}")))?;
         if !matches!(next.scheme(), "http" | "https") || !next.has_host() {
             return Err(refuse(&format!("a redirect to {}: expected https", next.scheme())));
         }
@@ -288,7 +289,7 @@ impl Body {
 
     fn stalled(&self) -> Failure {
         let seconds = self.limits.read.as_secs();
-        Failure::network(format!("{}: stalled: too little came in {seconds} s", self.host))
+        Failure::network(format!("{}: stalled: too little data arrived in {seconds} s", self.host))
     }
 
     /// The next message; `None` when the time is over.

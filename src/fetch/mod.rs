@@ -163,7 +163,7 @@ fn is_there(path: &Path) -> Result<bool> {
         return Ok(false);
     }
     if !std::fs::metadata(path).map_err(io(path))?.is_file() {
-        return Err(io(path)(std::io::Error::other("is there already and is not a regular file")));
+        return Err(io(path)(std::io::Error::other("already exists and is not a regular file")));
     }
     Ok(true)
 }
@@ -193,7 +193,7 @@ fn check_present(request: &Request<'_>, path: &Path, control: &Control<'_>) -> R
             .and_then(|_lock| origin.write(path, &partial::fresh(dir, name, request.source)));
         // The folder may be one that only others write to.
         if let Err(e) = written {
-            control.note(format_args!("note: where it came from is not recorded: {e}"));
+            control.note(format_args!("note: its origin is not recorded: {e}"));
         }
     }
     Ok(pulled)
@@ -239,7 +239,7 @@ fn fetch(
     // A record without a file says nothing; a file without a record would be of unknown origin.
     origin.write(path, &partial::fresh(dir, name, request.source))?;
     if is_there(path)? {
-        return Err(io(path)(std::io::Error::other("somebody else put a file there meanwhile")));
+        return Err(io(path)(std::io::Error::other("another program created a file there in the meantime")));
     }
     partial.place(path)?;
     files::sync_folder(dir).map_err(io(dir))?;

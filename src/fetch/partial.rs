@@ -79,7 +79,7 @@ impl Lock {
                 }
                 Err(TryLockError::Error(e)) if e.kind() == ErrorKind::Unsupported => {
                     control.note(format_args!(
-                        "note: {}: no locks in this file system: see to it that no other pull writes here",
+                        "note: {}: this file system has no locks: make sure that no other pull writes here",
                         dir.display()
                     ))
                 }
@@ -194,7 +194,7 @@ impl Partial {
     pub(super) fn place(self, to: &Path) -> Result<()> {
         self.file.sync_all().map_err(io(&self.path))?;
         if !files::is_at(&self.file, &self.path) {
-            let what = "was replaced by another program meanwhile".to_owned();
+            let what = "was replaced by another program in the meantime".to_owned();
             return Err(FetchError::Foreign { path: self.path, what });
         }
         fs::rename(&self.path, to).map_err(io(to))

@@ -171,7 +171,7 @@ impl Manifest {
             }
             for name in std::iter::once(&entry.name).chain(&entry.aliases) {
                 if name.is_empty() || !seen.insert(name) {
-                    return Err(fail(format!("name '{name}': empty, or there twice")));
+                    return Err(fail(format!("name '{name}': empty or duplicate")));
                 }
             }
         }

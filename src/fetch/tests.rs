@@ -177,7 +177,7 @@ fn a_token_stays_with_the_hub_and_off_plain_http() {
         ("http://cdn.example/f", "plain http"),
         ("file:///etc/passwd", "file"),
         ("https://hub.example/f", "redirects"),
-        ("https://", "no address"),
+        ("https://", "an invalid address"),
     ] {
         let get = |_: &Url, _: Option<&str>| Ok(answer(302, &[("location", location)]));
         let failure = http::follow(&start, Some("secret"), get).unwrap_err();

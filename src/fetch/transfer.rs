@@ -38,7 +38,7 @@ pub(super) fn complete(
             Ok(()) => return Ok(()),
             Err(Failure::Restart(why)) if restarts < RESTARTS => {
                 restarts += 1;
-                control.note(format_args!("{from}: {why}: fetching it from the first byte"));
+                control.note(format_args!("{from}: {why}: restarting from the first byte"));
                 partial.clear()?;
             }
             Err(failure) => {
@@ -143,7 +143,7 @@ fn asked(hub: &Hub, url: &Url, limit: usize, control: &Control<'_>) -> Result<Ve
 pub(super) fn kept(len: u64) -> String {
     match len {
         0 => String::new(),
-        n => format!("; {n} bytes are kept, and the same pull goes on from there"),
+        n => format!("; {n} bytes are kept, and the same pull resumes from there"),
     }
 }
 
@@ -201,13 +201,13 @@ impl Transfer<'_> {
         let have = partial.len().map_err(Failure::Local)?;
         let known = partial.known().cloned();
         if known.as_ref().is_some_and(|k| self.request.bytes.is_some_and(|n| n != k.bytes)) {
-            return Err(Failure::Restart("the unfinished file is of another version".to_owned()));
+            return Err(Failure::Restart("the unfinished file belongs to another version".to_owned()));
         }
         // Without a tag or a checksum, what is here may be the beginning of another version.
         let tied = |k: &&Known| k.tag.is_some() || self.request.sha256.is_some();
         let known = known.filter(|k| have > 0 && tied(&k));
         if known.as_ref().is_some_and(|k| have > k.bytes) {
-            return Err(Failure::Restart("the unfinished file is longer than the whole".to_owned()));
+            return Err(Failure::Restart("the unfinished file is longer than the complete file".to_owned()));
         }
         if known.as_ref().is_some_and(|k| have == k.bytes) {
             return Ok(());
@@ -221,14 +221,14 @@ impl Transfer<'_> {
         let mut at = match known {
             Some(known) if answer.status == 206 => {
                 if (&known.tag, known.bytes) != (&now.tag, now.bytes) {
-                    return Err(Failure::Restart("the hub has another version by now".to_owned()));
+                    return Err(Failure::Restart("the hub now has another version".to_owned()));
                 }
                 have
             }
             _ => {
                 if have > 0 {
                     let from = self.request.source;
-                    self.control.note(format_args!("{from}: is sent from its first byte again"));
+                    self.control.note(format_args!("{from}: the hub sends it from the first byte again"));
                 }
                 partial.begin(now).map_err(Failure::Local)?;
                 0
@@ -266,7 +266,9 @@ impl Transfer<'_> {
             let answer = http::get(url, &headers, proxy.as_deref(), limits, self.control)?;
             match answer.status {
                 200 | 206 | 301 | 302 | 303 | 307 | 308 => Ok(answer),
-                416 if rest.is_some() => Err(Failure::Restart("the hub has no such rest of it".to_owned())),
+                416 if rest.is_some() => {
+                    Err(Failure::Restart("the hub cannot send the rest of it".to_owned()))
+                }
                 _ => Err(refusal(&answer, url, url.origin() == self.url.origin())),
             }
         };
@@ -277,14 +279,14 @@ impl Transfer<'_> {
 /// The size of the whole file, as this answer to a request for its bytes from `from` has it.
 fn total(answer: &Answer, linked: &Linked, from: Option<u64>) -> Result<u64, Failure> {
     if let Some(coding) = answer.header("content-encoding").filter(|c| !c.eq_ignore_ascii_case("identity")) {
-        return Err(Failure::Refused(format!("is sent encoded ({coding}), which was not asked for")));
+        return Err(Failure::Refused(format!("is sent encoded ({coding}), which was not requested")));
     }
     let length = answer.number("content-length");
     let total = if answer.status == 200 {
         let total = length.or(linked.bytes);
-        total.ok_or_else(|| Failure::Refused("the hub does not say how large the file is".to_owned()))?
+        total.ok_or_else(|| Failure::Refused("the hub does not report the size of the file".to_owned()))?
     } else {
-        let whole = || Failure::Refused("a part was sent, and the whole was asked for".to_owned());
+        let whole = || Failure::Refused("the hub sent a part, and the whole file was requested".to_owned());
         let from = from.ok_or_else(whole)?;
         let range = answer.header("content-range").unwrap_or_default();
         let rest = |&(first, last, total): &(u64, u64, u64)| {
@@ -294,14 +296,14 @@ fn total(answer: &Answer, linked: &Linked, from: Option<u64>) -> Result<u64, Fai
         let wrong = || {
             let length = length.map_or("unknown".to_owned(), |n| n.to_string());
             Failure::Restart(format!(
-                "asked for the bytes from {from}, was sent '{range}' of length {length}"
+                "requested the bytes from {from}, received '{range}' of length {length}"
             ))
         };
         parse_range(range).filter(rest).ok_or_else(wrong)?.2
     };
     match linked.bytes {
         Some(n) if n != total => {
-            Err(Failure::Refused(format!("the hub says {n} bytes, and {total} are to be sent")))
+            Err(Failure::Refused(format!("the hub reports {n} bytes, but announces {total}")))
         }
         _ => Ok(total),
     }

@@ -108,7 +108,7 @@ fn fill_places(
     places: &[(SeqId, i32)],
 ) -> Result<()> {
     if let Some((_, pos)) = places.iter().find(|(_, pos)| *pos as usize >= MAX_PLACE) {
-        let what = format!("position {pos}: attention in ops of every device counts to {}", MAX_PLACE - 1);
+        let what = format!("position {pos}: portable attention supports positions up to {}", MAX_PLACE - 1);
         return Err(Error::Invalid(what));
     }
     let (tables, seqs) = table_of(places);

@@ -198,7 +198,7 @@ impl Session {
         let n_cells = cost.n_cells;
         if !own_ops && matches!(params.math, Math::F32 | Math::Bf16) {
             return Err(Error::Invalid(format!(
-                "math {}: on the CPU, and by ops of our own (not portable); expected auto or int8",
+                "math {}: needs the CPU and ropewalk's own ops (not portable); expected auto or int8",
                 params.math
             )));
         }

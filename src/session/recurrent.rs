@@ -137,15 +137,16 @@ impl Session {
         let states = self.states.as_ref().filter(|states| states.longest(seq, n) != n);
         let Some(states) = states else {
             return Error::Invalid(format!(
-                "truncate: {} has evicted keys that tokens after {n} would see, of {len}; go back to 0 and decode again",
+                "truncate: {} has evicted keys that tokens after {n} of {len} would see; truncate to 0 and \
+                 decode again",
                 self.plan.spec
             ));
         };
         let known: Vec<String> = states.of(seq).iter().map(|s| s.n.to_string()).collect();
         let layers: Vec<String> = self.model.hparams().recurrent_layers().map(|il| il.to_string()).collect();
         Error::Invalid(format!(
-            "truncate: layers {} (gated delta-net) keep a state behind 0, {} tokens, none behind {n}; go back to one of \
-             these and decode again",
+            "truncate: layers {} (gated delta-net) keep a state after 0, {} tokens, but not after {n}; \
+             truncate to one of these and decode again",
             layers.join(" "),
             known.join(", ")
         ))

@@ -93,7 +93,7 @@ impl Header {
         }
         if !self.states.is_empty() && self.states.len() != MAX_SEQS as usize {
             let found = self.states.len();
-            return Err(format!("states: expected those of {MAX_SEQS} sequences, found those of {found}"));
+            return Err(format!("states: expected {MAX_SEQS} sequences, found {found}"));
         }
         if self.states.iter().flatten().any(|&(_, at)| at >= self.n_states) {
             return Err(format!("states: expected some of {}, found another", self.n_states));
@@ -132,7 +132,7 @@ impl SavedSession {
         let mut start = [0u8; START as usize];
         let n_read = read_up_to(&mut input, &mut start).map_err(io)?;
         match version(&start[..n_read]) {
-            None => return Err(refuse("not a saved session: other first bytes".into())),
+            None => return Err(refuse("not a saved session: wrong first bytes".into())),
             Some(b'3') => {}
             Some(other) => {
                 return Err(refuse(format!(

@@ -185,7 +185,7 @@ impl Session {
         let at = |n_ctx| Plan::new(&self.plan.spec, self.model.hparams(), n_ctx).map_err(|e| e.to_string());
         if n_ctx != self.params.n_ctx && !at(self.model.n_positions(n_ctx))?.same_positions(&self.plan) {
             return Err(format!(
-                "ctx: under {} positions differ between contexts, expected that of {} tokens, found {n_ctx}",
+                "ctx: under {} positions depend on the context; expected {} tokens, found {n_ctx}",
                 own.rope, self.params.n_ctx
             ));
         }
@@ -232,7 +232,7 @@ impl Session {
             let ascending = of.windows(2).all(|w| w[0].0 < w[1].0) && of.iter().all(|s| s.0 > 0);
             if !ascending || of.last().map_or(0, |s| s.0) != tokens.len() as u64 {
                 let n = tokens.len();
-                return Err(format!("states: sequence {seq} does not have one behind its {n} tokens"));
+                return Err(format!("states: sequence {seq} has no state after its {n} tokens"));
             }
         }
         Ok(())
@@ -258,7 +258,7 @@ impl Session {
             let missing = |j: i32| positions.binary_search(&j).is_err();
             if !once || (0..n).any(|j| missing(j) && (!self.plan.evict || self.plan.needs(j, n))) {
                 return Err(format!(
-                    "cells: sequence {seq} does not have one for each of its {} tokens",
+                    "cells: sequence {seq} does not have a cell for each of its {} tokens",
                     tokens.len()
                 ));
             }

@@ -55,7 +55,7 @@ impl SeenInput {
                 exec.set(tables, &vec![0i32; n])
             }
             SeenInput::Places(_) if n_keys > MAX_PLACE => {
-                let what = format!("{n_keys} tokens, where ops of every device tell {MAX_PLACE} apart");
+                let what = format!("{n_keys} tokens, but portable attention supports at most {MAX_PLACE}");
                 Err(Error::Op { op: "attention", what })
             }
             SeenInput::Places(Places { keys, tables, ranges: id }) => {

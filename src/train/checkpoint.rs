@@ -237,7 +237,9 @@ pub(super) fn load_newest(
                 let moved = damaged.iter().map(|(path, why)| {
                     let (aside, step) = (set_aside(path)?, state.step);
                     let (path, aside) = (path.display(), aside.display());
-                    Ok(format!("{path}: {why}; goes on from step {step}, and it is now {aside}"))
+                    Ok(format!(
+                        "{path}: {why}; resuming from step {step}, and the damaged file is now {aside}"
+                    ))
                 });
                 let notes = moved.collect::<Result<_>>()?;
                 return Ok((state, notes));
@@ -247,7 +249,7 @@ pub(super) fn load_newest(
         }
     }
     Err(Error::Invalid(match damaged.first() {
-        Some((path, why)) => format!("{}: {why}; no checkpoint before it is whole", path.display()),
+        Some((path, why)) => format!("{}: {why}; no earlier checkpoint is intact", path.display()),
         None => format!("{}: no checkpoint found", folder.display()),
     }))
 }

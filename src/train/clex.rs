@@ -67,7 +67,7 @@ fn n_rot(plan: &Plan, hp: &Hparams) -> Result<Option<usize>> {
     match widths[..] {
         [n_rot] => Ok(Some(n_rot)),
         _ => Err(Error::Invalid(format!(
-            "rope {}: one network is for all layers, and these rotate {widths:?} dimensions",
+            "rope {}: one network serves all layers, but they rotate {widths:?} dimensions",
             plan.spec
         ))),
     }

@@ -24,7 +24,9 @@ pub fn write_adapter(
 ) -> Result<u64> {
     let (model, lora, list) = (&trainer.model, &trainer.settings().lora, trainer.params().list());
     if lora.all {
-        return Err(Error::Invalid("an adapter holds what is trained beside a model, not all of it".into()));
+        return Err(Error::Invalid(
+            "an adapter holds tensors trained on top of a model, not the whole model".into(),
+        ));
     }
     let values = |i: usize| values(list, average, i);
     let (mut pairs, mut modules_to_save) = (Vec::new(), Vec::new());

@@ -26,9 +26,7 @@ pub(super) fn shapes(model: &Model) -> Result<Vec<(ParamId, [usize; 2])>> {
     let (hp, transformer) = (model.hparams(), model.transformer());
     let no = |what: String| Err(Error::Invalid(format!("targets full: {what}")));
     if hp.experts.is_some() {
-        return no(
-            "the weights of experts have no gradient here; train low-rank pairs beside attention".into()
-        );
+        return no("the weights of experts have no gradient here; train low-rank pairs for attention".into());
     }
     if transformer.layers.iter().any(|layer| layer.sinks().is_some()) {
         return no("attention sinks have no gradient here; train low-rank pairs".into());
@@ -57,8 +55,8 @@ pub(super) fn shapes(model: &Model) -> Result<Vec<(ParamId, [usize; 2])>> {
         let info = file.tensor(&name).ok_or_else(|| file.error(&name, "expected a tensor, found none"))?;
         if !is_float(info.dtype) {
             return no(format!(
-                "{name}: expected f32, f16 or bf16, found {}, whose steps are larger than those of training; a \
-                 model converted to f32 can be trained so, or train low-rank pairs",
+                "{name}: expected f32, f16 or bf16, found {}, whose steps are larger than training updates; \
+                 convert the model to f32, or train low-rank pairs",
                 info.dtype
             ));
         }
@@ -88,7 +86,7 @@ pub fn write_model(
     meta: AdapterMeta,
 ) -> Result<u64> {
     if !trainer.settings().lora.all {
-        return Err(Error::Invalid("a model is written where all parameters are trained".into()));
+        return Err(Error::Invalid("a model can be written only if all parameters are trained".into()));
     }
     // The model's own file has forgotten the arrays of its vocabulary.
     let file = File::open(trainer.model.file().path())?;

@@ -57,18 +57,21 @@ impl Init {
         let lora = trainer.settings().lora.clone();
         if lora.all {
             return Err(Error::Invalid(
-                "init: all parameters are trained from the model itself; give the model of the earlier run in its place"
+                "init: training of all parameters starts from the model itself; pass the earlier run's model \
+                 in its place"
                     .into(),
             ));
         }
         let file = trainer.model.file();
         reader.check(file, &adapter::fingerprint(file), false)?;
         let wrong = |key: &str, expected: String, found: String| {
-            let what = format!("expected {expected} as this run has, found {found}");
+            let what = format!("expected {expected} as in this run, found {found}");
             Err(Error::from(reader.file().error(key, what)))
         };
         if reader.keeps_output() && file.tensor(&LinearId::OUTPUT.weight()).is_none() {
-            let what = "expected an embedding that is the output as well, found one for the input alone, as PEFT trains it";
+            let what =
+                "expected an embedding that is also the output, found one for the input only, as PEFT \
+                 trains it";
             return Err(reader.file().error(crate::hparams::keys::LORA_KEEPS_OUTPUT, what).into());
         }
         let (expected, found) = (of_trainer(trainer), of_file(&reader));
@@ -105,13 +108,13 @@ impl Init {
     /// # Errors
     /// An adapter that does not say where that was; texts, or an order of them, that are others now.
     pub fn data_offset(&self, data: &Dataset, order: SampleOrder) -> Result<u64> {
-        let way = "give the token to begin at (a data offset; 0: at the start)";
+        let way = "pass the token to start at (a data offset; 0 is the start)";
         match &self.data_end {
-            None => Err(Error::Invalid(format!("init: the adapter does not say where its data ended: {way}"))),
+            None => Err(Error::Invalid(format!("init: the adapter does not record where its data ended: {way}"))),
             Some(end) if end.order == order_hash(data, order) => Ok(end.token),
             Some(_) => Err(Error::Invalid(format!(
-                "init: the data of the earlier run ended at a place that is another one here, for texts, seed, \
-                 packing, held-out part or order differ{}: {way}",
+                "init: the earlier run's data ended at a place that this run does not share, because texts, \
+                 seed, packing, held-out part or order differ{}: {way}",
                 match order {
                     SampleOrder::Shuffled =>
                         ", or the context, at which samples are shuffled (the order of texts in both runs keeps the place)",

@@ -121,7 +121,7 @@ impl Log {
             }
             Err(e) => {
                 let first = self.why.replace(e.to_string()).is_none();
-                first.then(|| format!("the log cannot be written, training goes on: {e}"))
+                first.then(|| format!("the log cannot be written, training continues: {e}"))
             }
         }
     }

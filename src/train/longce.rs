@@ -87,7 +87,7 @@ impl LongCe {
             return Ok(());
         }
         Err(Error::Invalid(format!(
-            "longce: expected short and stride of at most the context together, {n_ctx} tokens, found {short} and \
+            "longce: expected short + stride of at most the context, {n_ctx} tokens, found {short} and \
              {stride}: all weights would be 1"
         )))
     }
@@ -150,8 +150,8 @@ impl Weighed {
         self.said = true;
         let least = longce.short.saturating_add(longce.stride);
         Some(format!(
-            "step {step}: all weights of LongCE are 1, as in plain training: none of its documents has more than {least} \
-             tokens in a sequence, or the text before makes no difference"
+            "step {step}: all weights of LongCE are 1, as in plain training: none of its documents has more \
+             than {least} tokens in a sequence, or the preceding text makes no difference"
         ))
     }
 }

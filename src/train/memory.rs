@@ -59,8 +59,8 @@ pub(super) fn plan(model: &Model, settings: &TrainParams) -> Result<Plan> {
     let own = settings.attention.landmarks().is_some() || clex::shape(&plan, hp)?.is_some();
     if own && settings.n_positions() > settings.n_ctx {
         return Err(Error::Invalid(format!(
-            "positions: expected those of {} tokens in a row, found a context of {}: landmark attention and clex place tokens \
-             by themselves",
+            "positions: expected {} consecutive tokens, found a context of {}: landmark attention and clex \
+             assign their own positions",
             settings.n_ctx,
             settings.n_positions()
         )));
@@ -81,19 +81,20 @@ fn check_reach(model: &Model, settings: &TrainParams, plan: &Plan) -> Result<()>
     match settings.attention {
         // Landmark attention says so itself.
         TrainAttention::Landmark(_) => Ok(()),
-        TrainAttention::Shifted { .. } => {
-            refuse(format!("it says which keys queries see; expected attention full beside it, found {}", settings.attention))
-        }
+        TrainAttention::Shifted { .. } => refuse(format!(
+            "it selects the keys that queries see; expected attention full with it, found {}",
+            settings.attention
+        )),
         TrainAttention::Full if n_positions > n_ctx => refuse(format!(
-            "it counts tokens between query and key; expected positions of {n_ctx} tokens in a row, found a context of \
-             {n_positions}"
+            "it counts tokens between query and key; expected {n_ctx} consecutive positions, found a context \
+             of {n_positions}"
         )),
         TrainAttention::Full if clex::shape(plan, hp)?.is_some() => {
-            refuse("clex is trained under the model's own attention; expected no reach beside it".into())
+            refuse("clex is trained under the model's own attention; expected no reach method with it".into())
         }
         TrainAttention::Full if n > 1 && !capabilities(model, settings).custom_ops => refuse(format!(
-            "its {n} branches are trained on the CPU, and by ops of our own (not portable); expected frequencies only (pi, \
-             ntk, yarn, abf, sba, harpe ...), or a window alone (streaming:sinks=0)"
+            "its {n} branches are trained on the CPU by ropewalk's own ops (not portable); expected \
+             frequencies only (pi, ntk, yarn, abf, sba, harpe ...), or a window alone (streaming:sinks=0)"
         )),
         TrainAttention::Full => Ok(()),
     }
@@ -255,7 +256,7 @@ impl MemoryPlan {
             let there =
                 budget.host.map_or(String::new(), |n| format!(" and {} on the host", bytes(n as u64)));
             let what = format!(
-                "training at ctx {} needs {} on {} and {} on the host, {} is there{there}",
+                "training at ctx {} needs {} on {} and {} on the host, {} is available{there}",
                 self.n_ctx,
                 bytes(device as u64),
                 model.device(),
@@ -300,8 +301,9 @@ fn check_math(settings: &TrainParams, capabilities: Capabilities) -> Result<()> 
     if settings.math != Math::Bf16 || capabilities.matmul.has_bf16_training() {
         return Ok(());
     }
-    let what = "math: bf16: in training it is for processors with AVX-512 BF16 or AMX, and by ops of our own (not portable); \
-                expected auto or f32";
+    let what =
+        "math: bf16: training needs a processor with AVX-512 BF16 or AMX, and ropewalk's own ops (not \
+         portable); expected auto or f32";
     Err(Error::Invalid(what.into()))
 }
 
@@ -312,7 +314,7 @@ fn check_recurrent(hp: &Hparams, capabilities: Capabilities) -> Result<()> {
     }
     let layers: Vec<String> = hp.recurrent_layers().map(|il| il.to_string()).collect();
     Err(Error::Invalid(format!(
-        "training gated delta-nets (layers {}) is for the CPU, and by ops of our own (not portable)",
+        "training gated delta-nets (layers {}) needs the CPU and ropewalk's own ops (not portable)",
         layers.join(" ")
     )))
 }
@@ -324,7 +326,7 @@ fn check_block(n_vocab: usize, n_block: usize, own_ops: bool) -> Result<()> {
     if own_ops || n_block <= most {
         return Ok(());
     }
-    let what = "where ops are every device's, blocks by vocabulary are counted in 31 bits";
+    let what = "portable ops count block x vocabulary in 31 bits";
     Err(Error::Invalid(format!(
         "block: expected at most {most} tokens with a vocabulary of {n_vocab}, found {n_block} ({what})"
     )))

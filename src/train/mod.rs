@@ -114,7 +114,7 @@ impl Trainer {
     pub fn new(model: &Model, settings: &TrainParams) -> Result<Trainer> {
         if !model.adapters().is_empty() {
             return Err(Error::Invalid(
-                "training goes on a model as its file is; merge the adapters first".into(),
+                "training starts from a model without adapters; merge the adapters first".into(),
             ));
         }
         let need = MemoryPlan::new(model, settings)?;
@@ -294,11 +294,11 @@ impl Trainer {
         let weights = match sequence.weights.len() {
             0 => vec![1.0; n],
             len if len == n => sequence.weights.to_vec(),
-            len => return invalid(format!("weights: expected {n}, one a target, found {len}")),
+            len => return invalid(format!("weights: expected {n}, one per target, found {len}")),
         };
         let total: f64 = weights.iter().map(|&w| f64::from(w)).sum();
         if weights.iter().any(|w| !w.is_finite() || *w < 0.0) || total <= 0.0 {
-            return invalid("weights: expected numbers from 0 on, not all 0".into());
+            return invalid("weights: expected numbers of at least 0, not all 0".into());
         }
         if !sequence.segment_starts.is_sorted() {
             return invalid("segment_starts: expected ascending positions".into());
@@ -306,7 +306,7 @@ impl Trainer {
         let (positions, most) = (sequence.positions, self.settings.n_positions());
         let ascend = positions.len() == n && positions.is_sorted_by(|a, b| a < b);
         if !positions.is_empty() && (!ascend || positions.last().is_some_and(|&p| p as usize >= most)) {
-            return invalid(format!("positions: expected {n} that ascend and stay below {most}"));
+            return invalid(format!("positions: expected {n} in ascending order, below {most}"));
         }
         let text = Text::plain(sequence, weights);
         let Some(landmarks) = self.settings.attention.landmarks() else { return Ok(text) };

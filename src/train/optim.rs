@@ -195,7 +195,9 @@ impl Schedule {
     pub fn check(&self) -> Result<()> {
         for (name, value) in [("lr", self.lr), ("lr-min", self.lr_min)] {
             if !(value.is_finite() && value >= 0.0) {
-                return Err(Error::Invalid(format!("{name}: expected a number from 0 on, found {value}")));
+                return Err(Error::Invalid(format!(
+                    "{name}: expected a number of at least 0, found {value}"
+                )));
             }
         }
         if self.warmup > self.steps {

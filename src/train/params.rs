@@ -75,7 +75,7 @@ impl LoraParams {
         if self.all {
             return match self.dropout {
                 0.0 => Ok(()),
-                p => invalid(format!("dropout: expected 0 where all parameters are trained, found {p}")),
+                p => invalid(format!("dropout: expected 0 if all parameters are trained, found {p}")),
             };
         }
         if self.rank == 0 {
@@ -138,14 +138,14 @@ pub(super) fn shapes(
     }
     let transformer = model.transformer();
     if how.all && attention.landmarks().is_some() {
-        let what = "expected low-rank pairs, found all parameters: what these make is a model's file, which has no landmark token";
+        let what = "expected low-rank pairs, found all parameters: these are written as a model file, which \
+            has no landmark token";
         return Err(Error::Invalid(format!("attention: {attention}: {what}")));
     }
     if how.all {
         if clex.is_some() {
-            let what =
-                "all parameters are trained into a model's file, which has no place for the network of clex";
-            return Err(Error::Invalid(format!("rope clex: {what}: expected pairs or norms beside it")));
+            let what = "all parameters are written as a model file, which cannot hold the network of clex";
+            return Err(Error::Invalid(format!("rope clex: {what}: expected pairs or norms with it")));
         }
         return full::shapes(model);
     }

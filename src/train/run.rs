@@ -88,7 +88,7 @@ impl Run {
         let mut run = Run::with(trainer, optimizer, data, params)?;
         if let Some(last) = run.params.checkpoints.as_deref().and_then(|f| checkpoint::list(f).pop()) {
             return Err(Error::Invalid(format!(
-                "{}: a checkpoint of an earlier run: resume that run, or name another folder",
+                "{}: a checkpoint of an earlier run: resume that run, or choose another directory",
                 last.display()
             )));
         }
@@ -137,7 +137,8 @@ impl Run {
         let expected = data.n_read();
         if params.order == SampleOrder::Shuffled && !params.data_offset.is_multiple_of(expected as u64) {
             return Err(Error::Invalid(format!(
-                "data offset: expected a multiple of the context, {expected} tokens, where samples are shuffled, found {}",
+                "data offset: expected a multiple of the context, {expected} tokens, if samples are \
+                 shuffled, found {}",
                 params.data_offset
             )));
         }
@@ -272,7 +273,7 @@ impl Run {
             }
             Err(e) => {
                 let what = format!("no checkpoint of step {step}: {e}");
-                say(control, self.unsaved.is_none().then(|| format!("{what}; training goes on")));
+                say(control, self.unsaved.is_none().then(|| format!("{what}; training continues")));
                 self.unsaved = Some(what);
             }
         }
@@ -296,7 +297,7 @@ impl Run {
         }
         if counted == 0 {
             return Err(Error::Invalid(format!(
-                "step {at}: none of its tokens is to be trained on: more sequences in a step, or longer ones"
+                "step {at}: it has no tokens to train on: use more sequences in a step, or longer ones"
             )));
         }
         let step = self.optimizer.step(self.trainer.params_mut())?;
@@ -364,9 +365,7 @@ impl Run {
             }
         }
         if counted == 0 {
-            return Err(Error::Invalid(
-                "none of the tokens held out is to be trained on: hold out more".into(),
-            ));
+            return Err(Error::Invalid("the held-out tokens include none to score: hold out more".into()));
         }
         Ok(sum / f64::from(counted))
     }

@@ -47,7 +47,7 @@ pub(super) fn maps(model: &Model, targets: &[String]) -> Result<Vec<LinearShape>
     let mut found: Vec<LinearShape> = Vec::new();
     for (i, target) in targets.iter().enumerate() {
         if targets[..i].contains(target) {
-            return Err(Error::Invalid(format!("targets: {target:?} is there twice")));
+            return Err(Error::Invalid(format!("targets: {target:?} is listed twice")));
         }
         let (layers, name) = Layers::of(target);
         let there: Vec<LinearShape> = all.iter().filter(|m| layers.have(hp, m.id)).copied().collect();
@@ -82,7 +82,7 @@ fn roles(maps: &[LinearShape], name: &str, target: &str) -> Result<Vec<Role>> {
         };
         if role.is_stack() {
             return invalid(format!(
-                "{target:?}: the weights of experts take no low-rank pairs; q, k, v, o and router do"
+                "{target:?}: expert weights cannot have low-rank pairs; q, k, v, o and router can"
             ));
         }
         // Where the map has another name: fused with others, or in layers without attention.

@@ -201,7 +201,7 @@ fn a_log_that_cannot_be_written_ends_nothing() {
     let out = child.wait_with_output().unwrap();
     let said = String::from_utf8(out.stderr).unwrap();
     assert_eq!(out.status.code(), Some(1), "{said}");
-    assert_eq!(said.matches("the log cannot be written, training goes on: ").count(), 1, "{said}");
+    assert_eq!(said.matches("the log cannot be written, training continues: ").count(), 1, "{said}");
     let last = said.lines().last().unwrap();
     assert!(
         last.starts_with("error: ") && last.contains("a.gguf is whole, but the log lacks its last"),
@@ -233,7 +233,7 @@ fn a_checkpoint_that_cannot_be_written_ends_nothing() {
     let out = child.wait_with_output().unwrap();
     let said = String::from_utf8(out.stderr).unwrap();
     assert_eq!(out.status.code(), Some(1), "{said}");
-    assert_eq!(said.matches("; training goes on").count(), 1, "{said}");
+    assert_eq!(said.matches("; training continues").count(), 1, "{said}");
     assert!(
         said.lines().last().unwrap().contains("a.gguf is whole, but no checkpoint of step 150: "),
         "{said}"
@@ -289,7 +289,7 @@ fn a_damaged_checkpoint_is_set_aside_for_the_one_before() {
     out.json();
     for (step, why) in [("12", "sha256: the file is damaged"), ("08", "not a checkpoint: ")] {
         let says = format!("step-000000{step}.safetensors: {why}");
-        assert!(out.stderr.contains(&says) && out.stderr.contains("goes on from step 4"), "{}", out.stderr);
+        assert!(out.stderr.contains(&says) && out.stderr.contains("resuming from step 4"), "{}", out.stderr);
     }
     assert!(std::fs::read(folder.file("a.gguf")).unwrap() == whole);
     assert_eq!(figures(&folder.log("a.log.jsonl")), figures(&log));
@@ -310,7 +310,7 @@ fn a_damaged_checkpoint_is_set_aside_for_the_one_before() {
     let said = fails(&out, 1);
     assert!(
         said.contains("step-00000012.safetensors: not a checkpoint")
-            && said.contains("no checkpoint before it is whole"),
+            && said.contains("no earlier checkpoint is intact"),
         "{said}"
     );
     assert_eq!(folder.names("a.checkpoints"), before);

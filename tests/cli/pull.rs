@@ -217,7 +217,7 @@ fn two_pulls_at_once_do_not_collide() {
     // The same source, and another one of the same name: the one who writes there is named.
     for source in [SOURCE, "hf:other/thing/file.gguf"] {
         let holder = format!("from {SOURCE}, by process {}", first.id());
-        hub.pull_fails(dir.path(), &[source], &["file.gguf: is being pulled already", &holder]);
+        hub.pull_fails(dir.path(), &[source], &["file.gguf: is already being pulled", &holder]);
     }
     // Another name is none of its business, and the end of one is not the end of the other.
     let quick = Hub::new();
@@ -260,7 +260,7 @@ fn ctrl_c_keeps_what_arrived() {
     let (code, stderr) = end(child);
     assert!(since.elapsed() < Duration::from_secs(5));
     assert_eq!(code, Some(1), "{stderr}");
-    assert!(stderr.contains("500000 bytes are kept, and the same pull goes on from there"), "{stderr}");
+    assert!(stderr.contains("500000 bytes are kept, and the same pull resumes from there"), "{stderr}");
     hub.pull_whole(dir.path(), &[SOURCE]);
     assert_eq!(hub.asked()[1].from, Some(500_000));
 }

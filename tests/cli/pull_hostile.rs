@@ -71,7 +71,7 @@ fn redirects_that_lead_nowhere_are_errors() {
         (FILE, "redirects"),
         ("", "a redirect without a target"),
         ("file:///etc/passwd", "a redirect to file"),
-        ("http://", "a redirect to no address"),
+        ("http://", "a redirect to an invalid address"),
         ("gopher://127.0.0.1/", "a redirect to gopher"),
     ] {
         let hub = Hub::twisted(move |_, reply| reply.redirect(to));
@@ -172,10 +172,10 @@ fn answers_that_cannot_be_the_file_are_errors() {
     let tries: [(Twist, &str); 8] = [
         (|r| r.set("Content-Encoding", "br"), "encoded (br)"),
         // The HTTP client decodes this one by itself, and the length is gone.
-        (|r| r.set("Content-Encoding", "gzip"), "does not say how large"),
-        (|r| r.set("Content-Length", ""), "does not say how large"),
+        (|r| r.set("Content-Encoding", "gzip"), "does not report the size"),
+        (|r| r.set("Content-Length", ""), "does not report the size"),
         (|r| r.set("x-linked-size", "7"), "the hub says 7 bytes"),
-        (|r| r.status = 206, "a part was sent"),
+        (|r| r.status = 206, "the hub sent a part"),
         (|r| r.status = 304, "status 304"),
         (
             |r| {

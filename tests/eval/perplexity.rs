@@ -177,7 +177,7 @@ fn bos_stands_where_each_protocol_puts_it() {
     assert_eq!(fed("longlora", true, true, None, &two), yes("^abc 1, bcde 1, de^a 1"));
     let fake = Fake { has_bos: false, ..Fake::new() };
     let e = error(&fake, &one, &Params { bos: Some(true), ..params("window", &[4], None) });
-    assert_eq!(e, "BOS is asked for, but the vocabulary has none");
+    assert_eq!(e, "BOS is requested, but the vocabulary has none");
 }
 
 #[test]

@@ -242,7 +242,7 @@ fn what_cannot_be_planned_says_why() {
     }
     assert_eq!(
         err("restart", 1000, 8, 1).reason,
-        "stride 1 is too small: a token and what precedes it take 2"
+        "stride 1 is too small: a token and its predecessor take 2"
     );
     for name in ["yarn", "press", "longlora", "stride"] {
         assert!(err(name, 1000, 8, 9).reason.contains("stride 9"), "{name}");

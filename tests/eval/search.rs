@@ -126,7 +126,7 @@ fn a_search_that_was_stopped_goes_on_to_the_same_result() {
     assert!(refusal(&texts(), &kept).contains("expected the record of a search"));
     let changed = String::from_utf8(bytes).unwrap().replacen("[4.0,", "[4.5,", 1);
     std::fs::write(&path, changed).unwrap();
-    assert!(refusal(&texts(), &kept).contains("other factors as number 0"));
+    assert!(refusal(&texts(), &kept).contains("other factors at index 0"));
 }
 
 #[test]

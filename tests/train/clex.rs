@@ -412,7 +412,7 @@ fn what_cannot_be_trained_is_refused() {
     let all = LoraParams { all: true, ..LoraParams::default() };
     let how = TrainParams { lora: all, rope: Some(SHORT.parse().unwrap()), ..TrainParams::new(N_CTX) };
     let e = Trainer::new(&model, &how).map(|_| ()).unwrap_err().to_string();
-    assert!(e.contains("no place for the network of clex"), "{e}");
+    assert!(e.contains("cannot hold the network of clex"), "{e}");
     for (spec, words) in [
         ("clex:original=64,keep-short=true", "keep-short"),
         ("clex:max-factor=0", "max-factor"),

@@ -174,7 +174,7 @@ fn longce_without_weights_is_no_silence() {
     assert_eq!(said(&notes), 0, "{notes:?}");
     for (text, found) in [("longce:short=4096", "4096 and 1024"), ("longce:short=30,stride=3", "30 and 3")] {
         let e = run(text, Packing::Pack).unwrap_err().to_string();
-        let says = "longce: expected short and stride of at most the context together, 32 tokens, found ";
+        let says = "longce: expected short + stride of at most the context, 32 tokens, found ";
         assert_eq!(e, format!("{says}{found}: all weights would be 1"));
     }
     // A window behind the first has one target: the last of all.

@@ -295,7 +295,7 @@ fn what_cannot_be_trained_is_refused() {
         errors.map(|e| e.expect("refused").to_string())
     };
     for e in refused(&TrainParams { portable: true, ..settings(16, 8, "plain") }) {
-        assert!(e.contains("gated delta-nets (layers 0 2) is for the CPU"), "{e}");
+        assert!(e.contains("gated delta-nets (layers 0 2) needs the CPU"), "{e}");
     }
     let mut all = settings(16, 8, "plain");
     all.lora.all = true;

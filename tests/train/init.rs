@@ -128,7 +128,7 @@ fn data_goes_on_only_where_the_place_is_the_same() {
     let none = world.data_of(16, ropewalk::data::HeldOut::None);
     let e = init.data_offset(&none, SampleOrder::Text).unwrap_err().to_string();
     assert!(
-        e.starts_with("init: the data of the earlier run ended at a place that is another one here"),
+        e.starts_with("init: the earlier run's data ended at a place that this run does not share"),
         "{e}"
     );
     let e = init.data_offset(&held(16), SampleOrder::Shuffled).unwrap_err().to_string();
@@ -136,7 +136,7 @@ fn data_goes_on_only_where_the_place_is_the_same() {
     init.data_end = None;
     let e = init.data_offset(&held(16), SampleOrder::Text).unwrap_err().to_string();
     assert!(
-        e.contains("does not say where its data ended: give the token to begin at (a data offset"),
+        e.contains("does not record where its data ended: pass the token to start at (a data offset"),
         "{e}"
     );
     // Shuffled samples are left out whole.
@@ -168,11 +168,11 @@ fn adapters_that_do_not_fit_are_refused_and_both_are_named() {
     let e = error(&|s| s.lora.targets = targets(&["q", "v"]));
     assert!(e.contains("expected rank 3 on q, v (2 pairs)") && e.contains("found rank 3 on q, k"), "{e}");
     let e = error(&|s| s.lora.norms = true);
-    assert!(e.contains("3 whole tensors as this run has, found rank 3"), "{e}");
+    assert!(e.contains("3 whole tensors as in this run, found rank 3"), "{e}");
     let e = error(&|s| s.lora.alpha = 6.0);
     assert!(e.contains("adapter.lora.alpha: expected alpha 6") && e.contains("found alpha 5"), "{e}");
     let e = error(&|s| s.lora.all = true);
-    assert!(e.starts_with("init: all parameters are trained from the model itself"), "{e}");
+    assert!(e.starts_with("init: training of all parameters starts from the model itself"), "{e}");
     // A change of one weight makes another model.
     let changed = world.path("changed.gguf");
     let file = ropewalk::gguf::File::open(other.file().path()).unwrap();

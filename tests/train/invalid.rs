@@ -38,13 +38,13 @@ fn sequences_that_cannot_be_are_refused() {
         tokens[at] = token;
         error(&tokens, &[], &[], &format!("token: expected 0 to {}, found {token}", N_VOCAB - 1));
     }
-    error(&good, &[1.0; 15], &[], "weights: expected 16, one a target, found 15");
+    error(&good, &[1.0; 15], &[], "weights: expected 16, one per target, found 15");
     error(&good, &[1.0; 17], &[], "weights: expected 16");
-    error(&good, &[0.0; 16], &[], "weights: expected numbers from 0 on, not all 0");
+    error(&good, &[0.0; 16], &[], "weights: expected numbers of at least 0, not all 0");
     for bad in [f32::NAN, f32::INFINITY, -1.0] {
         let mut weights = [1.0; 16];
         weights[5] = bad;
-        error(&good, &weights, &[], "weights: expected numbers from 0 on");
+        error(&good, &weights, &[], "weights: expected numbers of at least 0");
     }
     error(&good, &[], &[0, 9, 4], "segment_starts: expected ascending positions");
     // Segments that start behind the end do not matter, and the trainer still works.
@@ -62,7 +62,7 @@ fn activations_are_not_rounded_to_8_bits_in_training() {
     let error = new(Math::Int8, false).expect_err("8 bits").to_string();
     assert!(error.contains("math: expected auto, f32 or bf16 in training, found int8"), "{error}");
     let error = new(Math::Bf16, true).expect_err("ops that every device has").to_string();
-    assert!(error.contains("math: bf16: in training it is for processors with"), "{error}");
+    assert!(error.contains("math: bf16: training needs a processor with"), "{error}");
     let here = ggml::short_floats::has_short_product(ropewalk::DType::BF16) || ggml::tiled::has_tiles();
     assert_eq!(new(Math::Bf16, false).is_ok(), here);
 }
@@ -246,9 +246,9 @@ fn what_places_tokens_does_so_alone() {
     };
     let landmark: TrainAttention = "landmark:block=8".parse().unwrap();
     let apart = |how: TrainParams| TrainParams { n_positions: Some(64), ..how };
-    refused(apart(settings(16, 8, "clex:original=16")), "positions: expected those of 16 tokens in a row");
+    refused(apart(settings(16, 8, "clex:original=16")), "positions: expected 16 consecutive tokens");
     let both = TrainParams { attention: landmark, ..settings(16, 8, "plain") };
-    refused(apart(both.clone()), "positions: expected those of 16 tokens in a row");
+    refused(apart(both.clone()), "positions: expected 16 consecutive tokens");
     refused(TrainParams { rope: Some("clex:original=16".parse().unwrap()), ..both }, "found clex");
     assert!(Trainer::new(&model, &apart(settings(16, 8, "plain"))).is_ok());
 }

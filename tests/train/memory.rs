@@ -148,7 +148,7 @@ fn what_cannot_be_is_refused_before_anything_is_allocated() {
                 needed > free && e.contains(&ropewalk_core::text::bytes(free as u64)),
                 "{needed} and {free}: {e}"
             );
-            assert!(e.contains("training at ctx 268435456 needs") && e.contains("is there"), "{e}");
+            assert!(e.contains("training at ctx 268435456 needs") && e.contains("is available"), "{e}");
         }
     }
     let e = error(TrainParams { n_block: usize::MAX, ..with(LONG, Checkpointing::Inputs, false) });

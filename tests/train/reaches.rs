@@ -241,16 +241,16 @@ fn what_is_not_trained_under_a_reach_says_so() {
         Trainer::new(&model, &how).unwrap_err().to_string()
     };
     let e = refused(&|how| how.portable = true);
-    assert!(e.contains("its 2 branches are trained on the CPU, and by ops of our own (not portable)"), "{e}");
+    assert!(e.contains("its 2 branches are trained on the CPU by ropewalk's own ops (not portable)"), "{e}");
     let e = refused(&|how| how.attention = TrainAttention::Shifted { group: None });
     assert!(
-        e.ends_with("it says which keys queries see; expected attention full beside it, found s2"),
+        e.ends_with("it selects the keys that queries see; expected attention full with it, found s2"),
         "{e}"
     );
     let e = refused(&|how| how.attention = "landmark:block=8".parse().unwrap());
     assert!(e.contains("landmark attention: expected a rope method of frequencies only"), "{e}");
     let e = refused(&|how| how.n_positions = Some(80));
-    assert!(e.contains("expected positions of 40 tokens in a row, found a context of 80"), "{e}");
+    assert!(e.contains("expected 40 consecutive positions, found a context of 80"), "{e}");
     let e = refused(&|how| how.rope = Some("clex+self-extend:window=9,group=3".parse().unwrap()));
-    assert!(e.ends_with("expected no reach beside it"), "{e}");
+    assert!(e.ends_with("expected no reach method with it"), "{e}");
 }

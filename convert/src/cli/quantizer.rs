@@ -45,7 +45,7 @@ impl QuantizerArgs {
                 let names = types::mixtures().collect::<Vec<_>>().join(" ");
                 let what = format!(
                     "--type {dtype}: libllama's quantizer, which another option requires, has \
-                    no mixture of this name; it has {names}"
+                     no mixture of this name; it has {names}"
                 );
                 return Err(Error::Usage(what));
             }

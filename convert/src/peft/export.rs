@@ -82,7 +82,7 @@ pub fn to_peft(
         if ranks.contains_key(&module) {
             let what = format!(
                 "{module} has a pair and is replaced as well, and PEFT supports only one of \
-                the two: merge the adapter instead"
+                 the two: merge the adapter instead"
             );
             return Err(refuse(adapter, name, what));
         }

@@ -118,7 +118,7 @@ fn converted(
         if found.is_none_or(|o| !target.metadata().is_ok_and(|m| m.is_file() && m.len() == o.bytes)) {
             bail!(
                 "{shown}: already exists, and no record says that it was made from this commit of {repo}; \
-                choose another directory or name"
+                 choose another directory or name"
             );
         }
         args.out.note(format_args!("{shown}: already converted"));

@@ -168,7 +168,7 @@ fn notes(params: &Params, texts: &Texts, plans: &[(usize, WindowPlan)]) -> Vec<S
     let protocol = params.protocol;
     let mut notes = texts.notes.clone();
     if let Some(ctx) = params.ctx {
-        notes.push(format!("methods are worked out for a context of {ctx} tokens"));
+        notes.push(format!("methods are computed for a context of {ctx} tokens"));
     }
     if let (None, Some(stride)) = (protocol.stride, params.stride) {
         notes.push(format!("protocol {} has no stride: {stride} is not used", protocol.name));

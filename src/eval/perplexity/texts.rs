@@ -31,7 +31,7 @@ impl Texts {
             BosRule::Flags => lm.add_bos(),
         };
         let bos = if params.bos.unwrap_or(by_rule) {
-            Some(lm.bos().ok_or_else(|| invalid("BOS is asked for, but the vocabulary has none"))?)
+            Some(lm.bos().ok_or_else(|| invalid("BOS is requested, but the vocabulary has none"))?)
         } else {
             None
         };

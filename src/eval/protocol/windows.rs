@@ -38,7 +38,7 @@ impl WindowPlan {
         for (text, &n_tokens) in texts.iter().enumerate() {
             let fail = |reason| PlanError { text, reason };
             if n_ctx < 2 {
-                return Err(fail(format!("ctx {n_ctx} is too small: a token and what precedes it take 2")));
+                return Err(fail(format!("ctx {n_ctx} is too small: a token and its predecessor take 2")));
             }
             if protocol.stride.is_some() && stride == 0 {
                 return Err(fail("stride 0 never advances".into()));

@@ -51,7 +51,7 @@ impl Record {
             .map_err(|e| invalid(format!("{name}: expected the record of a search: {}", one_line(e))))?;
         if record.of != of {
             return Err(invalid(format!(
-                "{name}: the record is that of another search: expected {of}, found {}",
+                "{name}: the record belongs to another search: expected {of}, found {}",
                 record.of
             )));
         }
@@ -71,9 +71,9 @@ impl Record {
             && scored.factors.iter().zip(factors).all(|(a, b)| (a - b).abs() < 1e-9 * b.abs());
         match same {
             true => Ok(Some(scored.nll)),
-            false => {
-                Err(invalid(format!("the record of the search has other factors as number {i}; begin anew")))
-            }
+            false => Err(invalid(format!(
+                "the record of the search has other factors at index {i}; start a new search"
+            ))),
         }
     }
 

@@ -104,7 +104,7 @@ fn what_has_no_state_is_not_cut_back_to() {
     s.append(&text).unwrap();
     let error = s.truncate(0, 50).unwrap_err().to_string();
     assert!(
-        error.contains("layers 0 1 2 4 (gated delta-net)") && error.contains("none behind 50"),
+        error.contains("layers 0 1 2 4 (gated delta-net)") && error.contains("but not after 50"),
         "{error}"
     );
     goes_on(&mut s, 0, &text, "after a refusal");
