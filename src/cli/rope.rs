@@ -209,7 +209,7 @@ fn text(name: &str, declared: Result<&Spec, &RopeError>, i: &Inspection, hp: &Hp
     let declared = declared.map_or_else(|e| format!("nothing usable: {e}"), Spec::to_string);
     let _ = writeln!(s, "{name}: rope {} (the file declares {declared})", i.rope);
     let (trained, target) = (count(i.n_ctx_orig as u64), count(i.n_ctx as u64));
-    let _ = write!(s, "trained window {trained}, target context {target}");
+    let _ = write!(s, "original context {trained}, target context {target}");
     let n_kinds = i.kinds.len() + usize::from(!i.recurrent.is_empty());
     match &i.kinds[..] {
         [kind] if n_kinds == 1 => {

@@ -84,7 +84,7 @@ fn a_model_breaks_is_extended_measured_trained_and_shipped() {
 
     // It breaks: far past its trained length it predicts worse and worse, and the program says where that began.
     let broken = ok(evening.types("perplexity -m small.gguf -f essay.txt -l 6k --bucket 512 -t 1"));
-    let warned = "the context of 6144 tokens is longer than the trained window of 128";
+    let warned = "the context of 6144 tokens is longer than the original context of 128";
     assert!(broken.stderr.contains(warned), "{broken:?}");
     let by = by_position(&broken.stdout);
     assert_eq!(by.len(), 12, "{}", broken.stdout);
@@ -93,7 +93,7 @@ fn a_model_breaks_is_extended_measured_trained_and_shipped() {
     // What a method does, before it is tried: a table of the angles, and what they come to.
     let shown = ok(evening.types("rope yarn:factor=48 -m small.gguf -c 6k"));
     assert!(shown.stdout.starts_with("small.gguf: rope yarn:factor=48,"), "{}", shown.stdout);
-    assert!(shown.stdout.contains("trained window 128, target context 6,144"), "{}", shown.stdout);
+    assert!(shown.stdout.contains("original context 128, target context 6,144"), "{}", shown.stdout);
     assert!(
         shown.stdout.contains("interpolated") && shown.stdout.contains("extrapolated"),
         "{}",

@@ -109,7 +109,7 @@ fn what_changes_nothing_is_said() {
         ),
         ("pi:factor=1", "note: pi:factor=1,original=512 changes nothing within the context of 200 tokens."),
         ("string:shifted-offset=250", "changes nothing within the context of 200 tokens."),
-        ("yarn:factor=4,keep-short=true", "within the trained window of 512."),
+        ("yarn:factor=4,keep-short=true", "within the original context of 512."),
     ] {
         let shown = run(&["rope", spec, "-m", model(), "--ctx", "200"]);
         assert!(shown.code == 0 && shown.stdout.contains(said), "{spec}: {shown:?}");

@@ -197,9 +197,8 @@ impl LayerPlan {
         }
         match layer.window {
             Some(window) if !self.is_own_reach(layer) => error(format!(
-                "expected layers that see every key, or no more than the trained window, found \
-                 attention.sliding_window \
-                 {window}"
+                "expected layers that see every key, or no more than the original context, found \
+                 attention.sliding_window {window}"
             )),
             _ => Ok(()),
         }

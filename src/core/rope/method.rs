@@ -361,12 +361,13 @@ impl<'a> Args<'a> {
         let (factor_text, n_ctx, original) = (number(factor), geo.n_ctx, geo.n_ctx_orig);
         if !given && own > needed.max(1.0) {
             self.note(format!(
-                "{name}: factor {factor_text}, which the file declares: more than context {n_ctx} over the trained \
-                 window of {original} tokens."
+                "{name}: factor {factor_text} is the file's own, more than context {n_ctx} over the original \
+                 context of {original} tokens."
             ));
         } else if !given {
             self.note(format!(
-                "{name}: factor {factor_text} = context {n_ctx} over the trained window of {original} tokens, at least 1."
+                "{name}: factor {factor_text} = context {n_ctx} over the original context of {original} \
+                 tokens, at least 1."
             ));
         } else if geo.n_ctx as f64 > reach * (1.0 + 1e-9) {
             self.note(format!(

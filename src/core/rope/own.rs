@@ -209,7 +209,8 @@ impl<'a> Own<'a> {
             None => "as it is".into(),
         };
         let note = format!(
-            "{part} leaves the model {how}: the context of {n_ctx} tokens is within the trained window of {window}."
+            "{part} leaves the model {how}: the context of {n_ctx} tokens is within the original context of \
+             {window}."
         );
         Ok(Resolved { part: Part::new(method, given), notes: vec![note], evict, idle: Vec::new(), short })
     }

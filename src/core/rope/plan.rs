@@ -243,9 +243,8 @@ impl<'a> Work<'a> {
                 Some((k, other, _)) => {
                     let (a, b) = (layer_list(hp.layers_of(*k)), layer_list(hp.layers_of(kind)));
                     return Err(RopeError(format!(
-                        "rope spec {spec}: its defaults come to {other} in {a} and to {part} in {b}; give \
-                         the parameters \
-                         that differ"
+                        "rope spec {spec}: its defaults are {other} in {a} and {part} in {b}; set the \
+                         parameters that differ"
                     )));
                 }
             }
@@ -345,7 +344,7 @@ fn idle_note(part: &Part, idle: &[&str], n_ctx: usize) -> Option<String> {
     let what = match (idle.contains(&name), with.is_empty()) {
         (true, true) if part.asks_for_nothing() => return None,
         (true, true) => part.to_string(),
-        (true, false) if !is_plain => format!("{name}, beside {},", list(&with)),
+        (true, false) if !is_plain => format!("{name}, together with {},", list(&with)),
         _ if without.is_empty() => return None,
         _ => format!("{name}: {}", list(&without)),
     };
@@ -360,8 +359,7 @@ fn without_effect(part: &Part, hp: &Hparams) -> RopeError {
         None => format!("rope method {}: it would change nothing: the model has no rotation", part.name()),
         Some(window) => format!(
             "rope method {}: it would change nothing: rotated layers see attention.sliding_window {window} \
-             tokens, no \
-             more than the trained window of {n}",
+             tokens, no more than the original context of {n}",
             part.name()
         ),
     })

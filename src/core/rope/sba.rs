@@ -26,11 +26,12 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     let mut theta = geo.table(geo.freq_base)?;
     match theta.iter().position(|t| (l - 1.0) * t < TAU) {
         None => args.note(format!(
-            "sba: every pair turns at least once within the trained window of {l} tokens, so nothing changes."
+            "sba: every pair turns at least once within the original context of {l} tokens, so nothing \
+             changes."
         )),
         Some(0) => {
             return Err(RopeError(format!(
-                "rope method sba: original: expected a trained window in which the first pair turns at \
+                "rope method sba: original: expected an original context in which the first pair turns at \
                  least once, found {l} tokens"
             )))
         }

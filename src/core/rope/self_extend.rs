@@ -74,7 +74,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
         plan.q_log_base = Some(l as f64);
     }
     if g == 1 {
-        args.note("self-extend: group 1 leaves every distance as it is.");
+        args.note("self-extend: group 1 changes no distance.");
         return Ok(());
     }
     let longest = |g: u64| l.saturating_sub(w).saturating_mul(g).saturating_add(w).min(MAX_CTX);

@@ -114,7 +114,8 @@ fn temperature(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) ->
     }
     if plan.q_log_base.is_some() || plan.q_factor != 1.0 {
         return Err(RopeError(format!(
-            "rope setting temperature={value}: queries are already multiplied by log-scale; leave one of them out"
+            "rope setting temperature={value}: queries are already multiplied by log-scale; omit one of the \
+             two"
         )));
     }
     plan.temperature = None;

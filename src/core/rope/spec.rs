@@ -141,7 +141,7 @@ impl FromStr for Spec {
             let both = |(key, _): &&(&str, Value)| super::settings::once(key) && part.get(key).is_some();
             if let Some((key, _)) = parts.iter().flat_map(|other| &other.args).find(both) {
                 return Err(RopeError(format!(
-                    "rope spec: {key} is given twice; it is for all methods of a spec"
+                    "rope spec: {key} is given twice; it applies to all methods of a spec"
                 )));
             }
             parts.push(part);

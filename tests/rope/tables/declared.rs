@@ -233,7 +233,11 @@ fn default_factors_are_not_less_than_the_declared_one() {
     gemma.rope_scaling = keys("linear", Some(8.0), None);
     let found = plan("pi", &gemma, 262_144).expect("a plan");
     assert_eq!(found.spec.to_string(), "pi:factor=16,original=16384");
-    assert!(says(&found, "factor 16 = context 262144 over the trained window of 16384"), "{:?}", found.notes);
+    assert!(
+        says(&found, "factor 16 = context 262144 over the original context of 16384"),
+        "{:?}",
+        found.notes
+    );
 }
 
 /// All frequency methods are, on a file that declares a scaling, what they are on the bare model with the window and the
@@ -301,7 +305,7 @@ fn keep_short_gives_the_model_as_the_file_declares_it() {
                     "leaves the model as it is".into()
                 };
                 assert!(
-                    says(&found, &how) && says(&found, &format!("window of {window}")),
+                    says(&found, &how) && says(&found, &format!("original context of {window}")),
                     "{:?}",
                     found.notes
                 );

@@ -86,7 +86,7 @@ fn short_contexts_stay_plain() {
     {
         let made = plan(spec, &hp, 8192).expect(spec);
         assert!(made.same_positions(&own) && made.notes.len() == 1, "{spec}: {:?}", made.notes);
-        assert!(made.notes[0].contains("within the trained window of 8192"), "{:?}", made.notes);
+        assert!(made.notes[0].contains("within the original context of 8192"), "{:?}", made.notes);
         // Its spec is what was asked for, so that it scales a longer context.
         let long = Plan::new(&made.spec, &hp, 16384).expect(spec);
         assert!(long.same_positions(
@@ -118,7 +118,7 @@ fn what_changes_nothing_is_said() {
     for (spec, n_ctx, what) in [
         ("yarn:factor=1", 16384, "yarn:factor=1,"),
         ("yarn", 8192, "yarn:factor=1,"),
-        ("pi:factor=1,temperature=1.2", 8192, "pi, beside temperature=1.2, changes nothing"),
+        ("pi:factor=1,temperature=1.2", 8192, "pi, together with temperature=1.2, changes nothing"),
         ("yarn:factor=4,temperature=1", 16384, "yarn: temperature=1 changes nothing"),
         ("yarn:factor=4,temperature=logn", 8192, "yarn: temperature=logn changes nothing"),
         ("yarn:factor=4,temperature=llama4", 8190, "yarn: temperature=llama4 changes nothing"),

@@ -205,8 +205,8 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     } else {
         args.absorb(FACTOR);
         args.note(format!(
-            "clex: t = {t} = context {} over the trained window of {} tokens, rounded up, at most {max}; fixed for \
-             the session.",
+            "clex: t = {t} = context {} over the original context of {} tokens, rounded up, at most {max}; \
+             fixed for the session.",
             geo.n_ctx, geo.n_ctx_orig
         ));
     }
@@ -237,7 +237,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     let untrained = geo.table(geo.ntk_base(scale)?)?;
     let Some(net) = geo.clex else {
         args.note(format!(
-            "clex: no adapter brings a trained network: the untrained one is ntk with factor {}.",
+            "clex: no adapter has a trained network; the untrained one equals ntk with factor {}.",
             number(scale)
         ));
         plan.freqs.theta = untrained;
@@ -254,7 +254,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
             expected.0, expected.1, found.0, found.1
         )));
     }
-    args.note("clex: the frequencies are those of the adapter's network.");
+    args.note("clex: the frequencies come from the adapter's network.");
     plan.freqs.theta = geo.divided(clex.theta(net, geo.freq_base, t as usize));
     Ok(())
 }
@@ -269,7 +269,7 @@ fn scale_queries(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) 
     }
     if plan.q_log_base.is_some() || plan.q_factor != 1.0 {
         return Err(RopeError(
-            "rope method clex: log-scale: queries already have a factor of another method; leave one of them out"
+            "rope method clex: log-scale: another method already multiplies queries; omit one of the two"
                 .into(),
         ));
     }

@@ -124,8 +124,8 @@ fn derive(word: &str, geo: &Geometry<'_>, args: &mut Args<'_>) -> Result<Vec<f64
     }
     if !(args.is_given("base-min") && args.is_given("base-max")) {
         args.note(format!(
-            "harpe: bases from {} to {}; the paper's 100 and 500 times the model's base for 32 times the \
-             window, as a power law, come to {} and {} times for {} times.",
+            "harpe: bases from {} to {}; the paper's 100 and 500 times the model's base at factor 32, as a \
+             power law, are {} and {} times at factor {}.",
             approx(base_min),
             approx(base_max),
             approx(geo.scaled_base(100.0, factor) / geo.freq_base),
