@@ -151,7 +151,7 @@ impl Adapter {
         self.modules_to_save.get(&id)
     }
 
-    /// Whether it replaces the embedding for the input alone, and not where that is the output as well.
+    /// Returns true if the adapter replaces the embedding for the input only, and a tied output keeps the model's own.
     pub fn keeps_output(&self) -> bool {
         self.keeps_output
     }

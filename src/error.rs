@@ -42,7 +42,7 @@ pub enum Error {
         needed: usize,
         /// Bytes free, where an allocation was not simply refused.
         free: Option<usize>,
-        /// What for, in a line with these numbers; with settings that fit, where there are some.
+        /// One line on the use of the memory, with these numbers, and with settings that fit, if there are any.
         what: String,
     },
     /// An argument is out of range, or the request cannot be met.

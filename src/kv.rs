@@ -25,13 +25,14 @@ pub use layout::{Held, Layout};
 #[derive(Debug)]
 pub struct KvCache {
     layout: Layout,
-    /// Of every token.
+    /// Cells of all tokens.
     cells: Cells,
-    /// Of the first positions of each sequence once more: always those of `cells` that lie below [`Layout::end`].
+    /// Second copies for the first positions of each sequence: always the ones in `cells` that lie below
+    /// [`Layout::end`].
     starts: Cells,
     /// For each layer the index of its first tensor, and the maps of its keys.
     layers: Vec<(usize, usize)>,
-    /// What each tensor holds.
+    /// Content of each tensor.
     held: Vec<Held>,
     store: Arc<Store>,
 }
@@ -39,7 +40,7 @@ pub struct KvCache {
 /// The cells that tokens were given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
-    /// Of each token.
+    /// Cell of each token.
     pub cells: Vec<usize>,
     /// The tokens whose keys and values are cached once more, by number, and their cells there.
     pub starts: Vec<(usize, usize)>,
@@ -85,7 +86,7 @@ impl KvCache {
     /// Allocates the cache of a model under a plan.
     ///
     /// # Errors
-    /// As [`KvCache::defs`]; too little memory.
+    /// Returns the errors of [`KvCache::defs`], and an error if there is too little memory.
     pub fn new(
         device: Device,
         hp: &Hparams,
@@ -110,7 +111,7 @@ impl KvCache {
         self.store.n_bytes()
     }
 
-    /// Whether keys of a layer under this map are cached of first positions only.
+    /// Returns true if the cache holds keys of a layer under this map only for first positions.
     pub fn of_starts(&self, plan: &LayerPlan, map: PosMap) -> bool {
         self.layout.of_starts(plan, map)
     }
@@ -158,7 +159,7 @@ impl KvCache {
         self.cells.n_end()
     }
 
-    /// Of `n` tokens, the most that are cached once more.
+    /// Returns the largest number of `n` tokens that are cached a second time.
     pub fn most_starts(&self, n: usize) -> usize {
         self.layout.n_starts.min(n)
     }
@@ -244,7 +245,8 @@ impl KvCache {
     /// [`KvCache::export`], and fills them.
     ///
     /// # Errors
-    /// Those of `f`; first positions that no sequences of this cache could have. The cache is empty then.
+    /// Returns the errors of `f`, and an error for first positions that no sequences of this cache could have. The
+    /// cache is then empty.
     pub fn import<E: From<ggml::Error>>(
         &mut self,
         cells: &[Cell],

@@ -108,7 +108,7 @@ pub struct DeltaNet {
     pub dt: StoreTensor,
     /// Factor on the softplus of that, F32 `[n_head_v]`; negative.
     pub a: StoreTensor,
-    /// Of each head of the output.
+    /// Norm of each head of the output.
     pub norm: Norm,
     /// Output projection.
     pub out: Linear,
@@ -123,7 +123,7 @@ pub struct Norm {
     pub weight: StoreTensor,
     /// Added last, F32 `[n]`.
     pub bias: Option<StoreTensor>,
-    /// Whether the mean is subtracted first.
+    /// True if the mean is subtracted first.
     pub centered: bool,
     /// Added to the mean square.
     pub eps: f32,
@@ -138,7 +138,7 @@ pub enum NormKind {
     Layer(Bias),
 }
 
-/// Whether a linear map or a norm has a bias in the model's file.
+/// Presence of a bias for a linear map or a norm in the model's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bias {
     /// It has none.
@@ -160,7 +160,7 @@ pub struct LinearShape {
     pub n_in: usize,
     /// Width of its output.
     pub n_out: usize,
-    /// Whether it has a bias.
+    /// True if it has a bias.
     pub bias: bool,
 }
 
@@ -295,7 +295,7 @@ impl<'a> Loader<'a> {
         Ok(Norm { id, weight, bias, centered, eps: self.hp.norm_eps })
     }
 
-    /// Whether the file has the weight of this map.
+    /// Returns true if the file has the weight of this map.
     fn has(&self, id: LinearId) -> bool {
         match &self.source {
             Source::Listing { has, .. } => has(&id.weight()),
@@ -462,7 +462,7 @@ impl LayerLoader<'_, '_> {
         })
     }
 
-    /// Whether the file has a linear map in this role.
+    /// Returns true if the file has a linear map in this role.
     pub fn has(&self, role: Role) -> bool {
         self.loader.has(LinearId::layer(self.il, role))
     }

@@ -115,17 +115,17 @@ impl Model {
         })))
     }
 
-    /// Its numbers, and those that adapters add to them: the network of CLEX.
+    /// Returns the model's hyperparameters, with the ones that adapters add: the network of CLEX.
     pub fn hparams(&self) -> &Hparams {
         &self.0.hparams
     }
 
-    /// Its tokenizer.
+    /// Returns the tokenizer.
     pub fn vocab(&self) -> &Vocab {
         &self.0.vocab
     }
 
-    /// Its file. The vocabulary's long arrays have been dropped from its metadata: [`Model::vocab`] has them.
+    /// Returns the file. The vocabulary's long arrays have been dropped from its metadata: [`Model::vocab`] has them.
     pub fn file(&self) -> &gguf::File {
         &self.0.file
     }
@@ -162,7 +162,7 @@ impl Model {
         }
     }
 
-    /// Whether [`Model::default_rope`] is an adapter's.
+    /// Returns true if [`Model::default_rope`] is an adapter's.
     pub fn takes_trained_rope(&self) -> bool {
         let none_declared = Spec::declared(&self.0.hparams).is_ok_and(|own| own == Spec::plain());
         none_declared && self.0.adapters.iter().any(|a| a.trained().is_some())

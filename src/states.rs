@@ -30,7 +30,7 @@ pub struct State {
     pub n: usize,
     /// Where it lies.
     pub slot: usize,
-    /// Whether it is to stay when the sequence grows.
+    /// True if the state stays when the sequence grows.
     kept: bool,
 }
 
@@ -39,7 +39,7 @@ pub struct State {
 pub struct States {
     /// States that refer to each slot.
     uses: Vec<usize>,
-    /// Of each sequence, by ascending number of tokens; the last is behind all of them.
+    /// States of each sequence, by ascending number of tokens; the last one is after all of its tokens.
     of: Vec<Vec<State>>,
     /// Sequences of the call that is running, with their length before it.
     running: Vec<(u32, usize)>,
@@ -79,7 +79,7 @@ impl States {
     /// Allocates the states of a model; `None` where it has no recurrent layers.
     ///
     /// # Errors
-    /// As [`States::defs`]; too little memory.
+    /// Returns the errors of [`States::defs`], and an error if there is too little memory.
     pub fn new(device: Device, hp: &Hparams, n_seq: usize) -> Result<Option<States>, ggml::Error> {
         if hp.delta_net.is_none() {
             return Ok(None);

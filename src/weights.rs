@@ -19,7 +19,7 @@ pub struct TensorSpec {
     pub name: String,
     /// Shape, `ne[0]` first.
     pub shape: Vec<usize>,
-    /// Whether a file may lack it.
+    /// True if a file must have it.
     pub required: bool,
 }
 

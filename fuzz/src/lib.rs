@@ -53,7 +53,7 @@ pub static TARGETS: &[Target] = targets!(
     spec stages tasks tokenizer
 );
 
-/// Whether it is `Ok`. Panics unless an error is one line.
+/// Returns true if the result is `Ok`. Panics unless an error is one line.
 fn accepted<T>(result: Result<T, impl std::fmt::Display>) -> bool {
     if let Err(e) = &result {
         let text = e.to_string();

@@ -39,9 +39,9 @@ pub struct Arch {
     pub name: &'static str,
     /// Which dimensions of a head are rotated together.
     pub pairing: Pairing,
-    /// Its norms.
+    /// Kind of norm.
     pub norm: NormKind,
-    /// Whether logits have a bias.
+    /// Bias of the logits.
     pub output_bias: Bias,
     /// Resolves the tensors of one layer.
     pub layer: fn(&LayerLoader<'_, '_>) -> Result<Box<dyn Layer>>,
@@ -110,9 +110,9 @@ pub fn find(name: &str) -> Option<&'static Arch> {
 /// The landmark token of an adapter: what the embedding and the output matrix of the model's file have no rows for.
 #[derive(Debug, Clone)]
 pub struct LandmarkRows {
-    /// Its embedding, F32 `[n_embd]`.
+    /// Embedding of the landmark token, F32 `[n_embd]`.
     pub embedding: StoreTensor,
-    /// Its row of the output matrix, F32 `[n_embd]`.
+    /// Row of the landmark token in the output matrix, F32 `[n_embd]`.
     pub output: StoreTensor,
 }
 

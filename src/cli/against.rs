@@ -8,7 +8,7 @@ use super::models::{self, ModelChoice};
 use super::options::KV_TYPES;
 use super::usage;
 
-/// What differs in the other setting.
+/// The difference of the other setting.
 #[derive(Debug, Clone)]
 pub(super) enum Against {
     /// The model.
@@ -40,7 +40,7 @@ impl std::str::FromStr for Against {
 }
 
 impl Against {
-    /// Whether the other setting needs weights of its own.
+    /// Returns true if the other setting needs weights of its own.
     pub(super) fn has_weights(&self) -> bool {
         matches!(self, Against::Model(_) | Against::Lora(_))
     }

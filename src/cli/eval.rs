@@ -194,7 +194,7 @@ fn options(args: &Args, tasks: &[&'static dyn Task]) -> anyhow::Result<BTreeMap<
     Ok(pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
 }
 
-/// Whether a task asks at depths that are set: at random ones there is no map to draw.
+/// Returns true if a task asks at fixed depths. For random depths there is no map to draw.
 fn has_depths(task: &dyn Task, options: &BTreeMap<String, String>) -> bool {
     let info = task.info();
     let mut depths = info.options.iter().filter(|o| ["depth", "depths"].contains(&o.name));

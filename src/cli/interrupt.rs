@@ -53,7 +53,7 @@ impl Interrupt {
         self.signals.stop().bind(&session.cancel_flag());
     }
 
-    /// Whether a signal has come.
+    /// Returns true if a signal has arrived.
     pub(crate) fn requested(&self) -> bool {
         self.signals.stop().requested()
     }

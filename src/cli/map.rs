@@ -68,7 +68,7 @@ pub(super) struct MapArgs {
 }
 
 impl MapArgs {
-    /// Whether a map is asked for.
+    /// Returns true if a map is requested.
     pub(super) fn asked(&self) -> bool {
         self.map.is_some()
     }

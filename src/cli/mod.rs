@@ -40,7 +40,7 @@ use ropewalk_core::terminal;
 
 /// One subcommand.
 pub(crate) struct Command {
-    /// Its name, as the user types it.
+    /// Name of the command, as the user types it.
     pub(crate) name: &'static str,
     /// One line for the list of commands.
     pub(crate) about: &'static str,

@@ -58,7 +58,7 @@ pub struct Report {
     pub results: Vec<Row>,
     /// Passkeys that each finalist looked for.
     pub samples: usize,
-    /// Whether the run was stopped: methods, or passkeys, are missing.
+    /// True if the run was stopped: methods, or passkeys, are missing.
     pub interrupted: bool,
     /// Wall time, in seconds.
     pub seconds: f64,
@@ -73,7 +73,7 @@ pub struct Row {
     pub task: &'static str,
     /// The context measured at.
     pub ctx: usize,
-    /// Whether the row is complete; `false` if the run was stopped before, or if [`Row::note`] gives the reason for
+    /// True if the row is complete; `false` if the run was stopped before, or if [`Row::note`] gives the reason for
     /// missing figures.
     pub finished: bool,
     /// Perplexity within the original context.

@@ -90,7 +90,7 @@ pub struct Report {
     pub buckets: Vec<Bucket>,
     /// Tokens fed to each model per second, both together.
     pub tokens_per_s: f64,
-    /// Whether the run was stopped: the figures cover the windows that were done.
+    /// True if the run was stopped: the figures then cover the completed windows.
     pub interrupted: bool,
 }
 

@@ -92,7 +92,7 @@ enum PieceContent<'a> {
 }
 
 impl Piece<'_> {
-    /// Its tokens without BOS.
+    /// Returns the tokens of the piece, without BOS.
     pub(super) fn tokens(&self, tokenize: impl FnOnce(&str) -> Result<Vec<Token>>) -> Result<Vec<Token>> {
         match self.content {
             PieceContent::Text(text) => tokenize(text),

@@ -2,7 +2,7 @@
 //! inputs, column by column, in the GGUF format of llama.cpp's `tools/imatrix`. Quantizers use them to weight
 //! columns.
 //!
-//! As in that tool, windows of the context's length follow each other, the first token of each is BOS if the model's
+//! Like in that tool, windows of the context's length follow each other, the first token of each is BOS if the model's
 //! flags ask for it, and all tokens of a window count. Unlike that tool, this always includes the output matrix,
 //! under the name of the embedding if the two are tied.
 

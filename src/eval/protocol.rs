@@ -33,9 +33,9 @@ pub struct Protocol {
     pub stride: Option<usize>,
     /// The average that gives the main figure.
     pub average: Average,
-    /// Whether windows score the same tokens more than once, which makes standard errors too small.
+    /// True if windows score the same tokens more than once, which makes standard errors too small.
     pub overlaps: bool,
-    /// Whether a length is a length of text, which is read in fresh contexts of `stride` tokens, one after another.
+    /// True if a length is a length of text, which is read in fresh contexts of `stride` tokens, one after another.
     /// Positions then count from the start of the text.
     pub restarts: bool,
     /// Size, in tokens, of the parts that a window is fed in. Each part has a fresh context; positions count from the
@@ -83,7 +83,7 @@ pub struct WindowGeometry {
     pub n_ctx: usize,
     /// Tokens between the starts of windows, for protocols that have a stride.
     pub stride: usize,
-    /// Whether BOS is used.
+    /// True if BOS is used.
     pub bos: bool,
 }
 

@@ -14,9 +14,9 @@ const GELU: [f32; 2] = [0.797_884_6, 0.044_715];
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Activations<'a, 'c> {
     pub(super) b: &'a Builder<'c>,
-    /// Whether the device runs ops of our own.
+    /// True if the device runs ropewalk's own ops.
     pub(super) own: bool,
-    /// Whether values must be right to the precision of floats: on the CPU ggml's own GELU looks them up in a table of
+    /// True if values must be exact to the precision of floats. On the CPU, ggml's own GELU looks them up in a table of
     /// half precision.
     pub(super) exact: bool,
 }

@@ -30,7 +30,7 @@ pub struct GraphInputs {
     pub starts: Option<StartInputs>,
     /// For each kind of layer.
     pub kinds: Vec<KindInputs>,
-    /// Of recurrent layers, where there are some.
+    /// Inputs of recurrent layers, if there are any.
     pub delta: Option<DeltaInputs>,
     /// I32 `[n_out]`: tokens whose logits are wanted, when not all are.
     pub out_ids: Option<InputId>,
@@ -347,12 +347,13 @@ fn n_used(spans: &Spans) -> usize {
     spans.iter().filter(|span| span.len > 0).count()
 }
 
-/// Whether a token is alone and sees cells through several branches, on a device with flash attention: see [`Single`].
+/// Returns true if a single token sees cells through several branches, on a device with flash attention; see
+/// [`Single`].
 pub(crate) fn is_single(can: Capabilities, spans: &Spans, n_tokens: usize) -> bool {
     can.flash && can.single && n_tokens == 1 && n_used(spans) > 1
 }
 
-/// Whether attention to these cells goes tile by tile: ggml's own has one branch, and ours is for the CPU.
+/// Returns true if attention to these cells runs tile by tile: ggml's own op has one branch, and ours runs on the CPU.
 fn in_tiles(can: Capabilities, spans: &Spans, n_tokens: usize) -> bool {
     let one_op = can.branched_attention() || can.flash && n_used(spans) == 1;
     !(one_op || is_single(can, spans, n_tokens))

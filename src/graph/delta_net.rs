@@ -24,7 +24,7 @@ pub struct SeqGroups {
     pub n_seqs: usize,
     /// Tokens of the sequence that has most.
     pub n_each: usize,
-    /// Whether every sequence has as many, and they lie in the micro-batch one after the other.
+    /// True if every sequence has that number of tokens, and they lie in the micro-batch one after the other.
     pub in_order: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Mixtures of experts: a router gives each token to some of them, whose results are summed with its weights.
 //!
-//! As llama.cpp's `build_moe_ffn`. Run forwards alone, products round to 8 bits; in training they are in floats, and
-//! the choice of experts has no gradient.
+//! This follows llama.cpp's `build_moe_ffn`. In inference, products round to 8 bits; in training they are in floats,
+//! and the choice of experts has no gradient.
 
 use ggml::experts::{Chosen, Gating, GatingKind, LEAST_SUM};
 use ggml::tensor::{StoreTensor, Tensor};
@@ -31,7 +31,7 @@ pub(super) struct ExpertsEntry<'c> {
     down: Tensor<'c>,
     gating: Gating,
     activation: ExpertActivation,
-    /// Of gate, up and down projections.
+    /// Weights of the gate, up, and down projections.
     stacks: [StoreTensor; 3],
 }
 

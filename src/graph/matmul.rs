@@ -49,7 +49,7 @@ impl Kernel {
         Kernel::Int8Shared,
     ];
 
-    /// What it does, in a line.
+    /// Describes the kernel in one line.
     pub fn about(self) -> &'static str {
         match self {
             Kernel::Ggml => {
@@ -84,7 +84,7 @@ impl fmt::Display for Kernel {
 pub struct Choice {
     /// The type that the weight is dequantized to first.
     pub dequantize: Option<DType>,
-    /// What multiplies it then.
+    /// The kernel that multiplies the result.
     pub kernel: Kernel,
 }
 
@@ -97,7 +97,7 @@ impl fmt::Display for Choice {
     }
 }
 
-/// What a product is for.
+/// Purpose of a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Pass {
     /// A projection in a graph that only runs forwards.
@@ -124,7 +124,8 @@ pub struct Isa {
 }
 
 impl Isa {
-    /// Those of this processor. The program has AMX kernels only if it was compiled for AVX-512 BF16.
+    /// Detects the instruction sets of this processor. The program has AMX kernels only if it was compiled for
+    /// AVX-512 BF16.
     pub fn detect() -> Isa {
         Isa {
             avx2: ggml::integers::available(),
@@ -190,11 +191,11 @@ const LAST_THRESHOLD: usize = 192;
 /// Chooses kernels for a device and a precision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MatmulPolicy {
-    /// Whether kernels other than ggml's may be chosen: on the CPU.
+    /// True if kernels other than ggml's can be chosen, which is the case on the CPU.
     pub custom_ops: bool,
-    /// What may be rounded.
+    /// Permitted rounding.
     pub math: Math,
-    /// What the processor has.
+    /// Instruction sets of the processor.
     pub isa: Isa,
 }
 
@@ -228,12 +229,14 @@ impl MatmulPolicy {
         all
     }
 
-    /// Whether gradients are computed with factors rounded to bfloat16: weights that are not trained, and attention's.
+    /// Returns true if gradients are computed with factors rounded to bfloat16: weights that are not trained, and
+    /// attention's.
     pub fn trains_in_bf16(&self) -> bool {
         self.custom_ops && self.math == Math::Bf16 && self.isa.bf16 && !self.isa.amx
     }
 
-    /// Whether training in [`Math::Bf16`] is any different: by that, or in AMX tiles, which are as fast and round less.
+    /// Returns true if [`Math::Bf16`] changes training: by that rounding, or by AMX tiles, which are as fast and
+    /// round less.
     pub fn has_bf16_training(&self) -> bool {
         self.trains_in_bf16() || self.custom_ops && self.isa.amx
     }

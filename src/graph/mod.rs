@@ -78,7 +78,7 @@ pub struct Shape {
     pub tables: Option<TableShape>,
     /// Layers whose rotated queries are outputs; empty in all but graphs that show attention.
     pub probed: Range<usize>,
-    /// Whether the second moments of what linear maps read are outputs, in place of logits.
+    /// True if the outputs are the second moments of the inputs of linear maps, in place of logits.
     pub moments: bool,
 }
 
@@ -147,7 +147,7 @@ impl Capabilities {
         Capabilities { single, ..self }
     }
 
-    /// What runs graphs built in these ways.
+    /// Returns an executor for graphs built with these capabilities.
     pub fn executor(&self, device: Device, n_threads: usize) -> ggml::Result<Executor> {
         match self.custom_ops || !device.is_cpu() {
             true => Executor::new(device, n_threads),
@@ -155,7 +155,7 @@ impl Capabilities {
         }
     }
 
-    /// Whether attention is our own op, whose masks have an index.
+    /// Returns true if attention is our own op, whose masks have an index.
     pub fn branched_attention(&self) -> bool {
         self.flash && self.custom_ops
     }

@@ -22,7 +22,7 @@ pub(crate) struct Prepared<'c> {
     int8: RefCell<HashMap<usize, Vec<EightBits<'c>>>>,
 }
 
-/// What is known of a tensor, or else made and kept.
+/// Returns the cached value for a tensor, or else makes it and keeps it.
 fn known<T: Copy>(
     all: &RefCell<HashMap<usize, T>>,
     x: Tensor<'_>,

@@ -29,9 +29,9 @@ pub struct Recording<'a> {
     /// Linear maps whose outputs are saved between the forward and the backward run of a layer (activation
     /// checkpointing).
     pub saves: &'a dyn Fn(LinearId) -> bool,
-    /// Whether saved outputs are read (backward run) rather than written.
+    /// True if saved outputs are read (backward run) rather than written.
     pub load: bool,
-    /// Whether a norm's scale, a bias or a full weight is trained. Low-rank pairs always are.
+    /// Returns true if a norm's scale, a bias, or a full weight is trained. Low-rank pairs always are.
     pub trains: &'a dyn Fn(ParamId) -> bool,
     /// Probability with which an input of a low-rank pair is set to 0.
     pub dropout: f32,
@@ -54,7 +54,7 @@ pub enum SavedActivation {
 pub struct Gradient<'c> {
     /// The tensor.
     pub id: ParamId,
-    /// Of the tensor's shape.
+    /// Gradient in the tensor's shape.
     pub value: Tensor<'c>,
 }
 

@@ -239,7 +239,7 @@ impl Session {
         }
     }
 
-    /// Whether the cache has every key of a sequence that tokens from position `n` on may see.
+    /// Returns true if the cache has every key of a sequence that tokens from position `n` on can see.
     pub(super) fn holds(&self, seq: SeqId, n: usize) -> bool {
         if !self.plan.evict {
             return true;

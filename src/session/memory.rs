@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(Cost::new(&hp(), &q8, &plain).kv, 8192 * 32 * 2 * 8 * 4 * 34);
     }
 
-    /// What is worked out is what is allocated.
+    /// The computed memory equals the allocated memory.
     #[test]
     fn keys_of_first_positions_cost_as_much_as_their_tensors() {
         let hp = hp();

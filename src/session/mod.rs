@@ -142,7 +142,7 @@ pub struct Session {
     current: Option<Built>,
     /// Layers whose queries graphs are to show.
     probed: Range<usize>,
-    /// Whether graphs are to show the second moments of what linear maps read.
+    /// True if graphs output the second moments of the inputs of linear maps.
     moments: bool,
     /// Tokens of each sequence, by position.
     tokens: Vec<Vec<Token>>,

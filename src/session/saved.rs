@@ -193,7 +193,7 @@ impl SavedSession {
         Error::Invalid(format!("{}: {what}", self.path.display()))
     }
 
-    /// Whether the file has the SHA-256 digest that it ends in, and the attachment that was read of it.
+    /// Returns true if the file matches the SHA-256 digest at its end, and has the attachment that was read from it.
     pub(super) fn is_whole(&mut self) -> std::io::Result<bool> {
         let data = self.header.data_bytes().unwrap_or_default();
         self.input.rewind()?;

@@ -27,7 +27,7 @@ impl Test {
     pub(super) fn n_tokens(&self) -> usize {
         self.n_prompt.max(self.n_gen)
     }
-    /// Its name, as llama-bench would give it: `pp512`, `tg128 @ d4096`.
+    /// Name of the test, as llama-bench would give it: `pp512`, `tg128 @ d4096`.
     fn name(&self) -> String {
         let what =
             if self.n_prompt > 0 { format!("pp{}", self.n_prompt) } else { format!("tg{}", self.n_gen) };
@@ -202,7 +202,8 @@ impl Report {
         }
     }
 
-    /// Whether libllama is what others are compared with: where it gave figures, instead of the first method.
+    /// Returns true if the others are compared with libllama instead of the first method, which needs figures of
+    /// libllama.
     fn is_against_libllama(&self) -> bool {
         self.rows.iter().any(|r| r.engine == "libllama" && r.figures().is_some())
     }

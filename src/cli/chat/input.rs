@@ -111,7 +111,7 @@ fn read_lines(input: &mut impl BufRead, most: u64) -> anyhow::Result<Line> {
     }
 }
 
-/// Whether a message is complete: it has no backslash at its end and no open block.
+/// Returns true if a message is complete: it has no backslash at its end and no open block.
 fn is_whole(text: &str) -> bool {
     match text.trim_start().strip_prefix(QUOTES) {
         Some(rest) => rest.contains(QUOTES),

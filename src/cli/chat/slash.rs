@@ -15,7 +15,7 @@ use crate::cli::output::count;
 pub(super) struct Slash {
     /// Name, without the slash.
     pub(super) name: &'static str,
-    /// Its argument in help; empty when it takes none.
+    /// Name of the argument in help; empty if the command takes none.
     pub(super) arg: &'static str,
     /// Help in one line.
     pub(super) about: &'static str,

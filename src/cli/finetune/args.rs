@@ -76,7 +76,7 @@ pub(super) struct Args {
     types_of: Option<PathBuf>,
 }
 
-/// What is learned, from what, and how.
+/// Parameters, data, and settings of the training.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Training")]
 pub(super) struct TrainingArgs {
@@ -136,7 +136,7 @@ pub(super) struct TrainingArgs {
     pub(super) inspect_data: bool,
 }
 
-/// What `--targets` comes to.
+/// Parsed value of `--targets`.
 #[derive(Debug, Default)]
 struct Targets {
     pairs: Vec<String>,
@@ -228,7 +228,7 @@ impl Args {
         })
     }
 
-    /// What is trained: the parts named, else pairs beside the usual maps and what the recipe trains whole.
+    /// Trained parts: the parts named, or else pairs on the usual maps and the modules that the recipe trains in full.
     fn targets(&self) -> anyhow::Result<Targets> {
         let mut targets = Targets::default();
         let Some(names) = &self.training.targets else {
@@ -274,7 +274,7 @@ impl Args {
         self.at(n_ctx).optimiser()
     }
 
-    /// Whether every parameter is trained, and a model written.
+    /// Returns true if every parameter is trained, and a model is written.
     pub(super) fn trains_all(&self) -> bool {
         self.targets().is_ok_and(|targets| targets.full)
     }

@@ -66,7 +66,7 @@ impl Args {
         }
     }
 
-    /// Whether attention stays within documents.
+    /// Returns true if attention stays within documents.
     pub(super) fn doc_mask(&self) -> bool {
         self.set().doc_mask.unwrap_or_default()
     }

@@ -81,7 +81,7 @@ fn name(kind: SpanKind) -> &'static str {
     }
 }
 
-/// Whether the loss of predicting this token counts. The first one is no target.
+/// Returns true if the loss of predicting this token counts. The first token is not a target.
 fn is_trained(sample: &Sample, token: usize) -> bool {
     token.checked_sub(1).is_none_or(|input| sample.weights[input] > 0.0)
 }

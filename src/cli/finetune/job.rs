@@ -97,7 +97,7 @@ fn params(
     })
 }
 
-/// What the library says, and the option that says more.
+/// The library's error, with the option that shows more.
 fn with_hint(e: Error) -> anyhow::Error {
     match e {
         Error::OutOfMemory { what, .. } => anyhow!("{what}; --plan-memory shows the breakdown"),

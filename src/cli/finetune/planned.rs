@@ -35,7 +35,7 @@ const ALLOWED: &[&str] = &[
     "transform",
 ];
 
-/// Those that decide where the same is computed.
+/// Options that decide where the same result is computed.
 const MACHINE: &[&str] = &["device", "threads", "ubatch"];
 
 /// Stand for what the study gives. Attached, so that no word behind them is taken as theirs.
@@ -45,7 +45,7 @@ const GIVEN: &[&str] = &["--model=-", "--output=-", "--data=-"];
 #[derive(Debug)]
 pub(crate) struct Training {
     args: Args,
-    /// Whether the recipe names a device, and a number of threads.
+    /// True if the recipe names a device; `threads` is true if it names a number of threads.
     device: bool,
     threads: bool,
 }
@@ -105,7 +105,7 @@ impl Training {
     /// however its options are written and on whatever machine.
     ///
     /// # Errors
-    /// As of [`Training::parse`].
+    /// Returns the errors of [`Training::parse`].
     pub(crate) fn settings(&self) -> Result<String, String> {
         let settings = self.args.settings().map_err(|e| format!("{e:#}"))?;
         let usual = TrainParams::new(0);
@@ -128,7 +128,8 @@ impl Training {
     /// none.
     ///
     /// # Errors
-    /// Those of training, being stopped among them; a link in the place of a file that is written.
+    /// Returns the errors of training, including being stopped, and an error if a link is in the place of an output
+    /// file.
     pub(crate) fn run(
         &self,
         model: &Path,
@@ -161,7 +162,7 @@ impl Training {
     }
 }
 
-/// Whether the words hold an option.
+/// Returns true if the arguments hold an option.
 fn is_given(found: &ArgMatches, id: &str) -> bool {
     let n = found.get_raw(id).map_or(0, Iterator::count);
     // Of those that the study gives a second one is refused by clap, or, of texts, counted.

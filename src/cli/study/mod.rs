@@ -92,7 +92,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     finish(args, &folder, &plan, summary, report.counts())
 }
 
-/// What plans name: benchmarks, and options of training.
+/// Names that plans can use: benchmarks, and options of training.
 struct Registry;
 
 impl Names for Registry {

@@ -72,7 +72,7 @@ impl Params {
         })
     }
 
-    /// Whether a token with these negative log-likelihoods is a key token.
+    /// Returns true if a token with these negative log-likelihoods is a key token.
     fn is_key(&self, short: f32, full: f32) -> bool {
         f64::from(short) - f64::from(full) > self.alpha && f64::from(full) < -self.beta
     }

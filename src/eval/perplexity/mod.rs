@@ -32,7 +32,7 @@ pub struct Params {
     pub max_windows: Option<usize>,
     /// Bucket width for perplexity by position, in tokens; `None` is an eighth of the context.
     pub bucket: Option<usize>,
-    /// Whether windows start with BOS; `None` is the protocol's rule.
+    /// `Some(true)` if windows start with BOS; `None` is the protocol's rule.
     pub bos: Option<bool>,
     /// Skips documents with fewer tokens (`--dataset-min-tokens` of YaRN's script).
     pub min_tokens: usize,

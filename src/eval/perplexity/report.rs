@@ -23,7 +23,7 @@ pub struct Report {
     pub results: Vec<Row>,
     /// The published definition of the protocol.
     pub source: &'static str,
-    /// Whether BOS was used.
+    /// True if BOS was used.
     pub bos: bool,
     /// Documents measured.
     pub documents: usize,
@@ -34,7 +34,7 @@ pub struct Report {
     /// The mean over several lengths; empty if there is only one length, or if the run was stopped. Reports of
     /// several methods have one entry per method.
     pub mean_over_ctx: Vec<MeanOverCtx>,
-    /// Whether the run was stopped. Lengths can then be missing, and the last length can lack windows.
+    /// True if the run was stopped. Lengths can then be missing, and the last length can lack windows.
     pub interrupted: bool,
     /// Notes that readers of the figures need.
     pub notes: Vec<String>,
@@ -101,7 +101,7 @@ pub struct Row {
     pub seconds: f64,
     /// The active method spec at this length.
     pub rope: String,
-    /// Whether windows are missing because the run was stopped.
+    /// True if windows are missing because the run was stopped.
     pub interrupted: bool,
     /// Mean negative log-likelihood of each window, for [`paired`].
     #[serde(skip)]

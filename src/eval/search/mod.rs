@@ -125,7 +125,7 @@ pub struct Report {
     pub rope: String,
     /// The best factors, then the initial ones.
     pub results: Vec<Row>,
-    /// Whether the search was stopped early; it can resume from its record.
+    /// True if the search was stopped early; it can resume from its record.
     pub interrupted: bool,
     /// Seconds of this run.
     pub seconds: f64,

@@ -169,7 +169,7 @@ struct Ready {
     prompt: Vec<crate::Token>,
     endings: Vec<Vec<crate::Token>>,
     hash: String,
-    /// Its place among the samples.
+    /// Index of the sample.
     index: usize,
 }
 

@@ -33,7 +33,7 @@ pub struct Report {
     pub options: BTreeMap<String, String>,
     /// The score of random choices, in percent.
     pub chance: Option<f64>,
-    /// Whether the run was stopped. Lengths can then be missing, and the last length can lack samples.
+    /// True if the run was stopped. Lengths can then be missing, and the last length can lack samples.
     pub interrupted: bool,
 }
 
@@ -69,7 +69,7 @@ pub struct Row {
     pub rope: String,
     /// Wall time in seconds.
     pub seconds: f64,
-    /// Whether samples are missing because the run was stopped.
+    /// True if samples are missing because the run was stopped.
     pub interrupted: bool,
     /// The samples.
     #[serde(skip)]

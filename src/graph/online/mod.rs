@@ -84,7 +84,7 @@ impl Places {
 }
 
 impl<'c> Places<Tensor<'c>> {
-    /// What is taken off the scores of some keys, F32 `[keys, 1, n]`: nothing where they lie in the query's range.
+    /// Penalty on the scores of some keys, F32 `[keys, 1, n]`: 0 for keys in the query's range.
     fn penalty(&self, b: &Builder<'c>, keys: Range<usize>, range: usize) -> Result<Tensor<'c>> {
         let [n, ..] = self.ranges.ne();
         let number = |i: usize| b.view(self.ranges, [1, n, 1, 1], [4, 4 * n, 4 * n], 4 * n * (2 * range + i));
@@ -102,7 +102,7 @@ pub struct Part<'c> {
     pub branch: AttentionBranch<'c>,
     /// The first of the keys in [`Places::keys`].
     pub first: usize,
-    /// Of the ranges, the one that counts.
+    /// Index of the range that counts.
     pub range: usize,
 }
 
@@ -120,7 +120,7 @@ pub struct Attended<'c> {
 /// Attention of some heads of a layer, under one softmax over the keys of all parts.
 #[derive(Debug, Clone, Copy)]
 pub struct Online<'a, 'c> {
-    /// Of the graph.
+    /// Builder of the graph.
     pub b: &'a Builder<'c>,
     /// Which keys are seen.
     pub seen: Places<Tensor<'c>>,

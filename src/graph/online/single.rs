@@ -32,7 +32,7 @@ const NO_VALUE: f32 = 1e-30;
 /// Attention of the heads of a layer to the keys of all parts, for one token, under one softmax. Ranges of parts do not count.
 #[derive(Debug, Clone, Copy)]
 pub struct Single<'a, 'c> {
-    /// Of the graph.
+    /// Builder of the graph.
     pub b: &'a Builder<'c>,
     /// F16 `[n_keys, 1]`: 0 where a key is seen, and where it is not [`UNSEEN`].
     pub mask: Tensor<'c>,
@@ -42,8 +42,8 @@ pub struct Single<'a, 'c> {
     pub scoring: Scoring<'c>,
 }
 
-/// What is added to scores of keys that are not seen, as the bits of an F16: -32,768. It is finite, so that a branch without a
-/// visible key has a log-sum-exp, which is too small to count.
+/// Penalty added to scores of keys that are not seen, as the bits of an F16: -32,768. It is finite, so that a branch
+/// without a visible key has a log-sum-exp, which is too small to count.
 pub const UNSEEN: u16 = 0xf800;
 
 /// Upper bound of the tensors of [`Single::forward`] for so many parts.

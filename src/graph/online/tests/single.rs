@@ -6,7 +6,7 @@ use crate::graph::online::{n_tensors_of_single, Single, UNSEEN};
 /// Which columns nobody sees, beside those that the case hides.
 type Hidden = Range<usize>;
 
-/// What one query sees: scores of a head by column.
+/// Keys that one query sees: scores of a head by column.
 fn seen(case: Case, query: usize, head: usize, hidden: &Hidden) -> Vec<Option<f64>> {
     let scores = case.scores(query, head).into_iter().enumerate();
     scores.map(|(c, score)| score.filter(|_| !hidden.contains(&c))).collect()
