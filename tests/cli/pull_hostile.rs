@@ -174,7 +174,7 @@ fn answers_that_cannot_be_the_file_are_errors() {
         // The HTTP client decodes this one by itself, and the length is gone.
         (|r| r.set("Content-Encoding", "gzip"), "does not report the size"),
         (|r| r.set("Content-Length", ""), "does not report the size"),
-        (|r| r.set("x-linked-size", "7"), "the hub says 7 bytes"),
+        (|r| r.set("x-linked-size", "7"), "the hub reports 7 bytes"),
         (|r| r.status = 206, "the hub sent a part"),
         (|r| r.status = 304, "status 304"),
         (

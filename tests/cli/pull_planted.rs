@@ -329,7 +329,7 @@ fn what_is_taken_from_the_working_directory_is_said_or_checked() {
         fs::rename(world.at("away"), world.models()).unwrap();
         let output = inspect(&world, source);
         assert_eq!(output.code, 0, "{output:?}");
-        assert!(output.stderr.contains(&format!("models/{name} of the working directory")), "{output:?}");
+        assert!(output.stderr.contains(&format!("models/{name} from the working directory")), "{output:?}");
     }
     // The right name and the right size, with a record that says so and without one.
     let (source, name) = (

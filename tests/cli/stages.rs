@@ -187,7 +187,7 @@ fn what_cannot_be_gone_on_from_or_attended_to_is_said_in_one_line() {
             "targets full: blk.0.attn_q.weight: expected f32, f16 or bf16, found q8_0",
         ),
         (&["--targets", "full", "--rank", "4"], 2, "--rank: --targets full trains the model itself"),
-        (&["--set", "output-type=file"], 2, "--set output-type: an adapter is f32"),
+        (&["--set", "output-type=file"], 2, "--set output-type: an adapter is always f32"),
     ];
     for (more, code, says) in cases {
         let ctx = if more.contains(&"--ctx") { &[][..] } else { &["--ctx", "48"] };

@@ -49,7 +49,7 @@ fn what_cannot_be_is_refused() {
     for math in [Math::F32, Math::Bf16] {
         let p = SessionParams { math, portable: true, ..params(64) };
         let error = Session::new(&model, &p).expect_err("products of floats without ops of our own");
-        assert!(error.to_string().contains(&format!("math {math}: on the CPU")), "{error}");
+        assert!(error.to_string().contains(&format!("math {math}: needs the CPU")), "{error}");
     }
 }
 
