@@ -40,7 +40,7 @@ fn manifests_are_checked() {
         assert!(e.contains("my.toml") && e.contains(hint) && !e.contains('\n'), "{e}");
     }
     let twice = format!("{good}{good}");
-    assert!(Manifest::parse(&twice, "x").unwrap_err().to_string().contains("twice"));
+    assert!(Manifest::parse(&twice, "x").unwrap_err().to_string().contains("duplicate"));
 }
 
 #[test]
