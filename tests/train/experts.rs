@@ -64,7 +64,7 @@ fn what_cannot_be_trained_is_refused_by_name() {
         let mut settings = settings_of_mixtures(32, 16, "plain");
         settings.lora.targets = targets(&["q", target]);
         let what = refused(&settings);
-        assert!(what.contains(target) && what.contains("experts"), "{what}");
+        assert!(what.contains(target) && what.contains("expert weights"), "{what}");
     }
     let mut settings = settings_of_mixtures(32, 16, "plain");
     settings.lora.targets = targets(&["q", "gate"]);

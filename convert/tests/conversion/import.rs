@@ -166,7 +166,7 @@ fn what_llama_cpp_cannot_read_is_said_and_refused() {
             "mistral-window",
             "sentencepiece",
             "ropewalk reads it under ropewalk.windows",
-            "it has no window in this architecture, and the file's ropewalk.windows says 48 tokens",
+            "it has no window in this architecture, and the file's ropewalk.windows is 48 tokens",
         ),
         (
             "qwen3moe-unscaled",
