@@ -1,4 +1,5 @@
-//! Every example of every command's help, typed in a folder with files of the names that it uses.
+//! Every example of every command's help and every line of the README's tour, typed in a folder with files of the names that
+//! they use.
 //!
 //! A tiny model of random weights stands in for `smollm2`, and lengths are smaller: [`SMALLER`] says in which words. All else
 //! is typed as the help has it.
@@ -17,7 +18,7 @@ use crate::common::program::{command, run};
 const ONLINE: [&str; 1] = ["pull"];
 
 /// Words of the examples, and what is typed in their place so that all of them take seconds.
-const SMALLER: [(&str, &str); 11] = [
+const SMALLER: [(&str, &str); 16] = [
     ("-l 16k", "-l 1k"),
     ("-l 8k", "-l 512"),
     ("--lengths 4096,12288", "--lengths 512,1024"),
@@ -29,6 +30,11 @@ const SMALLER: [(&str, &str); 11] = [
     ("--map layer=18,head=8", "--map layer=1,head=3"),
     ("--steps 200", "--steps 2"),
     ("--set batch=8", "--set batch=8 --steps 4"),
+    ("--lengths 16384", "--lengths 1024"),
+    ("--lengths 8192,16384 --samples 50", "--lengths 4k --samples 1"),
+    ("--lengths 8192 --against", "--lengths 512 --against"),
+    ("-p 512 -n 128 -d 0,8192", "-p 16 -n 8 -d 0,64"),
+    ("--rope sba:factor=2 --ctx 16384 --steps", "--rope sba:factor=2 --ctx 256 --steps"),
 ];
 
 /// A small plan under the name of the one in the examples.
@@ -61,7 +67,8 @@ fn fixtures(dir: &Path) {
     let essays = std::fs::read_to_string(fetched("texts/essays.txt")).unwrap();
     let text: String = essays.chars().filter(char::is_ascii).take(12_000).collect();
     std::fs::create_dir(dir.join("novels")).unwrap();
-    for name in ["essays.txt", "books.txt", "novels/emma.txt"] {
+    std::fs::create_dir(dir.join("texts")).unwrap();
+    for name in ["essays.txt", "books.txt", "novels/emma.txt", "book.txt", "texts/emma.txt"] {
         std::fs::write(dir.join(name), &text).unwrap();
     }
     std::fs::write(dir.join("report.txt"), &text[..1000]).unwrap();
@@ -117,6 +124,13 @@ fn examples(name: &str) -> Vec<String> {
     lines.collect()
 }
 
+/// The command lines of the README's tour, without the program's name.
+fn tour() -> Vec<String> {
+    let readme = include_str!("../../README.md");
+    let tour = readme.split("\n## Tour\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
+    tour.lines().filter_map(|line| line.strip_prefix("$ ropewalk ")).map(str::to_owned).collect()
+}
+
 /// The words of a line with simple double quotes.
 fn words(line: &str) -> Vec<&str> {
     let parts = line.split('"').enumerate();
@@ -131,44 +145,44 @@ fn every_example_runs() {
     fixtures(dir.path());
     let mut used = [false; SMALLER.len()];
     let mut typed = Vec::new();
-    for name in commands() {
+    let examples = commands().into_iter().flat_map(|name| examples(&name)).chain(tour());
+    for example in examples {
+        let name = example.split(' ').next().unwrap().to_owned();
         if ONLINE.contains(&name.as_str()) {
             continue;
         }
-        for example in examples(&name) {
-            let mut line = example.clone();
-            for ((from, to), used) in SMALLER.iter().zip(&mut used) {
-                *used |= line.contains(from);
-                line = line.replace(from, to);
-            }
-            let mut all = words(&line);
-            // Other work on the machine holds up threads that wait for each other.
-            let computes = !["rope", "inspect", "convert", "completions"].contains(&&*name);
-            if computes || line.contains("--map") {
-                all.extend(["-t", "1"]);
-            }
-            let mut call = command(&all);
-            call.current_dir(dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-            let mut child = call.spawn().unwrap();
-            // What chat is told; others do not listen.
-            let _ = child.stdin.take().unwrap().write_all(b"What is 1 and one?\n/stats\n/quit\n");
-            let output = child.wait_with_output().unwrap();
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "ropewalk {line}: {}\n{said}", output.status);
-            // What only writes files says on stderr which.
-            assert!(
-                !output.stdout.is_empty() || ["finetune", "convert"].contains(&&*name),
-                "ropewalk {line} prints nothing: {said}"
-            );
-            for pair in words(&line).windows(2).filter(|pair| ["-o", "--plot"].contains(&pair[0])) {
-                let planned = line.ends_with("--plan");
-                assert_eq!(dir.path().join(pair[1]).exists(), !planned, "ropewalk {line}: {}", pair[1]);
-            }
-            typed.push(example);
+        let mut line = example.clone();
+        for ((from, to), used) in SMALLER.iter().zip(&mut used) {
+            *used |= line.contains(from);
+            line = line.replace(from, to);
         }
+        let mut all = words(&line);
+        // Other work on the machine holds up threads that wait for each other.
+        let computes = !["rope", "inspect", "convert", "completions"].contains(&&*name);
+        if computes || line.contains("--map") {
+            all.extend(["-t", "1"]);
+        }
+        let mut call = command(&all);
+        call.current_dir(dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = call.spawn().unwrap();
+        // What chat is told; others do not listen.
+        let _ = child.stdin.take().unwrap().write_all(b"What is 1 and one?\n/stats\n/quit\n");
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "ropewalk {line}: {}\n{said}", output.status);
+        // What only writes files says on stderr which.
+        assert!(
+            !output.stdout.is_empty() || ["finetune", "convert"].contains(&&*name),
+            "ropewalk {line} prints nothing: {said}"
+        );
+        for pair in words(&line).windows(2).filter(|pair| ["-o", "--plot"].contains(&pair[0])) {
+            let planned = line.ends_with("--plan");
+            assert_eq!(dir.path().join(pair[1]).exists(), !planned, "ropewalk {line}: {}", pair[1]);
+        }
+        typed.push(example);
     }
     for ((from, _), used) in SMALLER.iter().zip(used) {
         assert!(used, "no example has {from:?}");
     }
-    assert!(typed.len() >= 22, "{typed:?}");
+    assert!(typed.len() >= 36, "{typed:?}");
 }
