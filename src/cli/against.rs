@@ -40,7 +40,7 @@ impl std::str::FromStr for Against {
 }
 
 impl Against {
-    /// Returns true if the other setting needs weights of its own.
+    /// Returns true if the other setting needs other weights.
     pub(super) fn has_weights(&self) -> bool {
         matches!(self, Against::Model(_) | Against::Lora(_))
     }

@@ -18,8 +18,8 @@ enum Means {
     Setting(&'static str, &'static str),
     /// This option with this value. It has none itself.
     Flag(&'static str, &'static str),
-    /// The value is an operand of this command.
-    Operand(&'static str),
+    /// The value is an operand of `eval`.
+    Operand,
     /// Layers on the GPU: none or all.
     GpuLayers,
     /// Attention in one op, or not; the value may be left out.
@@ -94,7 +94,7 @@ const OPTIONS: &[(&str, Means)] = &[
     ("--tensor-split", Nothing(ONE_DEVICE)),
     ("--kl-divergence", Nothing("use --against FILE, rope=SPEC, kv=TYPE or lora=FILE")),
     // lm-eval
-    ("--tasks", Operand("eval")),
+    ("--tasks", Operand),
     ("--limit", Ours("--samples")),
     ("--output-path", Ours("--output")),
     (
@@ -103,7 +103,7 @@ const OPTIONS: &[(&str, Means)] = &[
     ),
     ("--model-args", Nothing("use -m FILE, with --rope and --ctx")),
     // PEFT, TRL and their relatives
-    ("--peft", Operand("convert")),
+    ("--peft", Nothing("name the adapter's directory as the input: ropewalk convert DIR -m MODEL -o OUT")),
     ("--model-name-or-path", Ours("--model")),
     ("--train-file", Ours("--data")),
     ("--lora-r", Ours("--rank")),
@@ -207,7 +207,7 @@ pub(super) fn translate(app: &clap::Command, words: Vec<OsString>) -> anyhow::Re
             }
             Setting(option, key) => out.extend([option.into(), pair(key, &given()?)]),
             Flag(option, value) => out.extend([option.into(), value.into()]),
-            Operand(_) => out.push(given()?),
+            Operand => out.push(given()?),
             GpuLayers => {
                 let layers = given()?;
                 put(&mut out, typed, "--device", device(typed, &layers.to_string_lossy())?.into())?;
@@ -239,7 +239,7 @@ fn found<'w>(command: &clap::Command, word: &'w str) -> Option<(&'static str, Op
         Setting(option, _) | Flag(option, _) => has(option),
         GpuLayers => has("--device"),
         FlashAttention => has("--attention"),
-        Operand(name) => command.get_name() == *name,
+        Operand => command.get_name() == "eval",
         Nothing(_) => true,
     };
     (taken && !has(typed)).then_some((*typed, value, *means))
@@ -311,7 +311,6 @@ mod tests {
             ("r finetune --max_grad_norm 1 --warmup-steps=3", "r finetune --set clip=1 --set warmup=3"),
             ("r finetune --weight_decay=0.1 --batch 8", "r finetune --set weight-decay=0.1 --set batch=8"),
             ("r finetune --doc-mask -d x", "r finetune --set doc-mask=true -d x"),
-            ("r convert --peft x -m y", "r convert x -m y"),
             ("r perplexity --chunks 2 -- --chunks", "r perplexity --max-windows 2 -- --chunks"),
             ("r bench --limit 3", "r bench --limit 3"),
             ("r convert x --outtype q8_0", "r convert x --type q8_0"),
@@ -325,6 +324,7 @@ mod tests {
             ("r run --rope-scaling yarn", "--rope-scaling: use --rope, as in"),
             ("r run -ngl 12", "-ngl 12: the whole model runs on one device"),
             ("r finetune --batch", "--batch: a value is required"),
+            ("r convert --peft x -m y", "--peft: name the adapter's directory as the input"),
             ("r run --ctx-size", "--ctx-size: a value is required"),
             ("r quantize a b", "quantize: no such command; use ropewalk convert"),
         ] {

@@ -17,22 +17,19 @@ use super::output::{self, count, OutputArgs};
 
 /// The folder that `pull` puts models into: `$ROPEWALK_MODELS`, else `models` under the user's cache folder.
 pub(crate) fn cache_dir() -> anyhow::Result<PathBuf> {
-    if let Some(dir) = std::env::var_os("ROPEWALK_MODELS").filter(|d| !d.is_empty()) {
-        return Ok(PathBuf::from(dir));
-    }
-    dirs::cache_dir()
-        .map(|d| d.join("ropewalk").join("models"))
-        .ok_or_else(|| anyhow!("no cache folder: set ROPEWALK_MODELS to a folder for models"))
+    own_dir("ROPEWALK_MODELS", dirs::cache_dir(), "models")
 }
 
 /// The folder that `pull` puts benchmark data into: `$ROPEWALK_DATA`, else `benchmarks` under the user's data folder.
 pub(crate) fn data_dir() -> anyhow::Result<PathBuf> {
-    if let Some(dir) = std::env::var_os("ROPEWALK_DATA").filter(|d| !d.is_empty()) {
-        return Ok(PathBuf::from(dir));
-    }
-    dirs::data_dir()
-        .map(|d| d.join("ropewalk").join("benchmarks"))
-        .ok_or_else(|| anyhow!("no data folder: set ROPEWALK_DATA to a folder for benchmark data"))
+    own_dir("ROPEWALK_DATA", dirs::data_dir(), "benchmarks")
+}
+
+/// The folder that the variable names, else `ropewalk/NAME` in a folder of the user's.
+fn own_dir(variable: &str, base: Option<PathBuf>, name: &str) -> anyhow::Result<PathBuf> {
+    let named = std::env::var_os(variable).filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    let dir = named.or_else(|| base.map(|base| base.join("ropewalk").join(name)));
+    dir.ok_or_else(|| anyhow!("the user has no home directory: set {variable} to a directory for {name}"))
 }
 
 /// The folder to read a task's data from: the one given; else `models/benchmarks` of the working directory or the folder

@@ -23,10 +23,7 @@ pub(super) fn run(args: &Args, repo: &Repo) -> anyhow::Result<()> {
         return Err(usage("--sha256 applies to one file, and a model directory has several"));
     }
     let options = options(args)?;
-    let dir = match &args.dir {
-        Some(dir) => dir.clone(),
-        None => models::cache_dir()?,
-    };
+    let dir = args.dir.clone().map_or_else(models::cache_dir, Ok)?;
     let interrupt = Interrupt::install()?;
     let notes = |text: std::fmt::Arguments<'_>| args.out.note(text);
     let pulled = {

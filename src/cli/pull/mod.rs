@@ -123,10 +123,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if parts.len() > 1 && (sum.is_some() || args.name.is_some()) {
         return Err(usage("--sha256 and --as apply to one file, and this model is split into several"));
     }
-    let dir = match &args.dir {
-        Some(dir) => dir.clone(),
-        None => models::cache_dir()?,
-    };
+    let dir = args.dir.clone().map_or_else(models::cache_dir, Ok)?;
     let hub = hub(args)?;
     let interrupt = Interrupt::install()?;
     let notes = |text: std::fmt::Arguments<'_>| args.out.note(text);
