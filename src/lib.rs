@@ -41,7 +41,7 @@
 //! let many = vec![tokens[0]; 600];
 //! assert!(matches!(session.sequence(2).append(&many), Err(Error::ContextFull { needed: 600, .. })));
 //!
-//! // Train: a low-rank adapter beside the quantized weights, under the same method.
+//! // Train a low-rank adapter on the quantized weights, under the same method.
 //! let mut how = TrainParams::new(64);
 //! how.rope = yarn.rope.clone();
 //! # how.n_threads = 1;

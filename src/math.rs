@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// Rounding allowed in products of a model's weights with activations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Math {
-    /// No more than libllama does, which rounds activations to 8 bits beside quantized weights. On the CPU batches of up to 32
+    /// No more than libllama does, which rounds activations to 8 bits for quantized weights. On the CPU batches of up to 32
     /// tokens are rounded so, and larger ones to 15 or 16 bits, or not at all: what is measured is then the model, and not its
     /// rounding. Training rounds to 16 bits at most, and not to integers: gradients with quantized weights would exceed the
     /// bounds of their tests.
@@ -18,9 +18,9 @@ pub enum Math {
     /// that are not trained, and what they are multiplied with; with the former also queries, keys, values and their weights
     /// beneath attention, except Landmark's. About as PyTorch does under bfloat16, and faster than `Auto`.
     Bf16,
-    /// Activations to 8 bits beside quantized weights in batches of any size, except in AMX tiles, which keep 16: the fastest,
+    /// Activations to 8 bits for quantized weights, in batches of any size, except in AMX tiles, which keep 16: the fastest,
     /// and what the programs take by default where text is written. Blocks that are rounded together are of 32 values, where
-    /// libllama has 256 beside K-quants. Not in training.
+    /// libllama has 256 for K-quants. Not in training.
     Int8,
 }
 

@@ -1,5 +1,5 @@
-//! Qwen3.5 and 3.6 (mixtures of experts, text): Qwen3.5's layer whose feed-forward is a mixture, with the weights of the
-//! experts chosen normalized, and beside it an expert that every token is given to, through a gate of its own.
+//! Qwen3.5 and 3.6 (mixtures of experts, text): Qwen3.5's layer whose feed-forward is a mixture, with normalized
+//! weights of the chosen experts, plus one shared expert with a separate gate.
 
 use ggml::experts::{Gating, GatingKind};
 

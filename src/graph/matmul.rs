@@ -21,7 +21,7 @@ use crate::math::Math;
 /// The code that computes a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kernel {
-    /// ggml's, the only one on devices other than the CPU. Activations are rounded to 8 bits beside quantized weights.
+    /// ggml's kernel, the only one on devices other than the CPU. With quantized weights it rounds activations to 8 bits.
     Ggml,
     /// Our own of floats of 32 bits: gradients and large batches.
     F32,
@@ -181,8 +181,8 @@ const F32_FROM: usize = 128;
 /// half of the speed.
 const INT8_UP_TO: usize = 32;
 
-/// Tokens from which on a node of its own quantizes activations to 8 bits for several products. With fewer, each
-/// product quantizes them faster than its threads could wait for one another once more.
+/// Smallest batch in which a separate node quantizes activations to 8 bits for several products. With fewer tokens, each
+/// product quantizes them faster than the threads can synchronize once more.
 const INT8_SHARED_FROM: usize = 16;
 
 /// No choice changes beyond so many tokens.

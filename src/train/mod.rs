@@ -1,4 +1,4 @@
-//! Fine-tuning, a layer at a time: low-rank pairs beside quantized weights, or all parameters of a model in floats.
+//! Fine-tuning, a layer at a time: low-rank pairs on quantized weights, or all parameters of a model in floats.
 //!
 //! The forward run saves each layer's input and, where memory allows, more activations ([`Checkpointing`]).
 //! The loss is taken over blocks of tokens. The backward run goes from the last layer to the first: each is

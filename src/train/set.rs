@@ -13,7 +13,7 @@ use crate::data::{HeldOut, Packing, Separator, Upsample};
 /// Group of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
-    /// The optimizer. A stage may have these of its own.
+    /// The optimizer. A stage can override these.
     Optimiser,
     /// Trained parameters.
     Adapter,
@@ -152,12 +152,12 @@ settings! {
 /// Counts that cannot be 0.
 const AT_LEAST_ONE: &[&str] = &["steps", "batch", "data-tokens"];
 
-/// Settings whose value may have settings of its own.
+/// Settings whose value can have nested settings.
 const NESTED: &[&str] = &["loss", "upsample"];
 
 impl Settings {
-    /// Puts in `key=value,...`. A value that has settings of its own, as in `upsample=fu:length=300,keep=0.1`, takes
-    /// all that is behind it.
+    /// Puts in `key=value,...`. A value with nested settings, as in `upsample=fu:length=300,keep=0.1`, takes
+    /// the rest of the text.
     ///
     /// # Errors
     /// A part without `=`, and those of [`Settings::put`].

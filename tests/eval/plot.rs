@@ -224,7 +224,7 @@ fn maps_are_written_whole() {
     ] {
         assert!(svg.contains(word), "{word}");
     }
-    // What lies beyond the trained window has colors and a legend of its own, only where there is any.
+    // Distances beyond the trained window have separate colors and a legend, only if there are any.
     assert!(!svg.contains("never trained"));
     let plain = Map::new(&[&plan("plain", &hp, 16384)], &hp).expect("a map").to_svg().expect("drawn");
     assert!(plain.contains("never trained") && plain.contains("16383"));

@@ -23,7 +23,7 @@ pub(crate) fn targets(names: &[&str]) -> Vec<String> {
     names.iter().map(|s| s.to_string()).collect()
 }
 
-/// Random models: heads in groups, both pairings, biases, heads turned in part, output matrix of its own or not.
+/// Random models: heads in groups, both pairings, biases, partly rotated heads, with and without a separate output matrix.
 pub(crate) fn models() -> Vec<(&'static str, Model)> {
     let base = Shape {
         n_layer: 2,
@@ -84,7 +84,7 @@ pub(crate) fn models() -> Vec<(&'static str, Model)> {
     list.into_iter().enumerate().map(one).collect()
 }
 
-/// A model whose weights are quantized, with an output matrix of its own or not.
+/// A model with quantized weights, with or without a separate output matrix.
 pub(crate) fn quantised(shape: &str, dtype: DType) -> Model {
     let path = scratch(&format!("train-{shape}-{}.gguf", dtype.name()));
     let shape = Shape { n_vocab: N_VOCAB, n_layer: 1, ..Shape::named(shape).unwrap() };

@@ -1,5 +1,5 @@
-//! Products of quantized weights with floats in 8-bit numbers. Floats are rounded in blocks of 32, as ggml rounds them beside types
-//! with such blocks; beside K-quants it does so in blocks of 256.
+//! Products of quantized weights with floats in 8-bit numbers. Floats are rounded in blocks of 32, as ggml does for weight
+//! types with blocks of 32. For K-quants, ggml rounds them in blocks of 256.
 //!
 //! Several rows of weights are read at once, and their codes are multiplied as they lie: their offset is taken off sums that are
 //! known beforehand.
