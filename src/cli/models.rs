@@ -8,7 +8,7 @@ use ropewalk::eval::{LmSource, SessionSource};
 use ropewalk::fetch::{sha256_of, Entry, Manifest, Origin, Repo, Source};
 use ropewalk::hparams::Hparams;
 use ropewalk::model::{Model, ModelParams};
-use ropewalk::rope::Spec;
+use ropewalk::rope::{Plan, Spec};
 use ropewalk::session::{Attention, MemoryUse, Session, SessionParams};
 use ropewalk::tasks::Task;
 use ropewalk_core::text::bytes;
@@ -234,6 +234,16 @@ pub(crate) fn memory(session: &Session) -> String {
     format!("{weights} weights + {kv} cache + {recurrent}{compute} compute")
 }
 
+/// The context of a run next to those of the model, which differ if the file declares a scaling.
+pub(crate) fn context(n_ctx: usize, plan: &Plan, hp: &Hparams) -> String {
+    let [n_ctx, train, orig] = [n_ctx, hp.n_ctx_train, plan.n_ctx_orig(hp)].map(|n| count(n as u64));
+    if train == orig {
+        format!("context {n_ctx} (trained {train})")
+    } else {
+        format!("context {n_ctx} (declared {train}, original {orig})")
+    }
+}
+
 /// Says on stderr, unless `-q`, which model runs where, under which rope, with how much memory; then the
 /// plan's notes.
 pub(crate) fn announce(out: &OutputArgs, choice: &ModelChoice, session: &Session, asked: bool) {
@@ -256,14 +266,13 @@ pub(crate) fn announce(out: &OutputArgs, choice: &ModelChoice, session: &Session
         n => format!(", {n} threads"),
     };
     out.note(format_args!(
-        "{}: {}{threads}, {attention}math {}, rope {} ({}), context {} of {} trained, memory {}",
+        "{}: {}{threads}, {attention}math {}, rope {} ({}), {}, memory {}",
         label(choice),
         session.model().device(),
         session.params().math,
         plan.spec,
         source,
-        count(session.params().n_ctx as u64),
-        count(plan.n_ctx_orig(session.model().hparams()) as u64),
+        context(session.params().n_ctx, plan, session.model().hparams()),
         memory(session),
     ));
     for note in &plan.notes {

@@ -15,6 +15,8 @@ mod finetune;
 mod finetune_data;
 mod finetune_ended;
 mod finetune_recipes;
+#[cfg(unix)]
+mod guide;
 mod hub;
 mod imatrix;
 mod kernels;

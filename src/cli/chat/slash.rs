@@ -7,7 +7,7 @@ use ropewalk::rope::{Spec, METHODS};
 use ropewalk::session::is_session_file;
 
 use super::conversation::Conversation;
-use crate::cli::models::memory;
+use crate::cli::models::{context, memory};
 use crate::cli::options::{parse_spec, read_text, tokens};
 use crate::cli::output::count;
 
@@ -168,14 +168,12 @@ fn clear(chat: &mut Conversation<'_>, _: &str) -> anyhow::Result<After> {
 
 fn stats(chat: &mut Conversation<'_>, _: &str) -> anyhow::Result<After> {
     let session = chat.opened()?;
-    let trained = session.plan().n_ctx_orig(chat.model().hparams());
     let mut text = format!(
-        "{} messages, {} of {} tokens in use (trained for {}), rope {}\n\
+        "{} messages, {} tokens, {}, rope {}\n\
          memory: {}",
         chat.messages().len(),
         count(session.tokens(0).len() as u64),
-        count(chat.n_ctx() as u64),
-        count(trained as u64),
+        context(chat.n_ctx(), session.plan(), chat.model().hparams()),
         chat.spec()?,
         memory(session),
     );

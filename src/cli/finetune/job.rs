@@ -124,12 +124,11 @@ fn announce(args: &Args, choice: &ModelChoice, model: &Model, t: &Trainer, data:
     let plan = t.plan();
     let n: usize = t.params().list().iter().map(|p| p.value.len()).sum();
     args.out.note(format_args!(
-        "{}: {}, rope {}, context {} of {} trained; {} trainable parameters in {} tensors; keeps {:?}",
+        "{}: {}, rope {}, {}; {} trainable parameters in {} tensors; keeps {:?}",
         models::label(choice),
         model.device(),
         plan.spec,
-        count(t.settings().n_ctx as u64),
-        count(plan.n_ctx_orig(model.hparams()) as u64),
+        models::context(t.settings().n_ctx, plan, model.hparams()),
         count(n as u64),
         t.params().list().len(),
         t.checkpointing(),

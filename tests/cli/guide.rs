@@ -1,0 +1,299 @@
+//! Every command line that the guide shows, typed in a shell, and what it prints compared with the guide's transcript.
+//!
+//! Pages with transcripts use the default model, the others a tiny one of random weights. Long commands are shortened, see
+//! [`SMALLER`]; `ROPEWALK_SOAK=1` types those of the default model as they are.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use convert::random::{write, Shape};
+use ropewalk::DType;
+
+use crate::common::program::{command, finish};
+use crate::common::{fetched, soaks};
+
+/// Pages whose commands run the default model: the transcripts are of this model.
+const REAL: [&str; 6] =
+    ["attention-methods.md", "conversion.md", "evaluation.md", "extending.md", "running.md", "tutorial.md"];
+
+/// The default model as the guide writes it.
+const MODEL: &str = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
+
+/// Parts of the command lines, and what is typed in their place so that all of them take seconds.
+const SMALLER: &[(&str, &str)] = &[
+    ("--lengths 12288 --rope", "--lengths 256 --rope"),
+    ("--lengths 32k --longppl", "--lengths 512 --longppl=trunc-len=128,sliding-window=64"),
+    ("--ctx 4096 --plot", "--ctx 1280 --plot"),
+    ("--ctx 4096 --rope plain", "--ctx 1280 --rope plain"),
+    ("--check essays.txt", "--check report.txt"),
+    ("ruler_niah,vt", "niah_single_1,niah_multikey_1"),
+    ("--lengths 4096,8192 --samples 20", "--lengths 4k --samples 1"),
+    ("--lengths 8192 --against", "--lengths 512 --against"),
+    (
+        "--ctx 16384 -f models/texts/essays.txt --minutes 20",
+        "--ctx 1024 -f models/texts/essays.txt --minutes 0.01",
+    ),
+    ("--ctx 16384 --search=samples=2 --minutes 120", "--ctx 1024 --search=samples=2,max-evaluations=3"),
+    ("bases=1000000/2500000/5000000 --ctx 1024", "bases=1000000/2500000 --ctx 256"),
+    ("--steps 60", "--steps 2"),
+    ("--steps 40", "--steps 4"),
+    ("--ctx 8192 --inspect-data", "--ctx 512 --inspect-data"),
+    ("--ctx 8192 --rope abf", "--ctx 256 --steps 2 --rope abf"),
+    ("<repo_name>/<reponame>/<file_sep>/<filename>", "#1/#2/#3/#4"),
+    ("<gh_stars>/<issue_start>/<issue_comment>/<issue_closed>/<empty_output>", "#5/#6/#7/#8/#9"),
+    ("--stages examples/stages-abf.toml", "--stages examples/stages.toml"),
+    ("--type f32 -o out/pythia", "--type f32 --pre gpt-2 -o out/pythia"),
+    ("--lengths 4096 --lora", "--lengths 512 --lora"),
+    ("--recipe sba", "--recipe sba --ctx 256 --steps 2"),
+    ("examples/study-small.toml", "examples/study.toml"),
+    ("--ctx 16384 -f book.txt", "--ctx 1024 -f book.txt --minutes 0.01"),
+];
+
+/// A study of two methods.
+const STUDY: &str = r#"
+title = "Two methods"
+lengths = [256]
+samples = 1
+texts = ["../book.txt"]
+[[models]]
+name = "tiny"
+path = "../smollm2"
+[[methods]]
+name = "plain"
+spec = "plain"
+[[methods]]
+name = "yarn"
+spec = "yarn:factor=2"
+[[tasks]]
+name = "perplexity"
+protocol = "window"
+"#;
+
+/// Two stages.
+const STAGES: &str = r#"
+[[stage]]
+ctx = 128
+rope = "abf:base=200000"
+steps = 2
+[[stage]]
+ctx = 256
+rope = "abf:base=500000"
+steps = 2
+"#;
+
+/// A command line of a page and the lines that follow it.
+struct Line {
+    typed: String,
+    printed: Vec<String>,
+}
+
+/// The command lines in a page's console blocks.
+fn lines(page: &Path) -> Vec<Line> {
+    let text = std::fs::read_to_string(page).unwrap().replace("\\\n", " ");
+    let mut out: Vec<Line> = Vec::new();
+    for block in text.split("```console\n").skip(1) {
+        let block = block.split("\n```").next().unwrap();
+        assert!(
+            block.starts_with("$ "),
+            "{}: a console block begins with a command: {block}",
+            page.display()
+        );
+        for line in block.lines() {
+            match line.strip_prefix("$ ") {
+                Some(typed) => out.push(Line { typed: typed.to_owned(), printed: Vec::new() }),
+                None => out.last_mut().unwrap().printed.push(line.to_owned()),
+            }
+        }
+    }
+    out
+}
+
+/// A line as words that any run prints, with `#` for each number, and its numbers. Times and speeds are no numbers here.
+fn shape(line: &str) -> (String, Vec<f64>) {
+    let (mut words, mut numbers) = (Vec::new(), Vec::new());
+    for word in line.split_whitespace() {
+        if word.trim_matches(['-', ':']).is_empty() {
+            words.push("-".to_owned());
+            continue;
+        }
+        let (mut out, mut rest) = (String::new(), word);
+        while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
+            let end = rest[at..].find(|c: char| !c.is_ascii_digit() && !",.".contains(c));
+            let end = end.map_or(rest.len(), |end| at + end);
+            let number = rest[at..end].trim_end_matches([',', '.']);
+            let end = at + number.len();
+            out.push_str(&rest[..at]);
+            out.push('#');
+            numbers.extend(number.replace(',', "").parse::<f64>());
+            rest = &rest[end..];
+        }
+        words.push(out + rest);
+    }
+    (words.join(" "), numbers)
+}
+
+/// Whether a run printed a line of a transcript: to 2% if the command was typed as it stands.
+fn same(expected: &str, found: &str, exact: bool) -> bool {
+    let ((expected_words, expected), (words, numbers)) = (shape(expected), shape(found));
+    let timed = ["/s", " s,", " s)", " min"].iter().any(|unit| words.contains(unit));
+    let near = |a: &f64, b: &f64| (a - b).abs() <= 0.02 * a.abs();
+    words == expected_words && (!exact || timed || expected.iter().zip(&numbers).all(|(a, b)| near(a, b)))
+}
+
+/// The files that the pages' commands read.
+fn fixtures(dir: &Path, real: bool) {
+    let checkpoints = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/import/tests/checkpoints");
+    let essays = std::fs::read_to_string(fetched("texts/essays.txt")).unwrap();
+    let short: String = essays.chars().filter(char::is_ascii).take(20_000).collect();
+    for folder in [
+        "models/texts/train/tdavid",
+        "models/pythia-160m",
+        "models/benchmarks/ruler",
+        "texts",
+        "books",
+        "examples",
+        "out",
+    ] {
+        std::fs::create_dir_all(dir.join(folder)).unwrap();
+    }
+    for name in [
+        "texts/a.txt",
+        "books/a.txt",
+        "books/b.txt",
+        "models/texts/train/tdavid/a.txt",
+        "book.txt",
+        "essays.txt",
+    ] {
+        std::fs::write(dir.join(name), &short).unwrap();
+    }
+    std::fs::write(dir.join("report.txt"), &short[..3000]).unwrap();
+    std::fs::write(dir.join("models/texts/essays.txt"), if real { &essays } else { &short }).unwrap();
+    let shape = Shape { n_ctx_train: 512, ..Shape::named("llama-tiny").unwrap() };
+    for (name, dtype) in
+        [("model-f16.gguf", DType::F16), ("model.gguf", DType::Q8_0), ("llama-8b.gguf", DType::Q8_0)]
+    {
+        write(&shape, dtype, 7, &dir.join(name)).unwrap();
+    }
+    if real {
+        std::os::unix::fs::symlink(fetched("SmolLM2-135M-Instruct.Q4_1.gguf"), dir.join(MODEL)).unwrap();
+    } else {
+        let shape = Shape::named("llama-tiny").unwrap();
+        write(&shape, DType::Q8_0, 7, &dir.join(MODEL)).unwrap();
+        std::fs::copy(dir.join(MODEL), dir.join("smollm2")).unwrap();
+    }
+    let copies = [
+        (checkpoints.join("gptneox"), "models/pythia-160m"),
+        (checkpoints.join("tokenizers/bpe"), "models/pythia-160m"),
+        (fetched("benchmarks/ruler"), "models/benchmarks/ruler"),
+    ];
+    for (from, to) in copies {
+        for entry in std::fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), dir.join(to).join(entry.file_name())).unwrap();
+        }
+    }
+    std::fs::write(dir.join("examples/study.toml"), STUDY).unwrap();
+    std::fs::write(dir.join("examples/stages.toml"), STAGES).unwrap();
+    // Adapters that somebody trained.
+    let train = |model: &str, to: &str| {
+        let line =
+            format!("finetune -m {model} -d texts --ctx 64 --steps 1 -r 2 --targets q -o {to} -t 1 -q");
+        type_in(dir, &format!("ropewalk {line}"), true);
+    };
+    if real {
+        train(MODEL, "given.gguf");
+        type_in(dir, &format!("ropewalk convert given.gguf -m {MODEL} --to-peft my-peft-adapter -q"), true);
+    } else {
+        train("model.gguf", "novels.gguf");
+        std::fs::copy(dir.join("novels.gguf"), dir.join("style.gguf")).unwrap();
+    }
+}
+
+/// Types a line in a shell. Returns what it prints.
+#[track_caller]
+fn type_in(dir: &Path, line: &str, succeeds: bool) -> String {
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_ropewalk"));
+    let path = format!("{}:{}", program.parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let like = command(&[]);
+    let mut shell = Command::new("bash");
+    for (name, value) in like.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell.args(["-c", &format!("exec 2>&1; {line}")]).env("PATH", path).env("M", MODEL).current_dir(dir);
+    shell.stdin(Stdio::null());
+    let output = finish(shell);
+    assert_eq!(output.code == 0, succeeds, "{line}: {}\n{}", output.code, output.stdout);
+    output.stdout
+}
+
+/// What is typed for a line of a page.
+fn shortened(line: &str, used: &mut [bool]) -> String {
+    let mut typed = line.to_owned();
+    for ((from, to), used) in SMALLER.iter().zip(used) {
+        *used |= typed.contains(from);
+        typed = typed.replace(from, to);
+    }
+    typed
+}
+
+/// Threads that wait for each other are held up by other work on the machine.
+fn on_one_thread(line: &str) -> String {
+    let computes = "advise bench chat eval finetune perplexity run study";
+    let mut line = line.to_owned();
+    for name in computes.split(' ') {
+        line = line.replace(&format!("ropewalk {name} "), &format!("ropewalk {name} -t 1 "));
+    }
+    line
+}
+
+#[test]
+fn every_command_line_of_the_guide_runs_and_prints_its_transcript() {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guide");
+    let mut pages: Vec<PathBuf> = std::fs::read_dir(guide).unwrap().map(|e| e.unwrap().path()).collect();
+    pages.sort();
+    let mut used = vec![false; SMALLER.len()];
+    let mut faults = Vec::new();
+    let (mut typed, mut compared) = (0, 0);
+    for page in &pages {
+        let name = page.file_name().unwrap().to_str().unwrap();
+        let real = REAL.contains(&name);
+        let lines = lines(page);
+        if lines.is_empty() || name == "reference.md" {
+            continue;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        fixtures(dir.path(), real);
+        for line in lines.iter().filter(|line| line.typed.contains("ropewalk ")) {
+            let short = shortened(&line.typed, &mut used);
+            let full = real && soaks();
+            let exact = full || (real && short == line.typed);
+            let fails = line.printed.iter().any(|l| l.starts_with("error:"));
+            let found = type_in(dir.path(), &on_one_thread(if full { &line.typed } else { &short }), !fails);
+            typed += 1;
+            let mut rest = found.lines();
+            for expected in line.printed.iter().filter(|line| !line.is_empty()) {
+                compared += 1;
+                if !rest.by_ref().any(|found| same(expected, found, exact)) {
+                    faults.push(format!(
+                        "{name}: $ {}\nhas the line\n{expected}\nbut prints\n{found}",
+                        line.typed
+                    ));
+                    break;
+                }
+            }
+        }
+    }
+    assert!(
+        faults.is_empty(),
+        "{} transcripts are not what the program prints:\n{}",
+        faults.len(),
+        faults.join("\n")
+    );
+    for ((from, _), used) in SMALLER.iter().zip(used) {
+        assert!(used, "no line of the guide has {from:?}");
+    }
+    assert!(typed > 40 && compared > 60, "{typed} lines typed, {compared} compared");
+}
