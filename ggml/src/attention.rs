@@ -54,8 +54,7 @@ pub fn mask_shape(n_columns: usize, n_tokens: usize) -> Result<[usize; 2]> {
 pub fn index_mask(mask: &mut [u16], n_columns: usize, n_tokens: usize) -> Result<()> {
     let [_, n_rows] = mask_shape(n_columns, n_tokens)?;
     if n_rows.checked_mul(n_columns) != Some(mask.len()) {
-        let what =
-            format!("a mask of {n_columns} by {n_rows}: expected so many values, found {}", mask.len());
+        let what = format!("mask: expected {n_columns} x {n_rows} values, found {}", mask.len());
         return Err(Error::Op { op: "attention", what });
     }
     let (mask, behind) = mask.split_at_mut(n_columns * n_tokens);

@@ -225,7 +225,7 @@ fn compare(args: &Args, specs: &[Option<Spec>]) -> anyhow::Result<()> {
 }
 
 /// Perplexity by position: a line for each method and length.
-fn chart(specs: &[Option<Spec>], reports: &[Report], n_ctx_train: usize) -> Chart {
+fn chart(specs: &[Option<Spec>], reports: &[Report], n_ctx_orig: usize) -> Chart {
     let mut series = Vec::new();
     for (spec, report) in specs.iter().zip(reports) {
         let name = spec.as_ref().map_or_else(|| report.rope.clone(), ToString::to_string);
@@ -244,8 +244,8 @@ fn chart(specs: &[Option<Spec>], reports: &[Report], n_ctx_train: usize) -> Char
     let restarts = reports.first().is_some_and(|r| protocol(r.protocol).is_ok_and(|p| p.restarts));
     let whole = if restarts { "document" } else { "window" };
     let mut x = Axis::new(format!("position in the {whole}, tokens"), Scale::Linear);
-    if longest > n_ctx_train {
-        x = x.mark(n_ctx_train as f64, format!("trained {n_ctx_train}"));
+    if longest > n_ctx_orig {
+        x = x.mark(n_ctx_orig as f64, format!("original context {n_ctx_orig}"));
     }
     Chart { title, x, y: Axis::new("perplexity", Scale::Log), series }
 }

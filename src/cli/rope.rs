@@ -31,7 +31,7 @@ pub(crate) const COMMAND: Command = Command {
     name: "rope",
     about: "Show what rope methods do to a model: frequencies, wavelengths, distances, a plot",
     details: "For every pair of rotary dimensions: its frequency, its wavelength in tokens, how often it \
-              turned within the trained window and how often it will within the target, and what that makes \
+              turned within the original context and how often it will within the target, and what that makes \
               of it. A pair that did not complete a turn in training and goes further now meets angles the \
               model has never seen. For an attention method also: which keys a query sees, the \
               distance it is shown for them, and a map of that. --plot draws the wavelengths, --map the \

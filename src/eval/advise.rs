@@ -125,7 +125,7 @@ pub fn run<'a>(
 ) -> Result<Report> {
     if params.ctx <= params.n_ctx_orig {
         return Err(invalid(format!(
-            "ctx {}: the model was trained for {} tokens, so no method is needed: expected a longer context",
+            "ctx {}: the original context is {} tokens, so no method is needed: expected a longer context",
             params.ctx, params.n_ctx_orig
         )));
     }
@@ -295,7 +295,7 @@ impl Report {
         };
         let read = self.results.iter().filter(|r| r.ppl_beyond.is_some()).count();
         let mut out = format!(
-            "model     {}\ncontext   {} tokens, trained for {}\nmeasured  perplexity of one window under {read} of {} \
+            "model     {}\ncontext   {} tokens, original context {}\nmeasured  perplexity of one window under {read} of {} \
              methods, {passkeys}, in {:.0} s\n",
             self.model,
             self.ctx,

@@ -321,7 +321,7 @@ impl Report {
         let error = |e: Option<f64>| e.map_or_else(String::new, |e| format!(" +- {e:.5}"));
         out += &format!(
             "compared  {} tokens in {} windows of {}\n\nKL(a || b), nats: mean {:.5}{}, median {:.5}, 90 % below {:.5}, \
-             99 % below {:.5}, largest {:.4}\nsame likeliest token: {:.2} %\nperplexity of b over a: {:.5}{}\n\n",
+             99 % below {:.5}, largest {:.4}\nsame top token: {:.2} %\nperplexity of b over a: {:.5}{}\n\n",
             self.tokens,
             self.windows,
             self.ctx,

@@ -116,7 +116,7 @@ impl Panel {
         let gutter = last.len().max("query".len()) + 1;
         let cells = self.cells(height, width - gutter - 1);
         let mut lines = vec![
-            format!("tenths of the trained window of {} tokens: the distance shown", self.trained),
+            format!("tenths of the original context of {} tokens: the distance shown", self.trained),
             "# beyond it; . not seen; rows: one query; columns: the farthest key".into(),
             format!("{:>1$}", "query", gutter - 1),
         ];

@@ -183,7 +183,7 @@ pub(super) fn frame<B: DrawingBackend>(
         pen.dashed(&[(x, at), (x + side, at)], MARKER, 5, (3, 3))?;
         // The label stands right of the diagonal, where no cell is drawn.
         let room = x + side - (x + at - y) - 8 * unit;
-        let label = format!("trained window {trained}");
+        let label = format!("original context {trained}");
         if pen.width(&label, 13) <= room {
             let style = pen.style(13, INK, (HPos::Right, VPos::Bottom));
             pen.text(&label, (x + side, at - 5 * unit), &style)?;
@@ -206,7 +206,7 @@ fn scale<B: DrawingBackend>(pen: &Pen<'_, B>, map: &Map, end: f64, (x, y): Point
     let same = trained.windows(2).all(|w| w[0] == w[1]);
     let number = |windows: f64| match trained.first() {
         Some(t) if same => format!("{:.0}", windows * f64::from(*t)),
-        _ => format!("{windows:.2} x trained"),
+        _ => format!("{windows:.2} x original"),
     };
     let style = pen.style(13, INK, (HPos::Left, VPos::Center));
     let mark = |b: i32, label: &str| {
@@ -217,7 +217,7 @@ fn scale<B: DrawingBackend>(pen: &Pen<'_, B>, map: &Map, end: f64, (x, y): Point
         mark(BANDS * q / 4, &number(f64::from(q) / 4.0))?;
     }
     pen.line(vec![(x, edge(BANDS)), (x + wide, edge(BANDS))], INK, 6)?;
-    pen.text("trained window", (x + wide + 8 * unit, edge(BANDS) + 17 * unit), &style)?;
+    pen.text("original context", (x + wide + 8 * unit, edge(BANDS) + 17 * unit), &style)?;
     if end > 1.0 {
         mark(bands, &number(end))?;
         pen.text("never trained", (x + wide + 8 * unit, (edge(BANDS) + edge(bands)) / 2), &style)?;

@@ -130,7 +130,7 @@ impl Axis {
 /// use ropewalk::plot::{Axis, Chart, Scale, Series};
 /// let chart = Chart {
 ///     title: "Perplexity by position".into(),
-///     x: Axis::new("position, tokens", Scale::Linear).mark(8192.0, "trained window"),
+///     x: Axis::new("position, tokens", Scale::Linear).mark(8192.0, "original context"),
 ///     y: Axis::new("perplexity", Scale::Log),
 ///     series: vec![Series::new("plain", vec![(1024.0, 21.0), (8192.0, 19.5), (16384.0, 476.0)])],
 /// };

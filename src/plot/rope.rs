@@ -17,9 +17,9 @@ pub fn rope(inspections: &[&Inspection]) -> Chart {
     for inspection in inspections {
         let method = label(inspection, inspections);
         add(&mut series, inspection, &method);
-        let windows = [("trained", inspection.n_ctx_orig), ("target", inspection.n_ctx)];
+        let windows = [("original", inspection.n_ctx_orig), ("target", inspection.n_ctx)];
         let marks = match windows[0].1 == windows[1].1 {
-            true => vec![(windows[0].1, format!("trained and target {}", windows[0].1))],
+            true => vec![(windows[0].1, format!("original and target {}", windows[0].1))],
             false => windows.map(|(what, n)| (n, format!("{what} {n}"))).to_vec(),
         };
         for (n, mark) in marks {

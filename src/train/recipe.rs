@@ -263,7 +263,7 @@ pub static RECIPES: &[Recipe] = &[
     },
     Recipe {
         name: "drope",
-        about: "DroPE: recalibration without any position at the trained window, 5,000 steps of 512 sequences",
+        about: "DroPE: recalibration without any position at the original context, 5,000 steps of 512 sequences",
         rope: "plain:drop=1",
         lr: 1e-4,
         warmup: 100,

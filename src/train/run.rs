@@ -465,7 +465,7 @@ fn check_data(trainer: &Trainer, data: &Dataset, params: &RunParams) -> Result<(
         ));
     }
     if target.is_some() && params.longce.is_some() {
-        return invalid("longce: its short contexts have positions of their own, and PoSE has others".into());
+        return invalid("longce: cannot be combined with PoSE, because both set positions".into());
     }
     Ok(())
 }

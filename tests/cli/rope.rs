@@ -24,7 +24,7 @@ fn a_reach_method_shows_its_branches_and_a_map() {
         "largest distance within the context 197",
         "a query sees 600 keys at most",
         "the cache keeps every key",
-        "tenths of the trained window of 256 tokens",
+        "tenths of the original context of 256 tokens",
         "wavelength",
     ] {
         assert!(output.stdout.contains(text), "{text}: {}", output.stdout);

@@ -185,7 +185,7 @@ fn the_text_map_shows_the_distance_of_every_pair() {
         "776655443210",
     ];
     assert_eq!(rows(&se), want, "{se}");
-    assert!(se.contains("trained window of 10 tokens") && se.contains("11 \u{2502}"), "{se}");
+    assert!(se.contains("original context of 10 tokens") && se.contains("11 \u{2502}"), "{se}");
     let lm = map("lm-infinite:window=3,global=1");
     assert_eq!(rows(&lm)[4..7], ["3.210", "3..210", "3...210"], "{lm}");
     let dca = map("dca:chunk=4,local=1");
@@ -219,7 +219,7 @@ fn maps_are_written_whole() {
         "self-extend:window=1024,group=8",
         "dca:chunk=6144",
         "16384",
-        "trained window 8192",
+        "original context 8192",
         "distance shown",
     ] {
         assert!(svg.contains(word), "{word}");

@@ -136,7 +136,7 @@ fn what_cannot_be_searched_is_said() {
         change(&mut params);
         refusal(&texts(), &params)
     };
-    assert!(with(|p| p.ctx = 512).contains("ctx 512: the model was trained for 512 tokens"));
+    assert!(with(|p| p.ctx = 512).contains("ctx 512: the original context is 512 tokens"));
     assert!(with(|p| p.ctx = 4000).contains("a text of at least 4000 tokens, the longest has 3000"));
     assert!(with(|p| p.samples = 0).contains("samples: expected at least 1"));
     assert!(with(|p| p.sizes.parents = 9).contains("parents: expected at most the population, 5"));

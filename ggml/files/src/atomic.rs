@@ -63,7 +63,7 @@ impl Scratch {
         let folder = folder_of(path);
         // Said here, because the error below would name the temporary file.
         if !folder.is_dir() {
-            return refuse(&format!("there is no folder {}", folder.display()));
+            return refuse(&format!("the directory {} does not exist", folder.display()));
         }
         // First, since it may make the room that this file needs.
         remove_orphans(folder);

@@ -45,7 +45,7 @@ impl Lock {
         let failed = |e| Error::new(of, e);
         let folder = folder_of(&path);
         if !folder.is_dir() {
-            let what = format!("there is no folder {}", folder.display());
+            let what = format!("the directory {} does not exist", folder.display());
             return Err(failed(io::Error::new(ErrorKind::NotFound, what)));
         }
         let mut held = String::new();

@@ -42,7 +42,7 @@ fn read<const N: usize>(bytes: Bytes<'_>, out: &mut [f32], value: impl Fn([u8; N
 pub fn encode(dtype: DType, values: &[f32]) -> Result<Vec<u8>> {
     let n_bytes =
         dtype.row_bytes(values.len()).filter(|_| matches!(dtype, DType::F32 | DType::F16 | DType::BF16));
-    let n_bytes = n_bytes.ok_or_else(|| Error::Argument(format!("{dtype} is no type of floats")))?;
+    let n_bytes = n_bytes.ok_or_else(|| Error::Argument(format!("{dtype} is not a float type")))?;
     let mut out = room(n_bytes).map_err(|e| Error::OutOfMemory {
         bytes: e.bytes as usize,
         what: format!("{} values of {dtype}", values.len()),
@@ -71,7 +71,7 @@ mod tests {
             assert!(!decode(dtype, &bytes, &mut [0.0; 3]), "{dtype}: too many bytes");
         }
         let e = encode(DType::Q8_0, &values).unwrap_err();
-        assert_eq!(e.to_string(), "q8_0 is no type of floats");
+        assert_eq!(e.to_string(), "q8_0 is not a float type");
         for dtype in [DType::I32, DType::F64, DType::Q8_0] {
             assert!(!decode(dtype, &[0; 34], &mut [0.0; 32]), "{dtype}");
             assert!(!decode(dtype, &[0; 32], &mut [0.0; 8]), "{dtype}");

@@ -119,8 +119,8 @@ impl AdapterReader {
         }
         for p in &self.pairs {
             if p.weight == TOKEN_EMBD {
-                let expected = format!("a pair beside {OUTPUT} for the output");
-                return Err(refuse(&self.file, &p.weight, expected, "one beside the embedding"));
+                let expected = format!("a pair for {OUTPUT}");
+                return Err(refuse(&self.file, &p.weight, expected, "one for the embedding"));
             }
             self.check_shape(base, &p.weight, target(base, &p.weight), &[p.n_in, p.n_out])?;
         }
@@ -295,7 +295,7 @@ pub fn open_all(specs: &[AdapterSpec], base: &File) -> Result<Vec<(AdapterReader
             return Err(refuse(&opened.file, "scale", "a finite number", spec.scale));
         }
         if opened.landmarks.is_some() && spec.scale != 1.0 {
-            let expected = "1: under landmark attention there is no model without the adapter to go back to";
+            let expected = "1: landmark attention needs the whole adapter";
             return Err(refuse(&opened.file, "scale", expected, spec.scale));
         }
         opened.check(base, &base_print, spec.force)?;
@@ -373,8 +373,8 @@ fn tensors(file: &File) -> Result<(Vec<PairInfo>, Vec<ModuleInfo>)> {
             }
         };
         if LinearId::from_weight(weight).is_some_and(|id| id.role.is_stack()) {
-            let expected = "pairs beside maps of a whole layer: the weights of experts have none";
-            return Err(refuse(file, &t.name, expected, "one beside those"));
+            let expected = "a pair for a linear map of a whole layer";
+            return Err(refuse(file, &t.name, expected, "one for the weights of experts"));
         }
         if t.shape.iter().skip(2).any(|&n| n != 1) {
             return Err(refuse(file, &t.name, "two dimensions", format_args!("{:?}", t.shape)));

@@ -30,8 +30,8 @@ pub(super) static METHOD: Method = Method {
     axis: Axis::Frequency,
     params: &[
         Param::FACTOR,
-        beta("beta-fast", "32", "pairs that turn more often in the trained window are kept"),
-        beta("beta-slow", "1", "pairs that turn less often in the trained window are interpolated"),
+        beta("beta-fast", "32", "pairs that turn more often in the original context are kept"),
+        beta("beta-slow", "1", "pairs that turn less often in the original context are interpolated"),
         Param {
             key: "ext-factor",
             kind: Kind::Number { min: 0.0, max: 1.0 },

@@ -155,7 +155,7 @@ pub fn run<'a>(
     let (ctx, n_ctx_orig, sizes) = (params.ctx, hp.n_ctx_orig(), &params.sizes);
     if ctx <= n_ctx_orig {
         return Err(invalid(format!(
-            "ctx {ctx}: the model was trained for {n_ctx_orig} tokens: expected a longer context"
+            "ctx {ctx}: the original context is {n_ctx_orig} tokens: expected a longer context"
         )));
     }
     sizes.check().map_err(invalid)?;
@@ -297,7 +297,7 @@ impl Report {
             Goal::Needle => "numbers asked for",
         };
         let mut out = format!(
-            "model     {}\ncontext   {} tokens, trained for {}\nsearched  {} of {} lists of factors, perplexity of {counted} in \
+            "model     {}\ncontext   {} tokens, original context {}\nsearched  {} of {} lists of factors, perplexity of {counted} in \
              {} texts, {:.0} s\n\n",
             self.model, self.ctx, self.n_ctx_orig, self.evaluations, self.evaluations_total, self.samples, self.seconds
         );

@@ -67,7 +67,7 @@ fn place(_: &Config, place: &Place<'_>) -> Result<Vec<Target>> {
     let Some((before, inside)) = place.name.split_once(".mlp.experts.") else {
         return Ok(vec![place.mapped()?]);
     };
-    let unknown = || place.error("is no tensor of experts that is known");
+    let unknown = || place.error("is not a known tensor of experts");
     let n = before.strip_prefix("model.layers.").ok_or_else(unknown)?;
     let (maps, kind) = match (inside.strip_prefix("gate_up_proj"), inside.strip_prefix("down_proj")) {
         (Some(kind), _) => (&["gate", "up"][..], kind),

@@ -166,7 +166,7 @@ impl Place<'_> {
     }
     /// Other rows, under the name of the tables.
     pub(crate) fn rows(&self, rows: Rows) -> Result<Target> {
-        let unknown = || self.error("is no tensor of this architecture that is known");
+        let unknown = || self.error("is not a known tensor of this architecture");
         let name = self.mapped.clone().ok_or_else(unknown)?;
         Ok(Target { name, rows, values: Values::Same, expert: None })
     }

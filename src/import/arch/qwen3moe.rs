@@ -70,7 +70,7 @@ fn place(_: &Config, place: &Place<'_>) -> Result<Vec<Target>> {
 
 /// Where a tensor of experts goes.
 pub(super) fn experts(place: &Place<'_>) -> Result<Vec<Target>> {
-    let unknown = || place.error("is no tensor of an expert that is known");
+    let unknown = || place.error("is not a known tensor of an expert");
     let (before, inside) = place.name.split_once(".mlp.experts.").ok_or_else(unknown)?;
     let n = before.strip_prefix("model.layers.").ok_or_else(unknown)?;
     let target = |what: &str, rows, expert| Target {

@@ -100,7 +100,7 @@ pub(crate) fn write(
         }
     }
     if let (Source::Model | Source::Pieces, Some(pre)) = (source, pre) {
-        let what = format!("--pre {pre}: this tokenizer is no BPE of bytes, and has no kind to choose");
+        let what = format!("--pre {pre}: this tokenizer is not byte-level BPE, so --pre does not apply");
         return Err(Error::Argument(what));
     }
     if source == Source::Bytes {
@@ -158,7 +158,7 @@ enum Source {
 
 /// llama.cpp has no word for this setting of transformers.
 const FIRST: &str = "tokenizer.json puts a space before the first word of a text alone, and none before a text that begins \
-                     with one. llama.cpp puts one before every text and behind every special token, as SentencePiece does: \
+                     with one. llama.cpp puts one before every text and after every special token, as SentencePiece does: \
                      such texts may have one token more than in transformers.";
 
 /// Chooses by what the files hold. Some models have a tokenizer.model of another program next to a BPE of bytes.

@@ -170,7 +170,7 @@ fn scores<'a>(file: &'a Tokenizer, added: &HashMap<&str, &Added>) -> Result<Hash
         whole.clear();
         whole.extend([first, second]);
         let Some((&token, ())) = vocab.get_key_value(whole.as_str()) else {
-            return Err(json.error("model.merges", format!("found \"{}\", which is no token", shown(&whole))));
+            return Err(json.error("model.merges", format!("found \"{}\", not a token", shown(&whole))));
         };
         let place = -(made.len() as f32);
         let (n, _) = made.entry(token).or_insert((0, place));

@@ -23,7 +23,7 @@ pub(super) fn read(files: &Files, n: u32, all: bool) -> Result<Tokens> {
     let path = files.folder.join(FILE);
     let missing = || Error::of(&files.folder, format!("has no {FILE}, expected one"));
     let model = bytes(&path, LIMIT)?.ok_or_else(missing)?;
-    let pieces = pieces(&model).ok_or_else(|| Error::of(&path, "is no model of SentencePiece"))?;
+    let pieces = pieces(&model).ok_or_else(|| Error::of(&path, "is not a SentencePiece model"))?;
     let mut tokens = Tokens::new(n);
     for (id, piece) in pieces.iter().enumerate() {
         // Numbers of `ModelProto.SentencePiece.Type`; 4, user-defined, llama.cpp takes for normal.

@@ -149,8 +149,8 @@ fn opening(data: &Data<'_>, (done, failed, missing): (usize, usize, usize)) -> V
         ("Perplexity", "how surprised the model is by each next token of a text; lower is better, 1 is the least."),
         (
             "Score",
-            "percent of full marks; higher is better. Behind it stands the range that would hold the true score \
-             in 95 of 100 such measurements: where ranges overlap widely, the order may be chance.",
+            "percent of full marks; higher is better. The range after it would hold the true score in 95 of \
+             100 such measurements: where ranges overlap widely, the order may be chance.",
         ),
         (
             "Exact attention",
@@ -231,7 +231,7 @@ fn missing(data: &Data<'_>) -> Vec<Block> {
     }
     if !open.is_empty() {
         out.push(Block::Heading(2, "Cells that were not run".into()));
-        let what = format!("{}: the next run goes on with them", plural(open.len(), "cell"));
+        let what = format!("{}: the next run measures them", plural(open.len(), "cell"));
         out.push(Block::Details(what, vec![Block::List(open)]));
     }
     out

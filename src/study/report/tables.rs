@@ -102,7 +102,7 @@ impl<'a> Tables<'a> {
             };
             let caption = format!(
                 "{what}. Perplexity (ppl): lower is better; all else percent, higher is better. The range \
-                 behind a figure is its 95 % interval; the best of a column is bold."
+                 after a figure is its 95 % interval; the best of a column is bold."
             );
             out.push(by_method(&methods, &columns, caption));
         }
@@ -230,8 +230,8 @@ impl<'a> Tables<'a> {
             }
         }
         let caption = format!(
-            "Overview at the longest length, {} tokens (after Table 1 of LCEG); behind a name the number of \
-             tasks in the mean. Perplexity (ppl): lower is better; all else percent, higher is better.",
+            "Overview at the longest length, {} tokens (after Table 1 of LCEG); the number after a name counts \
+             the tasks in the mean. Perplexity (ppl): lower is better; all else percent, higher is better.",
             tokens(at)
         );
         (columns.len() > 1).then(|| by_method(&self.data.methods(self.model), &columns, caption))

@@ -80,7 +80,7 @@ fn check(file: &File) -> gguf::Result<()> {
             return Err(file.error(&t.name, format!("expected two dimensions, found {:?}", t.shape)));
         }
         if t.name.contains("token_embd") {
-            return Err(file.error(&t.name, "expected no tensor beside the embedding, found one"));
+            return Err(file.error(&t.name, "expected no tensor for the embedding, found one"));
         }
         if !t.dtype.can_dequantize() {
             return Err(file.error(&t.name, format!("expected floats, found {}", t.dtype.name())));

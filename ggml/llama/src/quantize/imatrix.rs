@@ -82,7 +82,7 @@ fn gguf(path: &Path) -> Result<Found> {
         };
         let counts = file
             .tensor(&format!("{name}{COUNTS}"))
-            .ok_or_else(|| file.error(&sums.name, format!("there is no {name}{COUNTS}")))?;
+            .ok_or_else(|| file.error(&sums.name, format!("{name}{COUNTS} is missing")))?;
         let width = sums.shape[0] as usize;
         let n = sums.n_elements().checked_div(width).unwrap_or(0);
         if sums.dtype != DType::F32 || counts.dtype != DType::F32 || counts.n_elements() != n || n == 0 {

@@ -95,7 +95,7 @@ fn merges_become_scores_or_are_refused() {
             Box::new(merges(json!([["▁", "t"], ["e", "▁"]]))) as Box<dyn FnOnce(&mut Json)>,
             "found no merge that makes it",
         ),
-        (Box::new(merges(json!([["▁", "zz"]]))), "which is no token"),
+        (Box::new(merges(json!([["▁", "zz"]]))), "not a token"),
         (Box::new(|v: &mut Json| v["normalizer"] = json!({"type": "NFKC"})), "normalizer: found NFKC"),
         (
             Box::new(|v: &mut Json| {

@@ -67,7 +67,7 @@ fn headers_of_weights() {
         (safetensors("{}", 0), "found no tensor of layer 0, expected 2 layers"),
         (
             safetensors(&entry("F32", "[2]", "[0,8]"), 8),
-            "x.weight: is no tensor of this architecture that is known",
+            "x.weight: is not a known tensor of this architecture",
         ),
     ];
     for (bytes, wanted) in cases {
@@ -270,10 +270,10 @@ fn tokenizers() {
 
     let folder = Folder::of("gemma2");
     let wrong = Checkpoint::open(&folder.path, Some("gpt-2")).unwrap_err().to_string();
-    assert_eq!(wrong, "--pre gpt-2: this tokenizer is no BPE of bytes, and has no kind to choose");
+    assert_eq!(wrong, "--pre gpt-2: this tokenizer is not byte-level BPE, so --pre does not apply");
     for bytes in [&b""[..], b"\xff\xff", b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f"] {
         std::fs::write(folder.file("tokenizer.model"), bytes).unwrap();
-        refused(&folder, "tokenizer.model: is no model of SentencePiece");
+        refused(&folder, "tokenizer.model: is not a SentencePiece model");
     }
     std::fs::remove_file(folder.file("tokenizer.model")).unwrap();
     refused(&folder, "has no tokenizer.model, expected one");
@@ -314,7 +314,7 @@ fn experts_in_blocks() {
     assert_eq!(bytes(&blocks, 1) - bytes(&blocks, 0), 4 * 64 * 16);
     let changes: [(Change, &str); 6] = [
         (|h| drop(h.as_object_mut().unwrap().remove("NAME_scales")), "expected the scales of these blocks"),
-        (|h| drop(h.as_object_mut().unwrap().remove("NAME_blocks")), "is no tensor of experts that is known"),
+        (|h| drop(h.as_object_mut().unwrap().remove("NAME_blocks")), "is not a known tensor of experts"),
         (|h| h["NAME_blocks"]["shape"] = json!([4, 64, 2, 8]), "expected experts, rows, blocks and 16"),
         (
             |h| h["NAME_blocks"]["shape"] = json!([4, 32, 2, 16]),

@@ -109,7 +109,7 @@ fn bounds_hold_for_components_together() {
         (r"(?:\w{8}){8}", "found a counted repetition of a group"),
         ("(?x)a", "found (?x, expected no flag x"),
         ("", "found an empty string"),
-        ("(", "is no regular expression that can be used"),
+        ("(", "is not a usable regular expression"),
         (&r"\w".repeat(1030), "found 103"),
         (&"a".repeat(5000), "found 5000 bytes, expected at most 4096"),
     ] {
@@ -174,7 +174,7 @@ fn texts_that_the_crate_would_cut_wrongly_are_refused() {
                 .unwrap()
                 .push(json!({"id": 340, "content": "Q", "normalized": true}));
         },
-        "content: found 0 bytes behind normalizers, expected 1 to 512",
+        "content: found 0 bytes after normalizing, expected 1 to 512",
     );
     // Text in front that stands for no piece of the original.
     refused(

@@ -73,7 +73,7 @@ pub(super) fn answer(file: &Tokenizer, question: Question) -> Result<Answer> {
         sum += text.len();
         if sum > MAX_DECODED_SUM {
             let what =
-                format!("found texts of more than {MAX_DECODED_SUM} bytes behind decoders, expected fewer");
+                format!("found texts of more than {MAX_DECODED_SUM} bytes after decoding, expected fewer");
             return Err(file.object.error("added_tokens", what));
         }
         texts.push(text);
@@ -211,7 +211,7 @@ fn added(part: &Part<'_>, normalizers: Option<&Normalizers>) -> Result<Vec<Added
         let searched = searched.get();
         if searched.is_empty() || searched.len() > MAX_ADDED_BYTES {
             let what =
-                format!("found {} bytes behind normalizers, expected 1 to {MAX_ADDED_BYTES}", searched.len());
+                format!("found {} bytes after normalizing, expected 1 to {MAX_ADDED_BYTES}", searched.len());
             return Err(content.error(what));
         }
         // Another token may have taken the spaces already, and the crate would cut the text backwards.

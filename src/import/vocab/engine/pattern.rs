@@ -72,7 +72,7 @@ impl Patterns {
             .delegate_dfa_size_limit(MAX_CACHE)
             .build()
             .map_err(|e| {
-                part.error(format!("is no regular expression that can be used: {}", shown(&e.to_string())))
+                part.error(format!("is not a usable regular expression: {}", shown(&e.to_string())))
             })?;
         Ok(Cut::Regex { regex: Box::new(regex), place: part.place.clone() })
     }
