@@ -1,4 +1,4 @@
-"""What the records say to each prediction."""
+"""Computes the result for each prediction from the records."""
 
 from stats import bootstrap, paired, perplexity, wilson
 from units import all_units, plan_hashes
@@ -23,16 +23,16 @@ class Evidence:
         return self.documents(f"frozen/perplexity/{self.equal.get(name, name)}")
 
     def arm(self, name):
-        """By seed: figures of an arm of the small model."""
+        """Returns the figures of an arm of the small model by seed."""
         ids = {seed: f"small/measure/{name}/{seed}" for seed in self.plan["small"]["arms"]["seeds"]}
         return {seed: self.figures(id) for seed, id in ids.items() if self.figures(id)}
 
     def both(self, a, b):
-        """The seeds of which both arms have records."""
+        """Returns the seeds for which both arms have records."""
         a, b = self.arm(a), self.arm(b)
         return [(seed, a[seed], b[seed]) for seed in a if seed in b]
 
-    # Comparisons: text, or None where a record is missing.
+    # Comparisons. Each returns text, or None if a record is missing.
 
     def losses(self, a, b, start, end=1 << 40):
         a, b = self.frozen(a), self.frozen(b)
@@ -47,7 +47,7 @@ class Evidence:
         )
 
     def arms_found(self, a, b, length=None):
-        """Per cent that `a` finds more than `b` of the same questions, and their number."""
+        """Returns by how many percentage points `a` finds more than `b` on the same questions, and the number of questions."""
         parts = []
         for _, x, y in self.both(a, b):
             for task, by in x["questions"].items():
@@ -77,11 +77,11 @@ def points(of):
 
 
 def joined(parts):
-    """Comparisons in a row; nothing where one is missing."""
-    return "; ".join(f"{name} {show(of)}" for name, of, show in parts) if all(of for _, of, _ in parts) else None
+    """Joins comparisons. Returns None if one is missing."""
+    return "; ".join(f"{name}: {show(of)}" for name, of, show in parts) if all(of for _, of, _ in parts) else None
 
 
-# What answers each prediction.
+# One function for each prediction.
 
 
 def breaks(e):
@@ -90,28 +90,32 @@ def breaks(e):
     if not plain:
         return None
     inside, last = perplexity(plain, 0, own["window"]), perplexity(plain, own["ctx"] - own["bucket"])
-    return f"perplexity {inside:.1f} within, {last:.1f} in the last {own['bucket']:,} tokens: {last / inside:.1f} times"
+    last_tokens = f"the last {own['bucket']:,} tokens"
+    return f"perplexity {inside:.1f} within the trained context, {last:.1f} on {last_tokens}: {last / inside:.1f} times"
 
 
 def interpolation(e):
     window = e.plan["frozen"]["window"]
     return joined(
-        [("ntk less yarn", e.losses("ntk", "yarn", window), nats), ("pi less ntk", e.losses("pi", "ntk", window), nats)]
+        [
+            ("ntk minus yarn", e.losses("ntk", "yarn", window), nats),
+            ("pi minus ntk", e.losses("pi", "ntk", window), nats),
+        ]
     )
 
 
 def want_training(e):
     window = e.plan["frozen"]["window"]
-    return joined([(f"{m} less yarn", e.losses(m, "yarn", window), nats) for m in ("harpe", "sba")])
+    return joined([(f"{m} minus yarn", e.losses(m, "yarn", window), nats) for m in ("harpe", "sba")])
 
 
 def training_free(e):
     window = e.plan["frozen"]["window"]
-    return joined([(f"{m} less yarn", e.losses(m, "yarn", window), nats) for m in ("self-extend", "dca", "rerope")])
+    return joined([(f"{m} minus yarn", e.losses(m, "yarn", window), nats) for m in ("self-extend", "dca", "rerope")])
 
 
 def needles(e, name):
-    """Of a frozen method: {(length, depth): (right, asked)}."""
+    """Returns {(length, depth): (right, asked)} for a frozen method."""
     out = {}
     for length in e.plan["frozen"]["needle"]["lengths"]:
         for depth, scores in e.figures(f"frozen/needle/{name}/{length}").get("depths", {}).items():
@@ -135,13 +139,13 @@ def finding(e):
         right, asked = at_length(needles(e, name), longest)
         if asked:
             low, high = wilson(right, asked)
-            parts.append(f"{name} {right:g} of {asked} ({low:.0f} to {high:.0f} %)")
+            parts.append(f"{name} {right:g} of {asked} ({low:.0f}-{high:.0f}%)")
     return f"at {longest:,}: " + "; ".join(parts) if len(parts) > 1 else None
 
 
 def harpe(e):
     return joined(
-        [(f"harpe less {m}", e.arms_found("harpe", m), points) for m in ("abf", "abf in three stages", "yarn")]
+        [(f"harpe minus {m}", e.arms_found("harpe", m), points) for m in ("abf", "abf in three stages", "yarn")]
     )
 
 
@@ -149,7 +153,7 @@ def spread(e):
     mean = "harpe, bases at their mean"
     return joined(
         [
-            ("spread less mean", e.arms_found("harpe", mean), points),
+            ("spread minus mean", e.arms_found("harpe", mean), points),
             ("loss at 2k to 4k", e.arms_losses("harpe", mean, 2048), nats),
         ]
     )
@@ -159,7 +163,7 @@ def sba(e):
     longest = e.plan["small"]["arms"]["ctx"]
     return joined(
         [
-            ("sba less yarn", e.arms_found("sba", "yarn", longest), points),
+            ("sba minus yarn", e.arms_found("sba", "yarn", longest), points),
             ("loss at 2k to 4k", e.arms_losses("sba", "yarn", 2048), nats),
         ]
     )
@@ -167,12 +171,12 @@ def sba(e):
 
 def pi(e):
     return joined(
-        [("pi less abf", e.arms_losses("pi", "abf", 2048), nats), ("found", e.arms_found("pi", "abf"), points)]
+        [("pi minus abf", e.arms_losses("pi", "abf", 2048), nats), ("found", e.arms_found("pi", "abf"), points)]
     )
 
 
 def gap(e, arm, distance, marks=0):
-    """What a document's own beginning is worth behind a knot: the loss with another's less that with its own."""
+    """Returns how much a document's own beginning lowers the loss after a cut, compared with another beginning."""
     parts = []
     for seed in e.plan["knots"]["seeds"]:
         nll = e.figures(f"knots/measure/{arm}/{seed}").get("nll")
@@ -180,7 +184,7 @@ def gap(e, arm, distance, marks=0):
             parts.append(
                 [o - w for w, o in zip(nll[f"{distance}-1-{marks}"], nll[f"{distance}-0-{marks}"], strict=True)]
             )
-    # A document counts once: its mean over seeds.
+    # Each document counts once, with its mean over seeds.
     return bootstrap([(sum(d) / len(d), 1) for d in zip(*parts)]) if parts else None
 
 
@@ -201,7 +205,7 @@ def recipe(e):
     if not (a and b and all(short)):
         return None
     change = bootstrap([(100 * (x - y), 1) for x, y in zip(*short, strict=True)])
-    return f"trained less frozen {nats(paired(a, b, window))}; PIQA {points((*change, len(short[0])))}"
+    return f"trained minus frozen: {nats(paired(a, b, window))}; PIQA: {points((*change, len(short[0])))}"
 
 
 def unseen(e):
@@ -210,7 +214,7 @@ def unseen(e):
     if not (a and b and c):
         return None
     start = own["target"]
-    return f"sba less yarn {nats(paired(a, b, start))}; pi less yarn {nats(paired(c, b, start))}"
+    return f"sba minus yarn: {nats(paired(a, b, start))}; pi minus yarn: {nats(paired(c, b, start))}"
 
 
 ANSWERS = {

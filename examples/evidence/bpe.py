@@ -1,17 +1,17 @@
-"""A byte-level BPE tokenizer: learned from counts of words, written as tokenizer.json, and applied."""
+"""A byte-level BPE tokenizer: trains it on word counts, writes it as tokenizer.json, and encodes with it."""
 
 import json
 import re
 from collections import Counter, defaultdict
 
-# Words as GPT-2 cuts them, each digit by itself, as SmolLM's tokenizer does.
+# Splits words as GPT-2 does, with each digit separate, as SmolLM's tokenizer does.
 WORD = re.compile(r"'(?:s|t|re|ve|m|ll|d)| ?[^\W\d_]+|\d| ?(?:[^\s\w]|_)+|\s+(?!\S)|\s+")
 N_RESERVED = 15
 SPECIAL = ["<|endoftext|>"] + [f"<|reserved_{i}|>" for i in range(N_RESERVED)]
 
 
 def byte_names():
-    """The character that stands for each byte (GPT-2's table)."""
+    """Returns the character for each byte (GPT-2's table)."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     names, more = {byte: chr(byte) for byte in shown}, 256
     for byte in range(256):
@@ -28,7 +28,7 @@ def cut(text):
 
 
 def learn(texts, n_vocab):
-    """The merges that a vocabulary of so many tokens has: the commonest pair first, ties by name."""
+    """Returns the merges of a vocabulary of `n_vocab` tokens: most frequent pair first, ties by name."""
     counts = Counter()
     for text in texts:
         counts.update(cut(text))
@@ -44,7 +44,7 @@ def learn(texts, n_vocab):
         pair = max(pairs, key=lambda p: (pairs[p], p))
         joined = pair[0] + pair[1]
         if joined in known:
-            # Two ways to one token: the first merge makes it.
+            # Two merges give the same token. Keep the first.
             del pairs[pair]
             continue
         merges.append(pair)

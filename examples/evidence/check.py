@@ -1,4 +1,4 @@
-"""Whether plan, units and command lines are sound, without measuring anything."""
+"""Checks the plan, the units, and the command lines without measuring anything."""
 
 import subprocess
 
@@ -13,23 +13,23 @@ def check(place):
     names = [u.id for u in units]
     twice = {n for n in names if names.count(n) > 1}
     if twice:
-        raise Problem(f"two units of one name: {', '.join(sorted(twice))}")
+        raise Problem(f"duplicate unit names: {', '.join(sorted(twice))}")
     plan_hashes(units)
     steps = [(u, s) for u in units if u.steps for s in u.steps(place, records)]
     for unit, step in steps:
         for arg in step.args:
             if not isinstance(arg, (str, int)) and not hasattr(arg, "parts"):
-                raise Problem(f"{unit.id}: {step.name}: {arg!r} is no argument")
+                raise Problem(f"{unit.id}: {step.name}: {arg!r} is not an argument")
     shown = f"{len(units)} units, {len(steps)} commands"
     if not place.given:
-        print(f"{shown}: sound; with --program DIR their options are also checked")
+        print(f"{shown}: ok; pass --program DIR to check their options too")
         return
     check_options(place, steps)
-    print(f"{shown}: sound")
+    print(f"{shown}: ok")
 
 
 def check_options(place, steps):
-    """Every option is one that the program has, and every method and task is known."""
+    """Checks that the program has every option and knows every method and task."""
     helps, specs, tasks = {}, set(), set()
     for unit, step in steps:
         command = step.args[0]

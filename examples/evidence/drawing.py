@@ -1,30 +1,18 @@
-"""Charts as SVG: lines with a logarithmic axis, and heat maps."""
+"""Charts as SVG: lines with a logarithmic y axis, and heat maps. They are legible at 500 pixels."""
 
 import math
 
-WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 760, 420, 64, 40, 190, 48
-COLORS = [
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#56b4e9",
-    "#e69f00",
-    "#555555",
-    "#8c564b",
-    "#9467bd",
-    "#17becf",
-    "#bcbd22",
-    "#1f77b4",
-]
-DASHES = ["", "6 3", "2 3"]
+WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 560, 340, 62, 40, 16, 46
+# A chart has at most seven colors, which color-blind readers can tell apart. Lines after the seventh are thin and gray.
+COLORS = ["#222222", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"]
+REST = "#c4c4c4"
 
 
 def escape(text):
     return str(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def text(x, y, what, anchor="middle", size=12, color="#222"):
+def text(x, y, what, anchor="middle", size=13, color="#222"):
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{color}">{escape(what)}</text>'
     )
@@ -41,12 +29,21 @@ def frame(width, height, title, parts):
     )
 
 
+def ticks(low, high):
+    """Returns the ticks 1, 2, and 5 of each power of ten, from the last below `low` to the first above `high`."""
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
+    every = [step * 10.0**power for power in powers for step in (1, 2, 5)]
+    return [y for y in every if max(t for t in every if t <= low) <= y <= min(t for t in every if t >= high)]
+
+
 def lines(title, x_name, y_name, series, mark=None):
-    """`series` is [(name, [(x, y)])]; the y axis is logarithmic. `mark` is (x, name) of a line down."""
-    xs = [x for _, points in series for x, _ in points]
+    """Draws `series`, a list of (name, [(x, y)]), on a logarithmic y axis. `mark` is (x, name) of a vertical line."""
+    xs = sorted({x for _, points in series for x, _ in points})
     ys = [y for _, points in series for _, y in points]
-    low, high = math.log10(min(ys)) - 0.03, math.log10(max(ys)) + 0.03
-    most = max(xs) * 1.03
+    labels = ticks(min(ys), max(ys))
+    low, high = math.log10(labels[0]), math.log10(labels[-1]) + 0.02
+    # A point is in the middle of its bucket, so the axis ends half a bucket later.
+    most = xs[-1] + (xs[-1] - xs[-2] if len(xs) > 1 else 0) / 2
 
     def at(x, y):
         return (
@@ -55,46 +52,63 @@ def lines(title, x_name, y_name, series, mark=None):
         )
 
     parts = []
-    for power in range(math.floor(low), math.ceil(high) + 1):
-        for step in (1, 2, 5):
-            y = step * 10**power
-            if low <= math.log10(y) <= high:
-                _, py = at(0, y)
-                parts.append(f'<path d="M{LEFT} {py:.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>')
-                parts.append(text(LEFT - 6, py + 4, f"{y:g}", "end"))
-    step = 2 ** math.floor(math.log2(most / 5))
+    for y in labels:
+        _, py = at(0, y)
+        parts.append(f'<path d="M{LEFT} {py:.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>')
+        parts.append(text(LEFT - 6, py + 4, f"{y:g}", "end"))
+    step = 2 ** math.ceil(math.log2(most / 5))
     for i in range(int(most // step) + 1):
-        px, _ = at(i * step, 10**low)
-        parts.append(text(px, HEIGHT - BOTTOM + 18, f"{i * step:,.0f}"))
-    if mark:
-        px, _ = at(mark[0], 10**low)
-        parts.append(f'<path d="M{px:.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="#888" stroke-dasharray="4 4"/>')
-        parts.append(text(px + 4, TOP + 12, mark[1], "start", 11, "#666"))
-    for i, (name, points) in enumerate(series):
-        color, dash = COLORS[i % len(COLORS)], DASHES[i // len(COLORS) % len(DASHES)]
-        path = "L".join("{:.1f} {:.1f}".format(*at(x, y)) for x, y in points)
-        parts.append(f'<path d="M{path}" fill="none" stroke="{color}" stroke-width="2" stroke-dasharray="{dash}"/>')
-        y = TOP + 10 + 16 * i
+        px, _ = at(i * step, labels[0])
+        parts.append(f'<path d="M{px:.1f} {HEIGHT - BOTTOM}v4" stroke="#888"/>')
+        last = px > WIDTH - RIGHT - 20
         parts.append(
-            f'<path d="M{WIDTH - RIGHT + 12} {y}h22" stroke="{color}" stroke-width="2" stroke-dasharray="{dash}"/>'
+            text(WIDTH - 4 if last else px, HEIGHT - BOTTOM + 18, f"{i * step:,.0f}", "end" if last else "middle")
         )
-        parts.append(text(WIDTH - RIGHT + 40, y + 4, name, "start", 11))
+    if mark:
+        px, _ = at(mark[0], labels[0])
+        parts.append(f'<path d="M{px:.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="#888" stroke-dasharray="4 4"/>')
+    colored, rest = series[: len(COLORS)], series[len(COLORS) :]
+    legend = [(name, COLORS[i], 2) for i, (name, _) in enumerate(colored)]
+    if rest:
+        legend.append((rest[0][0] if len(rest) == 1 else f"{len(rest)} others (see the table)", REST, 1.5))
+    styles = [*((points, REST, 1.5) for _, points in rest)]
+    styles += [(points, COLORS[i], 2) for i, (_, points) in reversed(list(enumerate(colored)))]
+    for points, color, wide in styles:
+        path = "L".join("{:.1f} {:.1f}".format(*at(x, y)) for x, y in points)
+        parts.append(f'<path d="M{path}" fill="none" stroke="{color}" stroke-width="{wide}"/>')
+    if mark:
+        label = text(px + 5, TOP + 12, mark[1], "start", 12, "#666")
+        # A white outline separates the label from lines under it.
+        parts.append(f'<g stroke="#fff" stroke-width="4">{label}</g>')
+        parts.append(label)
     parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, x_name))
     parts.append(f'<g transform="translate(16 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)">{text(0, 0, y_name)}</g>')
-    return frame(WIDTH, max(HEIGHT, TOP + 26 + 16 * len(series)), title, parts)
+    # The legend is a table under the chart, in as many columns as its longest name allows.
+    longest = max(len(name) for name, _, _ in legend)
+    columns = max(1, min(4, len(legend), int((WIDTH - LEFT) // (44 + 7 * longest))))
+    wide = (WIDTH - LEFT) / columns
+    for i, (name, color, stroke) in enumerate(legend):
+        x, y = LEFT + wide * (i % columns), HEIGHT + 16 + 20 * (i // columns)
+        parts.append(f'<path d="M{x:.1f} {y}h22" stroke="{color}" stroke-width="{stroke + 1}"/>')
+        parts.append(text(x + 28, y + 4, name, "start"))
+    return frame(WIDTH, HEIGHT + 12 + 20 * math.ceil(len(legend) / columns), title, parts)
 
 
 def maps(title, grids, columns, rows):
-    """`grids` is [(name, {(column, row): (right, asked)})]: one heat map each."""
-    cell, gap, left, top = 46, 26, 52, 64
-    wide = len(columns) * cell
+    """Draws one heat map for each (name, {(column, row): (right, asked)}) of `grids`, two in a row."""
+    cell, row_height, left, top, per_row = 50, 28, 92, 40, 2
+    wide, high = len(columns) * cell, len(rows) * row_height + 60
+    width = max(WIDTH, left + per_row * (wide + 24))
     parts = []
     for g, (name, cells) in enumerate(grids):
-        x0 = left + g * (wide + gap)
-        parts.append(text(x0 + wide / 2, top - 10, name, size=12))
+        x0, y0 = left + (g % per_row) * (wide + 24), top + (g // per_row) * high + 24
+        parts.append(text(x0 + wide / 2, y0 - 8, name))
+        if g % per_row == 0:
+            middle = y0 + len(rows) * row_height / 2
+            parts.append(f'<g transform="translate(28 {middle}) rotate(-90)">{text(0, 0, "needle depth")}</g>')
         for j, row in enumerate(rows):
-            if g == 0:
-                parts.append(text(left - 6, top + j * cell + cell / 2 + 4, f"{row} %", "end"))
+            if g % per_row == 0:
+                parts.append(text(left - 8, y0 + (j + 0.5) * row_height + 4, f"{row}%", "end"))
             for i, column in enumerate(columns):
                 right, asked = cells.get((column, row), (0, 0))
                 share = right / asked if asked else 0
@@ -104,13 +118,13 @@ def maps(title, grids, columns, rows):
                     else "#fff"
                 )
                 parts.append(
-                    f'<rect x="{x0 + i * cell}" y="{top + j * cell}" width="{cell - 2}" height="{cell - 2}" fill="{fill}" stroke="#ccc"/>'
+                    f'<rect x="{x0 + i * cell}" y="{y0 + j * row_height}" width="{cell - 2}" height="{row_height - 2}" fill="{fill}" stroke="#ccc"/>'
                 )
                 if asked:
-                    parts.append(
-                        text(x0 + i * cell + cell / 2 - 1, top + j * cell + cell / 2 + 4, f"{right:g}/{asked}", size=11)
-                    )
+                    middle = y0 + (j + 0.5) * row_height
+                    parts.append(text(x0 + (i + 0.5) * cell - 1, middle + 4, f"{right:g}/{asked}"))
         for i, column in enumerate(columns):
-            parts.append(text(x0 + i * cell + cell / 2, top + len(rows) * cell + 14, f"{column // 1024}k", size=11))
-    width = left + len(grids) * (wide + gap)
-    return frame(width, top + len(rows) * cell + 30, title, parts)
+            parts.append(text(x0 + (i + 0.5) * cell - 1, y0 + len(rows) * row_height + 14, f"{column // 1024}k"))
+    height = top + math.ceil(len(grids) / per_row) * high + 14
+    parts.append(text(left + min(len(grids), per_row) * (wide + 24) / 2 - 12, height - 10, "context (tokens)"))
+    return frame(width, height, title, parts)

@@ -1,4 +1,4 @@
-"""Takes units of the plan, one after another: see run.sh."""
+"""Runs the units of the plan one after another. See run.sh."""
 
 import argparse
 import datetime
@@ -21,22 +21,22 @@ MOST = 40_000
 
 
 def show(place, id):
-    """The commands of a unit as they can be typed, with the texts they read made."""
+    """Makes the texts that a unit reads, and prints its commands."""
     records = place.records()
     units = [u for u in all_units(place.plan, records) if u.id == id and u.steps]
     if not units:
-        raise Problem(f"{id}: no unit with commands; --list shows them")
+        raise Problem(f"{id}: no such unit, or it has no commands yet; --list prints the units")
     place.out.mkdir(parents=True, exist_ok=True)
     for step in units[0].steps(place, records):
         print(" ".join([str(place.program()), *map(quoted, step.args)]))
 
 
 class Stopped(Exception):
-    """Asked to stop; what is done so far is kept."""
+    """The run was asked to stop. Finished commands are kept."""
 
 
 def rates(place):
-    """Tokens a second by kind of work: measured here where they are, else those of the plan."""
+    """Returns tokens per second by kind of work: those measured on this machine, or else those of the plan."""
     known = dict(place.plan["rates"])
     path = place.inside("rates.json")
     if place.out and path.is_file():
@@ -45,7 +45,7 @@ def rates(place):
 
 
 def seconds_of(work, known):
-    """A token of a window costs so much, and more by the window's length: a line through two measured points."""
+    """Estimates the seconds of some work. The time per token is linear in the context, through two measured points."""
     total = 0.0
     for kind, ctx, tokens in work:
         (n, fast), (m, slow) = known[kind]
@@ -55,7 +55,7 @@ def seconds_of(work, known):
 
 
 def measure_rates(place):
-    """A minute: two windows of the default model, and, once there is a small one, a few steps of it."""
+    """Measures rates for about a minute: two windows of the default model, and a few steps of the small model if it exists."""
     path = place.inside("rates.json")
     known = (
         json.loads(path.read_text(encoding="utf-8"))
@@ -66,7 +66,7 @@ def measure_rates(place):
         known = {"processor": processor(), "threads": place.threads, "rates": {}}
     device = ["--device", "cpu", "-t", place.threads, "--json", "-q"]
     if "read" not in known["rates"]:
-        print("rates: reading", file=sys.stderr)
+        print("measuring the prefill rate", file=sys.stderr)
         text = material.documents(place, "long")[0]
         found = place.ask(
             ["perplexity", "-m", place.plan["frozen"]["model"], "-f", text, "--ctx", "2048,6144", *device]
@@ -75,7 +75,7 @@ def measure_rates(place):
         write(path, json.dumps(known, indent=1) + "\n")
     start = place.model("small/start")
     if "small-train" not in known["rates"] and start.is_file():
-        print("rates: training", file=sys.stderr)
+        print("measuring the training rate", file=sys.stderr)
         points, reads = [], []
         for ctx, batch in ((512, 4), (4096, 1)):
             out = place.inside("work", f"rate-{ctx}.gguf")
@@ -117,7 +117,7 @@ def measure_rates(place):
 
 
 def state(unit, place, records, hashes, units):
-    """(word, why): recorded, waits, or ready."""
+    """Returns (state, reason). The state is recorded, waits, or ready."""
     record = records.get(unit.id)
     if record and record["plan"] == hashes[unit.id]:
         return "recorded", ""
@@ -129,8 +129,8 @@ def state(unit, place, records, hashes, units):
         if not other or other["plan"] != hashes[need]:
             return "waits", need
         if need in unit.needs and by_id[need].model and place.out and not place.model(need).is_file():
-            return "waits", f"the model of {need}, which is not in this folder: --remake '{need}' makes it again"
-    return "ready", "its record is of another plan" if record else ""
+            return "waits", f"the model of {need} is not in this directory; --remake '{need}' rebuilds it"
+    return "ready", "its record is from another plan" if record else ""
 
 
 def list_units(place):
@@ -145,13 +145,13 @@ def list_units(place):
         took = f"took {records[unit.id]['seconds'] / 3600:5.2f} h" if word == "recorded" else f"about {hours:4.2f} h"
         print(f"{word:9} {took}  {unit.id}{f'  ({why})' if why else ''}")
     for name, of in equal.items():
-        print(f"equal                  frozen/perplexity/{name}  (the same computation as {of})")
+        print(f"equal                  frozen/perplexity/{name}  (same computation as {of})")
     where = (
-        "measured here"
+        "measured on this machine"
         if place.out and place.inside("rates.json").is_file()
-        else "of the plan; `run.sh OUT` measures this machine's first"
+        else "from the plan; `run.sh OUT` measures those of this machine"
     )
-    print(f"{len(units)} units, about {left:.1f} hours left, by rates {where}")
+    print(f"{len(units)} units, about {left:.1f} hours left, estimated with rates {where}")
 
 
 class Runner:
@@ -170,7 +170,7 @@ class Runner:
             raise Stopped
 
     def step(self, folder, step, deadline):
-        """Runs a command whose output is not there yet; gives it as JSON, or None where the slice is over."""
+        """Runs a command that has no output yet. Returns its JSON, or None if the slice is over."""
         kept = folder / f"{step.name}.json"
         if not kept.is_file():
             args = [str(a) for a in step.args]
@@ -193,13 +193,13 @@ class Runner:
                 raise Stopped
             if code != 0:
                 said = (folder / f"{step.name}.err").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-                raise Problem(f"ropewalk {step.args[0]}: exit status {code}: {said[-1] if said else 'nothing said'}")
+                raise Problem(f"ropewalk {step.args[0]}: exit status {code}: {said[-1] if said else 'no message'}")
             os.replace(folder / f"{step.name}.out", kept)
         text = kept.read_text(encoding="utf-8")
         return json.loads(text) if text.lstrip().startswith(("{", "[")) else {}
 
     def unit(self, unit, plan_hash, records):
-        """Runs what is left of a unit, slice by slice, and writes its record."""
+        """Runs the rest of a unit slice by slice, and returns its record."""
         place, folder = self.place, self.place.work(unit.id)
         folder.mkdir(parents=True, exist_ok=True)
         mark = folder / "plan"
@@ -226,7 +226,7 @@ class Runner:
                     file.write(json.dumps({"date": now(), "seconds": round(time.monotonic() - begin)}) + "\n")
             if len(out) == len(steps):
                 break
-            print(f"{unit.id}: saved; the next slice begins", file=sys.stderr)
+            print(f"{unit.id}: saved; starting the next slice", file=sys.stderr)
         slices = [json.loads(line) for line in (folder / "slices.jsonl").read_text(encoding="utf-8").splitlines()]
         record = {
             "unit": unit.id,
@@ -246,14 +246,14 @@ class Runner:
         }
         if unit.model:
             record["output"] = place.sha256(place.model(unit.id))
-        # One line for each key, so that a reader finds things and a comparison of two is short.
+        # One line for each key, so that records are readable and diffs are short.
         text = (
             "{\n"
             + ",\n".join(f"{json.dumps(k)}:{json.dumps(v, separators=(',', ':'))}" for k, v in record.items())
             + "\n}\n"
         )
         if len(text) > MOST:
-            raise Problem(f"{unit.id}: a record of {len(text)} bytes; at most {MOST}")
+            raise Problem(f"{unit.id}: the record has {len(text)} bytes; the limit is {MOST}")
         return record, text
 
 
@@ -291,7 +291,7 @@ def take(place, only=None, count=None, remake=None):
             except BlockingIOError:
                 lock.close()
                 continue
-            # Another run may have written it since.
+            # Another run can have written it by now.
             fresh = place.records().get(unit.id)
             if not again and fresh and fresh["plan"] == hashes[unit.id]:
                 lock.close()
@@ -311,8 +311,8 @@ def take(place, only=None, count=None, remake=None):
                 path = place.model(unit.id)
                 path.rename(path.with_suffix(".other"))
                 raise Problem(
-                    f"{unit.id}: made again it is another model (sha256 {record['output'][:12]}, recorded "
-                    f"{fresh['output'][:12]}): processors round differently"
+                    f"{unit.id}: the new model differs from the recorded one (sha256 {record['output'][:12]}, recorded "
+                    f"{fresh['output'][:12]}); processors round differently"
                 )
             if not again:
                 write(place.folder / record_name(unit.id), text)
@@ -328,11 +328,13 @@ def take(place, only=None, count=None, remake=None):
             break
     if failed:
         raise Problem(f"{len(failed)} units failed: {', '.join(failed)}")
-    print(f"{done} units recorded; no other is ready" if count is None else f"{done} units recorded", file=sys.stderr)
+    print(
+        f"{done} units recorded; no other unit is ready" if count is None else f"{done} units recorded", file=sys.stderr
+    )
 
 
 def take_in(place, folder):
-    """Records of other machines that fit; the others with the reason why not."""
+    """Imports the records of other machines that match. Prints the reason for each other record."""
     records, theirs = place.records(), read_records(folder)
     commits = {r["commit"] for r in records.values()} | set(place.plan["commits"])
     if place.out and place.inside("program", "build.json").is_file():
@@ -353,27 +355,27 @@ def take_in(place, folder):
             progress = True
             why = misfit(place, unit, record, records, hashes, commits)
             if why:
-                print(f"refused  {unit.id}: {why}")
+                print(f"rejected {unit.id}: {why}")
                 refused += 1
             else:
                 write(place.folder / record_name(unit.id), (folder / record_name(unit.id)).read_text(encoding="utf-8"))
                 records[unit.id] = record
                 taken += 1
-                print(f"taken    {unit.id}")
+                print(f"imported {unit.id}")
             break
         if not progress:
             break
     for id in left:
-        print(f"refused  {id}: no unit of the plan as it stands")
+        print(f"rejected {id}: not a unit of the current plan")
         refused += 1
-    print(f"{taken} taken, {refused} refused")
+    print(f"{taken} imported, {refused} rejected")
 
 
 def misfit(place, unit, record, records, hashes, commits):
-    """Why a record of another machine does not fit, or nothing."""
+    """Returns why a record of another machine does not match, or an empty string."""
     mine = records.get(unit.id)
     if mine and mine["plan"] == hashes[unit.id]:
-        return "there is a record already"
+        return "a record already exists"
     missing = {
         "plan",
         "commit",
@@ -387,52 +389,48 @@ def misfit(place, unit, record, records, hashes, commits):
         "figures",
     } - set(record)
     if missing:
-        return f"it lacks {', '.join(sorted(missing))}"
+        return f"missing keys: {', '.join(sorted(missing))}"
     if record["plan"] != hashes[unit.id]:
-        return f"it is of another plan: expected {hashes[unit.id][:12]}, found {str(record['plan'])[:12]}"
+        return f"from another plan: expected {hashes[unit.id][:12]}, found {str(record['plan'])[:12]}"
     if commits and record["commit"] not in commits:
-        return f"it is of commit {str(record['commit'])[:12]}, not of {', '.join(sorted(c[:12] for c in commits))}"
+        return f"from commit {str(record['commit'])[:12]}, expected {', '.join(sorted(c[:12] for c in commits))}"
     if len(canonical(record)) > MOST:
-        return f"it has more than {MOST} bytes"
+        return f"larger than {MOST} bytes"
     for need in unit.needs:
         if need not in records:
-            return f"it rests on {need}, of which there is no record"
+            return f"needs {need}, which has no record"
         expected, found = records[need].get("output"), record["needs"].get(need)
         if expected != found:
-            return f"it was measured on another model of {need}: expected {str(expected)[:12]}, found {str(found)[:12]}"
-    # Texts that are here, or that another record names.
+            return f"measured on another model of {need}: expected {str(expected)[:12]}, found {str(found)[:12]}"
+    # Compare with the texts on this machine, or else with those that other records name.
     known = {path: sum for other in records.values() for path, sum in other["inputs"].items()}
     for path, sum in record["inputs"].items():
         here = (place.out / path.removeprefix("OUT/")) if path.startswith("OUT/") and place.out else ROOT / path
         expected = place.sha256(here) if here.exists() else known.get(path)
         if expected is None:
-            return f"{path} is not here to compare with: `run.sh OUT --import DIR` knows the texts that OUT has made"
+            return f"{path} does not exist here, so its checksum cannot be compared; run `run.sh OUT --import DIR` with an OUT that has the texts"
         if expected != sum:
-            return f"{path} is another file: expected sha256 {expected[:12]}, found {sum[:12]}"
+            return f"{path} differs: expected sha256 {expected[:12]}, found {sum[:12]}"
     return ""
 
 
 def main():
     parser = argparse.ArgumentParser(
-        prog="run.sh", description="Measures what the plan asks for, unit by unit.", allow_abbrev=False
+        prog="run.sh", description="Run the units of the plan and record their results", allow_abbrev=False
     )
-    parser.add_argument("out", nargs="?", metavar="OUT", help="the folder of this machine; some gigabytes")
-    parser.add_argument(
-        "--list", action="store_true", help="the units, which have records, and the hours that each takes"
-    )
+    parser.add_argument("out", nargs="?", metavar="OUT", help="working directory of this machine; needs several GB")
+    parser.add_argument("--list", action="store_true", help="list the units, their state, and their hours")
     parser.add_argument("--show", metavar="UNIT", help="make the texts of a unit in OUT and print its commands")
     parser.add_argument(
-        "--check", action="store_true", help="whether plan, units and command lines are sound; measures nothing"
+        "--check", action="store_true", help="check the plan, the units, and (with --program) the command lines"
     )
-    parser.add_argument("--import", dest="folder", metavar="DIR", help="take records of other machines that fit")
-    parser.add_argument("--program", metavar="DIR", help="freeze the ropewalk of this folder instead of building one")
-    parser.add_argument("--threads", "-t", type=int, default=0, help="threads; 0: one for each core")
-    parser.add_argument("--only", metavar="PREFIX", help="units whose name begins so")
-    parser.add_argument("--count", type=int, metavar="N", help="so many units and no more")
-    parser.add_argument(
-        "--remake", metavar="UNIT", help="make the model of a unit that is recorded again, and compare it"
-    )
-    parser.add_argument("--records", metavar="DIR", help="folder of the records; default: docs/results/records")
+    parser.add_argument("--import", dest="folder", metavar="DIR", help="import matching records of other machines")
+    parser.add_argument("--program", metavar="DIR", help="use the ropewalk in this directory instead of building one")
+    parser.add_argument("--threads", "-t", type=int, default=0, help="threads; 0 uses one per core [default: 0]")
+    parser.add_argument("--only", metavar="PREFIX", help="run only units whose name starts with PREFIX")
+    parser.add_argument("--count", type=int, metavar="N", help="run at most N units")
+    parser.add_argument("--remake", metavar="UNIT", help="rebuild the model of a recorded unit, and compare it")
+    parser.add_argument("--records", metavar="DIR", help="directory of the records [default: docs/results/records]")
     args = parser.parse_args()
     more = {"records": pathlib.Path(args.records).resolve()} if args.records else {}
     place = Place(args.out, threads=args.threads, program=args.program, **more)
@@ -454,7 +452,7 @@ if __name__ == "__main__":
     try:
         main()
     except Stopped:
-        print("stopped; the same command goes on", file=sys.stderr)
+        print("stopped; run the same command again to resume", file=sys.stderr)
         sys.exit(130)
     except Problem as problem:
         print(f"run.sh: {problem}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The default model, frozen, at twice its window: perplexity by position, and needles by length and depth."""
+"""The default model, frozen, at twice its trained context: perplexity by position, and needles by context and depth."""
 
 import material
 from place import digest
@@ -15,15 +15,15 @@ def frozen(plan, records):
         return [Step(slug(m["name"]), ["rope", m["spec"], "-m", model, "--ctx", ctx, "--json"]) for m in methods]
 
     def groups(place, _, out):
-        """The first method of each plan, and those that are the same computation."""
+        """Groups methods that are the same computation under the first of them."""
         seen, equal, keys = {}, {}, {}
         for m in methods:
             shown = out[slug(m["name"])]
             rows = [[float(f"{x:.6g}") for x in row] for row in shown["freqs"]]
-            # Heads of one table are one table.
+            # If all heads have the same table, keep one.
             rows = rows[:1] if all(row == rows[0] for row in rows) else rows
             key = digest([rows, round(shown["mscale"], 6), shown["temperature"], shown["branches"]])
-            # Queries' temperatures stand in the spec alone.
+            # Temperatures of queries are only in the spec.
             key = digest(
                 [
                     key,
@@ -79,7 +79,7 @@ def frozen(plan, records):
                     **{k: needle[k] for k in ("task", "depths", "questions", "seed")},
                 },
             )
-            # What stands before a needle is read once for all questions of a depth.
+            # The text before a needle is read once for all questions at a depth.
             share = sum(1 + (needle["questions"] - 1) * (1 - d / 100) for d in needle["depths"])
             unit.work = [("read", length, share * length * m.get("cost", 1))]
 
@@ -113,5 +113,5 @@ def frozen(plan, records):
                 f"frozen/needle/best {i + 1}",
                 {},
                 after=[u.id for u in measured],
-                waits="the perplexity of all methods chooses it",
+                waits="depends on the perplexity of all methods",
             )

@@ -1,4 +1,4 @@
-"""Untie the Knots on the small model: what a document's own beginning is worth behind a knot."""
+"""Untie the Knots on the small model: how much a document's own beginning helps after a cut."""
 
 import material
 from small import chosen_base
@@ -13,7 +13,7 @@ def knots(plan, records):
     rate = f"small/rate/{own['arm']}"
     for seed in own["seeds"]:
         for method in own["methods"]:
-            # An order of the texts has no place where they are cut; batches are shuffled by the seed.
+            # The texts are cut, so they have no order to keep. The seed shuffles the batches.
             options = arms["options"]
             spec = {
                 "rope": arm["spec"],
@@ -78,7 +78,7 @@ def knots(plan, records):
             def figures(place, _, out):
                 found = {}
                 for name, report in out.items():
-                    # The last bucket of each document: what is behind the knot.
+                    # The last bucket of each document is the text after the knot.
                     found[name] = [
                         round(t["buckets"][-1]["nll_sum"] / t["buckets"][-1]["tokens"], 4)
                         for t in report["results"][0]["texts"]

@@ -1,4 +1,4 @@
-"""Texts that units read, made from what `make` fetches: held-out documents, lessons for the small model, knots."""
+"""Makes the texts that units read from the downloaded ones: held-out documents, lessons for the small model, and knots."""
 
 import pathlib
 import random
@@ -12,7 +12,7 @@ LESSONS = {"chains": 60_000, "first": 20_000, "second": 30_000}
 
 
 def documents(place, name):
-    """Held-out documents: of each file so many characters from the first blank line behind each share of it."""
+    """Cuts held-out documents: `characters` of each file, from the first blank line after each position in `at`."""
     if place.out is None:
         return [pathlib.Path(f"{name}.txt")]
     rule = place.plan["texts"][name]
@@ -20,7 +20,7 @@ def documents(place, name):
     novels = sorted((ROOT / rule["folder"]).glob("*.txt"))
     expected = [folder / f"{novel.stem}-{round(100 * at):02}.txt" for novel in novels for at in rule["at"]]
     if not novels:
-        raise Problem(f"{rule['folder']}: no texts; `make train-texts` fetches them")
+        raise Problem(f"{rule['folder']}: no texts; run `make train-texts`")
     if all(path.is_file() for path in expected):
         return expected
     for novel in novels:
@@ -29,7 +29,7 @@ def documents(place, name):
             begin = text.find("\n\n", int(len(text) * at)) + 2
             part = text[begin : begin + rule["characters"]]
             if begin < 2 or len(part) < rule["characters"]:
-                raise Problem(f"{novel}: too short for {rule['characters']} characters behind {at:.0%} of it")
+                raise Problem(f"{novel}: too short for {rule['characters']} characters after {at:.0%} of the file")
             write(folder / f"{novel.stem}-{round(100 * at):02}.txt", part)
     return expected
 
@@ -38,17 +38,17 @@ def prose_files(place):
     folder = ROOT / place.plan["small"]["prose"]
     files = sorted(str(p) for p in folder.iterdir()) if folder.is_dir() else []
     if not files:
-        raise Problem(f"{place.plan['small']['prose']}: no texts; `make train-texts` fetches them")
+        raise Problem(f"{place.plan['small']['prose']}: no texts; run `make train-texts`")
     return files
 
 
 def lesson(place, name):
-    """Documents that say again, or ask for, what stands further up in them."""
+    """Makes documents that repeat, or ask for, earlier parts of themselves."""
     path = place.inside("material", f"{name}.jsonl")
     if place.out and not path.is_file():
         if name == "chains":
             tokens = start.tokenizer_of(start_folder(place)).ids
-            # Those that are a token with the blank before them.
+            # Words that are one token together with the space before them.
             words = [t[1:] for t in tokens if t[0] == start.BLANK and t[1:].isascii() and t[1:].isalpha()]
             made = recall.chains(LESSONS[name], words)
         else:
@@ -58,7 +58,7 @@ def lesson(place, name):
 
 
 def start_folder(place):
-    """The small model before any training, as a folder of Hugging Face."""
+    """Makes the untrained small model as a Hugging Face model directory."""
     folder = place.inside("material", "start")
     small = place.plan["small"]
     if place.out and not (folder / "model.safetensors").is_file():
@@ -75,13 +75,14 @@ def start_folder(place):
 
 
 def source(place, name):
-    """Where a source of training data is, made if need be."""
+    """Returns the path of a source of training data, and makes the data if needed."""
     return place.plan["small"]["prose"] if name == "prose" else lesson(place, name)
 
 
 def knots(place):
-    """Held-out documents with others in their middle, as token ids: by distance, with their own beginning or another's,
-    with the tokens of knots or without. Every file has the same ends in the same order, so losses are paired."""
+    """Makes held-out documents with other text in the middle, as token ids. They differ in distance, in whether the beginning
+    is the document's own, and in whether they have marker tokens. Every file has the same ends in the same order, so losses
+    are paired."""
     rule, folder = place.plan["knots"], place.inside("material", "knots")
     keys = [(d, own, marks) for d in rule["distances"] for own in (True, False) for marks in (False, True)]
     names = {key: folder / f"{key[0]}-{'own' if key[1] else 'other'}{'-marked' if key[2] else ''}.bin" for key in keys}
@@ -90,7 +91,7 @@ def knots(place):
     tokenizer = start.tokenizer_of(start_folder(place))
     draw, novels = random.Random(rule["seed"]), sorted((ROOT / place.plan["texts"]["short"]["folder"]).glob("*.txt"))
     if not novels:
-        raise Problem(f"{place.plan['texts']['short']['folder']}: no texts; `make train-texts` fetches them")
+        raise Problem(f"{place.plan['texts']['short']['folder']}: no texts; run `make train-texts`")
     texts = [tokenizer.encode(novel.read_text(encoding="utf-8")) for novel in novels]
     half, scored, longest = rule["half"], rule["scored"], max(rule["distances"])
     end_of_first, start_of_second = start.SPECIAL.index("<|reserved_0|>"), start.SPECIAL.index("<|reserved_1|>")
@@ -103,7 +104,7 @@ def knots(place):
     for i in range(rule["documents"]):
         novel = i % len(texts)
         whole = piece(half + scored, novel)
-        # Another place of the same novel: what differs is not the author. Between them stands another novel.
+        # The other beginning is from the same novel, so the author is the same. The text in the middle is from another novel.
         filler = piece(longest, (novel + 1 + draw.randrange(len(texts) - 1)) % len(texts))
         parts.append((whole[:half], piece(half, novel), filler, whole[half:]))
     folder.mkdir(parents=True, exist_ok=True)
@@ -113,7 +114,7 @@ def knots(place):
             between = filler[:distance]
             if marks:
                 between = [end_of_first, *filler[: distance - 2], start_of_second]
-            # 0 begins each document, and is read as BOS.
+            # Each document starts with 0, which is read as BOS.
             tokens += [0, *(first if own else other), *between, *scored_ones]
         part = path.with_suffix(".part")
         part.write_bytes(struct.pack(f"<{len(tokens)}H", *tokens))

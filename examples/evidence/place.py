@@ -1,4 +1,4 @@
-"""The folder of one machine (frozen program, made texts, models, unfinished work), and the records."""
+"""The working directory of one machine (frozen program, texts, models, unfinished work), and the records."""
 
 import hashlib
 import json
@@ -14,11 +14,11 @@ RECORDS = ROOT / "docs/results/records"
 
 
 class Problem(Exception):
-    """What a user can mend, in one line."""
+    """An error that the user can fix, in one line."""
 
 
 def write(path, text):
-    """All of a file, or nothing."""
+    """Writes a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     part.write_text(text, encoding="utf-8")
@@ -49,12 +49,12 @@ def read_records(folder):
             record = json.loads(path.read_text(encoding="utf-8"))
             found[record["unit"]] = record
         except (ValueError, KeyError, TypeError) as error:
-            raise Problem(f"{path}: expected a record, found {error}") from None
+            raise Problem(f"{path}: not a record: {error}") from None
     return found
 
 
 class Place:
-    """`out` may be None for what only looks at plan and records."""
+    """Paths and program of one run. `out` can be None if only the plan and the records are needed."""
 
     def __init__(self, out=None, plan=None, records=RECORDS, threads=0, program=None):
         self.out = pathlib.Path(out).resolve() if out else None
@@ -79,11 +79,11 @@ class Place:
         return self.inside("models", record_name(unit)[:-5] + ".gguf")
 
     def data(self, name):
-        """A folder of published data."""
+        """Returns a directory of published data."""
         return f"{self.plan['benchmarks']}/{name}"
 
     def shown(self, text):
-        """A path as a record has it: the same on every machine."""
+        """Returns a text with paths as records have them, which are the same on every machine."""
         text = str(text)
         for path, name in ((self.inside("program"), ""), (self.given, ""), (self.out, "OUT"), (ROOT, "")):
             if path:
@@ -91,7 +91,7 @@ class Place:
         return text
 
     def sha256(self, path):
-        """Of a file, or of a folder: of the sorted list of its files' checksums and names."""
+        """Returns the SHA-256 of a file. For a directory, hashes the sorted list of its files' checksums and names."""
         path = ROOT / path
         if path.is_dir():
             files = sorted(p for p in path.rglob("*") if p.is_file())
@@ -110,21 +110,21 @@ class Place:
         return (self.given or self.inside("program")) / "ropewalk"
 
     def build(self):
-        """Commit and checksum of the frozen program."""
+        """Returns the commit and the checksum of the frozen program."""
         path = self.inside("program", "build.json")
         if not path.is_file():
-            raise Problem(f"{path}: no program is frozen yet")
+            raise Problem(f"{path} does not exist: no program is frozen yet")
         return json.loads(path.read_text(encoding="utf-8"))
 
     def ask(self, args):
-        """The JSON that a short command prints."""
+        """Runs a short command and returns the JSON it prints."""
         done = subprocess.run([self.program(), *map(str, args)], cwd=ROOT, capture_output=True, text=True)
         if done.returncode:
             raise Problem(done.stderr.strip() or f"ropewalk {args[0]}: exit status {done.returncode}")
         return json.loads(done.stdout)
 
     def freeze(self):
-        """Takes one build for all units: that of --program, or one of the commit checked out."""
+        """Freezes one build for all units: that of --program, or a build of the checked-out commit."""
         folder = self.inside("program")
         if not (folder / "build.json").is_file():
             folder.mkdir(parents=True, exist_ok=True)
@@ -138,20 +138,20 @@ class Place:
                 ["git", "rev-parse", "--verify", "-q", stamp + "^{commit}"], cwd=ROOT, capture_output=True, text=True
             )
             if full.returncode:
-                raise Problem(f"the program is of {stamp}, which is no commit of this repository")
+                raise Problem(f"the program was built from {stamp}, which is not a commit of this repository")
             build = {"commit": full.stdout.strip(), "sha256": self.sha256(folder / "ropewalk")}
             write(folder / "build.json", json.dumps(build, indent=1) + "\n")
         self.given = None
         build = self.build()
         if self.sha256(folder / "ropewalk") != build["sha256"]:
-            raise Problem(f"{folder / 'ropewalk'}: not the program that was frozen: expected sha256 {build['sha256']}")
+            raise Problem(f"{folder / 'ropewalk'}: differs from the frozen program: expected sha256 {build['sha256']}")
         return build
 
     def compile(self):
         if subprocess.run(
             ["git", "status", "--porcelain", "-uno"], cwd=ROOT, capture_output=True, text=True
         ).stdout.strip():
-            raise Problem("the working tree has changes: commit them, or name a build with --program")
+            raise Problem("the working tree has changes; commit them, or name a build with --program")
         source = self.inside("source")
         if not source.exists():
             subprocess.run(["git", "clone", "-q", "--shared", ROOT, source], check=True)

@@ -1,9 +1,9 @@
-"""Short documents that say again, or ask for, what stands further up in them, as JSON
-Lines: `chains` of single words and `first` to learn copying from, within 128 tokens (repeats and small tables), `second` within 512 (tables, the
-passkey test, needles, copies).
+"""Short documents that repeat, or ask for, earlier parts of themselves, as JSON Lines. `chains` of single words and `first`
+teach copying within 128 tokens (repeats and small tables). `second` has tables, the passkey test, needles, and copies within
+512 tokens.
 
-Words and passages are those of the texts. The frames of `passkey` and `needles` are those of the passkey test and of
-RULER's needle tasks: a model that has learned them at its own window shows how far beyond it an extension carries them.
+Words and passages are from the texts. `passkey` and `needles` have the wording of the passkey test and of RULER's needle
+tasks. A model that learned them within its trained context shows how far past it an extension works.
 """
 
 import json
@@ -14,7 +14,7 @@ NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. The
 
 
 class Recall:
-    """Documents of about so many characters, drawn by a seed."""
+    """Draws documents of about `chars` characters with a seed."""
 
     def __init__(self, texts, seed):
         self.draw = random.Random(seed)
@@ -38,7 +38,7 @@ class Recall:
         return self.prose[at : at + chars]
 
     def repeat(self, chars):
-        """Some words, numbers or a line of text, over and over: the densest lesson in copying."""
+        """Repeats some words, numbers, or a line of text: the densest lesson in copying."""
         kind, length = self.draw.random(), self.draw.choice([4, 6, 8, 12, 16, 24])
         if kind < 0.5:
             unit = " ".join(self.word() for _ in range(length // 2))
@@ -49,7 +49,7 @@ class Recall:
         return self.draw.choice([" ", "\n", ", ", ". "]).join([unit] * max(2, chars // len(unit) + 1))
 
     def copy(self, chars):
-        """A passage, its words in any order, or numbers, twice."""
+        """Writes a passage, its shuffled words, or numbers twice."""
         part = self.passage(max(40, chars // 2))
         if self.draw.random() < 0.5:
             shuffled = part.split()
@@ -60,7 +60,7 @@ class Recall:
         return part + "\n" + part
 
     def table(self, chars):
-        """Keys and numbers, then all of them in another order."""
+        """Writes keys and numbers, then all of them in a different order."""
         names = [self.key() if self.draw.random() < 0.5 else self.word() for _ in range(max(3, chars // 45))]
         held = {name: self.number(self.draw.choice([2, 3, 5, 7])) for name in names}
         line = self.draw.choice(
@@ -112,7 +112,7 @@ class Recall:
         text += f"Make sure to memorize it. I will quiz you about the number{s} afterwards.\n{body}"
         self.draw.shuffle(names)
         for name in names[:2]:
-            # Values in the order of the text up to them, questions included.
+            # Values in the order of their first position in the text, which includes earlier questions.
             answers = ", ".join(sorted(held[name], key=text.find))
             what = f"special magic number{s} for {name} mentioned in the provided text"
             text += f"\nWhat {are} {'all ' if s else ''}the {what}? The {what} {are} {answers}."
@@ -126,7 +126,7 @@ STAGES = {
 
 
 def chains(count, words):
-    """Some words in a row, over and over, to learn first of all: every word is a token and says which comes next."""
+    """Yields repeated sequences of words, which are learned first. Every word is one token and determines the next."""
     draw = random.Random(3)
     for _ in range(count):
         unit, length = draw.sample(words, draw.randrange(3, 12)), draw.randrange(40, 100)
@@ -135,7 +135,7 @@ def chains(count, words):
 
 
 def lines(stage, count, texts):
-    """So many lines of JSON of a stage."""
+    """Yields `count` lines of JSON of a stage."""
     seed, shares = STAGES[stage]
     recall = Recall(texts, seed)
     between = recall.draw.randrange

@@ -1,4 +1,4 @@
-"""docs/evidence.md and its pictures, from the records alone: see report.sh."""
+"""Writes docs/evidence.md and its pictures from the records alone. See report.sh."""
 
 import argparse
 import pathlib
@@ -21,7 +21,7 @@ def table(head, rows):
 
 
 def best_of(names, documents, start, end):
-    """The method of least loss, if its interval against every other leaves out 0."""
+    """Returns the method with the lowest loss if its interval against every other method excludes 0."""
     if len(names) < 2:
         return None
     best = min(names, key=lambda n: perplexity(documents(n), start, end))
@@ -47,7 +47,7 @@ def frozen_section(e):
     rows = []
     for name in names:
         if name in e.equal:
-            rows.append([name, *["="] * len(spans), f"the same computation as {e.equal[name]}"])
+            rows.append([name, *["="] * len(spans), f"same computation as {e.equal[name]}"])
             continue
         of = e.frozen(name)
         if not of:
@@ -56,32 +56,34 @@ def frozen_section(e):
         cells = [f"**{perplexity(of, *s):.1f}**" if bold[s] == name else f"{perplexity(of, *s):.1f}" for s in spans]
         rows.append([name, *cells, nats(e.losses(name, against, own["window"])) if against and name != against else ""])
     out += [
-        f"Perplexity by position, {n_documents} held-out documents (two of each of six novels), protocol "
-        f"`window`, window {own['window']:,}. Last column: "
-        "loss behind the window less YaRN's on the same tokens, interval of 95 % over documents. Bold: least, "
-        "and its interval against every other leaves out 0.",
+        f"Perplexity by position on {n_documents} held-out documents, two from each of six novels. The protocol is `window`. "
+        f"The trained context is {own['window']:,} tokens.",
+        "The last column is the loss past the trained context minus YaRN's loss on the same tokens, with its 95% interval.",
+        "Bold marks the lowest perplexity of a column if its interval against every other method excludes 0.",
         "",
-        *table(["method", *(f"{k(a)}-{k(b)}" for a, b in spans), "behind the window, less yarn"], rows),
+        *table(["method", *(f"{k(a)}-{k(b)}" for a, b in spans), "past the trained context, minus yarn"], rows),
     ]
     buckets = range(0, own["ctx"], own["bucket"])
+    # The chart has colors for the baseline and the methods with the lowest loss past the trained context.
+    shown = sorted(there, key=lambda n: (n != "plain", perplexity(e.frozen(n), own["window"])))
     series = [
-        (n, [(s + own["bucket"] / 2, perplexity(e.frozen(n), s, s + own["bucket"])) for s in buckets]) for n in there
+        (n, [(s + own["bucket"] / 2, perplexity(e.frozen(n), s, s + own["bucket"])) for s in buckets]) for n in shown
     ]
     pictures = {
         "evidence-frozen.svg": drawing.lines(
             "SmolLM2-135M, frozen: perplexity by position",
-            "position, tokens",
-            "perplexity",
+            "position (tokens)",
+            "perplexity (log scale)",
             series,
-            (own["window"], "trained"),
+            (own["window"], "trained context"),
         )
     }
     out += ["![Perplexity by position](images/evidence-frozen.svg)", ""]
     chosen = needle_methods(e)
     needle = own["needle"]
     out += [
-        f"Needles (`{needle['task']}`), right of {len(needle['depths']) * needle['questions']}, with Wilson's "
-        "interval in per cent:",
+        f"Needles found (`{needle['task']}`) of {len(needle['depths']) * needle['questions']}, by context, with the 95% "
+        "Wilson interval:",
         "",
     ]
     if not chosen:
@@ -92,15 +94,15 @@ def frozen_section(e):
         for length in needle["lengths"]:
             right, asked = at_length(needles(e, name), length)
             low, high = wilson(right, asked)
-            cells.append(f"{right:g} of {asked} ({low:.0f}-{high:.0f})" if asked else "")
+            cells.append(f"{right:g} of {asked} ({low:.0f}-{high:.0f}%)" if asked else "")
         rows.append([name, *cells])
     out += [
         *table(["method", *map(k, needle["lengths"])], rows),
-        "![Needles by length and depth](images/evidence-needles.svg)",
+        "![Needles found by depth and context](images/evidence-needles.svg)",
         "",
     ]
     pictures["evidence-needles.svg"] = drawing.maps(
-        "Needles found, by depth (down) and length",
+        "SmolLM2-135M, frozen: needles found by depth and context",
         [(n, needles(e, n)) for n in chosen],
         needle["lengths"],
         needle["depths"],
@@ -111,7 +113,7 @@ def frozen_section(e):
 def small_section(e):
     own = e.plan["small"]
     arms, rule = own["arms"], own["measure"]
-    out = [f"## A small model of {own['shape']['window']} tokens, from scratch, extended to {arms['ctx']:,}", ""]
+    out = [f"## A small model trained from scratch at {own['shape']['window']} tokens, extended to {arms['ctx']:,}", ""]
     for id in ("small/gate", "small/gate again"):
         gate = e.figures(id)
         if gate:
@@ -119,10 +121,10 @@ def small_section(e):
             for task, by in gate["questions"].items():
                 (of,) = by.values()
                 low, high = wilson(sum(of), len(of))
-                parts.append(f"`{task}` {100 * sum(of) / len(of):.0f} % ({low:.0f}-{high:.0f}, {len(of)} questions)")
+                parts.append(f"`{task}` {100 * sum(of) / len(of):.0f}% ({low:.0f}-{high:.0f}%, {len(of)} questions)")
             out += [
-                f"Before extension, at {own['gate']['length']}: {', '.join(parts)}. The gate ({own['gate']['task']} "
-                f"above {own['gate']['above']:g} %) is {'open' if gate['open'] else 'shut'}.",
+                f"Before extension, at {own['gate']['length']} tokens: {', '.join(parts)}. The base model "
+                f"{'passes' if gate['open'] else 'does not pass'} the gate: `{own['gate']['task']}` above {own['gate']['above']:g}%.",
                 "",
             ]
     there = [m["name"] for m in arms["methods"] if e.arm(m["name"])]
@@ -161,20 +163,21 @@ def small_section(e):
             )
         )
     out += [
-        f"{own['shape']['layers']} layers of {own['shape']['width']}, {own['shape']['heads']} KV heads of "
-        f"{own['shape']['width'] // own['shape']['heads']}; "
-        f"{arms['steps'] * arms['ctx'] * arms['batch'] / 1e6:.2f} M tokens an arm, "
-        "all parameters, identical batches for a seed. Perplexity by position: mean of seeds (least to most). "
-        f"Found: per cent of {', '.join(f'`{t}`' for t in rule['tasks'])}, Wilson's interval.",
+        f"The model has {own['shape']['layers']} layers, width {own['shape']['width']}, and {own['shape']['heads']} KV heads of "
+        f"{own['shape']['width'] // own['shape']['heads']} dimensions.",
+        f"Each arm trains all parameters on {arms['steps'] * arms['ctx'] * arms['batch'] / 1e6:.2f}M tokens. "
+        "All arms of a seed see identical batches.",
+        "Perplexity by position is the mean over seeds, with the lowest and the highest in parentheses.",
+        f'"Found" is the percentage of correct answers to {", ".join(f"`{t}`" for t in rule["tasks"])}, with its 95% Wilson interval.',
         "",
         *table(
             [
                 "method",
-                "rate",
+                "learning rate",
                 "seeds",
                 *(f"{a:,}-{b:,}" for a, b in spans),
                 *(f"found at {n:,}" for n in rule["lengths"]),
-                "found, less abf",
+                "found, minus abf",
             ],
             rows,
         ),
@@ -190,25 +193,25 @@ def small_section(e):
             cells.append(" ".join(parts))
         task_rows.append([name, *cells])
     out += [
-        f"By task, per cent at {' and '.join(f'{n:,}' for n in rule['lengths'])}:",
+        f"Percent correct by task, at {' and '.join(f'{n:,}' for n in rule['lengths'])}:",
         "",
         *table(["method", *(f"`{t}`" for t in rule["tasks"])], task_rows),
     ]
     out += ["![Perplexity by position](images/evidence-small.svg)", ""]
     return out, {
         "evidence-small.svg": drawing.lines(
-            "A small model of 512 tokens, extended: perplexity by position",
-            "position, tokens",
-            "perplexity",
+            "A small model extended from 512 tokens: perplexity by position",
+            "position (tokens)",
+            "perplexity (log scale)",
             series,
-            (own["shape"]["window"], "trained"),
+            (own["shape"]["window"], "trained context"),
         )
     }
 
 
 def knots_section(e):
     own = e.plan["knots"]
-    out = ["## Untie the Knots' mechanism", ""]
+    out = ["## The mechanism of Untie the Knots", ""]
     rows = []
     for method in own["methods"]:
         for marks in (0, 1):
@@ -216,16 +219,17 @@ def knots_section(e):
             if all(found) and (not marks or "utk" in " ".join(method["options"])):
                 rows.append(
                     [
-                        method["name"] + (", with its marks" if marks else ""),
+                        method["name"] + (", with label tokens" if marks else ""),
                         *(f"{g[0]:.3f} ({g[1]:.3f} to {g[2]:.3f})" for g in found),
                     ]
                 )
     if not rows:
         return [*out, NOT_YET + ".", ""], {}
     out += [
-        f"What a document's own beginning is worth behind a cut, nats a token of the first {own['scored']}: "
-        "loss with another place of the same novel there, less loss with its own, by the tokens "
-        f"between. {own['documents']} documents, mean of {len(own['seeds'])} seeds, interval over documents.",
+        f"How much a document's own beginning helps after a cut, in nats per token on the first {own['scored']} tokens.",
+        "The number is the loss after another passage of the same novel minus the loss after the document's own beginning. "
+        "The columns are the distance in tokens.",
+        f"It is measured on {own['documents']} documents. It is the mean of {len(own['seeds'])} seeds, with its 95% interval over documents.",
         "",
         *table(["trained on", *(f"{d:,}" for d in own["distances"])], rows),
     ]
@@ -246,7 +250,7 @@ def recipe_section(e):
         return [*out, NOT_YET + ".", ""], {}
     return [
         *out,
-        f"Perplexity by position in windows of {own['measured']:,}; nobody was trained behind {own['target']:,}.",
+        f"Perplexity by position in windows of {own['measured']:,} tokens. No model was trained at positions past {own['target']:,}.",
         "",
         *table(["method", *(f"{k(a)}-{k(b)}" for a, b in spans)], rows),
     ], {}
@@ -256,7 +260,7 @@ def claims_section(e):
     with open(HERE / "predictions.toml", "rb") as file:
         claims = tomllib.load(file)["claim"]
     rows = [[c["about"], c["paper"], c["predicted"], ANSWERS[c["measured"]](e) or NOT_YET] for c in claims]
-    return table(["claim", "its paper", "predicted here", "came out"], rows)
+    return table(["claim", "paper", "prediction", "result"], rows)
 
 
 def facts(e):
@@ -265,8 +269,11 @@ def facts(e):
     hours = sum(r["seconds"] for r in e.records.values()) / 3600
     left = sum(1 for u in e.units if u.id not in e.records)
     if not e.records:
-        return "No unit has a record yet."
-    return f"{len(e.records)} records, {hours:.1f} hours, commit {', '.join(commits)}, on {', '.join(machines)}; {left} units are left."
+        return "There are no records yet."
+    return (
+        f"So far there are {len(e.records)} records, which took {hours:.1f} hours on {', '.join(machines)} with the program of "
+        f"commit {', '.join(commits)}. {left} units remain."
+    )
 
 
 def render(plan, records):
@@ -274,15 +281,14 @@ def render(plan, records):
     out = [
         "# Evidence",
         "",
-        "What papers claim, what was expected, what was measured here, on models that two cores can train or "
-        "read. This page is made by",
-        "`examples/evidence/report.sh` from the records in `docs/results/records`; do not edit it.",
+        "This page compares claims of the papers with predictions and measurements, on models that two cores can train or run.",
+        "`examples/evidence/report.sh` writes it from the records in `docs/results/records`; do not edit it.",
         "",
         facts(e),
         "",
-        "Intervals are of 95 %: differences by bootstrap over documents or questions, paired on the same "
-        "tokens or the same questions; shares by",
-        "Wilson's formula. Differences of seeds are not in them: where there are seeds, the tables show their spread.",
+        "All intervals are 95% intervals. Those of differences are bootstrapped over documents or questions, paired on the same",
+        "tokens or questions. Those of percentages are Wilson intervals. None includes the variation between seeds; the tables show",
+        "its range.",
         "",
         "## Claims",
         "",
@@ -296,39 +302,46 @@ def render(plan, records):
     out += [
         "## What this cannot show",
         "",
-        "- One default model of 135 M parameters and one of 8 M. Methods may rank otherwise at the papers' sizes.",
-        "- HARPE trains 6 B tokens, SBA 41 M, Untie the Knots 20 B; arms here 0.75 M. A method that starts "
-        "slowly and ends well looks bad.",
-        "- Held-out texts are six novels by one author: intervals over documents say nothing of other kinds of text.",
-        "- Rates were chosen from three on a tenth of the tokens.",
+        "- **Larger models.** One model has 135M parameters, the other 8M. Methods can rank differently at the papers' sizes.",
+        "- **Longer training.** HARPE trains on 6B tokens, SBA on 41M, Untie the Knots on 20B. Each arm here trains on 0.75M. A",
+        "  method that starts slowly and ends well looks bad here.",
+        "- **Other texts.** The held-out texts are six novels by one author. Intervals over documents do not cover other kinds of text.",
+        "- **Better learning rates.** Each rate is the best of three on a tenth of the tokens.",
         "",
         "## Check it",
         "",
-        "The predictions stand in [predictions.toml](../examples/evidence/predictions.toml), the settings in "
+        "The predictions are in [predictions.toml](../examples/evidence/predictions.toml), the settings in "
         "[plan.toml](../examples/evidence/plan.toml).",
-        "To check a record by hand in ten minutes, with a build of its commit:",
+        "To check a record by hand takes ten minutes. `DIR` is a directory with a build of the record's commit:",
         "",
         "```sh",
-        "make models train-texts && examples/evidence/run.sh OUT --show frozen/perplexity/plain",
+        "make models train-texts && examples/evidence/run.sh OUT --program DIR --show frozen/perplexity/plain",
         "```",
         "",
-        "That makes the texts and prints the unit's twelve commands. Run one (80 seconds), and compare "
-        "`nll_sum` of `results[0].texts[0].buckets` with",
-        "the document's line under `figures.documents` of the record: [first position, tokens, sum]. `run.sh "
-        "OUT` measures everything again.",
+        "This writes the texts to `OUT` and prints the unit's twelve commands. Run one of them (80 seconds). Compare `nll_sum` in",
+        "`results[0].texts[0].buckets` with the document's entry in `figures.documents` of the record: [first position, tokens, sum].",
+        "`run.sh OUT` measures all units that have no record.",
         "",
     ]
     if e.old:
-        out += [f"Not used, for the plan has changed since: {', '.join(e.old)}.", ""]
+        out += [f"Not used, because the plan has changed since: {', '.join(e.old)}.", ""]
     return "\n".join(out), pictures
 
 
 def main():
     parser = argparse.ArgumentParser(
-        prog="report.sh", description="Makes docs/evidence.md and its pictures from the records."
+        prog="report.sh", description="Write docs/evidence.md and its pictures from the records"
     )
-    parser.add_argument("--records", default=RECORDS, type=pathlib.Path)
-    parser.add_argument("--docs", default=ROOT / "docs", type=pathlib.Path, help="folder to write to")
+    parser.add_argument(
+        "--records",
+        default=RECORDS,
+        type=pathlib.Path,
+        metavar="DIR",
+        help="directory of the records [default: docs/results/records]",
+    )
+    parser.add_argument(
+        "--docs", default=ROOT / "docs", type=pathlib.Path, metavar="DIR", help="directory to write to [default: docs]"
+    )
     args = parser.parse_args()
     page, pictures = render(read_plan(), read_records(args.records))
     write(args.docs / "evidence.md", page)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes docs/evidence.md and its pictures from the records in docs/results/records alone. Needs Python 3.11.
+# Writes docs/evidence.md and its pictures from the records in docs/results/records alone. Needs Python 3.11.
 #
 #   examples/evidence/report.sh [--records DIR] [--docs DIR]
 set -euo pipefail

@@ -1,20 +1,23 @@
 #!/usr/bin/env bash
-# Measures what plan.toml asks for: takes the next unit without a record, runs it at low priority with one frozen build,
-# and writes its record to docs/results/records/. It may be killed at any time; the same command goes on where it was.
+# Runs the units of plan.toml. It takes the next unit that has no record, runs it at low priority with one frozen build, and
+# writes its record to docs/results/records/. You can kill it at any time. The same command resumes.
 #
-#   examples/evidence/run.sh --list            units, which have records, hours
-#   examples/evidence/run.sh OUT               after `make models benchmarks train-texts`; OUT: this machine's folder
+#   examples/evidence/run.sh --list            list the units, their state, and their hours
+#   examples/evidence/run.sh OUT               run all units, after `make models benchmarks train-texts`; OUT is the
+#                                              working directory of this machine
 #   examples/evidence/run.sh OUT --only frozen/perplexity --count 1 -t 1
-#   touch OUT/stop                             stops between commands, training at the end of its slice; then remove it
-#   examples/evidence/run.sh OUT --import DIR  records of other machines that fit this plan, commit, models and texts
-#   examples/evidence/run.sh --check           whether the plan is sound; with --program DIR also every command line
+#   touch OUT/stop                             stop before the next command, or at the end of a training slice; remove
+#                                              the file before the next run
+#   examples/evidence/run.sh OUT --import DIR  import records of other machines that match this plan, commit, models,
+#                                              and texts
+#   examples/evidence/run.sh --check           check the plan; with --program DIR, also check every command line
 #
-# Several of these may run at once, on one folder: each takes another unit. Needs bash, git and Python 3.11, and cargo to
-# build the program once, unless --program names a folder with a build. report.sh makes docs/evidence.md from the records.
+# Several runs can share one directory; each takes a different unit. You need bash, git, and Python 3.11. You also need cargo,
+# which builds the program once, unless --program names a directory with a build. report.sh writes docs/evidence.md.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 export PYTHONDONTWRITEBYTECODE=1 PYTHONUTF8=1
-# Linux divides the processors between sessions first, so nice alone changes nothing when setsid starts a new one.
+# Linux divides CPU time between sessions first. In a new session (setsid), nice alone has no effect.
 if [ "$(cut -d ' ' -f 6 /proc/$$/stat 2> /dev/null)" = $$ ]; then
   { echo 19 > /proc/$$/autogroup; } 2> /dev/null || true
 fi

@@ -19,7 +19,7 @@ from unit import (
 
 
 def chosen_base(plan, records):
-    """The unit whose model is extended, or why that is not known yet."""
+    """Returns the unit whose model is extended, and the gate that the model must pass."""
     last = f"small/base-{len(plan['small']['base'])}"
     gate = records.get("small/gate")
     if gate and not gate["figures"]["open"]:
@@ -106,7 +106,7 @@ def small(plan, records):
 
 
 def rope_of(place, arm, base):
-    """The method of an arm as it is typed."""
+    """Returns the RoPE spec of an arm."""
     if "mean_of" not in arm:
         return arm["spec"]
     if place.out is None:
@@ -119,7 +119,7 @@ def rope_of(place, arm, base):
 
 
 def arm_options(place, arm, base, name):
-    """Rope method, or file of stages, of a whole arm."""
+    """Returns the options of an arm: its RoPE method, or its file of stages."""
     if "stages" not in arm:
         return ["--rope", rope_of(place, arm, base)]
     path = place.inside("material", f"{slug(arm['name'])}-{name}.toml")

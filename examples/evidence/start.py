@@ -1,4 +1,4 @@
-"""A small Llama that is not trained yet, with a tokenizer of its own, as a folder of Hugging Face."""
+"""Writes a small untrained Llama with its own tokenizer as a Hugging Face model directory."""
 
 import array
 import json
@@ -13,7 +13,7 @@ BLANK = NAMES[ord(" ")]
 
 
 def tensors(shape, seed):
-    """Names, shapes and values: normal, as wide as GPT-NeoX has them."""
+    """Yields names, shapes, and values, drawn from normal distributions with the widths of GPT-NeoX."""
     draw = random.Random(seed).gauss
     width, ff, vocab, layers = shape["width"], shape["feed_forward"], shape["vocabulary"], shape["layers"]
     inside, outwards = math.sqrt(2 / (5 * width)), 2 / (layers * math.sqrt(width))
@@ -76,7 +76,7 @@ def config(shape):
 
 
 def write(folder, shape, texts, seed):
-    """The folder; `texts` teach the tokenizer."""
+    """Writes the directory. The tokenizer is trained on `texts`."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer(learn(texts, shape["vocabulary"]))
     (folder / "tokenizer.json").write_text(tokenizer.json())

@@ -1,4 +1,4 @@
-"""Intervals of 95 %: Wilson's for shares, bootstrap for what is paired."""
+"""95% intervals: Wilson's for proportions, the bootstrap for paired differences."""
 
 import math
 import random
@@ -7,7 +7,7 @@ DRAWS = 4000
 
 
 def wilson(right, n):
-    """The interval of a share, in per cent."""
+    """Returns the interval of a proportion, in percent."""
     if n == 0:
         return (0.0, 100.0)
     z = 1.959964
@@ -18,7 +18,7 @@ def wilson(right, n):
 
 
 def bootstrap(pairs):
-    """Of (sum, count) for each document or question: the ratio of the totals, and its interval as they are redrawn."""
+    """Takes (sum, count) for each document or question. Returns the ratio of the totals and its bootstrap interval."""
     total = sum(s for s, _ in pairs) / sum(n for _, n in pairs)
     draw, found = random.Random(1), []
     for _ in range(DRAWS):
@@ -29,7 +29,7 @@ def bootstrap(pairs):
 
 
 def sums(documents, start, end):
-    """Of a record's documents: for each, the sum of its losses at these positions, and their number."""
+    """Returns, for each document of a record, the sum and the number of its losses at these positions."""
     out = {}
     for name, buckets in documents.items():
         inside = [b for b in buckets if start <= b[0] < end]
@@ -43,8 +43,8 @@ def perplexity(documents, start=0, end=1 << 40):
 
 
 def paired(a, b, start=0, end=1 << 40):
-    """Loss of `a` less that of `b` on the same tokens, nats a token, with its interval over documents. Both may be lists
-    of seeds, whose losses on a document are averaged before documents are drawn."""
+    """Returns the loss of `a` minus the loss of `b` on the same tokens, in nats per token, with its interval over documents.
+    Both can be lists of seeds. The losses of the seeds on a document are averaged before documents are drawn."""
     a, b = ([x] if isinstance(x, dict) else x for x in (a, b))
     parts = []
     for name in a[0]:
@@ -52,7 +52,7 @@ def paired(a, b, start=0, end=1 << 40):
         other = [sums(x, start, end)[name] for x in b]
         n = {count for _, count in one + other}
         if len(n) != 1:
-            raise ValueError(f"{name}: not the same tokens: {sorted(n)}")
+            raise ValueError(f"{name}: token counts differ: {sorted(n)}")
         (n,) = n
         parts.append((sum(s for s, _ in one) / len(one) - sum(s for s, _ in other) / len(other), n))
     return bootstrap(parts)

@@ -1,4 +1,4 @@
-"""The queue, on a program that answers at once; and what figures are made of."""
+"""Tests of the queue with a stub program, and of the functions that compute figures."""
 
 import contextlib
 import copy
@@ -26,7 +26,7 @@ import stats
 from place import ROOT, Place, Problem, read_plan, read_records, record_name
 from units import all_units, plan_hashes
 
-# Answers like the program, as far as the queue asks. With STUB_FAIL in its environment it fails at that command.
+# Answers like the program, as far as the queue needs. It fails at the command that STUB_FAIL names.
 STUB = """#!{python}
 import json, os, pathlib, sys
 args = sys.argv[1:]
@@ -136,7 +136,7 @@ class Queue(unittest.TestCase):
         records = place.records()
         units = all_units(self.plan, records)
         self.assertEqual({u.id for u in units}, set(records))
-        # Half of the answers are right, so the gate stays shut and the base is trained on.
+        # Half of the answers are correct, so the gate does not open, and training of the base continues.
         self.assertFalse(records["small/gate"]["figures"]["open"])
         self.assertIn("small/base-6", records["small/train/abf/1"]["needs"])
         self.assertEqual(records["frozen/plans"]["figures"]["equal"], {"yarn": "plain", "abf": "pi"})
@@ -150,17 +150,19 @@ class Queue(unittest.TestCase):
             self.assertLess(len(json.dumps(record)), evidence.MOST)
             self.assertNotIn(str(self.at / "out"), json.dumps(record))
         page, pictures = report.render(self.plan, records)
-        self.assertNotIn(report.NOT_YET, page.partition("## Claims")[2].partition("| HARPE and SBA want")[0])
+        self.assertNotIn(report.NOT_YET, page.partition("## Claims")[2].partition("| HARPE and SBA need")[0])
         self.assertIn("| yarn | = |", page)
-        self.assertIn("ntk less yarn +0.100 nats (+0.100 to +0.100); pi less ntk +0.400 nats (+0.400 to +0.400)", page)
+        self.assertIn(
+            "ntk minus yarn: +0.100 nats (+0.100 to +0.100); pi minus ntk: +0.400 nats (+0.400 to +0.400)", page
+        )
         self.assertEqual(set(pictures), {"evidence-frozen.svg", "evidence-needles.svg", "evidence-small.svg"})
         self.assertLessEqual(page.count("\n"), 200)
-        # Nothing is asked twice.
+        # A second run measures nothing again.
         n = len(self.commands())
         evidence.take(place)
         self.assertEqual(len(self.commands()), n)
 
-    def test_a_failed_command_leaves_no_record_and_the_rest_goes_on(self):
+    def test_a_failed_command_leaves_no_record_and_the_rest_runs(self):
         place = self.place()
         novels = sorted((self.at / "novels").glob("*.txt"))
         os.environ["STUB_FAIL"] = f"{novels[1].stem}-05.txt --protocol window --ctx 64 --bucket 16 --rope plain"
@@ -171,17 +173,17 @@ class Queue(unittest.TestCase):
         del os.environ["STUB_FAIL"]
         before = len(self.commands())
         evidence.take(place, only="frozen/p")
-        # Documents that were done are not read again.
+        # Finished documents are not read again.
         self.assertEqual(len(self.commands()) - before, 2)
         self.assertIn("frozen/perplexity/plain", place.records())
 
-    def test_training_goes_on_from_its_checkpoint_in_slices(self):
+    def test_training_resumes_from_its_checkpoint_in_slices(self):
         place = self.place()
         evidence.take(place, only="small/start")
         started = []
 
         class Child:
-            """Is not done in the first two slices, and saves when it is asked to stop."""
+            """Does not finish in the first two slices, and saves when it is told to stop."""
 
             def __init__(self, args, stdout, **_):
                 started.append(list(map(str, args)))
@@ -219,7 +221,7 @@ class Queue(unittest.TestCase):
             evidence.take(place)
         self.assertEqual(list(place.records()), ["frozen/plans"])
 
-    def test_a_changed_plan_asks_again_for_what_hangs_on_it_alone(self):
+    def test_a_changed_plan_measures_only_dependent_units_again(self):
         place = self.place()
         evidence.take(place, only="frozen/p")
         old = plan_hashes(all_units(self.plan, place.records()))
@@ -228,11 +230,11 @@ class Queue(unittest.TestCase):
         changed = {id for id in old if old[id] != new[id]}
         self.assertEqual(changed, {f"frozen/perplexity/{m}" for m in ("plain", "pi", "ntk")})
         page, _ = report.render(self.plan, place.records())
-        self.assertIn("Not used, for the plan has changed since: frozen/perplexity/ntk, frozen/perplexity/pi", page)
+        self.assertIn("Not used, because the plan has changed since: frozen/perplexity/ntk, frozen/perplexity/pi", page)
         evidence.take(place, only="frozen/p")
         self.assertEqual(len(place.records()["frozen/perplexity/pi"]["figures"]["documents"]["a-05"]), 2)
 
-    def test_records_of_other_machines_are_taken_if_they_fit(self):
+    def test_matching_records_of_other_machines_are_imported(self):
         other = Place(self.at / "other", self.plan, self.at / "theirs", threads=1, program=self.at / "bin")
         evidence.take(other, only="frozen/p")
         evidence.take(other, only="small/start")
@@ -252,19 +254,21 @@ class Queue(unittest.TestCase):
         shutil.rmtree(mine.inside("material"))
         self.assertEqual(
             why(pi, lambda r: None),
-            "OUT/material/long/a-05.txt is not here to compare with: `run.sh OUT --import DIR` knows the texts that OUT has made",
+            "OUT/material/long/a-05.txt does not exist here, so its checksum cannot be compared; run `run.sh OUT --import DIR` with an OUT that has the texts",
         )
         material.documents(mine, "long")
         self.assertEqual(why(pi, lambda r: None), "")
-        self.assertEqual(why("frozen/plans", lambda r: None), "there is a record already")
-        self.assertIn("of another plan", why(pi, lambda r: r.update(plan="0" * 64)))
-        self.assertIn("of commit 000000000000", why(pi, lambda r: r.update(commit="0" * 40)))
-        self.assertIn("lacks processor", why(pi, lambda r: r.pop("processor")))
-        self.assertIn("more than 40000 bytes", why(pi, lambda r: r.update(more="x" * 50_000)))
-        self.assertIn("is another file", why(pi, lambda r: r["inputs"].update({str(self.at / "model.gguf"): "0" * 64})))
+        self.assertEqual(why("frozen/plans", lambda r: None), "a record already exists")
+        self.assertIn("from another plan", why(pi, lambda r: r.update(plan="0" * 64)))
+        self.assertIn("from commit 000000000000", why(pi, lambda r: r.update(commit="0" * 40)))
+        self.assertIn("missing keys: processor", why(pi, lambda r: r.pop("processor")))
+        self.assertIn("larger than 40000 bytes", why(pi, lambda r: r.update(more="x" * 50_000)))
+        self.assertIn(
+            " differs: expected sha256", why(pi, lambda r: r["inputs"].update({str(self.at / "model.gguf"): "0" * 64}))
+        )
         evidence.take_in(mine, self.at / "theirs")
         self.assertEqual(set(mine.records()), set(theirs))
-        # A model trained elsewhere is not here, so what rests on it waits.
+        # The model was trained on another machine, so units that need it wait.
         units = all_units(self.plan, mine.records())
         (base,) = [u for u in units if u.id == "small/base-1"]
         word, reason = evidence.state(base, mine, mine.records(), plan_hashes(units), units)
@@ -277,27 +281,27 @@ class Queue(unittest.TestCase):
         place = self.place()
         evidence.take(place, only="frozen/plans")
         (place.out / "program/ropewalk").write_text("another")
-        with self.assertRaisesRegex(Problem, "not the program that was frozen"):
+        with self.assertRaisesRegex(Problem, "differs from the frozen program"):
             evidence.take(self.place())
 
-    def test_a_circle_is_an_error(self):
+    def test_a_cycle_is_an_error(self):
         units = all_units(self.plan, {})
         units[0].needs = ["small/gate"]
         (gate,) = [u for u in units if u.id == "small/gate"]
         gate.needs = ["frozen/plans"]
-        with self.assertRaisesRegex(Problem, "circle"):
+        with self.assertRaisesRegex(Problem, "cycle"):
             plan_hashes(units)
         units[0].needs = ["nothing"]
-        with self.assertRaisesRegex(Problem, "no unit"):
+        with self.assertRaisesRegex(Problem, "not a unit"):
             plan_hashes(units)
 
 
 class Parts(unittest.TestCase):
-    def test_the_plan_is_sound(self):
+    def test_the_plan_is_valid(self):
         with contextlib.redirect_stdout(io.StringIO()):
             check.check(Place())
 
-    def test_the_page_says_what_is_missing(self):
+    def test_the_page_lists_missing_results(self):
         page, pictures = report.render(read_plan(), {})
         self.assertEqual(page.count(report.NOT_YET), 12 + 4)
         self.assertEqual(pictures, {})
@@ -318,7 +322,7 @@ class Parts(unittest.TestCase):
         self.assertEqual(mean, 1.5)
         self.assertEqual((low, high), (1.0, 2.0))
         b["y"][1][1] = 9
-        with self.assertRaisesRegex(ValueError, "y: not the same tokens"):
+        with self.assertRaisesRegex(ValueError, "y: token counts differ"):
             stats.paired(a, b)
 
     def test_the_tokenizer(self):
@@ -332,7 +336,7 @@ class Parts(unittest.TestCase):
         self.assertEqual(bytes(bytes_[c] for i in ids for c in names[i]).decode(), text)
         self.assertLess(len(ids), len(text.encode()))
         self.assertIn("the", tokenizer.ids)
-        # Digits stay apart, and no text becomes a special token.
+        # Digits are separate tokens, and no text becomes a special token.
         self.assertEqual(bpe.cut("a 2024"), ["a", " ", "2", "0", "2", "4"])
         self.assertNotIn(0, tokenizer.encode("<|endoftext|>"))
         self.assertEqual(json.loads(tokenizer.json())["model"]["vocab"]["<|endoftext|>"], 0)
@@ -368,7 +372,7 @@ class Parts(unittest.TestCase):
                 self.assertEqual(one, two)
                 self.assertTrue(all(json.loads(line)["text"] for line in one))
 
-    def test_chains_say_the_same_words_again(self):
+    def test_chains_repeat_their_words(self):
         words = [f"w{i}" for i in range(20)]
         for line in recall.chains(20, words):
             chain = json.loads(line)["text"].split()

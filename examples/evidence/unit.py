@@ -1,4 +1,4 @@
-"""What a unit is, the commands of the program, and what their output comes to."""
+"""Units, the commands they run, and the figures computed from the output."""
 
 import json
 from dataclasses import dataclass, field
@@ -9,11 +9,11 @@ from place import Problem, record_name
 
 @dataclass
 class Step:
-    """One command; its output is kept, so that a unit goes on behind it."""
+    """One command. Its output is kept, so that a unit can resume after it."""
 
     name: str
     args: list
-    # A file that is there when the command has done its work, and whether the command saves and goes on.
+    # The file the command writes, if any, and whether an interrupted command can resume.
     makes: object = None
     resumes: bool = False
 
@@ -21,23 +21,23 @@ class Step:
 @dataclass
 class Unit:
     id: str
-    # Whatever decides the result, but for the units it needs.
+    # Everything that determines the result, except the units it needs.
     spec: dict
     needs: list = field(default_factory=list)
-    # Units that come first, though the result does not hang on them.
+    # Units that run first, although the result does not depend on them.
     after: list = field(default_factory=list)
-    # Work in (rate, context, tokens): what the hours are estimated from.
+    # Work as (rate, context, tokens), from which the hours are estimated.
     work: list = field(default_factory=list)
     # (place, records) -> [Step]
     steps: object = None
     # (place, records, {step: output}) -> figures
     figures: object = None
-    # (place) -> files and folders whose checksums the record has
+    # (place) -> files and directories whose checksums are recorded
     inputs: object = lambda place: []
-    # The model it makes.
+    # Whether the unit writes a model.
     model: bool = False
     seed: object = None
-    # Why it cannot be known yet.
+    # Why the unit is not known yet.
     waits: str = ""
 
 
@@ -45,11 +45,11 @@ def slug(name):
     return record_name(name)[:-5]
 
 
-# What outputs of the program come to.
+# Figures from outputs of the program.
 
 
 def by_document(report):
-    """Of perplexity's JSON: for each document, by bucket, tokens and the sum of their negative log-likelihoods."""
+    """Returns [start, tokens, sum of negative log-likelihoods] of each bucket of each document of perplexity's JSON."""
     (row,) = report["results"]
     return {
         text["name"].rpartition("/")[2].removesuffix(".txt"): [
@@ -60,7 +60,7 @@ def by_document(report):
 
 
 def reads(unit, documents, model, ctx, bucket, more):
-    """Makes a unit of a step for each document, read by the model with options `more(place)`."""
+    """Gives a unit one perplexity step for each document, with options `more(place)`."""
 
     def steps(place, _):
         return [perplexity(place, d.stem, model, [d], ctx, bucket, more(place)) for d in documents(place)]
@@ -76,7 +76,7 @@ def reads(unit, documents, model, ctx, bucket, more):
 
 
 def right_or_wrong(report, samples):
-    """Of eval's samples: for each task and length the scores of the questions, in their order."""
+    """Returns the scores of the questions in eval's samples by task and length, in order."""
     metric = {row["task"]: row.get("metric") or report["metric"] for row in report["results"]}
     found = {}
     for line in samples.read_text(encoding="utf-8").splitlines():
@@ -87,7 +87,7 @@ def right_or_wrong(report, samples):
     for row in report["results"]:
         of = found[row["task"], row["length"]]
         if len(of) != row["samples"] or abs(100 * sum(of.values()) / len(of) - row["score"]) > 0.01:
-            raise Problem(f"{samples}: {row['task']}: the samples are not those of the score {row['score']}")
+            raise Problem(f"{samples}: {row['task']}: the samples do not match the score {row['score']}")
         scores = [of[i] for i in sorted(of, key=lambda i: (len(i), i))]
         out.setdefault(row["task"], {})[str(row["length"] or "")] = [
             int(x) if x == int(x) else round(x, 4) for x in scores
@@ -144,7 +144,7 @@ def train(place, unit, model, data, ctx, batch, steps, options, name="train", ou
 
 
 def losses(path):
-    """Of a training log: the losses on held-out texts, and the mean loss of each tenth of the steps."""
+    """Returns the validation losses of a training log, and the mean loss of each tenth of the steps."""
     held, steps = [], []
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)

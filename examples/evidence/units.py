@@ -1,4 +1,4 @@
-"""The units of the plan, in the order in which they are taken."""
+"""The units of the plan, in the order in which they run."""
 
 from frozen import frozen
 from knots import knots
@@ -8,21 +8,21 @@ from small import small
 
 
 def all_units(plan, records):
-    """Every unit that the records so far make known."""
+    """Returns every unit that is known from the records so far."""
     return [u for part in (frozen, small, knots, recipe) for u in part(plan, records)]
 
 
 def plan_hashes(units):
-    """Of each unit: the checksum of its part of the plan and of those it rests on. A circle is an error."""
+    """Returns a checksum for each unit, over its part of the plan and the parts of the units it needs. A cycle is an error."""
     by_id, done, open_ = {u.id: u for u in units}, {}, []
 
     def of(id):
         if id in done:
             return done[id]
         if id in open_:
-            raise Problem(f"units need one another in a circle: {' > '.join([*open_, id])}")
+            raise Problem(f"units need each other in a cycle: {' > '.join([*open_, id])}")
         if id not in by_id:
-            raise Problem(f"{open_[-1]} needs {id}, which is no unit")
+            raise Problem(f"{open_[-1]} needs {id}, which is not a unit")
         open_.append(id)
         needs = {n: of(n) for n in by_id[id].needs}
         open_.pop()
