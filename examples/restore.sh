@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What fine-tuning is for: change the rope of a model, which hurts it, and train the damage away. Perplexity on novels that
-# were not trained on, before and after, for several methods under one recipe: same texts, steps and seed.
+# Shows what fine-tuning does. The script changes the RoPE method of a model, which raises its perplexity, and then trains it.
+# It prints the perplexity on held-out novels before and after, for several methods with the same texts, steps, and seed.
 #
 #   examples/restore.sh OUT [STEPS] [THREADS]        after `make build models train-texts`
 set -euo pipefail
@@ -12,12 +12,12 @@ ropewalk=${ROPEWALK:-target/release/ropewalk}
 model=models/SmolLM2-135M-Instruct.Q4_1.gguf
 train=(models/texts/train/{anarchism,tdavid,mhcc})
 novels=(models/texts/eval/novels/*.txt)
-# Ten, twenty-five and fifty times the model's own base, one for each KV head.
-# Plain is trained, too: what the texts alone do.
+# HARPE's bases are 10, 25, and 50 times the model's own base, one for each KV head.
+# Plain is the control. It shows the effect of the texts alone.
 methods=(plain harpe:bases=1000000/2500000/5000000 pi:factor=4 sba:factor=4)
 mkdir -p "$out"
 
-ppl() { # ARGS...: perplexity on one window of 1,024 tokens of each novel
+ppl() { # ARGS...: prints the perplexity on one window of 1,024 tokens of each novel
   "$ropewalk" perplexity -m "$model" -f "${novels[@]}" --ctx 1024 --max-windows 6 --device cpu -t "$threads" --json -q "$@" |
     python3 -c 'import json, sys; print("%.2f" % json.load(sys.stdin)["results"][0]["ppl"])'
 }
