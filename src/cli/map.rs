@@ -164,7 +164,8 @@ pub(super) fn run(name: &str, args: &MapArgs, out: &OutputArgs) -> anyhow::Resul
 }
 
 fn show(args: &MapArgs, out: &OutputArgs, reports: &[Report], panels: Vec<HeatPanel>) -> anyhow::Result<()> {
-    let scale = format!("layer {}, head {}", reports[0].shown.layer, reports[0].shown.head);
+    let scale =
+        format!("layer {}, head {}, probability x 100", reports[0].shown.layer, reports[0].shown.head);
     let heat = Heat { panels, scale };
     if let Some(path) = &args.plot {
         heat.write(path)?;

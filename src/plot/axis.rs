@@ -21,12 +21,14 @@ impl Span {
     /// Returns [`PlotError::Empty`] if there is no such point.
     pub(super) fn both(chart: &Chart) -> Result<(Span, Span), PlotError> {
         let shown =
-            |p: &&(f64, f64)| mapped(chart.x.scale, p.0).is_some() && mapped(chart.y.scale, p.1).is_some();
-        let points: Vec<(f64, f64)> =
-            chart.series.iter().flat_map(|s| s.points.iter().filter(shown).copied()).collect();
+            |p: &(f64, f64)| mapped(chart.x.scale, p.0).is_some() && mapped(chart.y.scale, p.1).is_some();
+        let mut points: Vec<(f64, f64)> =
+            chart.series.iter().flat_map(|s| s.points.iter().copied()).filter(shown).collect();
         if points.is_empty() {
             return Err(PlotError::Empty(format!("\"{}\"", chart.title)));
         }
+        let around = chart.series.iter().flat_map(|s| s.points.iter().zip(&s.bounds));
+        points.extend(around.flat_map(|(p, b)| [(p.0, b.0), (p.0, b.1)]).filter(shown));
         Ok((
             Span::around(&chart.x, points.iter().map(|p| p.0), 0.0),
             Span::around(&chart.y, points.iter().map(|p| p.1), 0.05),

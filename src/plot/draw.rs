@@ -1,26 +1,35 @@
-//! Draws line charts: title, axes with ticks and grid, markers, lines, and a legend below.
+//! Draws line charts: title, axes with ticks and grid, markers, intervals, and lines.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 use plotters::style::FontTransform;
 
 use super::axis::Span;
+use super::ends;
 use super::pen::{failed, Drawing, Pen, Point, GRID, INK, MARKER};
 use super::{Chart, PlotError, Stroke};
 
-/// Width and height in units.
-const SIZE: (u32, u32) = (960, 600);
+/// Width and least height in units, without a legend: text can be read at the width of a column.
+const WIDTH: i32 = 480;
+const HEIGHT: i32 = 330;
+/// Height of what stands above and below the frame, without a legend: a title of two lines, names of axes, ticks.
+const AROUND: i32 = 138;
 
-/// The color-blind safe palette of Okabe and Ito, without yellow and black.
-const COLOURS: [RGBColor; 6] = [
+/// The color-blind safe palette of Okabe and Ito, with black in place of yellow.
+const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
+    RGBColor(0, 0, 0),
 ];
-/// A ramp from dark violet over green to amber, for charts with more lines than the palette has colors.
+/// Lengths of dashes and of the gaps between them, which tell lines of one color apart. The first lines are solid.
+const DASHES: [(i32, i32); 2] = [(7, 4), (2, 3)];
+/// Dashes of a reference.
+const REFERENCE: (i32, i32) = (5, 4);
+/// A ramp from dark violet over green to amber, for maps.
 const RAMP: [RGBColor; 5] = [
     RGBColor(68, 1, 84),
     RGBColor(59, 82, 139),
@@ -28,13 +37,6 @@ const RAMP: [RGBColor; 5] = [
     RGBColor(94, 201, 98),
     RGBColor(235, 170, 20),
 ];
-
-fn colour(i: usize, n: usize) -> RGBColor {
-    if n <= COLOURS.len() {
-        return COLOURS[i % COLOURS.len()];
-    }
-    ramp(i as f64 / (n - 1) as f64)
-}
 
 /// The ramp's color at `place`, from 0 to 1.
 pub(super) fn ramp(place: f64) -> RGBColor {
@@ -45,9 +47,46 @@ pub(super) fn ramp(place: f64) -> RGBColor {
     RGBColor(mix(RAMP[a].0, RAMP[b].0), mix(RAMP[a].1, RAMP[b].1), mix(RAMP[a].2, RAMP[b].2))
 }
 
+/// How a line is drawn.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Look {
+    pub(super) colour: RGBColor,
+    /// `None` if the line is solid.
+    dashes: Option<(i32, i32)>,
+    /// Width in quarters of a unit.
+    quarters: i32,
+}
+
+/// The look of each line of a chart: at most seven colors, then the same ones dashed.
+pub(super) fn look(chart: &Chart) -> impl Iterator<Item = Look> + '_ {
+    let mut solid = 0;
+    chart.series.iter().map(move |s| match s.stroke {
+        Stroke::Reference => Look { colour: RGBColor(70, 70, 70), dashes: Some(REFERENCE), quarters: 5 },
+        Stroke::Solid => {
+            let (colour, round) = (COLOURS[solid % COLOURS.len()], solid / COLOURS.len());
+            solid += 1;
+            let dashes = (round > 0).then(|| DASHES[(round - 1) % DASHES.len()]);
+            Look { colour, dashes, quarters: 6 }
+        }
+    })
+}
+
+/// Draws a line in its look.
+pub(super) fn stroke<B: DrawingBackend>(
+    pen: &Pen<'_, B>,
+    points: &[Point],
+    look: Look,
+) -> Result<(), PlotError> {
+    match look.dashes {
+        None => pen.line(points.to_vec(), look.colour, look.quarters),
+        Some(dashes) => pen.dashed(points, look.colour, look.quarters, dashes),
+    }
+}
+
 impl Drawing for Chart {
     fn size(&self) -> (u32, u32) {
-        SIZE
+        let height = HEIGHT.max(AROUND + ends::names_height(self)) + ends::legend_height(self);
+        (WIDTH as u32, height as u32)
     }
     fn draw<B: DrawingBackend>(&self, pen: &Pen<'_, B>) -> Result<(), PlotError> {
         chart_on(self, pen)
@@ -56,94 +95,53 @@ impl Drawing for Chart {
 
 fn chart_on<B: DrawingBackend>(chart: &Chart, pen: &Pen<'_, B>) -> Result<(), PlotError> {
     let unit = pen.unit;
-    let (width, height) = (SIZE.0 as i32 * unit, SIZE.1 as i32 * unit);
+    let (width, height) = (WIDTH * unit, chart.size().1 as i32 * unit);
     let (xs, ys) = Span::both(chart)?;
-    let (xticks, yticks) = (xs.ticks(9), ys.ticks(8));
+    let (xticks, yticks) = (xs.ticks(6), ys.ticks(7));
 
-    // The legend is laid out first, because its rows decide how much height is left.
-    let entries = legend(pen, chart, width - 60 * unit);
-    let rows = entries.last().map_or(0, |e| e.row + 1);
-    let y_labels = yticks.iter().map(|t| pen.width(&t.1, 14)).max().unwrap_or(0);
-    let y_markers =
-        chart.y.markers.iter().map(|m| pen.width(&m.label, 13)).max().unwrap_or(0).min(200 * unit);
-    let left = 42 * unit + y_labels;
-    let right = width - if y_markers > 0 { y_markers + 20 * unit } else { 28 * unit };
-    let top = if chart.x.markers.is_empty() { 52 * unit } else { 70 * unit };
-    let bottom = height - (64 + 24 * rows.min(8)) * unit;
+    let title = pen.wrap(&chart.title, 16, width - 24 * unit, 2);
+    let y_labels = yticks.iter().map(|t| pen.width(&t.1, 15)).max().unwrap_or(0);
+    let left = 40 * unit + y_labels;
+    let right = width - ends::names_width(pen, chart).min(width / 2);
+    let above = if chart.x.markers.is_empty() { 14 } else { 32 };
+    let top = (10 + 19 * title.len() as i32 + above) * unit;
+    let bottom = height - (56 + ends::legend_height(chart)) * unit;
     let px = |v: f64| xs.at(v).map(|a| left + (a * f64::from(right - left)).round() as i32);
     let py = |v: f64| ys.at(v).map(|a| bottom - (a * f64::from(bottom - top)).round() as i32);
+    let place = |p: (f64, f64)| Some((px(p.0)?, py(p.1)?));
 
-    pen.text(
-        &pen.fit(&chart.title, 20, width - 60 * unit),
-        (left, 18 * unit),
-        &pen.style(20, INK, (HPos::Left, VPos::Top)),
-    )?;
+    for (n, line) in title.iter().enumerate() {
+        let at = (12 * unit, (10 + 19 * n as i32) * unit);
+        pen.text(line, at, &pen.style(16, INK, (HPos::Left, VPos::Top)))?;
+    }
+    // Labels that would touch the one before are left out.
+    let mut free = i32::MIN;
     for (v, text) in &xticks {
         let Some(x) = px(*v) else { continue };
-        pen.line(vec![(x, top), (x, bottom)], GRID, 4)?;
-        pen.text(text, (x, bottom + 8 * unit), &pen.style(14, INK, (HPos::Center, VPos::Top)))?;
+        pen.line(vec![(x, top), (x, bottom)], GRID, 3)?;
+        let half = pen.width(text, 15) / 2;
+        if x - half >= free {
+            pen.text(text, (x, bottom + 7 * unit), &pen.style(15, INK, (HPos::Center, VPos::Top)))?;
+            free = x + half + 6 * unit;
+        }
     }
     for (v, text) in &yticks {
         let Some(y) = py(*v) else { continue };
-        pen.line(vec![(left, y), (right, y)], GRID, 4)?;
-        pen.text(text, (left - 8 * unit, y), &pen.style(14, INK, (HPos::Right, VPos::Center)))?;
+        pen.line(vec![(left, y), (right, y)], GRID, 3)?;
+        pen.text(text, (left - 7 * unit, y), &pen.style(15, INK, (HPos::Right, VPos::Center)))?;
     }
-    pen.line(vec![(left, top), (left, bottom), (right, bottom)], INK, 5)?;
-    let middle = ((left + right) / 2, bottom + 32 * unit);
-    pen.text(&chart.x.label, middle, &pen.style(15, INK, (HPos::Center, VPos::Top)))?;
+    pen.line(vec![(left, top), (left, bottom), (right, bottom)], INK, 4)?;
+    let middle = ((left + right) / 2, bottom + 29 * unit);
+    pen.text(&chart.x.name(), middle, &pen.style(15, INK, (HPos::Center, VPos::Top)))?;
     let mut sideways = pen.style(15, INK, (HPos::Center, VPos::Top));
     sideways.font = sideways.font.transform(FontTransform::Rotate270);
-    pen.text(&chart.y.label, (12 * unit, (top + bottom) / 2), &sideways)?;
+    pen.text(&chart.y.name(), (10 * unit, (top + bottom) / 2), &sideways)?;
 
+    intervals(pen, chart, &place)?;
     markers(pen, chart, (left, right), (top, bottom), &px, &py)?;
-    lines(pen, chart, &px, &py)?;
-    for e in entries.iter().filter(|e| e.row < 8) {
-        let y = bottom + (72 + 24 * e.row) * unit;
-        let swatch = [(left.min(30 * unit) + e.x, y), (left.min(30 * unit) + e.x + 28 * unit, y)];
-        match e.stroke {
-            Stroke::Solid => pen.line(swatch.to_vec(), e.colour, 12)?,
-            Stroke::Reference => pen.dashed(&swatch, e.colour, 8, (7, 5))?,
-        }
-        let at = (swatch[1].0 + 8 * unit, y);
-        pen.text(&e.text, at, &pen.style(14, INK, (HPos::Left, VPos::Center)))?;
-    }
-    Ok(())
-}
-
-struct Entry {
-    text: String,
-    x: i32,
-    row: i32,
-    colour: RGBColor,
-    stroke: Stroke,
-}
-
-/// Lays out the legend's entries in rows below the chart, where they cover no line.
-fn legend<B: DrawingBackend>(pen: &Pen<'_, B>, chart: &Chart, width: i32) -> Vec<Entry> {
-    let (mut x, mut row) = (0, 0);
-    let mut entries = Vec::new();
-    for (series, (colour, stroke)) in chart.series.iter().zip(strokes(chart)) {
-        let text = pen.fit(&series.name, 14, width / 2);
-        let takes = 36 * pen.unit + pen.width(&text, 14) + 24 * pen.unit;
-        if x > 0 && x + takes > width {
-            (x, row) = (0, row + 1);
-        }
-        entries.push(Entry { text, x, row, colour, stroke });
-        x += takes;
-    }
-    entries
-}
-
-fn strokes(chart: &Chart) -> impl Iterator<Item = (RGBColor, Stroke)> + '_ {
-    let n = chart.series.iter().filter(|s| s.stroke == Stroke::Solid).count();
-    let mut solid = 0;
-    chart.series.iter().map(move |s| match s.stroke {
-        Stroke::Reference => (RGBColor(70, 70, 70), s.stroke),
-        Stroke::Solid => {
-            solid += 1;
-            (colour(solid - 1, n), s.stroke)
-        }
-    })
+    lines(pen, chart, &place)?;
+    ends::names(pen, chart, right, (top, bottom), &place)?;
+    ends::legend(pen, chart, (12 * unit, bottom + 54 * unit), width - 24 * unit)
 }
 
 fn markers<B: DrawingBackend>(
@@ -155,17 +153,18 @@ fn markers<B: DrawingBackend>(
     py: &dyn Fn(f64) -> Option<i32>,
 ) -> Result<(), PlotError> {
     let unit = pen.unit;
-    // Labels of horizontal lines stand right of the frame, pushed apart where lines are close.
+    // Labels of horizontal lines stand on them, at the left, pushed up where lines are close.
     let mut across: Vec<(i32, &str)> =
         chart.y.markers.iter().filter_map(|m| Some((py(m.at)?, m.label.as_str()))).collect();
     across.sort_by_key(|a| std::cmp::Reverse(a.0));
     let mut lowest_free = i32::MAX;
     for (y, label) in across {
-        pen.dashed(&[(left, y), (right, y)], MARKER, 5, (3, 3))?;
+        pen.dashed(&[(left, y), (right, y)], MARKER, 4, (3, 3))?;
         let at = y.min(lowest_free);
         lowest_free = at - 17 * unit;
-        let label = pen.fit(label, 13, 200 * unit);
-        pen.text(&label, (right + 8 * unit, at), &pen.style(13, INK, (HPos::Left, VPos::Center)))?;
+        let label = pen.fit(label, 15, right - left - 12 * unit);
+        let style = pen.style(15, INK, (HPos::Left, VPos::Bottom));
+        pen.text(&label, (left + 6 * unit, at - 3 * unit), &style)?;
     }
     // Labels of vertical lines stand above the frame; one that would touch the one before is left out.
     let mut up: Vec<(i32, &str)> =
@@ -173,13 +172,40 @@ fn markers<B: DrawingBackend>(
     up.sort_by_key(|a| a.0);
     let mut free = 0;
     for (x, label) in up {
-        pen.dashed(&[(x, top), (x, bottom)], MARKER, 5, (3, 3))?;
-        let label = pen.fit(label, 13, 260 * unit);
-        let wide = pen.width(&label, 13);
-        let from = (x - wide / 2).min(SIZE.0 as i32 * unit - wide - 8 * unit).max(free);
+        pen.dashed(&[(x, top), (x, bottom)], MARKER, 4, (3, 3))?;
+        let label = pen.fit(label, 15, 200 * unit);
+        let wide = pen.width(&label, 15);
+        let from = (x - wide / 2).min(WIDTH * unit - wide - 8 * unit).max(free);
         if from <= x {
-            pen.text(&label, (from, top - 6 * unit), &pen.style(13, INK, (HPos::Left, VPos::Bottom)))?;
+            pen.text(&label, (from, top - 5 * unit), &pen.style(15, INK, (HPos::Left, VPos::Bottom)))?;
             free = from + wide + 12 * unit;
+        }
+    }
+    Ok(())
+}
+
+/// Draws the intervals of lines as pale bands, and the interval of a point without neighbors as a bar.
+fn intervals<B: DrawingBackend>(
+    pen: &Pen<'_, B>,
+    chart: &Chart,
+    place: &dyn Fn((f64, f64)) -> Option<Point>,
+) -> Result<(), PlotError> {
+    for (series, look) in chart.series.iter().zip(look(chart)) {
+        let ends = series.points.iter().zip(&series.bounds);
+        let ends: Vec<Option<(Point, Point)>> =
+            ends.map(|(p, b)| Some((place((p.0, b.0))?, place((p.0, b.1))?))).collect();
+        for run in ends.split(Option::is_none) {
+            let low = run.iter().flatten().map(|e| e.0);
+            let high = run.iter().rev().flatten().map(|e| e.1);
+            let outline: Vec<Point> = low.chain(high).collect();
+            match run.len() {
+                0 => {}
+                1 => pen.line(outline, look.colour, 4)?,
+                _ => {
+                    let band = Polygon::new(outline, look.colour.mix(0.14).filled());
+                    pen.area.draw(&band).map_err(failed)?;
+                }
+            }
         }
     }
     Ok(())
@@ -188,21 +214,19 @@ fn markers<B: DrawingBackend>(
 fn lines<B: DrawingBackend>(
     pen: &Pen<'_, B>,
     chart: &Chart,
-    px: &dyn Fn(f64) -> Option<i32>,
-    py: &dyn Fn(f64) -> Option<i32>,
+    place: &dyn Fn((f64, f64)) -> Option<Point>,
 ) -> Result<(), PlotError> {
-    for (series, (colour, stroke)) in chart.series.iter().zip(strokes(chart)) {
-        let places: Vec<Option<Point>> = series.points.iter().map(|p| Some((px(p.0)?, py(p.1)?))).collect();
+    for (series, look) in chart.series.iter().zip(look(chart)) {
+        let places: Vec<Option<Point>> = series.points.iter().map(|p| place(*p)).collect();
         for run in places.split(Option::is_none) {
             let run: Vec<Point> = run.iter().flatten().copied().collect();
-            match (run.len(), stroke) {
-                (0, _) => {}
-                (1, _) => {
-                    let dot = Circle::new(run[0], 4 * pen.unit, colour.filled());
+            match run.as_slice() {
+                [] => {}
+                [one] => {
+                    let dot = Circle::new(*one, 3 * pen.unit, look.colour.filled());
                     pen.area.draw(&dot).map_err(failed)?;
                 }
-                (_, Stroke::Solid) => pen.line(run, colour, 9)?,
-                (_, Stroke::Reference) => pen.dashed(&run, colour, 7, (7, 5))?,
+                run => stroke(pen, run, look)?,
             }
         }
     }

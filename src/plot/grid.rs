@@ -15,10 +15,11 @@ const CELL: (i32, i32) = (18, 64);
 const HEIGHT: i32 = 26;
 const LEFT: i32 = 86;
 const TOP: i32 = 48;
-const RIGHT: i32 = 28;
+/// Room for the color scale.
+const RIGHT: i32 = 80;
 const BOTTOM: i32 = 74;
 /// Width that the cells of a usual map fill.
-const WIDTH: i32 = 560;
+const WIDTH: i32 = 400;
 
 /// A grid of scores from 0 to 100.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,23 +73,52 @@ impl Grid {
         out
     }
 
+    /// Height of the map and of its color scale.
+    fn height(&self) -> i32 {
+        self.rows.len().max(4) as i32 * HEIGHT
+    }
+
     fn cell(&self) -> i32 {
         (WIDTH / self.columns.len().max(1) as i32).clamp(CELL.0, CELL.1)
     }
 }
 
+impl Grid {
+    /// Draws the scale of colors right of the cells.
+    fn scale<B: DrawingBackend>(&self, pen: &Pen<'_, B>) -> Result<(), PlotError> {
+        const STEPS: i32 = 20;
+        let unit = pen.unit;
+        let x = (LEFT + self.columns.len() as i32 * self.cell() + 16) * unit;
+        let head = pen.style(12, INK, (HPos::Left, VPos::Top));
+        pen.text("score", (x, TOP * unit), &head)?;
+        let (top, high) = ((TOP + 24) * unit, (self.height() - 32) * unit);
+        let edge = |step: i32| top + high * step / STEPS;
+        for step in 0..STEPS {
+            let corners = [(x, edge(step)), (x + 14 * unit, edge(step + 1))];
+            let colour = ramp(1.0 - (f64::from(step) + 0.5) / f64::from(STEPS));
+            pen.area.draw(&Rectangle::new(corners, colour.filled())).map_err(failed)?;
+        }
+        let style = pen.style(12, INK, (HPos::Left, VPos::Center));
+        for (step, label) in [(0, "100"), (STEPS / 2, "50"), (STEPS, "0")] {
+            pen.text(label, (x + 20 * unit, edge(step)), &style)?;
+        }
+        Ok(())
+    }
+}
+
 impl Drawing for Grid {
     fn size(&self) -> (u32, u32) {
-        let (columns, rows) = (self.columns.len() as i32, self.rows.len() as i32);
-        let width = (LEFT + columns * self.cell() + RIGHT).max(360);
-        (width as u32, (TOP + rows * HEIGHT + BOTTOM) as u32)
+        let width = (LEFT + self.columns.len() as i32 * self.cell() + RIGHT).max(360);
+        (width as u32, (TOP + self.height() + BOTTOM) as u32)
     }
 
     fn draw<B: DrawingBackend>(&self, pen: &Pen<'_, B>) -> Result<(), PlotError> {
         let (unit, cell) = (pen.unit, self.cell());
-        let width = self.size().0 as i32 - LEFT - RIGHT;
-        let style = pen.style(15, INK, (HPos::Left, VPos::Top));
-        pen.text(&pen.fit(&self.title, 15, (width + LEFT) * unit), (20 * unit, 14 * unit), &style)?;
+        let width = self.size().0 as i32 - 24;
+        let style = pen.style(14, INK, (HPos::Left, VPos::Top));
+        for (n, line) in pen.wrap(&self.title, 14, width * unit, 2).iter().enumerate() {
+            pen.text(line, (12 * unit, (8 + 18 * n as i32) * unit), &style)?;
+        }
         for (r, (name, scores)) in self.rows.iter().zip(&self.scores).enumerate() {
             let y = TOP + r as i32 * HEIGHT;
             let style = pen.style(12, INK, (HPos::Right, VPos::Center));
@@ -123,6 +153,7 @@ impl Drawing for Grid {
         let mut sideways = pen.style(14, INK, (HPos::Center, VPos::Top));
         sideways.font = sideways.font.transform(FontTransform::Rotate270);
         let half = TOP + self.rows.len() as i32 * HEIGHT / 2;
-        pen.text(&self.y, (12 * unit, half * unit), &sideways)
+        pen.text(&self.y, (12 * unit, half * unit), &sideways)?;
+        self.scale(pen)
     }
 }

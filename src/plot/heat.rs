@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
 use super::draw::ramp;
-use super::map_draw::{beside, fill, frame, title, GAP, LEFT, SCALE, SIDE, TOP};
+use super::map_draw::{beside, corner, end, fill, frame, title, SCALE, SIDE, TOP};
 use super::pen::{self, failed, Drawing, Pen, Point, INK};
 use super::PlotError;
 
@@ -16,12 +16,12 @@ const BOTTOM: i32 = 60;
 /// Color steps from 0 to 1.
 const BANDS: i32 = 32;
 
-/// Maps of one text, side by side.
+/// Maps of one text, two in a row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Heat {
-    /// The panels, from the left.
+    /// The panels, row by row.
     pub panels: Vec<HeatPanel>,
-    /// Label next to the color scale.
+    /// Label above the color scale, on up to two lines.
     pub scale: String,
 }
 
@@ -135,14 +135,15 @@ impl Heat {
 
 impl Drawing for Heat {
     fn size(&self) -> (u32, u32) {
-        let n = self.panels.len().max(1) as i32;
-        ((LEFT + n * SIDE + (n - 1) * GAP + SCALE) as u32, (TOP + SIDE + BOTTOM) as u32)
+        let (right, below) = end(self.panels.len());
+        ((right + SCALE) as u32, (below + BOTTOM) as u32)
     }
 
     fn draw<B: DrawingBackend>(&self, pen: &Pen<'_, B>) -> Result<(), PlotError> {
         let unit = pen.unit;
         for (i, panel) in self.panels.iter().enumerate() {
-            let at = ((LEFT + i as i32 * (SIDE + GAP)) * unit, TOP * unit);
+            let (x, y) = corner(i);
+            let at = (x * unit, y * unit);
             let paint = |v: &Option<f32>| v.map(|v| colour(v, panel.difference));
             let cells = panel.cells(CELLS, CELLS);
             let colours: Vec<Vec<_>> = cells.iter().map(|row| row.iter().map(paint).collect()).collect();
@@ -151,9 +152,8 @@ impl Drawing for Heat {
             fill(pen, &colours, at)?;
             frame(pen, tokens(panel.tokens), tokens(panel.trained), at)?;
         }
-        beside(pen, "query, tokens")?;
-        let n = self.panels.len() as i32;
-        let at = ((LEFT + n * SIDE + (n - 1) * GAP + 24) * unit, TOP * unit);
+        beside(pen, "query, tokens", self.panels.len())?;
+        let at = ((end(self.panels.len()).0 + 24) * unit, TOP * unit);
         scale(pen, &self.scale, self.panels.iter().any(|p| p.difference), at)
     }
 }
@@ -168,8 +168,10 @@ fn scale<B: DrawingBackend>(
     let unit = pen.unit;
     let style = pen.style(13, INK, (HPos::Left, VPos::Center));
     let head = pen.style(13, INK, (HPos::Left, VPos::Top));
-    pen.text(&pen.fit(name, 13, (SCALE - 28) * unit), (x, y - 2 * unit), &head)?;
-    let height = if difference { SIDE / 2 - 40 } else { SIDE - 40 };
+    for (n, line) in pen.wrap(name, 13, (SCALE - 28) * unit, 2).iter().enumerate() {
+        pen.text(line, (x, y + (16 * n as i32 - 2) * unit), &head)?;
+    }
+    let height = if difference { SIDE / 2 - 50 } else { SIDE - 40 };
     let bar = |top: i32, from: f32, difference: bool| -> Result<(), PlotError> {
         let edge = |band: i32| top + height * unit * band / BANDS;
         for band in 0..BANDS {
@@ -182,7 +184,7 @@ fn scale<B: DrawingBackend>(
         }
         Ok(())
     };
-    bar(y + 24 * unit, 0.0, false)?;
+    bar(y + 38 * unit, 0.0, false)?;
     if difference {
         let at = y + SIDE / 2 * unit;
         pen.text("difference", (x, at + 4 * unit), &head)?;

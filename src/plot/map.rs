@@ -6,7 +6,7 @@ use super::{pen, PlotError};
 use crate::hparams::Hparams;
 use crate::rope::{Branch, LayerPlan, Plan};
 
-/// The distances that plans show to a model, query by key, with a panel for each plan.
+/// The distances that plans show to a model, query by key, with a panel for each plan, two in a row.
 ///
 /// ```
 /// # use ropewalk::{hparams::Hparams, plot::{Map, PlotError}, rope::Plan};
@@ -44,7 +44,7 @@ pub(super) enum Cell {
 }
 
 impl Map {
-    /// Largest number of panels side by side.
+    /// Largest number of panels.
     pub const MAX_PANELS: usize = 4;
 
     /// Makes a map of plans for the model `hp`, with a panel for each plan in this order.

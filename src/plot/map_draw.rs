@@ -10,12 +10,14 @@ use super::pen::{failed, Drawing, Pen, Point, INK, MARKER};
 use super::PlotError;
 
 /// Side of a panel in units, and in cells.
-pub(super) const SIDE: i32 = 384;
+pub(super) const SIDE: i32 = 300;
 const CELLS: usize = 96;
-/// Margins around the panels, the gap between them, and the width of the color scale, in units.
+/// Margins around the panels, the gaps between them, and the width of the color scale, in units.
 pub(super) const LEFT: i32 = 76;
 pub(super) const TOP: i32 = 66;
 pub(super) const GAP: i32 = 70;
+/// Space between rows of panels: names of an axis, and titles.
+const ROWS: i32 = 50 + TOP;
 pub(super) const SCALE: i32 = 150;
 const BOTTOM: i32 = 86;
 /// Numbers of color bands within the original context and beyond it.
@@ -24,36 +26,53 @@ const BEYOND: i32 = 4;
 /// Color of keys that are not seen.
 const UNSEEN: RGBColor = RGBColor(224, 224, 224);
 
+/// The upper left corner of panel `i`, in units. There are two panels in a row, so that a map of more can be read on a
+/// page.
+pub(super) fn corner(i: usize) -> Point {
+    let (column, row) = ((i % 2) as i32, (i / 2) as i32);
+    (LEFT + column * (SIDE + GAP), TOP + row * (SIDE + ROWS))
+}
+
+/// The lower right corner of `n` panels, in units.
+pub(super) fn end(n: usize) -> Point {
+    let (right, below) = (corner(n.clamp(1, 2) - 1), corner(n.max(1) - 1));
+    (right.0 + SIDE, below.1 + SIDE)
+}
+
 impl Drawing for Map {
     fn size(&self) -> (u32, u32) {
-        let n = self.panels.len() as i32;
-        ((LEFT + n * SIDE + (n - 1) * GAP + SCALE) as u32, (TOP + SIDE + BOTTOM) as u32)
+        let (right, below) = end(self.panels.len());
+        ((right + SCALE) as u32, (below + BOTTOM) as u32)
     }
 
     fn draw<B: DrawingBackend>(&self, pen: &Pen<'_, B>) -> Result<(), PlotError> {
         let cells: Vec<_> = self.panels.iter().map(|p| p.cells(CELLS, CELLS)).collect();
         // The largest distance of all, in trained windows: where the scale ends.
-        let end = self.panels.iter().zip(&cells).fold(1.0f64, |end, (p, cells)| {
+        let largest = self.panels.iter().zip(&cells).fold(1.0f64, |end, (p, cells)| {
             let all = cells.iter().flatten();
             all.fold(end, |end, c| if let Cell::At(d) = c { end.max(windows(*d, p)) } else { end })
         });
         let unit = pen.unit;
         for (n, (panel, cells)) in self.panels.iter().zip(&cells).enumerate() {
-            let at = ((LEFT + n as i32 * (SIDE + GAP)) * unit, TOP * unit);
+            let (x, y) = corner(n);
+            let at = (x * unit, y * unit);
             let paint = |c: &Cell| match c {
                 Cell::Later => None,
                 Cell::Unseen => Some(UNSEEN),
-                Cell::At(d) => Some(colour(band(windows(*d, panel), end))),
+                Cell::At(d) => Some(colour(band(windows(*d, panel), largest))),
             };
             let colours: Vec<Vec<_>> = cells.iter().map(|row| row.iter().map(paint).collect()).collect();
             title(pen, &panel.title, at)?;
             fill(pen, &colours, at)?;
             frame(pen, panel.n, panel.trained, at)?;
         }
-        beside(pen, "query, tokens")?;
-        let n = self.panels.len() as i32;
-        scale(pen, self, end, ((LEFT + n * SIDE + (n - 1) * GAP + 24) * unit, TOP * unit))?;
-        let (x, y) = (LEFT * unit, (TOP + SIDE + 66) * unit);
+        beside(pen, "query, tokens", self.panels.len())?;
+        let (right, below) = end(self.panels.len());
+        scale(pen, self, largest, ((right + 24) * unit, TOP * unit))?;
+        if !cells.iter().flatten().flatten().any(|c| *c == Cell::Unseen) {
+            return Ok(());
+        }
+        let (x, y) = (LEFT * unit, (below + 66) * unit);
         let swatch = [(x, y - 6 * unit), (x + 20 * unit, y + 6 * unit)];
         pen.area.draw(&Rectangle::new(swatch, UNSEEN.filled())).map_err(failed)?;
         let style = pen.style(13, INK, (HPos::Left, VPos::Center));
@@ -86,32 +105,23 @@ fn colour(band: i32) -> RGBColor {
     RGBColor(mix(226.0, 96.0), mix(72.0, 0.0), mix(60.0, 24.0))
 }
 
-/// Writes the name of the vertical axis of all panels.
-pub(super) fn beside<B: DrawingBackend>(pen: &Pen<'_, B>, name: &str) -> Result<(), PlotError> {
+/// Writes the name of the vertical axis of all `n` panels, left of each row.
+pub(super) fn beside<B: DrawingBackend>(pen: &Pen<'_, B>, name: &str, n: usize) -> Result<(), PlotError> {
     let mut sideways = pen.style(14, INK, (HPos::Center, VPos::Top));
     sideways.font = sideways.font.transform(FontTransform::Rotate270);
-    pen.text(name, (12 * pen.unit, (TOP + SIDE / 2) * pen.unit), &sideways)
+    (0..n)
+        .step_by(2)
+        .try_for_each(|i| pen.text(name, (12 * pen.unit, (corner(i).1 + SIDE / 2) * pen.unit), &sideways))
 }
 
 /// Writes the title above a panel, such as a spec, on up to three lines, broken between parameters.
 pub(super) fn title<B: DrawingBackend>(pen: &Pen<'_, B>, title: &str, at: Point) -> Result<(), PlotError> {
     const SIZE: i32 = 13;
-    let width = (SIDE + GAP - 16) * pen.unit;
-    let mut lines = vec![String::new()];
-    for piece in title.split_inclusive([',', '+']) {
-        let line = lines.last().map_or("", String::as_str);
-        let longer = format!("{line}{piece}");
-        if line.is_empty() || lines.len() == 3 || pen.width(&longer, SIZE) <= width {
-            lines.pop();
-            lines.push(longer);
-        } else {
-            lines.push(piece.into());
-        }
-    }
+    let lines = pen.wrap(title, SIZE, (SIDE + GAP - 16) * pen.unit, 3);
     let style = pen.style(SIZE, INK, (HPos::Left, VPos::Top));
     for (n, line) in lines.iter().enumerate() {
         let up = (lines.len() - n) as i32 * 18 + 6;
-        pen.text(&pen.fit(line, SIZE, width), (at.0, at.1 - up * pen.unit), &style)?;
+        pen.text(line, (at.0, at.1 - up * pen.unit), &style)?;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 mod axis;
 mod draw;
+mod ends;
 mod grid;
 mod heat;
 mod map;
@@ -79,17 +80,25 @@ pub enum Stroke {
 /// One line of a chart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// Name in the legend.
+    /// Name at the end of the line; if a name is long, a letter stands there, and the names in a legend.
     pub name: String,
     /// Points in drawing order. A point that is not finite (or not above 0 on a logarithmic axis) breaks the line.
     pub points: Vec<(f64, f64)>,
+    /// For each point, the ends of an interval around its y, such as a 95% interval; NaN if unknown. Empty if none is
+    /// known.
+    pub bounds: Vec<(f64, f64)>,
     /// Stroke of the line.
     pub stroke: Stroke,
 }
 impl Series {
-    /// Makes a series with a solid line.
+    /// Makes a series with a solid line, without intervals.
     pub fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Series {
-        Series { name: name.into(), points, stroke: Stroke::Solid }
+        Series { name: name.into(), points, bounds: Vec::new(), stroke: Stroke::Solid }
+    }
+    /// Adds the ends of an interval for each point.
+    pub fn between(mut self, bounds: Vec<(f64, f64)>) -> Series {
+        self.bounds = bounds;
+        self
     }
 }
 
@@ -105,7 +114,7 @@ pub struct Marker {
 /// An axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
-    /// Name and unit of the values.
+    /// Name and unit of the values. A plot adds that a scale is logarithmic.
     pub label: String,
     /// Linear or logarithmic.
     pub scale: Scale,
@@ -121,6 +130,13 @@ impl Axis {
     pub fn mark(mut self, at: f64, label: impl Into<String>) -> Axis {
         self.markers.push(Marker { at, label: label.into() });
         self
+    }
+    /// The label, and whether the axis is logarithmic.
+    fn name(&self) -> String {
+        match self.scale {
+            Scale::Linear => self.label.clone(),
+            Scale::Log => format!("{} (log)", self.label),
+        }
     }
 }
 
@@ -139,13 +155,13 @@ impl Axis {
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chart {
-    /// Title above the plot, cut to fit.
+    /// Title above the plot, on up to two lines.
     pub title: String,
     /// Horizontal axis.
     pub x: Axis,
     /// Vertical axis.
     pub y: Axis,
-    /// Lines, in the order of the legend.
+    /// Lines, in the order of their colors.
     pub series: Vec<Series>,
 }
 

@@ -13,8 +13,9 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::{mark, PlotError};
 
-/// Pixels of a PNG per unit.
+/// Pixels of a PNG per unit; a drawing as narrow as a column gets twice as many, enough for print.
 const DENSITY: u32 = 2;
+const COLUMN: u32 = 540;
 /// A PNG is drawn larger by this factor and averaged down, because plotters does not smooth thick lines.
 const OVERSAMPLING: u32 = 2;
 
@@ -86,15 +87,16 @@ pub(super) fn write(drawing: &impl Drawing, path: &Path) -> Result<(), PlotError
 }
 
 fn png(drawing: &impl Drawing) -> Result<Vec<u8>, PlotError> {
-    let scale = DENSITY * OVERSAMPLING;
     let (width, height) = drawing.size();
+    let density = if width <= COLUMN { 2 * DENSITY } else { DENSITY };
+    let scale = density * OVERSAMPLING;
     let large = (width * scale, height * scale);
     let mut drawn = RgbImage::new(large.0, large.1);
     let area = BitMapBackend::with_buffer(&mut drawn, large).into_drawing_area();
     on(drawing, &area, scale as i32, BITMAP_DROP)?;
     drop(area);
     let mut out = Cursor::new(Vec::new());
-    let small = image::imageops::thumbnail(&drawn, width * DENSITY, height * DENSITY);
+    let small = image::imageops::thumbnail(&drawn, width * density, height * density);
     small.write_to(&mut out, image::ImageFormat::Png).map_err(failed)?;
     Ok(out.into_inner())
 }
@@ -133,20 +135,37 @@ impl<B: DrawingBackend> Pen<'_, B> {
             width
         }
     }
-    /// The text, cut so that it is at most `width` pixels wide.
+    /// The text, cut in its last third so that it is at most `width` pixels wide: specs differ in their ends.
     pub(super) fn fit(&self, text: &str, size: i32, width: i32) -> String {
-        let mut chars: Vec<char> = text.chars().take(400).collect();
-        if chars.len() == text.chars().count() && self.width(text, size) <= width {
+        if text.chars().count() <= 400 && self.width(text, size) <= width {
             return text.into();
         }
-        while !chars.is_empty() {
-            chars.pop();
-            let cut = chars.iter().collect::<String>() + "...";
+        let chars: Vec<char> = text.chars().collect();
+        for kept in (1..chars.len().min(400)).rev() {
+            let (head, tail) = (kept - kept / 3, kept / 3);
+            let cut = chars[..head].iter().collect::<String>()
+                + "..."
+                + &chars[chars.len() - tail..].iter().collect::<String>();
             if self.width(&cut, size) <= width {
                 return cut;
             }
         }
         String::new()
+    }
+    /// The text on up to `most` lines of at most `width` pixels, broken between words and parameters.
+    pub(super) fn wrap(&self, text: &str, size: i32, width: i32, most: usize) -> Vec<String> {
+        let mut lines = vec![String::new()];
+        for piece in text.split_inclusive([',', '+', ' ']) {
+            let line = lines.last().map_or("", String::as_str);
+            let longer = format!("{line}{piece}");
+            if line.is_empty() || lines.len() == most || self.width(longer.trim_end(), size) <= width {
+                lines.pop();
+                lines.push(longer);
+            } else {
+                lines.push(piece.into());
+            }
+        }
+        lines.iter().map(|line| self.fit(line.trim_end(), size, width)).collect()
     }
     /// The style of a line that is `quarters` of a unit wide.
     fn stroke(&self, colour: RGBColor, quarters: i32) -> ShapeStyle {

@@ -128,7 +128,7 @@ pub(super) fn text(chart: &Chart, width: usize, height: usize) -> Result<String,
         out.push('\n');
     };
     push(&cut(&chart.title));
-    push(&cut(&chart.y.label));
+    push(&cut(&chart.y.name()));
     let mut labels: Vec<Option<&str>> = vec![None; rows];
     for (v, text) in &yticks {
         if let Some(y) = ys.at(*v) {
@@ -148,7 +148,7 @@ pub(super) fn text(chart: &Chart, width: usize, height: usize) -> Result<String,
     let (axis, labels) = x_axis(&xs, columns);
     push(&format!("{:gutter$}\u{2514}{axis}", ""));
     push(&format!("{:gutter$} {labels}", ""));
-    push(&format!("{:gutter$} {}", "", cut(&chart.x.label)));
+    push(&format!("{:gutter$} {}", "", cut(&chart.x.name())));
     let mut line = String::new();
     for entry in key {
         let entry = cut(&entry);

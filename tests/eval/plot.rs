@@ -133,6 +133,63 @@ fn any_numbers_are_borne() {
     }
 }
 
+/// Twelve lines, and intervals of two points and of one.
+fn twelve(name: &str) -> Chart {
+    let line = |i: u32| {
+        let y = f64::from(i) + 2.0;
+        let points = vec![(0.0, y), (1.0, y + 1.0), (2.0, f64::NAN), (3.0, y)];
+        let bounds = points.iter().map(|p: &(f64, f64)| (p.1 / 1.5, p.1 * 1.5)).collect();
+        Series::new(format!("{name} {i}"), points).between(bounds)
+    };
+    Chart {
+        title: "Method after method".into(),
+        x: Axis::new("step", Scale::Linear),
+        y: Axis::new("loss", Scale::Log),
+        series: (0..12).map(line).collect(),
+    }
+}
+
+#[test]
+fn lines_are_told_apart() {
+    let svg = twelve("line").to_svg().expect("drawn");
+    let strokes = |svg: &str| {
+        let all = svg.split("stroke=\"#").skip(1).filter_map(|s| s.split('"').next()).map(str::to_owned);
+        all.collect::<std::collections::BTreeSet<_>>()
+    };
+    // Seven colors, the grid, and the axes.
+    assert_eq!(strokes(&svg).len(), 9, "{:?}", strokes(&svg));
+    assert!(svg.contains("loss (log)") && !svg.contains("step (log)"));
+    assert_eq!(svg.matches("<polygon").count(), 12, "an interval is missing");
+    // Names stand at the lines: none has a letter. Long names do, in a legend and at the lines.
+    let letter = |svg: &str, letter: char| svg.matches(&format!(">\n{letter}\n</text>")).count();
+    assert_eq!((letter(&svg, 'L'), svg.matches("line 11").count()), (0, 1));
+    let long = twelve("a name too long for the margin").to_svg().expect("drawn");
+    assert_eq!((letter(&long, 'A'), letter(&long, 'L'), letter(&long, 'M')), (2, 2, 0));
+    assert_eq!(long.matches("a name too long for the margin 11").count(), 1);
+    // A title breaks, and only what has no room on two lines is cut.
+    let mut chart = twelve("line");
+    chart.title = "words ".repeat(16);
+    let svg = chart.to_svg().expect("drawn");
+    assert_eq!(svg.matches("words").count(), 16, "{svg}");
+}
+
+#[test]
+fn plans_of_one_method_are_named_by_what_differs() {
+    let hp = hparams(1e5, 64, 3, 8192);
+    let plans = ["yarn:factor=4", "yarn:factor=8", "pi", "yarn:factor=4,beta-fast=64"]
+        .map(|spec| plan(spec, &hp, 32768).inspect(&hp).expect("its own model"));
+    let chart = rope(&plans.iter().collect::<Vec<_>>());
+    let names: Vec<&str> = chart.series.iter().map(|s| s.name.as_str()).collect();
+    let want = [
+        "yarn:factor=4,beta-fast=32",
+        "as in the file",
+        "yarn:factor=8,beta-fast=32",
+        "pi",
+        "yarn:factor=4,beta-fast=64",
+    ];
+    assert_eq!(names, want);
+}
+
 #[test]
 fn the_text_plot_follows_the_line() {
     let chart = Chart {

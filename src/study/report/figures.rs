@@ -59,7 +59,12 @@ impl<'a> Figures<'a> {
                 row.resize(series.len(), None);
                 row.push(Some(y));
             }
-            series.push(Series { name: method.name.clone(), colour: self.colour(method), points });
+            series.push(Series {
+                name: method.name.clone(),
+                colour: self.colour(method),
+                points,
+                intervals: Vec::new(),
+            });
         }
         if series.is_empty() {
             return None;
@@ -125,6 +130,12 @@ impl<'a> Figures<'a> {
 
     fn length_chart(&self, title: String, tasks: &[&Task]) -> Option<Chart> {
         let lengths = self.data.lengths(tasks);
+        let interval = |x: f64, value: Value| match value {
+            Value::Known { interval: Some((low, high)), parts: (there, all), .. } if there == all => {
+                Some((x, low, high))
+            }
+            _ => None,
+        };
         let mut series = Vec::new();
         let mut rows = Vec::new();
         for method in self.data.methods(self.model) {
@@ -135,7 +146,14 @@ impl<'a> Figures<'a> {
             let entries = values.iter().map(|v| v.entry(false, false));
             rows.push(std::iter::once(Entry::new(method.name.as_str())).chain(entries).collect());
             if !points.is_empty() {
-                series.push(Series { name: method.name.clone(), colour: self.colour(method), points });
+                let intervals =
+                    values.iter().enumerate().filter_map(|(i, v)| interval(i as f64, *v)).collect();
+                series.push(Series {
+                    name: method.name.clone(),
+                    colour: self.colour(method),
+                    points,
+                    intervals,
+                });
             }
         }
         if series.is_empty() || lengths.len() < 2 {
@@ -149,7 +167,8 @@ impl<'a> Figures<'a> {
         Some(Chart {
             svg: lines.svg(),
             caption:
-                "Mean score by length of the prompt. Higher is better. Only means of all tasks are drawn."
+                "Mean score by length of the prompt. Higher is better. Only means of all tasks are drawn; \
+                      bars are 95% intervals."
                     .into(),
             title,
             table,

@@ -12,14 +12,15 @@ const BOTTOM: f64 = 46.0;
 /// Height of a label's line.
 const LINE: f64 = 16.0;
 /// Colors, and dashes that tell lines of one color apart.
-const COLOURS: usize = 8;
+const COLOURS: usize = 7;
 const DASHES: usize = 3;
 
-/// A line: its name, its place among colors, its points.
+/// A line: its name, its place among colors, its points, and intervals: place, low and high end.
 pub(super) struct Series {
     pub(super) name: String,
     pub(super) colour: usize,
     pub(super) points: Vec<(f64, f64)>,
+    pub(super) intervals: Vec<(f64, f64, f64)>,
 }
 
 /// A chart of lines.
@@ -141,6 +142,12 @@ impl Lines<'_> {
                 let _ = write!(path, "{}{:.1} {:.1}", if i == 0 { 'M' } else { 'L' }, x_at(*x), y_at(*y));
             }
             let Some(&(x, y)) = points.last() else { continue };
+            for (x, low, high) in &series.intervals {
+                if x.is_finite() && low.is_finite() && high.is_finite() {
+                    let (x, low, high) = (x_at(*x), y_at(*low), y_at(*high));
+                    let _ = write!(out, r#"<path class="bar {class}" d="M{x:.1} {low:.1}V{high:.1}"/>"#);
+                }
+            }
             let _ = write!(out, r#"<path class="line {class}" d="{path}"/>"#);
             if points.len() <= 12 {
                 for (x, y) in &points {
@@ -287,7 +294,8 @@ mod tests {
             1e300,
         ];
         let lines = |points: Vec<(f64, f64)>, tick: f64, percent: bool| {
-            let series = vec![Series { name: "a".into(), colour: 0, points }];
+            let intervals = points.iter().map(|&(x, y)| (x, y, y)).collect();
+            let series = vec![Series { name: "a".into(), colour: 0, points, intervals }];
             Lines { title: "t", x: "x", y: "y", ticks: vec![(tick, "0".into())], percent, series }.svg()
         };
         for a in odd {
