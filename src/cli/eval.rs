@@ -78,7 +78,7 @@ struct Args {
     /// Save every sample as a line of JSON; samples that the file already has are not run again
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Plot scores by length and depth to this file (.svg or .png), for tasks with depths
+    /// Plot scores by length and depth to this file (.svg, .png, or .pdf), for tasks with depths
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     #[command(flatten)]

@@ -52,7 +52,7 @@ pub(super) struct MapArgs {
     /// settings at once
     #[arg(long, value_name = "WHAT")]
     against: Vec<Against>,
-    /// Plot the map to this file (.svg or .png)
+    /// Plot the map to this file (.svg, .png, or .pdf)
     #[arg(short = 'o', long, alias = "output", value_name = "FILE")]
     plot: Option<PathBuf>,
     /// KV cache type

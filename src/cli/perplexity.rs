@@ -63,7 +63,7 @@ struct Args {
     /// Bucket width for perplexity by position, in tokens [default: an eighth of the context]
     #[arg(long, value_name = "N", value_parser = tokens)]
     bucket: Option<usize>,
-    /// Plot perplexity by position to this file (.svg or .png)
+    /// Plot perplexity by position to this file (.svg, .png, or .pdf)
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// Select documents: max=N uses N of them, min-tokens=N skips shorter ones

@@ -57,10 +57,10 @@ struct Args {
     /// Print every dimension pair of every table
     #[arg(long)]
     all: bool,
-    /// Plot the wavelengths to this file (.svg or .png)
+    /// Plot the wavelengths to this file (.svg, .png, or .pdf)
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Plot the distance of each query and key to this file (.svg or .png); one SPEC must be an attention method
+    /// Plot the distance of each query and key to this file (.svg, .png, or .pdf); one SPEC must be an attention method
     #[arg(long, value_name = "FILE")]
     map: Option<PathBuf>,
     /// List the methods and their parameters

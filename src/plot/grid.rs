@@ -39,7 +39,7 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Draws to a file, SVG or PNG by its extension. The file is replaced atomically.
+    /// Draws to a file, SVG, PNG, or PDF by its extension. The file is replaced atomically.
     ///
     /// # Errors
     /// Returns an error for another extension, or if the file cannot be written.
@@ -94,7 +94,7 @@ impl Grid {
         let (top, high) = ((TOP + 24) * unit, (self.height() - 32) * unit);
         let edge = |step: i32| top + high * step / STEPS;
         for step in 0..STEPS {
-            let corners = [(x, edge(step)), (x + 14 * unit, edge(step + 1))];
+            let corners = [(x, edge(step)), (x + 14 * unit, edge(step + 1) + pen.seam())];
             let colour = ramp(1.0 - (f64::from(step) + 0.5) / f64::from(STEPS));
             pen.area.draw(&Rectangle::new(corners, colour.filled())).map_err(failed)?;
         }

@@ -110,7 +110,7 @@ fn colour(value: f32, difference: bool) -> RGBColor {
 }
 
 impl Heat {
-    /// Draws to a file, SVG or PNG by its extension. The file is replaced atomically.
+    /// Draws to a file, SVG, PNG, or PDF by its extension. The file is replaced atomically.
     ///
     /// # Errors
     /// Returns an error for another extension, or if the file cannot be written.
@@ -176,7 +176,7 @@ fn scale<B: DrawingBackend>(
         let edge = |band: i32| top + height * unit * band / BANDS;
         for band in 0..BANDS {
             let value = 1.0 + (from - 1.0) * (band as f32 + 0.5) / BANDS as f32;
-            let corners = [(x, edge(band)), (x + 20 * unit, edge(band + 1))];
+            let corners = [(x, edge(band)), (x + 20 * unit, edge(band + 1) + pen.seam())];
             pen.area.draw(&Rectangle::new(corners, colour(value, difference).filled())).map_err(failed)?;
         }
         for (band, value) in [(0, 1.0), (BANDS / 2, (1.0 + from) / 2.0), (BANDS, from)] {

@@ -65,7 +65,7 @@ impl Map {
         Ok(Map { panels: plans.iter().map(panel).collect() })
     }
 
-    /// Draws to a file, SVG or PNG by its extension. The file is replaced atomically.
+    /// Draws to a file, SVG, PNG, or PDF by its extension. The file is replaced atomically.
     ///
     /// # Errors
     /// Returns an error for another extension, or if the file cannot be written.

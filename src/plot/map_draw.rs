@@ -140,7 +140,9 @@ pub(super) fn fill<B: DrawingBackend>(
     let close = |(x0, x1, colour, y0): (usize, usize, RGBColor, usize), y1: usize| {
         let columns = cells.first().map_or(0, Vec::len);
         let corner = |x, y| (at.0 + place(x, columns), at.1 + place(y, cells.len()));
-        pen.area.draw(&Rectangle::new([corner(x0, y0), corner(x1, y1)], colour.filled())).map_err(failed)
+        let (right, below) = corner(x1, y1);
+        let corners = [corner(x0, y0), (right + pen.seam(), below + pen.seam())];
+        pen.area.draw(&Rectangle::new(corners, colour.filled())).map_err(failed)
     };
     for (y, row) in cells.iter().enumerate() {
         let mut runs: Vec<(usize, usize, RGBColor, usize)> = Vec::new();
@@ -209,7 +211,7 @@ fn scale<B: DrawingBackend>(pen: &Pen<'_, B>, map: &Map, end: f64, (x, y): Point
     let bands = if end > 1.0 { BANDS + BEYOND } else { BANDS };
     let edge = |b: i32| foot - (SIDE - 40) * unit * b / bands;
     for b in 0..bands {
-        let corners = [(x, edge(b + 1)), (x + wide, edge(b))];
+        let corners = [(x, edge(b + 1)), (x + wide, edge(b) + pen.seam())];
         pen.area.draw(&Rectangle::new(corners, colour(b).filled())).map_err(failed)?;
     }
     let trained = map.panels.iter().map(|p| p.trained).collect::<Vec<_>>();

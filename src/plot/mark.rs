@@ -21,6 +21,10 @@ pub(super) const PNG: Kind = Kind::new("a PNG that ropewalk drew", |head| {
         && head[PNG_START + 8..].starts_with(PNG_MARK)
 });
 
+/// PDF plots.
+pub(super) const PDF: Kind =
+    Kind::new("a PDF that ropewalk drew", |head| head.starts_with(super::pdf::START));
+
 /// Marks an SVG after its first line.
 pub(super) fn svg(mut text: String) -> String {
     let end = text.find('\n').map_or(text.len(), |end| end + 1);

@@ -1,4 +1,4 @@
-//! Line charts, distance maps, and heat maps, as SVG files, PNG files, and terminal text.
+//! Line charts, distance maps, and heat maps, as SVG, PNG, and PDF files, and as terminal text.
 
 mod axis;
 mod draw;
@@ -8,6 +8,7 @@ mod heat;
 mod map;
 mod map_draw;
 mod mark;
+mod pdf;
 mod pen;
 mod rope;
 mod text;
@@ -30,7 +31,7 @@ pub enum PlotError {
     #[error("map: expected 1 to {max} plans, found {0}", max = Map::MAX_PANELS)]
     Panels(usize),
     /// The file name has no known extension; it selects the format.
-    #[error("{}: expected a name ending in .svg or .png", .0.display())]
+    #[error("{}: expected a name ending in .svg, .png, or .pdf", .0.display())]
     Extension(PathBuf),
     /// The file cannot be written.
     #[error("{}: {source}", .path.display())]
@@ -54,6 +55,7 @@ pub fn check(path: &Path) -> Result<(), PlotError> {
     let kind = match extension.as_str() {
         "svg" => &mark::SVG,
         "png" => &mark::PNG,
+        "pdf" => &mark::PDF,
         _ => return Err(PlotError::Extension(path.into())),
     };
     kind.check(path).map_err(|files::Error { path, source }| PlotError::Io { path, source })
@@ -166,7 +168,7 @@ pub struct Chart {
 }
 
 impl Chart {
-    /// Draws to a file, SVG or PNG by its extension. The file is replaced atomically.
+    /// Draws to a file, SVG, PNG, or PDF by its extension. The file is replaced atomically.
     ///
     /// # Errors
     /// Returns an error if the chart has no point to show, for another extension, or if the file cannot be written.

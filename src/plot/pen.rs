@@ -1,4 +1,4 @@
-//! Drawing through crate plotters: one layout in units serves SVG and PNG.
+//! Drawing through crate plotters: one layout in units serves SVG, PNG, and PDF.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -11,7 +11,7 @@ use plotters::prelude::*;
 use plotters::style::register_font;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::{mark, PlotError};
+use super::{mark, pdf, PlotError};
 
 /// Pixels of a PNG per unit; a drawing as narrow as a column gets twice as many, enough for print.
 const DENSITY: u32 = 2;
@@ -31,8 +31,9 @@ pub(super) trait Drawing {
     fn draw<B: DrawingBackend>(&self, pen: &Pen<'_, B>) -> Result<(), PlotError>;
 }
 
-/// The font family. An SVG viewer takes its own sans-serif font, which may be wider; bitmaps take the font that is built in.
-const FAMILY: &str = "sans-serif";
+/// The font family. An SVG viewer takes its own sans-serif font, which may be wider; bitmaps and PDF files take
+/// the font that is built in.
+pub(super) const FAMILY: &str = "sans-serif";
 
 fn font() -> Result<(), PlotError> {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
@@ -74,12 +75,13 @@ pub(super) fn svg(drawing: &impl Drawing) -> Result<String, PlotError> {
     Ok(out.replacen(&size(fine), &size((width, height)), 1))
 }
 
-/// Draws to a file, SVG or PNG by its extension; only an earlier drawing is replaced, atomically.
+/// Draws to a file, SVG, PNG, or PDF by its extension; only an earlier drawing is replaced, atomically.
 pub(super) fn write(drawing: &impl Drawing, path: &Path) -> Result<(), PlotError> {
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
     let (kind, bytes) = match extension.as_str() {
         "svg" => (&mark::SVG, mark::svg(svg(drawing)?).into_bytes()),
         "png" => (&mark::PNG, mark::png(png(drawing)?)),
+        "pdf" => (&mark::PDF, pdf::pdf(&svg(drawing)?, drawing.size(), FINENESS)?),
         _ => return Err(PlotError::Extension(path.into())),
     };
     files::replace(path, kind, |out| out.write_all(&bytes).map_err(|e| files::Error::new(path, e)))
@@ -166,6 +168,10 @@ impl<B: DrawingBackend> Pen<'_, B> {
             }
         }
         lines.iter().map(|line| self.fit(line.trim_end(), size, width)).collect()
+    }
+    /// How far rectangles of a map lie over the next ones: viewers show white lines between edges that only touch.
+    pub(super) fn seam(&self) -> i32 {
+        self.unit / 4
     }
     /// The style of a line that is `quarters` of a unit wide.
     fn stroke(&self, colour: RGBColor, quarters: i32) -> ShapeStyle {

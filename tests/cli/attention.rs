@@ -90,7 +90,7 @@ fn what_makes_no_sense_is_refused() {
         ("head=0", &[], 2, "--map: expected layer=N with head=N"),
         ("tiles=0", &[], 2, "--map: tiles: must be at least 1"),
         ("layers=1", &[], 2, "--map: unknown parameter `layers` (did you mean `layer`?)"),
-        ("", &["-o", "map.pdf"], 2, "--plot map.pdf: expected a name ending in .svg or .png"),
+        ("", &["-o", "map.jpg"], 2, "--plot map.jpg: expected a name ending in .svg, .png, or .pdf"),
         ("", &["--against", "rope=nothing"], 2, "nothing"),
         ("", &["--against", "kv=q3"], 2, "expected kv=f32|f16|q8_0|q4_0, found kv=q3"),
         ("", &["--against", "kv=f32", "--against", "kv=q8_0"], 2, "--against: expected one kv, found two"),

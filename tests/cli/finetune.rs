@@ -305,7 +305,7 @@ fn what_cannot_be_is_said_in_one_line() {
         (&["--rope", "nope"], 2, "rope 'nope'"),
         (&["--set", "lr-min=nan", "--set", "schedule=cosine"], 1, "lr-min: expected a number"),
         (&["--resume"], 1, "no checkpoint found"),
-        (&["--plot", "x.pdf"], 2, "expected a name ending in .svg or .png"),
+        (&["--plot", "x.jpg"], 2, "expected a name ending in .svg, .png, or .pdf"),
         (&["--set", "batch=0"], 2, "--set: batch: expected at least 1"),
         (&["--recipe", "none"], 2, "--recipe"),
     ];

@@ -58,7 +58,9 @@ fn files_are_written_whole_and_replaced() {
     // For looking at them: a folder to keep the pictures in, set when this is compiled.
     let keep = option_env!("ROPEWALK_KEEP_CHARTS");
     for (name, chart) in charts() {
-        for (extension, magic) in [("svg", &b"<svg"[..]), ("png", b"\x89PNG\r\n\x1a\n")] {
+        for (extension, magic) in
+            [("svg", &b"<svg"[..]), ("png", b"\x89PNG\r\n\x1a\n"), ("pdf", b"%PDF-1.4\n")]
+        {
             let path = dir.path().join(format!("{name}.{extension}"));
             std::fs::write(&path, "somebody else's").expect("writable");
             chart.write(&path).expect_err("it was replaced");
@@ -85,7 +87,7 @@ fn files_are_written_whole_and_replaced() {
     }
     assert_eq!(
         std::fs::read_dir(dir.path()).expect("listed").count(),
-        12,
+        18,
         "a temporary file was left behind"
     );
 }
@@ -95,7 +97,7 @@ fn what_cannot_be_written_is_an_error_that_names_the_file() {
     let dir = tempfile::tempdir().expect("a folder");
     let chart = perplexity();
     for (path, word) in
-        [("chart.pdf", ".svg or .png"), ("chart", ".svg or .png"), ("missing/chart.png", "missing")]
+        [("chart.jpg", ".png, or .pdf"), ("chart", ".png, or .pdf"), ("missing/chart.png", "missing")]
     {
         let e = chart.write(&dir.path().join(path)).expect_err(path).to_string();
         assert!(e.contains(word) && e.contains("chart") && e.lines().count() == 1, "{e}");
@@ -171,6 +173,42 @@ fn lines_are_told_apart() {
     chart.title = "words ".repeat(16);
     let svg = chart.to_svg().expect("drawn");
     assert_eq!(svg.matches("words").count(), 16, "{svg}");
+}
+
+/// The bytes of the object of a PDF, by its place in the table at the end.
+fn object(pdf: &[u8], n: usize) -> &[u8] {
+    let text = String::from_utf8_lossy(&pdf[pdf.len() - 400..]).into_owned();
+    let place = |line: &str| line.split(' ').next().and_then(|p| p.trim().parse::<usize>().ok());
+    let after = text.split_once("startxref\n").and_then(|(_, end)| place(end.lines().next()?));
+    let table = std::str::from_utf8(&pdf[after.expect("a table")..]).expect("text");
+    let line = table.lines().nth(2 + n).expect("an object");
+    &pdf[place(line).expect("a place")..]
+}
+
+#[test]
+fn a_pdf_has_the_shapes_and_the_text() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("chart.pdf");
+    let mut chart = twelve("line");
+    chart.title = "a (b) & c\u{2192}".into();
+    chart.write(&path).expect("a chart");
+    let pdf = std::fs::read(&path).expect("the chart");
+    for n in 1..=7 {
+        assert!(object(&pdf, n).starts_with(format!("{n} 0 obj\n").as_bytes()), "object {n}");
+    }
+    let page = object(&pdf, 4);
+    let start = page.windows(8).position(|w| w == b"\nstream\n").expect("a stream") + 8;
+    let mut drawn = String::new();
+    let mut packed = flate2::read::ZlibDecoder::new(&page[start..]);
+    std::io::Read::read_to_string(&mut packed, &mut drawn).expect("unpacked");
+    let hex = |text: &str| text.bytes().map(|b| format!("{b:02x}")).collect::<String>();
+    for text in ["a (b) & c?", "loss (log)", "line 11"] {
+        assert!(drawn.contains(&format!("<{}> Tj", hex(text))), "{text}");
+    }
+    // The bands of twelve lines, paler than the lines.
+    let bands = drawn.lines().filter(|l| l.starts_with("/G14 gs ") && l.trim_end().ends_with('f'));
+    assert_eq!(bands.count(), 12);
+    assert!(drawn.lines().filter(|l| l.ends_with(" S")).count() > 20);
 }
 
 #[test]
@@ -285,7 +323,7 @@ fn maps_are_written_whole() {
     assert!(!svg.contains("never trained"));
     let plain = Map::new(&[&plan("plain", &hp, 16384)], &hp).expect("a map").to_svg().expect("drawn");
     assert!(plain.contains("never trained") && plain.contains("16383"));
-    assert!(matches!(map.write(&dir.path().join("map.pdf")), Err(PlotError::Extension(_))));
+    assert!(matches!(map.write(&dir.path().join("map.jpg")), Err(PlotError::Extension(_))));
 }
 
 #[test]

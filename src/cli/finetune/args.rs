@@ -55,7 +55,7 @@ pub(super) struct Args {
     /// The adapter to write; under --targets full, the model
     #[arg(short, long, value_name = "FILE", required_unless_present_any = ["plan_memory", "inspect_data"], help_heading = "Output")]
     pub(super) output: Option<PathBuf>,
-    /// Plot the loss to this file (.svg or .png) [default: NAME.loss.svg for -o NAME.gguf]
+    /// Plot the loss to this file (.svg, .png, or .pdf) [default: NAME.loss.svg for -o NAME.gguf]
     ///
     /// With --inspect-data, the plots are NAME.lengths.svg and NAME.distances.svg
     #[arg(long, value_name = "FILE", help_heading = "Output")]

@@ -168,7 +168,7 @@ impl<'a> Figures<'a> {
             svg: lines.svg(),
             caption:
                 "Mean score by length of the prompt. Higher is better. Only means of all tasks are drawn; \
-                      bars are 95% intervals."
+                 bars are 95% intervals."
                     .into(),
             title,
             table,
