@@ -193,10 +193,7 @@ fn widths() -> Result<Vec<u32>, PlotError> {
 
 /// The code of a character in the font's encoding, that of `?` if it has none.
 fn latin(c: char) -> u8 {
-    match u8::try_from(u32::from(c)) {
-        Ok(code @ (32..=126 | 160..=255)) => code,
-        _ => b'?',
-    }
+    u8::try_from(u32::from(c)).ok().filter(|code| matches!(code, 32..=126 | 160..=255)).unwrap_or(b'?')
 }
 
 /// The value of an attribute; empty if there is none.
