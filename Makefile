@@ -82,7 +82,7 @@ quick: ## check format, clippy, and tests of the crates without C code (less tha
 	$(CARGO) clippy --release $(PURE:%=-p ropewalk-%) --all-targets -- -D warnings
 	@scripts/test.sh $(PURE:%=-p ropewalk-%)
 
-soak: setup models ## run the tests at full length, then each fuzz target for ten minutes (hours)
+soak: setup models train-texts ## run the tests at full length, then each fuzz target for ten minutes (hours)
 	ROPEWALK_SOAK=1 scripts/test.sh --workspace
 	@scripts/fuzz.sh 600
 

@@ -188,7 +188,7 @@ impl MemoryPlan {
         let mut parts = vec![
             ("weights", model.n_bytes(), 0),
             ("trained tensors and gradients", trained * 8, trained * 8),
-            ("optimiser", 0, trained * 8),
+            ("optimizer", 0, trained * 8),
             ("keys, values and their gradients of a layer", cache.n_bytes(), 0),
             ("graphs", most, 0),
             ("layer inputs", 0, rows(hp.n_embd * hp.n_layer)),

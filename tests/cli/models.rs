@@ -237,7 +237,7 @@ fn perplexity_reports_what_the_contract_says() {
     assert_ne!(rows[0]["ppl"], rows[1]["ppl"]);
     let text = ok(run(&[&base[..], &["--ctx", "400", "--protocol", "yarn", "--max-windows", "3"]].concat()));
     assert!(text.stdout.contains("yarn") && text.stderr.is_empty(), "{text:?}");
-    let bad = run(&[&base[..], &["--plot", "x.pdf"]].concat());
+    let bad = run(&[&base[..], &["--plot", "x.jpg"]].concat());
     assert!(bad.code == 2 && bad.stderr.contains(".svg"), "{bad:?}");
 }
 

@@ -115,8 +115,39 @@ fn documents_in(folder: &str) -> Vec<String> {
 }
 
 fn help(args: &[&str]) -> String {
-    let out = Command::new(env!("CARGO_BIN_EXE_ropewalk")).args(args).arg("--help").output().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ropewalk"));
+    let out = command.args(args).arg("--help").env("COLUMNS", "100").output().unwrap();
     String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+/// The commands that the help lists.
+fn commands() -> Vec<String> {
+    let list = help(&[]);
+    let names = list.lines().filter_map(|l| l.strip_prefix("  ")?.split(' ').next());
+    let names: Vec<String> =
+        names.filter(|c| c.starts_with(char::is_alphabetic)).map(str::to_owned).collect();
+    assert!(names.len() > 5, "the help lists only {} commands", names.len());
+    names
+}
+
+#[test]
+fn the_reference_is_what_help_prints() {
+    let path = "docs/guide/reference.md";
+    let mut page = "# Command reference\n\n\
+                    What `ropewalk COMMAND --help` prints. `ropewalk COMMAND -h` is shorter.\n"
+        .to_owned();
+    let names = commands();
+    for name in std::iter::once("").chain(names.iter().map(String::as_str)) {
+        let args: Vec<&str> = name.split_whitespace().collect();
+        let lines = help(&args).lines().map(|line| format!("{}\n", line.trim_end())).collect::<String>();
+        page += &format!("\n## {}\n\n```text\n{lines}```\n", format!("ropewalk {name}").trim_end());
+    }
+    let now = std::fs::read_to_string(root().join(path)).unwrap_or_default();
+    if now != page {
+        let new = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("reference.md");
+        std::fs::write(&new, page).unwrap();
+        check("The reference is generated.", vec![format!("{path}: copy {} over it", new.display())]);
+    }
 }
 
 /// Command lines in a document's code blocks, or shown by a script, without the program's name.
@@ -183,11 +214,8 @@ fn has(prose: &str, avoided: &str) -> bool {
 
 #[test]
 fn documents_use_plain_words() {
-    let list = help(&[]);
-    let commands = list.lines().filter_map(|l| l.strip_prefix("  ")?.split(' ').next());
-    let commands = commands.filter(|c| c.starts_with(char::is_alphabetic));
-    let mut texts: Vec<(String, String)> = commands.map(|c| (format!("{c} --help"), help(&[c]))).collect();
-    assert!(texts.len() > 5, "the help lists only {} commands", texts.len());
+    let mut texts: Vec<(String, String)> =
+        commands().iter().map(|c| (format!("{c} --help"), help(&[c]))).collect();
     let named = "README CONTRIBUTING ARCHITECTURE SECURITY CHANGELOG models/README docs/results \
                  docs/evidence docs/gguf-keys docs/results/records/README docs/study-small/README";
     let documents = named.split(' ').map(|name| format!("{name}.md"));

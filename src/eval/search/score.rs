@@ -122,7 +122,7 @@ fn needles(
 /// The mean negative log-likelihood of all scored tokens, in nats.
 ///
 /// # Errors
-/// Returns an error if the model fails, or if a likelihood is NaN.
+/// Returns an error if the model fails. The mean is not finite if a likelihood is not.
 pub(super) fn score(lm: &mut dyn Lm, samples: &[Sample]) -> Result<f64> {
     let (mut sum, mut n) = (0.0, 0);
     for sample in samples {
