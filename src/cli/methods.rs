@@ -29,7 +29,7 @@ impl Comparison<'_> {
     pub(crate) fn run<R>(
         &self,
         specs: &[Option<Spec>],
-        mut task: impl FnMut(&SessionSource<'_>, &Control<'_>) -> ropewalk::model::Result<R>,
+        mut task: impl FnMut(&SessionSource, &Control<'_>) -> ropewalk::model::Result<R>,
     ) -> anyhow::Result<Vec<R>> {
         let mut reports = Vec::new();
         // What is said under one method is true under all.
@@ -43,10 +43,10 @@ impl Comparison<'_> {
             }
         };
         for spec in specs {
-            let announce =
-                |session: &Session| models::announce(&self.out, self.choice, session, spec.is_some());
+            let (out, choice, asked) = (self.out, self.choice.clone(), spec.is_some());
+            let announce = move |session: &Session| models::announce(&out, &choice, session, asked);
             let params = self.choice.session(0, spec.as_ref());
-            let source = SessionSource::new(self.model, params).on_open(&announce);
+            let source = SessionSource::new(self.model, params).on_open(announce);
             let draw = draw(self.out.progress(0, "measuring", Unit::Tokens));
             reports.push(task(&source, &self.interrupt.control().with_progress(&draw).with_notes(&note))?);
             if self.interrupt.requested() {

@@ -10,14 +10,17 @@ use crate::rope::Spec;
 use crate::session::{Attention, Ending, Greedy, Session, SessionParams};
 use crate::Token;
 
+/// Called with each session that was opened.
+type Opened = dyn Fn(&Session) + Send + Sync;
+
 /// Opens sessions of a model with one set of parameters, each at the context length that a task needs.
-pub struct SessionSource<'a> {
+pub struct SessionSource {
     model: Model,
     params: SessionParams,
-    opened: Option<&'a dyn Fn(&Session)>,
+    opened: Option<Arc<Opened>>,
 }
 
-impl<'a> SessionSource<'a> {
+impl SessionSource {
     /// A source of sessions with these parameters. The requested length replaces `n_ctx`.
     pub fn new(model: &Model, params: SessionParams) -> Self {
         SessionSource { model: model.clone(), params, opened: None }
@@ -50,18 +53,18 @@ impl<'a> SessionSource<'a> {
     }
 
     /// Calls this function with each session after it has been opened.
-    pub fn on_open(self, opened: &'a dyn Fn(&Session)) -> Self {
-        SessionSource { opened: Some(opened), ..self }
+    pub fn on_open(self, opened: impl Fn(&Session) + Send + Sync + 'static) -> Self {
+        SessionSource { opened: Some(Arc::new(opened)), ..self }
     }
 }
 
-impl std::fmt::Debug for SessionSource<'_> {
+impl std::fmt::Debug for SessionSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SessionSource").field("params", &self.params).finish_non_exhaustive()
     }
 }
 
-impl LmSource for SessionSource<'_> {
+impl LmSource for SessionSource {
     fn open(&self, n_ctx: usize) -> Result<Box<dyn Lm + '_>> {
         self.open_many(n_ctx, 1)
     }
@@ -70,7 +73,7 @@ impl LmSource for SessionSource<'_> {
         let params = SessionParams { n_ctx, ..self.params.clone() };
         let n_seq_max = Session::n_seq_fitting(&self.model, &params, n_seq)?;
         let session = Session::new(&self.model, &SessionParams { n_seq_max, ..params })?;
-        if let Some(opened) = self.opened {
+        if let Some(opened) = &self.opened {
             opened(&session);
         }
         Ok(Box::new(SessionLm { session }))

@@ -8,6 +8,7 @@ use super::{Batch, Built, SeqId, Session};
 use crate::graph::{Cached, Graph, SeqGroups, Shape, Spans};
 use crate::kv::Span;
 use crate::model::{Error, Result};
+use crate::Token;
 
 /// Upper bounds of the tensors in a graph, for the size of its arena: for each layer, outside layers, for
 /// each low-rank pair.
@@ -95,26 +96,19 @@ impl Session {
             return Err(Error::Invalid("expected at least one token, found none".into()));
         }
         // With landmarks it depends on where they fall, which is looked at below.
-        if self.model.landmarks().is_none() && items.len() > self.n_room() {
+        if !self.plan.evict && self.model.landmarks().is_none() && items.len() > self.n_room() {
             return Err(self.full(items.len(), self.n_room()));
         }
         let mut before: Vec<(SeqId, usize)> = Vec::new();
         for item in items {
-            let n_vocab = self.model.hparams().n_vocab;
-            if item.token < 0 || item.token as usize >= n_vocab {
-                return Err(Error::Invalid(format!(
-                    "token: expected 0 to {}, found {}",
-                    n_vocab - 1,
-                    item.token
-                )));
-            }
+            self.check_tokens(&[item.token])?;
             if !before.iter().any(|(s, _)| *s == item.seq) {
                 let len = self.tokens_mut(item.seq)?.len();
                 before.push((item.seq, len));
             }
         }
-        for &(seq, len) in before.iter().filter(|_| !self.plan.evict) {
-            let (new, free) = (items.iter().filter(|i| i.seq == seq).count(), self.params.n_ctx - len);
+        for &(seq, len) in &before {
+            let (new, free) = (items.iter().filter(|i| i.seq == seq).count(), self.n_max() - len);
             if new > free {
                 return Err(self.full(new, free));
             }
@@ -148,7 +142,18 @@ impl Session {
         done
     }
 
-    fn full(&self, needed: usize, free: usize) -> Error {
+    /// An error for the first token that is not in the vocabulary.
+    pub(super) fn check_tokens(&self, tokens: &[Token]) -> Result<()> {
+        let n_vocab = self.model.hparams().n_vocab;
+        match tokens.iter().find(|&&token| token < 0 || token as usize >= n_vocab) {
+            Some(token) => {
+                Err(Error::Invalid(format!("token: expected 0 to {}, found {token}", n_vocab - 1)))
+            }
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn full(&self, needed: usize, free: usize) -> Error {
         Error::ContextFull { needed, free, n_ctx: self.params.n_ctx }
     }
 

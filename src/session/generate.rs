@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::{SeqId, SequenceMut, Session};
-use crate::model::{Error, Result};
+use crate::model::{Error, Model, Result};
 use crate::sampler::{Sampler, SamplerParams};
 use crate::Token;
 
@@ -61,19 +61,28 @@ pub struct Piece {
     pub text: String,
 }
 
-/// Iterator over generated pieces. The tokens that it has yielded are in the sequence, except the last one, which is
-/// decoded on the next call.
+/// A generation in one sequence of a session. It does not borrow the session, so many can be held at a time, one for each
+/// sequence: pass the session that it was started in to each call of [`Generation::next`].
 #[derive(Debug)]
-pub struct Generation<'s> {
-    session: &'s mut Session,
+pub struct Generation {
+    model: Model,
     seq: SeqId,
     params: GenerateParams,
     sampler: Sampler,
     next: Option<Token>,
     made: usize,
+    /// Tokens that the sequence holds.
+    held: usize,
     pending: Vec<u8>,
     out: VecDeque<Piece>,
     reason: Option<StopReason>,
+}
+
+/// Iterator over the pieces of a generation, with its session.
+#[derive(Debug)]
+pub struct Pieces<'s> {
+    session: &'s mut Session,
+    generation: Generation,
 }
 
 impl Session {
@@ -109,7 +118,7 @@ impl Session {
     /// assert!(session.tokens(0).starts_with(&prompt));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn generate(&mut self, prompt: &[Token], params: &GenerateParams) -> Result<Generation<'_>> {
+    pub fn generate(&mut self, prompt: &[Token], params: &GenerateParams) -> Result<Pieces<'_>> {
         self.sequence(0).generate(prompt, params)
     }
 }
@@ -120,69 +129,173 @@ impl<'s> SequenceMut<'s> {
     /// # Errors
     /// Returns an error if a stop text is empty, or if sampler settings are out of range; and the errors of
     /// [`SequenceMut::prompt`].
-    pub fn generate(mut self, prompt: &[Token], params: &GenerateParams) -> Result<Generation<'s>> {
-        let model = &self.session.model;
+    pub fn generate(self, prompt: &[Token], params: &GenerateParams) -> Result<Pieces<'s>> {
+        let generation = Generation::new(self.session, self.id, prompt, params)?;
+        Ok(Pieces { session: self.session, generation })
+    }
+}
+
+impl Generation {
+    /// Makes sequence `seq` hold `prompt` (see [`SequenceMut::prompt`]), and samples the first token after it.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("model.gguf");
+    /// # convert::random::write(&convert::random::Shape::named("llama-tiny")?, ropewalk::DType::Q8_0, 1, &path)?;
+    /// use ropewalk::session::{GenerateParams, Generation, Session, SessionParams};
+    /// use ropewalk::{Model, ModelParams};
+    ///
+    /// let model = Model::load(&path, &ModelParams::cpu())?;
+    /// let mut params = SessionParams::new(512);
+    /// params.n_seq_max = 2;
+    /// # params.n_threads = 1;
+    /// let mut session = Session::new(&model, &params)?;
+    /// let how = GenerateParams { ignore_eos: true, ..GenerateParams::greedy(8) };
+    /// let mut running = Vec::new();
+    /// for (seq, text) in (0..).zip(["Once upon a time", "The rope walk"]) {
+    ///     let prompt = model.vocab().tokenize(text, true, false)?;
+    ///     running.push((Generation::new(&mut session, seq, &prompt, &how)?, String::new()));
+    /// }
+    /// // In turns, until both have ended.
+    /// let mut more = true;
+    /// while std::mem::take(&mut more) {
+    ///     for (generation, text) in &mut running {
+    ///         if let Some(piece) = generation.next(&mut session) {
+    ///             text.push_str(&piece?.text);
+    ///             more = true;
+    ///         }
+    ///     }
+    /// }
+    /// assert!(running.iter().all(|(_, text)| !text.is_empty()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error if a stop text is empty, or if sampler settings are out of range; and the errors of
+    /// [`SequenceMut::prompt`].
+    pub fn new(session: &mut Session, seq: SeqId, prompt: &[Token], params: &GenerateParams) -> Result<Self> {
+        let model = session.model.clone();
         let mut sampler = Sampler::new(&params.sampler, model.vocab(), model.hparams().n_ctx_train)?;
         if params.stop.iter().any(String::is_empty) {
             return Err(Error::Invalid("stop: expected a text, found an empty one".into()));
         }
         prompt.iter().for_each(|&t| sampler.accept(t));
-        let (logits, _) = self.prompt(prompt)?;
+        let mut sequence = session.sequence(seq);
+        let (logits, _) = sequence.prompt(prompt)?;
         let next = (params.n_predict > 0).then(|| sampler.sample(logits)).transpose()?;
         let reason = next.is_none().then_some(StopReason::Length);
         Ok(Generation {
-            session: self.session,
-            seq: self.id,
+            model,
+            seq,
             params: params.clone(),
             sampler,
             next,
             made: 0,
+            held: session.tokens(seq).len(),
             pending: Vec::new(),
             out: VecDeque::new(),
             reason,
         })
     }
-}
 
-impl Generation<'_> {
-    /// The reason, once the iterator has ended.
+    /// The sequence that the generation extends.
+    pub fn seq(&self) -> SeqId {
+        self.seq
+    }
+
+    /// The reason, once the generation has ended.
     pub fn stop_reason(&self) -> Option<StopReason> {
         self.reason
+    }
+
+    /// The next token and its text; `None` once the generation has ended. The token is decoded before it is returned, unless
+    /// it is the last one. [`Session::advance`] decodes for several generations at once.
+    ///
+    /// # Errors
+    /// Returns an error if the sequence was changed since the last call, or if decoding fails. The generation ends there.
+    pub fn next(&mut self, session: &mut Session) -> Option<Result<Piece>> {
+        let done = self.emit(session).and_then(|token| match token {
+            Some(token) => self.accept(session.sequence(self.seq).append(&[token])),
+            None => Ok(()),
+        });
+        match done {
+            Ok(()) => self.pop().map(Ok),
+            Err(e) => Some(Err(self.fail(e))),
+        }
+    }
+
+    /// Makes the next piece, unless one is ready. Returns its token if that is to be decoded.
+    pub(super) fn emit(&mut self, session: &Session) -> Result<Option<Token>> {
+        if !self.out.is_empty() || self.reason.is_some() {
+            return Ok(None);
+        }
+        let found = session.tokens(self.seq).len();
+        if found != self.held {
+            let (seq, held) = (self.seq, self.held);
+            let what = format!("generation: expected sequence {seq} to hold {held} tokens, found {found}");
+            return Err(Error::Invalid(what));
+        }
+        let Some(token) = self.next.take() else {
+            self.reason.get_or_insert(StopReason::Length);
+            return Ok(None);
+        };
+        if !self.params.ignore_eos && self.model.vocab().is_eog(token) {
+            self.end(StopReason::EndOfGeneration);
+            return Ok(None);
+        }
+        self.made += 1;
+        self.pending.extend(self.model.vocab().piece(token, self.params.special)?);
+        let text = self.release();
+        self.out.push_back(Piece { token: Some(token), text });
+        if self.reason.is_some() {
+            return Ok(None);
+        }
+        if self.made >= self.params.n_predict {
+            self.end(StopReason::Length);
+        } else if session.n_room() == 0 || self.held >= session.n_max() {
+            self.end(StopReason::ContextFull);
+        } else {
+            return Ok(Some(token));
+        }
+        Ok(None)
+    }
+
+    /// Samples the token after the one that was decoded, from its logits.
+    pub(super) fn accept(&mut self, logits: Result<&[f32]>) -> Result<()> {
+        match logits {
+            Ok(logits) => {
+                self.held += 1;
+                self.next = Some(self.sampler.sample(logits)?);
+            }
+            Err(Error::Interrupted) => self.end(StopReason::Cancelled),
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+
+    /// A piece that is ready; at the end, the text that was held back.
+    pub(super) fn pop(&mut self) -> Option<Piece> {
+        if let Some(piece) = self.out.pop_front() {
+            return Some(piece);
+        }
+        if self.reason.is_none() || self.pending.is_empty() {
+            return None;
+        }
+        let text = String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned();
+        Some(Piece { token: None, text })
+    }
+
+    /// Ends the generation with an error.
+    pub(super) fn fail(&mut self, error: Error) -> Error {
+        self.end(StopReason::Cancelled);
+        self.pending.clear();
+        self.out.clear();
+        error
     }
 
     fn end(&mut self, reason: StopReason) {
         self.reason = Some(reason);
         self.next = None;
-    }
-
-    fn step(&mut self) -> Result<()> {
-        let Some(token) = self.next.take() else {
-            self.reason.get_or_insert(StopReason::Length);
-            return Ok(());
-        };
-        if !self.params.ignore_eos && self.session.model.vocab().is_eog(token) {
-            self.end(StopReason::EndOfGeneration);
-            return Ok(());
-        }
-        self.made += 1;
-        self.pending.extend(self.session.model.vocab().piece(token, self.params.special)?);
-        let text = self.release();
-        self.out.push_back(Piece { token: Some(token), text });
-        if self.reason.is_some() {
-            return Ok(());
-        }
-        if self.made >= self.params.n_predict {
-            self.end(StopReason::Length);
-        } else if self.session.n_room() == 0 || self.session.tokens(self.seq).len() >= self.session.n_max() {
-            self.end(StopReason::ContextFull);
-        } else {
-            match self.session.sequence(self.seq).append(&[token]) {
-                Ok(logits) => self.next = Some(self.sampler.sample(logits)?),
-                Err(Error::Interrupted) => self.end(StopReason::Cancelled),
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(())
     }
 
     /// Takes from the pending bytes those that can be shown: whole characters that cannot become part of a
@@ -205,28 +318,18 @@ impl Generation<'_> {
     }
 }
 
-impl Iterator for Generation<'_> {
+impl Pieces<'_> {
+    /// The reason, once the iterator has ended.
+    pub fn stop_reason(&self) -> Option<StopReason> {
+        self.generation.reason
+    }
+}
+
+impl Iterator for Pieces<'_> {
     type Item = Result<Piece>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if let Some(piece) = self.out.pop_front() {
-            return Some(Ok(piece));
-        }
-        if self.reason.is_none() {
-            if let Err(e) = self.step() {
-                self.end(StopReason::Cancelled);
-                self.pending.clear();
-                return Some(Err(e));
-            }
-            if let Some(piece) = self.out.pop_front() {
-                return Some(Ok(piece));
-            }
-        }
-        if self.pending.is_empty() {
-            return None;
-        }
-        let text = String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned();
-        Some(Ok(Piece { token: None, text }))
+        self.generation.next(self.session)
     }
 }
 

@@ -13,6 +13,7 @@ mod recurrent;
 mod saved;
 mod sequence;
 mod state;
+mod step;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,12 +32,13 @@ use crate::{DType, Token};
 
 pub use batch::Batch;
 pub use decode::Logits;
-pub use generate::{GenerateParams, Generation, Piece, StopReason};
+pub use generate::{GenerateParams, Generation, Piece, Pieces, StopReason};
 pub use many::{Ending, Greedy};
 pub use moments::InputMoments;
 pub use probe::QueryBlock;
 pub use saved::{is_session_file, SavedSession, MAX_ATTACHMENT};
 pub use sequence::SequenceMut;
+pub use step::{Step, Stepped, Want};
 
 /// A sequence of a session.
 pub type SeqId = u32;
@@ -388,7 +390,15 @@ impl Session {
     }
 
     fn tokens_mut(&mut self, seq: SeqId) -> Result<&mut Vec<Token>> {
-        let found = self.tokens.get_mut(seq as usize);
-        found.ok_or_else(|| Error::Invalid(format!("sequence: expected 0 to {}, found {seq}", MAX_SEQS - 1)))
+        self.tokens.get_mut(seq as usize).ok_or_else(|| no_such_sequence(seq))
     }
+
+    /// Tokens that a sequence holds.
+    fn sequence_len(&self, seq: SeqId) -> Result<usize> {
+        self.tokens.get(seq as usize).map(Vec::len).ok_or_else(|| no_such_sequence(seq))
+    }
+}
+
+fn no_such_sequence(seq: SeqId) -> Error {
+    Error::Invalid(format!("sequence: expected 0 to {}, found {seq}", MAX_SEQS - 1))
 }

@@ -88,15 +88,16 @@ fn continuations_are_those_of_a_fresh_context() {
 #[test]
 fn a_stop_reaches_into_a_window() {
     let stop = Stop::default();
-    let opened = |session: &Session| {
+    let asked = stop.clone();
+    let opened = move |session: &Session| {
         assert_eq!(session.params().n_ctx, 40_000);
-        let stop = stop.clone();
+        let stop = asked.clone();
         std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(50));
             stop.request();
         });
     };
-    let source = SessionSource::new(model(), params("plain")).on_open(&opened);
+    let source = SessionSource::new(model(), params("plain")).on_open(opened);
     let how = Params::new(protocol("window").unwrap(), vec![40_000]);
     let control = Control::default().with_stop(&stop);
     let report = run(&source, "m", &[letters("a", 40_000)], &how, &control).unwrap();

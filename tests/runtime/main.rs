@@ -5,6 +5,7 @@ mod common;
 
 mod architectures;
 mod declared;
+mod examples;
 mod experts;
 mod figures;
 mod imported;

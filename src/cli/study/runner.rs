@@ -288,7 +288,7 @@ fn count(n: Option<u64>) -> Option<usize> {
 
 fn of_text(
     cell: &Cell<'_>,
-    source: &SessionSource<'_>,
+    source: &SessionSource,
     documents: &[Document],
     control: &Control<'_>,
 ) -> Result<Option<CellResult>, Failure> {
@@ -356,7 +356,7 @@ fn of_text(
 
 fn of_benchmark(
     cell: &Cell<'_>,
-    source: &SessionSource<'_>,
+    source: &SessionSource,
     loaded: &Loaded,
     data: Option<&Path>,
     parallel: usize,

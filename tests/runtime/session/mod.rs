@@ -10,6 +10,7 @@ mod recurrent;
 mod ropes;
 mod sequences;
 mod state;
+mod step;
 
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -8,7 +8,7 @@ use ropewalk::control::Control;
 use ropewalk::data::{Corpus, Dataset, DatasetParams, Separator, Sources, TextOptions};
 use ropewalk::eval::SessionSource;
 use ropewalk::model::Model;
-use ropewalk::session::{GenerateParams, Generation, Session};
+use ropewalk::session::{GenerateParams, Generation, Session, SessionParams};
 use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
 use ropewalk::train::{Run, RunParams, Sequence, TrainParams, Trainer};
 use ropewalk::{DType, Token};
@@ -41,17 +41,95 @@ fn all_of_them_can_be_sent() {
     sent::<Session>();
     sent::<Trainer>();
     sent::<Run>();
-    fn borrows_the_session_alone(session: &mut Session) -> Generation<'_> {
-        session.generate(&[1], &GenerateParams::greedy(1)).unwrap()
-    }
-    fn without_the_model(model: Model) -> SessionSource<'static> {
-        SessionSource::new(&model, params(64))
-    }
-    let source = without_the_model(own_model());
+    sent::<Generation>();
+    sent::<SessionSource>();
+    let source = SessionSource::new(&own_model(), params(64));
     assert!(source.identity().unwrap().contains("f16"));
-    let mut session = open(&own_model(), &params(64));
-    let pieces = borrows_the_session_alone(&mut session);
-    assert_eq!(pieces.filter(|piece| piece.as_ref().unwrap().token.is_some()).count(), 1);
+}
+
+/// What a server holds for a client: a session of a model whose handle is gone, and what it generates there.
+struct Held {
+    session: Session,
+    running: Vec<Generation>,
+}
+
+impl Held {
+    /// A session with a generation in each of its sequences.
+    fn new(model: &Model, prompts: &[Vec<Token>]) -> Held {
+        let how = GenerateParams { ignore_eos: true, ..GenerateParams::greedy(12) };
+        let n_seq_max = prompts.len();
+        let mut session = open(model, &SessionParams { n_seq_max, n_threads: 1, ..params(256) });
+        let start =
+            |(seq, prompt): (u32, &Vec<Token>)| Generation::new(&mut session, seq, prompt, &how).unwrap();
+        let running = (0..).zip(prompts).map(start).collect();
+        Held { session, running }
+    }
+
+    /// The tokens of all generations, a token of each in turn.
+    fn run(mut self) -> Vec<Vec<Token>> {
+        let mut made = vec![Vec::new(); self.running.len()];
+        loop {
+            let mut more = false;
+            for (generation, made) in self.running.iter_mut().zip(&mut made) {
+                if let Some(piece) = generation.next(&mut self.session) {
+                    made.extend(piece.unwrap().token);
+                    more = true;
+                }
+            }
+            if !more {
+                return made;
+            }
+        }
+    }
+}
+
+fn prompts(n: usize) -> Vec<Vec<Token>> {
+    let tokens = some_tokens(64, 256);
+    (0..n).map(|i| tokens[i..20 + 2 * i].to_vec()).collect()
+}
+
+#[test]
+fn sessions_and_generations_are_held_side_by_side() {
+    let prompts = prompts(4);
+    let alone: Vec<Vec<Token>> = prompts
+        .iter()
+        .flat_map(|prompt| Held::new(&own_model(), std::slice::from_ref(prompt)).run())
+        .collect();
+    assert!(alone.iter().all(|made| made.len() == 12), "{alone:?}");
+    let model = own_model();
+    let held = [Held::new(&model, &prompts[..2]), Held::new(&model, &prompts[2..])];
+    drop(model);
+    assert_eq!(held.map(Held::run).concat(), alone);
+}
+
+#[test]
+fn sixteen_sessions_share_a_pool_of_threads() {
+    let prompts = prompts(16);
+    let model = own_model();
+    let alone: Vec<_> = prompts.iter().map(|p| Held::new(&model, std::slice::from_ref(p)).run()).collect();
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(4).build().unwrap();
+    let made = pool.install(|| {
+        use rayon::prelude::*;
+        prompts.par_iter().map(|p| Held::new(&model, std::slice::from_ref(p)).run()).collect::<Vec<_>>()
+    });
+    assert_eq!(made, alone);
+}
+
+/// A generation of another session, or of a sequence that was changed since, ends with an error.
+#[test]
+fn a_generation_goes_with_its_sequence() {
+    let prompts = prompts(2);
+    let mut held = Held::new(&own_model(), &prompts);
+    let mut other = Held::new(&own_model(), &prompts[..1]);
+    let [first, second] = &mut held.running[..] else { panic!("two") };
+    held.session.truncate(0, 5).unwrap();
+    let refused = first.next(&mut held.session).unwrap().unwrap_err().to_string();
+    let expected = format!("expected sequence 0 to hold {} tokens, found 5", prompts[0].len());
+    assert!(refused.contains(&expected), "{refused}");
+    assert!(first.next(&mut held.session).is_none());
+    let refused = second.next(&mut other.session).unwrap().unwrap_err().to_string();
+    assert!(refused.contains("expected sequence 1 to hold"), "{refused}");
+    assert!(other.running[0].next(&mut other.session).unwrap().is_ok());
 }
 
 #[test]

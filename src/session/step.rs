@@ -1,0 +1,256 @@
+//! One call that extends several sequences, each with what its caller wants to know.
+
+use std::ops::Range;
+
+use ggml::loss::row_loss;
+use rayon::prelude::*;
+
+use super::batch::Item;
+use super::{Generation, Piece, SeqId, Session};
+use crate::model::{Error, Result};
+use crate::sampler::Sampler;
+use crate::Token;
+
+/// What the caller of [`Session::step`] wants to know about a sequence.
+#[derive(Debug)]
+pub enum Want<'a> {
+    /// Nothing: the tokens are read.
+    Nothing,
+    /// The logits after the last token.
+    Logits,
+    /// A token, sampled from the logits after the last token.
+    Token(&'a mut Sampler),
+    /// `-ln p` of each token but the first, in nats.
+    Nll,
+}
+
+/// Tokens to append to a sequence.
+#[derive(Debug)]
+pub struct Step<'a> {
+    /// The sequence.
+    pub seq: SeqId,
+    /// Its next tokens; at least one, and two for [`Want::Nll`].
+    pub tokens: &'a [Token],
+    /// The answer to return.
+    pub want: Want<'a>,
+}
+
+/// The answer to a [`Step`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum Stepped {
+    /// The tokens were read.
+    Nothing,
+    /// `n_vocab` logits.
+    Logits(Vec<f32>),
+    /// The sampled token, which is not appended.
+    Token(Token),
+    /// `-ln p` of each token but the first, in nats.
+    Nll(Vec<f32>),
+}
+
+impl Step<'_> {
+    /// The tokens whose rows of logits are needed.
+    fn rows(&self) -> Range<usize> {
+        let n = self.tokens.len();
+        match self.want {
+            Want::Nothing => 0..0,
+            Want::Logits | Want::Token(_) => n - 1..n,
+            Want::Nll => 0..n - 1,
+        }
+    }
+}
+
+impl Session {
+    /// Appends tokens to several sequences, decoded together. The results are in the order of the steps. An error among
+    /// them concerns that sequence alone, which is as it was: a sequence that has no room, does not exist, or is named
+    /// twice, and tokens outside the vocabulary. Sequences are admitted in order, while there is room.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("model.gguf");
+    /// # convert::random::write(&convert::random::Shape::named("llama-tiny")?, ropewalk::DType::Q8_0, 1, &path)?;
+    /// use ropewalk::session::{Session, SessionParams, Step, Stepped, Want};
+    /// use ropewalk::{Model, ModelParams};
+    ///
+    /// let model = Model::load(&path, &ModelParams::cpu())?;
+    /// let params = SessionParams { n_seq_max: 2, n_threads: 1, ..SessionParams::new(64) };
+    /// let mut session = Session::new(&model, &params)?;
+    /// let text = model.vocab().tokenize("Two texts at once", true, false)?;
+    /// let endless = vec![text[0]; 1000];
+    /// let results = session.step(&mut [
+    ///     Step { seq: 0, tokens: &text, want: Want::Nll },
+    ///     Step { seq: 1, tokens: &endless, want: Want::Logits },
+    ///     Step { seq: 2, tokens: &text, want: Want::Logits },
+    /// ])?;
+    /// assert!(matches!(&results[0], Ok(Stepped::Nll(nll)) if nll.len() == text.len() - 1));
+    /// assert!(matches!(results[1], Err(ropewalk::Error::ContextFull { needed: 1000, .. })));
+    /// assert!(matches!(&results[2], Ok(Stepped::Logits(row)) if row.len() == model.hparams().n_vocab));
+    /// assert!(session.tokens(1).is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the device fails. [`Error::Interrupted`] is among the results, for each sequence that the
+    /// [cancel flag](Session::cancel_flag) stopped.
+    pub fn step(&mut self, steps: &mut [Step<'_>]) -> Result<Vec<Result<Stepped>>> {
+        let mut results: Vec<Option<Result<Stepped>>> = steps.iter().map(|_| None).collect();
+        let mut admitted: Vec<usize> = Vec::new();
+        let mut free = self.kv.n_free();
+        for (i, step) in steps.iter().enumerate() {
+            let others = admitted.iter().map(|&i| steps[i].seq);
+            match self.admit(step, others, &mut free) {
+                Ok(()) => admitted.push(i),
+                Err(e) => results[i] = Some(Err(e)),
+            }
+        }
+        // A cache that evicts keys is as large as `n_seq_max` sequences need. With more of them, one may fail.
+        let apart =
+            self.plan.evict && self.n_live(admitted.iter().map(|&i| steps[i].seq)) > self.params.n_seq_max;
+        let mut groups = vec![admitted];
+        if apart {
+            groups = groups.concat().into_iter().map(|i| vec![i]).collect();
+        }
+        while let Some(group) = groups.pop() {
+            if group.is_empty() {
+                continue;
+            }
+            match self.run_group(steps, &group) {
+                Ok(answers) => {
+                    for (&i, answer) in group.iter().zip(answers) {
+                        results[i] = Some(answer);
+                    }
+                }
+                Err(Error::Interrupted) => {
+                    group.iter().for_each(|&i| results[i] = Some(Err(Error::Interrupted)))
+                }
+                Err(e @ (Error::ContextFull { .. } | Error::Invalid(_))) => match group[..] {
+                    [i] => results[i] = Some(Err(e)),
+                    // One of them does not fit, and nothing was done.
+                    _ => groups.extend(group.into_iter().rev().map(|i| vec![i])),
+                },
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(results.into_iter().map(|result| result.unwrap_or(Ok(Stepped::Nothing))).collect())
+    }
+
+    /// The next piece of each generation of this session, with their tokens decoded together: as [`Generation::next`] of
+    /// each, in the time of about one.
+    ///
+    /// # Errors
+    /// Returns an error if the device fails.
+    pub fn advance(&mut self, generations: &mut [&mut Generation]) -> Result<Vec<Option<Result<Piece>>>> {
+        let mut failed: Vec<Option<Error>> = Vec::new();
+        let mut tokens: Vec<Option<[Token; 1]>> = Vec::new();
+        for generation in &mut *generations {
+            let (token, error) = match generation.emit(self) {
+                Ok(token) => (token.map(|token| [token]), None),
+                Err(e) => (None, Some(e)),
+            };
+            tokens.push(token);
+            failed.push(error);
+        }
+        let running: Vec<usize> = (0..tokens.len()).filter(|&i| tokens[i].is_some()).collect();
+        let step = |&i: &usize| {
+            let tokens = tokens[i].as_ref().map_or(&[][..], |token| &token[..]);
+            Step { seq: generations[i].seq(), tokens, want: Want::Logits }
+        };
+        let mut steps: Vec<Step<'_>> = running.iter().map(step).collect();
+        let answers = self.step(&mut steps)?;
+        for (&i, answer) in running.iter().zip(answers) {
+            let accepted = match answer {
+                Ok(Stepped::Logits(row)) => generations[i].accept(Ok(&row)),
+                Ok(_) => Ok(()),
+                Err(e) => generations[i].accept(Err(e)),
+            };
+            failed[i] = accepted.err();
+        }
+        let piece = |(generation, failed): (&mut &mut Generation, Option<Error>)| match failed {
+            Some(e) => Some(Err(generation.fail(e))),
+            None => generation.pop().map(Ok),
+        };
+        Ok(generations.iter_mut().zip(failed).map(piece).collect())
+    }
+
+    /// Checks a step by itself, and takes its cells from those that are free.
+    fn admit(
+        &self,
+        step: &Step<'_>,
+        mut others: impl Iterator<Item = SeqId>,
+        free: &mut usize,
+    ) -> Result<()> {
+        let Step { seq, tokens, want } = step;
+        let held = self.sequence_len(*seq)?;
+        if others.any(|other| other == *seq) {
+            return Err(Error::Invalid(format!("sequence {seq}: expected one step of it, found two")));
+        }
+        let least = if matches!(want, Want::Nll) { 2 } else { 1 };
+        if tokens.len() < least {
+            let n = tokens.len();
+            return Err(Error::Invalid(format!("step: expected at least {least} tokens, found {n}")));
+        }
+        self.check_tokens(tokens)?;
+        let n = tokens.len();
+        let room = self.n_max() - held;
+        if n > room {
+            return Err(self.full(n, room));
+        }
+        if !self.plan.evict {
+            let cells = self.cells_at_most(n);
+            if cells > *free {
+                return Err(self.full(n, *free));
+            }
+            *free -= cells;
+        }
+        Ok(())
+    }
+
+    /// Sequences that hold tokens, or will.
+    fn n_live(&self, more: impl Iterator<Item = SeqId>) -> usize {
+        let more: Vec<SeqId> = more.collect();
+        let live =
+            |(seq, tokens): &(usize, &Vec<Token>)| !tokens.is_empty() || more.contains(&(*seq as SeqId));
+        self.tokens.iter().enumerate().filter(live).count()
+    }
+
+    /// Runs steps together, all or none.
+    fn run_group(&mut self, steps: &mut [Step<'_>], group: &[usize]) -> Result<Vec<Result<Stepped>>> {
+        let n_vocab = self.model.hparams().n_vocab;
+        let mut items = Vec::new();
+        // For each item its step among these, and the token whose likelihood is asked for.
+        let mut owners: Vec<(usize, Option<Token>)> = Vec::new();
+        for (g, &i) in group.iter().enumerate() {
+            let step = &steps[i];
+            let (wanted, scored) = (step.rows(), matches!(step.want, Want::Nll));
+            for (at, &token) in step.tokens.iter().enumerate() {
+                items.push(Item { token, seq: step.seq, logits: wanted.contains(&at) });
+                owners.push((g, step.tokens.get(at + 1).copied().filter(|_| scored)));
+            }
+        }
+        let mut rows: Vec<Vec<f32>> = group.iter().map(|_| Vec::new()).collect();
+        self.run(&items, &mut |indices, logits| {
+            let losses: Vec<Option<f32>> = indices
+                .par_iter()
+                .zip(logits.par_chunks_exact(n_vocab))
+                .map(|(&index, row)| owners[index].1.map(|token| row_loss(row, token as usize)))
+                .collect();
+            for ((&index, row), loss) in indices.iter().zip(logits.chunks_exact(n_vocab)).zip(losses) {
+                let out = &mut rows[owners[index].0];
+                match loss {
+                    Some(loss) => out.push(loss),
+                    None => out.extend_from_slice(row),
+                }
+            }
+            Ok(())
+        })?;
+        let answers = group.iter().zip(rows).map(|(&i, row)| {
+            Ok(match &mut steps[i].want {
+                Want::Nothing => Stepped::Nothing,
+                Want::Logits => Stepped::Logits(row),
+                Want::Token(sampler) => Stepped::Token(sampler.sample(&row)?),
+                Want::Nll => Stepped::Nll(row),
+            })
+        });
+        Ok(answers.collect())
+    }
+}
