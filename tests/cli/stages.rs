@@ -248,7 +248,7 @@ fn all_parameters_are_trained_and_a_model_is_written() {
         .as_array()
         .unwrap()
         .iter()
-        .any(|p| p["part"] == "optimiser" && p["host"].as_u64() > Some(0)));
+        .any(|p| p["part"] == "optimizer" && p["host"].as_u64() > Some(0)));
     let done = run(&[&head[..], &tail].concat()).json();
     let loss = |stage: usize, key: &str| done["stages"][stage][key].as_f64().unwrap();
     assert!(loss(1, "val_after") < loss(0, "val_before") - 0.3, "{done}");
