@@ -70,6 +70,7 @@ lint: setup
 
 doc: setup
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps --quiet
+	@python3 scripts/api.py "$${CARGO_TARGET_DIR:-target}" --check
 
 # The same random cases each time, so that a failure comes from the change; plain `cargo test` draws others.
 unit: setup models

@@ -17,7 +17,7 @@ use ggml::graph::{Builder, Executor, InputId};
 use ggml::machine::processor_time;
 use ggml::tensor::{Store, StoreTensor, Tensor, TensorDef};
 use ggml::{dtype, DType, Error, Result};
-use ropewalk::graph::{
+use ropewalk::internals::graph::{
     middle_and_half, n_tensors_of_single, n_tensors_of_tiles, Online, Part, Places, Single, TILE_BYTES,
 };
 

@@ -10,7 +10,7 @@ use ggml::backend::Device;
 use ggml::graph::{Builder, Executor};
 use ggml::tensor::{Store, StoreTensor, Tensor, TensorDef};
 use ggml::{dtype, DType, Error, Result};
-use ropewalk::graph::{Choice, Isa, Kernel, MatmulPolicy, Pass};
+use ropewalk::internals::graph::{Choice, Isa, Kernel, MatmulPolicy, Pass};
 use ropewalk::math::Math;
 
 /// The feed-forward of SmolLM2-135M, whole blocks of all types: `K` terms in each sum, `M` rows.

@@ -52,34 +52,27 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Where to go on
+//! # Where to look next
 //!
-//! - [`session`]: batches of several sequences, several answers at once, sessions saved to files.
+//! - [`session`]: [`Generation`] and [`Session::advance`] generate several texts at once, [`Session::step`] extends several
+//!   sequences, each with the answer that its caller wants, and sessions are saved to files.
 //! - [`rope`]: the methods, and what a plan does to positions.
 //! - [`train`]: [`Run`] is the loop over a data set ([`data`]), with validation and checkpoints; it writes the adapter.
 //! - [`eval`]: perplexity by named protocols, passkeys, published benchmarks ([`tasks`]).
 //! - [`adapter`], [`chat`], [`fetch`], [`plot`]: adapters in force, chat templates, models by name, charts.
 //!
-//! Modules are listed in layer order: each uses only those above it. Modules that the documentation does not show are how
-//! this works inside; tests and benches use them, and they change without notice.
+//! Modules are listed in layer order: each uses only those above it.
 #![forbid(unsafe_code)]
 
-#[doc(hidden)]
-pub mod error;
+mod error;
 pub mod math;
-#[doc(hidden)]
-pub mod weights;
+mod weights;
 pub mod adapter;
-#[doc(hidden)]
-pub mod layers;
-#[doc(hidden)]
-pub mod kv;
-#[doc(hidden)]
-pub mod states;
-#[doc(hidden)]
-pub mod graph;
-#[doc(hidden)]
-pub mod arch;
+mod layers;
+mod kv;
+mod states;
+mod graph;
+mod arch;
 pub mod model;
 pub mod session;
 pub mod chat;
@@ -87,6 +80,8 @@ pub mod eval;
 pub mod fetch;
 pub mod train;
 pub mod plot;
+#[doc(hidden)]
+pub mod internals;
 
 /// The README's example compiles.
 #[cfg(doctest)]
@@ -94,9 +89,9 @@ pub mod plot;
 struct Readme;
 
 pub use error::{Error, Result};
-pub use model::{Model, ModelParams};
+pub use model::{Device, Model, ModelParams};
 pub use rope::{Plan, Spec};
-pub use session::{Batch, GenerateParams, Session, SessionParams};
+pub use session::{Batch, GenerateParams, Generation, Session, SessionParams};
 pub use train::{Run, RunParams, TrainParams, Trainer};
 
 pub use ggml::DType;

@@ -1,9 +1,10 @@
 //! A model: its numbers, vocabulary, weights and architecture.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use ggml::backend::Device;
+use ggml::backend::Device as Backend;
 
 use crate::adapter::{self, Adapter, AdapterSpec};
 use crate::arch::{self, Arch, Transformer, ARCHS};
@@ -18,11 +19,51 @@ pub use crate::error::{Error, Result};
 /// Blocks that our kernel holds.
 const _: () = assert!(crate::landmark::MAX_BLOCK == ggml::attention_landmark::MAX_BLOCK);
 
+/// The device that a model is loaded onto, and computed on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Device {
+    /// The first GPU, or the CPU if there is none.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// A device by name, such as `cuda:0`.
+    Named(String),
+}
+
+impl Device {
+    fn name(&self) -> &str {
+        match self {
+            Device::Auto => "auto",
+            Device::Cpu => "cpu",
+            Device::Named(name) => name,
+        }
+    }
+}
+
+impl From<&str> for Device {
+    /// `auto`, `cpu`, or the name of a device. Whether it exists is known when a model is loaded.
+    fn from(name: &str) -> Self {
+        match name {
+            "auto" => Device::Auto,
+            "cpu" => Device::Cpu,
+            name => Device::Named(name.to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// Settings for loading a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelParams {
-    /// `auto`, `cpu`, `cuda:0`: see [`ggml::backend::Device::find`].
-    pub device: String,
+    /// The device; a name that does not exist is an error that lists the devices.
+    pub device: Device,
     /// Adapters in force, all at once.
     pub adapters: Vec<AdapterSpec>,
 }
@@ -30,12 +71,12 @@ pub struct ModelParams {
 impl ModelParams {
     /// Loads onto the best device, without adapters.
     pub fn auto() -> Self {
-        ModelParams { device: "auto".into(), adapters: Vec::new() }
+        ModelParams { device: Device::Auto, adapters: Vec::new() }
     }
 
     /// Loads onto the CPU, without adapters.
     pub fn cpu() -> Self {
-        ModelParams { device: "cpu".into(), ..ModelParams::auto() }
+        ModelParams { device: Device::Cpu, ..ModelParams::auto() }
     }
 }
 
@@ -54,7 +95,7 @@ struct Inner {
     force_adapter: bool,
     arch: &'static Arch,
     transformer: Transformer,
-    device: Device,
+    device: Backend,
     device_name: String,
     chat_template: Option<String>,
 }
@@ -70,7 +111,7 @@ impl Model {
     }
 
     fn load_from(path: &Path, params: &ModelParams) -> Result<Model> {
-        let device = Device::find(&params.device)?;
+        let device = Backend::find(params.device.name())?;
         let mut file = gguf::File::open(path)?;
         let name: String = file.get("general.architecture")?;
         let Some(arch) = arch::find(&name) else {
@@ -279,7 +320,7 @@ impl Model {
         self.0.arch
     }
 
-    pub(crate) fn backend_device(&self) -> Device {
+    pub(crate) fn backend_device(&self) -> Backend {
         self.0.device
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use ggml::backend::Device;
 use ropewalk::gguf::TensorInfo;
-use ropewalk::graph::{Choice, Isa, Kernel, MatmulPolicy, Pass};
+use ropewalk::internals::graph::{Choice, Isa, Kernel, MatmulPolicy, Pass};
 use ropewalk::math::Math;
 use ropewalk::DType;
 use serde_json::{json, Value as Json};

@@ -194,7 +194,7 @@ impl ModelChoice {
 /// Loads the model and says on stderr which of its keys nothing reads; the error names the file.
 pub(crate) fn load(choice: &ModelChoice, out: &OutputArgs) -> anyhow::Result<Model> {
     // The device first: if it is missing, the error must not name the file.
-    ggml::backend::Device::find(&choice.params.device)?;
+    ggml::backend::Device::find(&choice.params.device.to_string())?;
     let path = choice.path.display().to_string();
     let model = match Model::load(&choice.path, &choice.params) {
         Err(e) if !e.to_string().contains(&path) => return Err(e).context(path),

@@ -143,7 +143,7 @@ impl MachineArgs {
         session.portable = math.portable;
         Ok(ModelChoice {
             path: models::find(model)?,
-            params: ModelParams { device: self.device.clone(), adapters: adapters.to_vec() },
+            params: ModelParams { device: self.device.as_str().into(), adapters: adapters.to_vec() },
             session,
         })
     }

@@ -1,7 +1,7 @@
 //! Declarations of architectures, against the files of random models, whose tensors are listed elsewhere.
 
 use convert::random::{tensors, SHAPES};
-use ropewalk::arch::{self, Transformer, ARCHS};
+use ropewalk::internals::arch::{self, Transformer, ARCHS};
 use ropewalk::DType;
 
 use crate::common::*;
@@ -22,8 +22,9 @@ fn random_models_have_the_tensors_that_their_architecture_declares() {
             .filter(|t| !t.name.starts_with("rope_"))
             .map(|t| (t.name, t.shape.iter().map(|&n| n as usize).collect()))
             .collect();
-        let missing =
-            |spec: &&ropewalk::weights::TensorSpec| !written.iter().any(|(name, _)| *name == spec.name);
+        let missing = |spec: &&ropewalk::internals::weights::TensorSpec| {
+            !written.iter().any(|(name, _)| *name == spec.name)
+        };
         let required: Vec<_> = declared.iter().filter(|s| s.required).filter(missing).collect();
         assert!(required.is_empty(), "{}: {required:?}", named.name);
         for (name, shape) in &written {

@@ -6,7 +6,7 @@ use ggml::backend::Device;
 use ggml::DType;
 use proptest::prelude::*;
 use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams};
-use ropewalk::kv::{Cell, KvCache, CELL_BLOCK, MAX_SEQS};
+use ropewalk::internals::kv::{Cell, KvCache, CELL_BLOCK, MAX_SEQS};
 use ropewalk::rope::{Plan, PosMap, Reach};
 
 fn model() -> Hparams {

@@ -3,8 +3,8 @@
 use ggml::backend::Device;
 use ggml::graph::{Builder, Executor};
 use ggml::{DType, Error};
-use ropewalk::graph::{Pairing, Rotation};
 use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams};
+use ropewalk::internals::graph::{Pairing, Rotation};
 use ropewalk::rope::{Plan, PosMap};
 
 /// One more than the farthest position.

@@ -126,6 +126,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["session"],
             &["eval", "train", "chat", "fetch"],
             &["plot"],
+            &["internals"],
             &["cli"],
         ],
     ),

@@ -174,7 +174,7 @@ impl Args {
 
     /// The model to open.
     pub(super) fn model(&self) -> anyhow::Result<ModelChoice> {
-        let params = ModelParams { device: self.device.clone(), ..ModelParams::auto() };
+        let params = ModelParams { device: self.device.as_str().into(), ..ModelParams::auto() };
         Ok(ModelChoice::plain(models::find(&self.model)?, params))
     }
 
