@@ -138,7 +138,7 @@ impl Template {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a template that does not parse or exceeds a limit on the way, and for a process
-    /// that cannot be started.
+    /// that cannot be started. [`Error::Argument`] for a template of too many bytes.
     pub fn new_apart(source: &str, bos: &str, eos: &str, apart: &Apart) -> Result<Template> {
         let (template, bos, eos) = (source.to_owned(), bos.to_owned(), eos.to_owned());
         let source = Source { template, bos, eos, now: SystemTime::now() };

@@ -1,5 +1,7 @@
 //! The runtime's error: what a caller can act on is a variant with its numbers, all else one line of text.
 
+use std::borrow::Cow;
+use std::fmt::Display;
 use std::path::PathBuf;
 
 use crate::gguf::{self, Defect, GgufError};
@@ -45,9 +47,30 @@ pub enum Error {
         /// One line on the use of the memory, with these numbers, and with settings that fit, if there are any.
         what: String,
     },
-    /// An argument is out of range, or the request cannot be met.
+    /// An argument or a setting of a call is out of range.
+    #[error("{name}: expected {expected}, found {found}")]
+    Argument {
+        /// Name of the argument or setting.
+        name: Cow<'static, str>,
+        /// The values that are accepted.
+        expected: String,
+        /// The value that was given.
+        found: String,
+    },
+    /// This model, device, or method cannot do what was requested, or cannot do it with another setting.
+    #[error("{0}")]
+    Unsupported(String),
+    /// Another problem with the request, a file, or a result.
     #[error("{0}")]
     Invalid(String),
+    /// Another error, and the place where it happened.
+    #[error("{place}: {source}")]
+    During {
+        /// The step, the window, or the part of the work.
+        place: String,
+        /// The error.
+        source: Box<Error>,
+    },
     /// Canceled by the caller.
     #[error("interrupted")]
     Interrupted,
@@ -60,6 +83,20 @@ impl Error {
     /// Adds the path to an I/O error.
     pub(crate) fn io(path: impl Into<PathBuf>, source: std::io::Error) -> Error {
         Error::Io { path: path.into(), source }
+    }
+
+    /// An argument or a setting that is out of range.
+    pub fn argument(
+        name: impl Into<Cow<'static, str>>,
+        expected: impl Display,
+        found: impl Display,
+    ) -> Error {
+        Error::Argument { name: name.into(), expected: expected.to_string(), found: found.to_string() }
+    }
+
+    /// Adds the place where an error happened.
+    pub(crate) fn during(place: String, source: Error) -> Error {
+        Error::During { place, source: Box::new(source) }
     }
 }
 
@@ -114,6 +151,25 @@ impl From<ropewalk_data::Error> for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn arguments_are_displayed_and_matched_by_name() {
+        let e = Error::argument("ctx", "1 to 8", 9);
+        assert_eq!(e.to_string(), "ctx: expected 1 to 8, found 9");
+        assert!(matches!(&e, Error::Argument { name, .. } if name == "ctx"), "{e:?}");
+    }
+
+    /// The place comes first, and the error itself can still be matched.
+    #[test]
+    fn a_place_keeps_the_error_that_happened_there() {
+        let e = Error::during("step 3".into(), Error::argument("ctx", "1 to 8", 9));
+        assert_eq!(e.to_string(), "step 3: ctx: expected 1 to 8, found 9");
+        assert!(std::error::Error::source(&e).is_some());
+        assert!(
+            matches!(&e, Error::During { source, .. } if matches!(**source, Error::Argument { .. })),
+            "{e:?}"
+        );
+    }
 
     /// However deep in the layers below an error was made, callers find it under the same variant.
     #[test]

@@ -231,7 +231,7 @@ impl Model {
     /// A device or setting without our own ops; a reach of a rope method, sliding windows, softcaps or attention sinks,
     /// under which the method is not defined.
     pub(crate) fn check_landmarks(&self, plan: &Plan, own_ops: bool) -> Result<()> {
-        let refuse = |what: &str| Err(Error::Invalid(format!("landmark attention: {what}")));
+        let refuse = |what: &str| Err(Error::Unsupported(format!("landmark attention: {what}")));
         let (layers, hp) = (&self.0.transformer.layers, &self.0.hparams);
         let own_reach = hp.attention.iter().zip(plan.kinds()).all(|(layer, plan)| plan.is_own_reach(layer));
         match () {
@@ -264,7 +264,7 @@ impl Model {
                 .map_err(|e| RopeError(format!("{}: {key}: {e}", path.display())))?;
             if !trained.same_positions(plan) {
                 let (path, found) = (path.display(), &plan.spec);
-                return Err(Error::Invalid(format!(
+                return Err(Error::Unsupported(format!(
                     "{path}: {key}: it was trained under {spec}, found {found} (force it to run it all the same)"
                 )));
             }

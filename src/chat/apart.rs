@@ -82,10 +82,8 @@ pub(super) fn render(
     };
     let json = serde_json::to_vec(&request).map_err(|e| invalid(&e))?;
     if json.len() as u64 > MAX_BYTES {
-        return Err(invalid(&format!(
-            "template and messages: expected at most {MAX_BYTES} bytes, found {}",
-            json.len()
-        )));
+        let name = "chat template: template and messages";
+        return Err(Error::argument(name, format_args!("at most {MAX_BYTES} bytes"), json.len()));
     }
     let reply = apart.ask(&[&json], MAX_BYTES, |bytes| serde_json::from_slice(bytes).ok());
     match reply {

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::document::pieces;
 use super::table::table;
-use super::{invalid, Document};
+use super::{invalid, unsupported, Document};
 use crate::control::Control;
 use crate::hparams::Hparams;
 use crate::model::{Error, Result};
@@ -154,7 +154,7 @@ pub fn tokens_of(session: &Session, documents: &[Document], n: usize) -> Result<
     }
     tokens.truncate(n);
     if tokens.is_empty() {
-        return Err(invalid("the text: expected at least one token, found none"));
+        return Err(Error::argument("the text", "at least one token", "none"));
     }
     Ok(tokens)
 }
@@ -185,7 +185,7 @@ pub fn measure(
             let layers = params.layer.map_or(0..n_layer, |layer| layer..layer + 1);
             heads = sums(session, tokens, layers, far_keys, control)?;
             heads.sort_by(|a, b| b.far.total_cmp(&a.far));
-            heads.first().map(|h| (h.layer, h.head)).ok_or_else(|| invalid("the model has no head"))?
+            heads.first().map(|h| (h.layer, h.head)).ok_or_else(|| unsupported("the model has no head"))?
         }
     };
     let mut map = Tiles::new(n, params.tile);
@@ -229,27 +229,27 @@ pub fn measure(
 fn check(session: &Session, n: usize, params: &Params) -> Result<()> {
     let hp = session.model().hparams();
     if params.tile == 0 {
-        return Err(invalid("tiles: expected at least 1 token, found 0"));
+        return Err(Error::argument("tiles", "at least 1 token", 0));
     }
     if n == 0 {
-        return Err(invalid("attention: expected at least one token, found none"));
+        return Err(Error::argument("attention", "at least one token", "none"));
     }
     if n > session.n_max() {
         let most = session.n_max();
-        return Err(invalid(format!("attention: expected at most {most} tokens, the context, found {n}")));
+        return Err(Error::argument("attention", format_args!("at most {most} tokens, the context"), n));
     }
     match (params.layer, params.head) {
         (None, Some(_)) => return Err(invalid("a head needs its layer")),
         (Some(layer), _) if layer >= hp.n_layer => {
-            return Err(invalid(format!("layer: expected 0 to {}, found {layer}", hp.n_layer - 1)));
+            return Err(Error::argument("layer", format_args!("0 to {}", hp.n_layer - 1), layer));
         }
         (Some(layer), _) if hp.attention_of(layer).is_none() => {
-            return Err(invalid(format!("layer {layer}: it has no attention, it is a gated delta-net")));
+            return Err(unsupported(format!("layer {layer}: it has no attention, it is a gated delta-net")));
         }
         (Some(layer), Some(head)) => {
             let n_head = n_head(hp, layer);
             if head >= n_head {
-                return Err(invalid(format!("head: expected 0 to {}, found {head}", n_head - 1)));
+                return Err(Error::argument("head", format_args!("0 to {}", n_head - 1), head));
             }
         }
         _ if n <= params.distance.saturating_add(1) => {

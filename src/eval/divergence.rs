@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::document::pieces;
 use super::stats::Mean;
 use super::table::{number, table};
-use super::{invalid, per_second, Document};
+use super::{invalid, per_second, unsupported, Document};
 use crate::control::Control;
 use crate::model::{Error, Result};
 use crate::session::Session;
@@ -138,7 +138,7 @@ pub fn run(
 ) -> Result<Report> {
     if params.ctx < 2 || params.ctx > a.n_max() || params.ctx > b.n_max() {
         let most = a.n_max().min(b.n_max());
-        return Err(invalid(format!("ctx: expected 2 to {most} tokens, found {}", params.ctx)));
+        return Err(Error::argument("ctx", format_args!("2 to {most} tokens"), params.ctx));
     }
     let windows = windows(a, b, documents, params)?;
     let total: usize = windows.iter().map(Vec::len).sum();
@@ -190,7 +190,7 @@ pub fn run(
 fn windows(a: &Session, b: &Session, documents: &[Document], params: &Params) -> Result<Vec<Vec<Token>>> {
     let (va, vb) = (a.model().hparams().n_vocab, b.model().hparams().n_vocab);
     if va != vb {
-        return Err(invalid(format!(
+        return Err(unsupported(format!(
             "vocabularies differ: {va} tokens and {vb}; their predictions cannot be compared"
         )));
     }
@@ -202,7 +202,7 @@ fn windows(a: &Session, b: &Session, documents: &[Document], params: &Params) ->
         let tokens = |vocab: &Vocab| piece.tokens(|text| Ok(vocab.tokenize(text, false, false)?));
         let (tokens, in_b) = (tokens(vocab)?, tokens(b.model().vocab())?);
         if tokens != in_b {
-            return Err(invalid(format!("{}: the two models have different tokens for it", piece.name)));
+            return Err(unsupported(format!("{}: the two models have different tokens for it", piece.name)));
         }
         windows.extend(tokens.chunks(width).map(|w| bos.into_iter().chain(w.iter().copied()).collect()));
     }

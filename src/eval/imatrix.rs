@@ -75,16 +75,16 @@ pub fn collect(
 ) -> Result<Imatrix> {
     let (ctx, most) = (params.ctx, session.n_max());
     if ctx == 0 || ctx > most {
-        return Err(invalid(format!("ctx: expected 1 to {most} tokens, found {ctx}")));
+        return Err(Error::argument("ctx", format_args!("1 to {most} tokens"), ctx));
     }
     if params.max_windows == Some(0) {
-        return Err(invalid("max-windows: expected at least 1, found 0"));
+        return Err(Error::argument("max-windows", "at least 1", 0));
     }
     let mut tokens = tokens_of(session, documents, usize::MAX)?;
     let windows_total = tokens.len() / ctx;
     if windows_total == 0 {
-        let n = tokens.len();
-        return Err(invalid(format!("the text: expected at least the {ctx} tokens of a window, found {n}")));
+        let expected = format!("at least the {ctx} tokens of a window");
+        return Err(Error::argument("the text", expected, tokens.len()));
     }
     let windows = params.max_windows.map_or(windows_total, |most| most.min(windows_total));
     let vocab = session.model().vocab();
@@ -109,7 +109,9 @@ pub fn collect(
             Ok(())
         });
         read.map_err(|e| match e {
-            Error::Invalid(what) => invalid(format!("window {i}: {what}")),
+            e @ (Error::Argument { .. } | Error::Unsupported(_) | Error::Invalid(_)) => {
+                Error::during(format!("window {i}"), e)
+            }
             e => e,
         })?;
         control.report(format_args!("window {}/{windows}", i + 1), ((i + 1) * ctx) as u64, total);

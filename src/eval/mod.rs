@@ -146,6 +146,10 @@ fn invalid(message: impl Into<String>) -> Error {
     Error::Invalid(message.into())
 }
 
+fn unsupported(message: impl Into<String>) -> Error {
+    Error::Unsupported(message.into())
+}
+
 /// `x` as a fraction of 2^64, scaled to `0..n`.
 fn below(x: u64, n: u64) -> u64 {
     ((u128::from(x) * u128::from(n)) >> 64) as u64

@@ -74,10 +74,7 @@ impl Session {
     pub fn decode(&mut self, batch: &Batch) -> Result<Logits<'_>> {
         if batch.len() > self.params.n_batch {
             let most = self.params.n_batch;
-            return Err(Error::Invalid(format!(
-                "batch: expected at most {most} tokens, found {}",
-                batch.len()
-            )));
+            return Err(Error::argument("batch", format_args!("at most {most} tokens"), batch.len()));
         }
         let mut logits = std::mem::take(&mut self.logits);
         logits.clear();
@@ -146,9 +143,7 @@ impl Session {
     pub(super) fn check_tokens(&self, tokens: &[Token]) -> Result<()> {
         let n_vocab = self.model.hparams().n_vocab;
         match tokens.iter().find(|&&token| token < 0 || token as usize >= n_vocab) {
-            Some(token) => {
-                Err(Error::Invalid(format!("token: expected 0 to {}, found {token}", n_vocab - 1)))
-            }
+            Some(token) => Err(Error::argument("token", format_args!("0 to {}", n_vocab - 1), token)),
             None => Ok(()),
         }
     }

@@ -177,7 +177,7 @@ impl Generation {
         let model = session.model.clone();
         let mut sampler = Sampler::new(&params.sampler, model.vocab(), model.hparams().n_ctx_train)?;
         if params.stop.iter().any(String::is_empty) {
-            return Err(Error::Invalid("stop: expected a text, found an empty one".into()));
+            return Err(Error::argument("stop", "a text", "an empty one"));
         }
         prompt.iter().for_each(|&t| sampler.accept(t));
         let mut sequence = session.sequence(seq);

@@ -109,7 +109,7 @@ fn fill_places(
 ) -> Result<()> {
     if let Some((_, pos)) = places.iter().find(|(_, pos)| *pos as usize >= MAX_PLACE) {
         let what = format!("position {pos}: portable attention supports positions up to {}", MAX_PLACE - 1);
-        return Err(Error::Invalid(what));
+        return Err(Error::Unsupported(what));
     }
     let (tables, seqs) = table_of(places);
     exec.set(ids.tables, &tables)?;

@@ -28,7 +28,7 @@ pub(super) fn check_top(model: &Model, params: &SessionParams) -> Result<()> {
         Some(landmarks) => {
             top.piece(landmarks).map(|_| ()).map_err(|e| Error::Invalid(format!("attention: {e}")))
         }
-        None => Err(Error::Invalid(format!(
+        None => Err(Error::Unsupported(format!(
             "attention: {top}: expected an adapter that was trained with landmarks, found none"
         ))),
     }
@@ -40,7 +40,7 @@ impl Session {
         match self.model.landmarks() {
             None => Ok(()),
             Some(landmarks) => {
-                Err(Error::Invalid(format!("{what}: expected plain attention, found {landmarks}")))
+                Err(Error::Unsupported(format!("{what}: expected plain attention, found {landmarks}")))
             }
         }
     }

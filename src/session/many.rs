@@ -44,16 +44,14 @@ impl Session {
     pub fn continue_all(&mut self, prompts: &[Vec<Token>], how: &Greedy) -> Result<Vec<Vec<Token>>> {
         let (n, most) = (prompts.len(), self.params.n_seq_max);
         if n > most {
-            return Err(Error::Invalid(format!("prompts: expected at most {most}, found {n}")));
+            return Err(Error::argument("prompts", format_args!("at most {most}"), n));
         }
         for prompt in prompts {
             let (len, n_max) = (prompt.len(), self.n_max());
             if len == 0 || len.saturating_add(how.n_predict) > n_max {
-                return Err(Error::Invalid(format!(
-                    "prompt: expected 1 to {} tokens, so that {} more fit into ctx {n_max}, found {len}",
-                    n_max.saturating_sub(how.n_predict),
-                    how.n_predict
-                )));
+                let (most, more) = (n_max.saturating_sub(how.n_predict), how.n_predict);
+                let expected = format!("1 to {most} tokens, so that {more} more fit into ctx {n_max}");
+                return Err(Error::argument("prompt", expected, len));
             }
         }
         let mut next = Vec::with_capacity(n);

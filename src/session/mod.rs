@@ -162,18 +162,16 @@ impl Session {
         // Positions are i32.
         let most = i32::MAX as usize;
         if params.n_ctx == 0 || model.n_positions(params.n_ctx) > most {
-            return Err(Error::Invalid(format!("ctx: expected 1 to {most} tokens, found {}", params.n_ctx)));
+            return Err(Error::argument("ctx", format_args!("1 to {most} tokens"), params.n_ctx));
         }
         if params.n_ubatch == 0 || params.n_batch == 0 {
-            return Err(Error::Invalid("batch and ubatch: expected at least 1 token, found 0".into()));
+            return Err(Error::argument("batch and ubatch", "at least 1 token", 0));
         }
         if params.n_seq_max == 0 || params.n_seq_max > MAX_SEQS as usize {
-            let found = params.n_seq_max;
-            return Err(Error::Invalid(format!("sequences: expected 1 to {MAX_SEQS}, found {found}")));
+            return Err(Error::argument("sequences", format_args!("1 to {MAX_SEQS}"), params.n_seq_max));
         }
         if !matches!(params.kv_type, DType::F32 | DType::F16 | DType::Q8_0 | DType::Q4_0) {
-            let found = params.kv_type.name();
-            return Err(Error::Invalid(format!("kv type: expected f32, f16, q8_0 or q4_0, found {found}")));
+            return Err(Error::argument("kv type", "f32, f16, q8_0 or q4_0", params.kv_type.name()));
         }
         params.n_batch = params.n_batch.min(params.n_ctx);
         params.n_ubatch = params.n_ubatch.min(params.n_batch);
@@ -199,7 +197,7 @@ impl Session {
         cost.check(device.memory_free())?;
         let n_cells = cost.n_cells;
         if !own_ops && matches!(params.math, Math::F32 | Math::Bf16) {
-            return Err(Error::Invalid(format!(
+            return Err(Error::Unsupported(format!(
                 "math {}: needs the CPU and ropewalk's own ops (not portable); expected auto or int8",
                 params.math
             )));
@@ -400,5 +398,5 @@ impl Session {
 }
 
 fn no_such_sequence(seq: SeqId) -> Error {
-    Error::Invalid(format!("sequence: expected 0 to {}, found {seq}", MAX_SEQS - 1))
+    Error::argument("sequence", format_args!("0 to {}", MAX_SEQS - 1), seq)
 }

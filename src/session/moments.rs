@@ -33,7 +33,7 @@ impl Session {
         self.refuse_landmarks("moments")?;
         self.clear();
         if tokens.is_empty() {
-            return Err(Error::Invalid("moments: expected at least one token, found none".into()));
+            return Err(Error::argument("moments", "at least one token", "none"));
         }
         let n = self.params.n_ubatch;
         let largest = Shape { moments: true, ..self.largest_of_one(n) };

@@ -129,10 +129,8 @@ impl Session {
     ) -> Result<()> {
         let n_layer = self.model.hparams().n_layer;
         if layers.is_empty() || layers.end > n_layer {
-            return Err(Error::Invalid(format!(
-                "layers: expected some of 0 to {}, found {layers:?}",
-                n_layer - 1
-            )));
+            let expected = format!("some of 0 to {}", n_layer - 1);
+            return Err(Error::argument("layers", expected, format_args!("{layers:?}")));
         }
         self.refuse_landmarks("attention maps")?;
         self.clear();

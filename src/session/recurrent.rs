@@ -136,7 +136,7 @@ impl Session {
         let len = self.tokens(seq).len();
         let states = self.states.as_ref().filter(|states| states.longest(seq, n) != n);
         let Some(states) = states else {
-            return Error::Invalid(format!(
+            return Error::Unsupported(format!(
                 "truncate: {} has evicted keys that tokens after {n} of {len} would see; truncate to 0 and \
                  decode again",
                 self.plan.spec
@@ -144,7 +144,7 @@ impl Session {
         };
         let known: Vec<String> = states.of(seq).iter().map(|s| s.n.to_string()).collect();
         let layers: Vec<String> = self.model.hparams().recurrent_layers().map(|il| il.to_string()).collect();
-        Error::Invalid(format!(
+        Error::Unsupported(format!(
             "truncate: layers {} (gated delta-net) keep a state after 0, {} tokens, but not after {n}; \
              truncate to one of these and decode again",
             layers.join(" "),

@@ -75,7 +75,7 @@ impl SequenceMut<'_> {
     /// Returns an error if there are no tokens; and the errors of [`SequenceMut::append`].
     pub fn prompt(&mut self, tokens: &[Token]) -> Result<(&[f32], usize)> {
         let Some(most) = tokens.len().checked_sub(1) else {
-            return Err(Error::Invalid("prompt: expected at least one token, found none".into()));
+            return Err(Error::argument("prompt", "at least one token", "none"));
         };
         let departed = self.session.shared(self.id, tokens);
         let shared = self.reuse_prefix(tokens, most)?;
@@ -114,7 +114,7 @@ impl SequenceMut<'_> {
     /// keys, see [`Session::cancel_flag`]).
     pub fn append(&mut self, tokens: &[Token]) -> Result<&[f32]> {
         let Some(last) = tokens.len().checked_sub(1) else {
-            return Err(Error::Invalid("append: expected at least one token, found none".into()));
+            return Err(Error::argument("append", "at least one token", "none"));
         };
         let mut logits = std::mem::take(&mut self.session.logits);
         logits.clear();
@@ -151,10 +151,8 @@ impl SequenceMut<'_> {
     /// Returns an error if an index is outside the tokens; and the errors of [`SequenceMut::append`].
     pub fn nll(&mut self, tokens: &[Token], scored: Range<usize>) -> Result<Vec<f32>> {
         if scored.start == 0 || scored.end > tokens.len() || scored.is_empty() {
-            let n = tokens.len();
-            return Err(Error::Invalid(format!(
-                "nll: expected token indices inside 1..{n}, found {scored:?}"
-            )));
+            let expected = format!("token indices inside 1..{}", tokens.len());
+            return Err(Error::argument("nll", expected, format_args!("{scored:?}")));
         }
         let n_vocab = self.session.model.hparams().n_vocab;
         let mut out = vec![0f32; scored.len()];

@@ -123,7 +123,12 @@ impl Session {
                 Err(Error::Interrupted) => {
                     group.iter().for_each(|&i| results[i] = Some(Err(Error::Interrupted)))
                 }
-                Err(e @ (Error::ContextFull { .. } | Error::Invalid(_))) => match group[..] {
+                Err(
+                    e @ (Error::ContextFull { .. }
+                    | Error::Argument { .. }
+                    | Error::Unsupported(_)
+                    | Error::Invalid(_)),
+                ) => match group[..] {
                     [i] => results[i] = Some(Err(e)),
                     // One of them does not fit, and nothing was done.
                     _ => groups.extend(group.into_iter().rev().map(|i| vec![i])),
@@ -182,12 +187,11 @@ impl Session {
         let Step { seq, tokens, want } = step;
         let held = self.sequence_len(*seq)?;
         if others.any(|other| other == *seq) {
-            return Err(Error::Invalid(format!("sequence {seq}: expected one step of it, found two")));
+            return Err(Error::argument(format!("sequence {seq}"), "one step of it", "two"));
         }
         let least = if matches!(want, Want::Nll) { 2 } else { 1 };
         if tokens.len() < least {
-            let n = tokens.len();
-            return Err(Error::Invalid(format!("step: expected at least {least} tokens, found {n}")));
+            return Err(Error::argument("step", format_args!("at least {least} tokens"), tokens.len()));
         }
         self.check_tokens(tokens)?;
         let n = tokens.len();

@@ -62,11 +62,11 @@ fn n_rot(plan: &Plan, hp: &Hparams) -> Result<Option<usize>> {
     let keeps = |p: &Part| p.get("keep-short").is_some_and(|v| v.to_string() == "true");
     if plan.n_ctx <= clex.original && plan.spec.part("clex").is_some_and(keeps) {
         let what = format!("rope {}: keep-short leaves nothing to train at {} tokens", plan.spec, plan.n_ctx);
-        return Err(Error::Invalid(what));
+        return Err(Error::Unsupported(what));
     }
     match widths[..] {
         [n_rot] => Ok(Some(n_rot)),
-        _ => Err(Error::Invalid(format!(
+        _ => Err(Error::Unsupported(format!(
             "rope {}: one network serves all layers, but they rotate {widths:?} dimensions",
             plan.spec
         ))),

@@ -24,7 +24,7 @@ pub fn write_adapter(
 ) -> Result<u64> {
     let (model, lora, list) = (&trainer.model, &trainer.settings().lora, trainer.params().list());
     if lora.all {
-        return Err(Error::Invalid(
+        return Err(Error::Unsupported(
             "an adapter holds tensors trained on top of a model, not the whole model".into(),
         ));
     }

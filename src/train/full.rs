@@ -24,7 +24,7 @@ const CHUNK: usize = 1 << 16;
 /// Experts, attention sinks or gated delta-nets, which have no gradient here; weights that are no floats.
 pub(super) fn shapes(model: &Model) -> Result<Vec<(ParamId, [usize; 2])>> {
     let (hp, transformer) = (model.hparams(), model.transformer());
-    let no = |what: String| Err(Error::Invalid(format!("targets full: {what}")));
+    let no = |what: String| Err(Error::Unsupported(format!("targets full: {what}")));
     if hp.experts.is_some() {
         return no("the weights of experts have no gradient here; train low-rank pairs for attention".into());
     }
@@ -86,7 +86,7 @@ pub fn write_model(
     meta: AdapterMeta,
 ) -> Result<u64> {
     if !trainer.settings().lora.all {
-        return Err(Error::Invalid("a model can be written only if all parameters are trained".into()));
+        return Err(Error::Unsupported("a model can be written only if all parameters are trained".into()));
     }
     // The model's own file has forgotten the arrays of its vocabulary.
     let file = File::open(trainer.model.file().path())?;
@@ -135,7 +135,7 @@ fn set_rope(writer: &mut Writer<'_>, plan: &Plan, model: &Model) -> Result<()> {
     writer.set(keys::SPEC, spec.to_string().as_str());
     writer.remove(keys::DERIVED_FROM).remove(keys::BASES);
     for (key, n) in [(keys::N_CTX, plan.n_ctx), (keys::N_CTX_ORIG, plan.n_ctx_orig(hp))] {
-        let too_large = |_| Error::Invalid(format!("{key}: expected at most {}, found {n}", u32::MAX));
+        let too_large = |_| Error::argument(key, format_args!("at most {}", u32::MAX), n);
         writer.set(key, u32::try_from(n).map_err(too_large)?);
     }
     Ok(())

@@ -56,7 +56,7 @@ impl Init {
         let reader = AdapterReader::open(path)?;
         let lora = trainer.settings().lora.clone();
         if lora.all {
-            return Err(Error::Invalid(
+            return Err(Error::Unsupported(
                 "init: training of all parameters starts from the model itself; pass the earlier run's model \
                  in its place"
                     .into(),

@@ -36,13 +36,13 @@ impl std::str::FromStr for LongCe {
     fn from_str(text: &str) -> Result<Self> {
         let (name, rest) = settings::named(text);
         if name != "longce" {
-            return Err(Error::Invalid(format!("loss {text}: expected longce, found '{name}'")));
+            return Err(Error::argument(format!("loss {text}"), "longce", format_args!("'{name}'")));
         }
         let mut out = LongCe::default();
         let pairs = settings::pairs("loss longce", rest, &["short", "stride", "gamma"]);
         for (key, value) in pairs.map_err(Error::Invalid)? {
-            let bad = |expected| {
-                Error::Invalid(format!("loss longce: {key}: expected {expected}, found '{value}'"))
+            let bad = |expected: &str| {
+                Error::argument(format!("loss longce: {key}"), expected, format_args!("'{value}'"))
             };
             let count = || {
                 let n = value.parse::<usize>().ok().filter(|n| (1..=u32::MAX as usize).contains(n));
@@ -86,10 +86,9 @@ impl LongCe {
         if short.saturating_add(stride) <= n_ctx {
             return Ok(());
         }
-        Err(Error::Invalid(format!(
-            "longce: expected short + stride of at most the context, {n_ctx} tokens, found {short} and \
-             {stride}: all weights would be 1"
-        )))
+        let expected = format!("short + stride of at most the context, {n_ctx} tokens");
+        let found = format!("{short} and {stride}: all weights would be 1");
+        Err(Error::argument("longce", expected, found))
     }
 
     /// The weight of each target of a sequence. Weights that the sequence has already are not in it.

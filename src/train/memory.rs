@@ -58,7 +58,7 @@ pub(super) fn plan(model: &Model, settings: &TrainParams) -> Result<Plan> {
     }
     let own = settings.attention.landmarks().is_some() || clex::shape(&plan, hp)?.is_some();
     if own && settings.n_positions() > settings.n_ctx {
-        return Err(Error::Invalid(format!(
+        return Err(Error::Unsupported(format!(
             "positions: expected {} consecutive tokens, found a context of {}: landmark attention and clex \
              assign their own positions",
             settings.n_ctx,
@@ -75,7 +75,7 @@ fn check_reach(model: &Model, settings: &TrainParams, plan: &Plan) -> Result<()>
     if kinds().all(|(layer, kind)| kind.is_own_reach(layer)) {
         return Ok(());
     }
-    let refuse = |what: String| Err(Error::Invalid(format!("rope {}: {what}", plan.spec)));
+    let refuse = |what: String| Err(Error::Unsupported(format!("rope {}: {what}", plan.spec)));
     let n = plan.kinds().iter().map(|kind| kind.branches.len()).max().unwrap_or(1);
     let (n_ctx, n_positions) = (settings.n_ctx, settings.n_positions());
     match settings.attention {
@@ -163,7 +163,7 @@ impl MemoryPlan {
             trains_angles: network.is_some(),
         };
         let mut exec = capabilities.executor(device, 1)?;
-        let named = |e| Error::Invalid(format!("blocks of {n} tokens: {}", Error::from(e)));
+        let named = |e| Error::during(format!("blocks of {n} tokens"), Error::from(e));
         let mut most =
             exec.measure(ctx.max_tensors(0), |b| ctx.loss(b, n, true).map(|_| ())).map_err(named)?;
         // Layers that are alike need the same.
@@ -280,18 +280,18 @@ fn check(hp: &Hparams, settings: &TrainParams) -> Result<()> {
     let index = ggml::tensor::MAX_INDEX / if settings.attention.landmarks().is_some() { 2 } else { 1 };
     let most = index / hp.attention.iter().map(|l| l.n_head).max().unwrap_or(1);
     if settings.n_ctx == 0 || settings.n_ctx > most {
-        return Err(Error::Invalid(format!("ctx: expected 1 to {most} tokens, found {}", settings.n_ctx)));
+        return Err(Error::argument("ctx", format_args!("1 to {most} tokens"), settings.n_ctx));
     }
     let is_sparse = settings.attention.group(settings.n_ctx)?.is_some();
     if is_sparse && hp.attention.iter().all(|l| !seen::is_split(true, l)) {
         let what = "attention: s2: every layer has a sliding window, which it keeps; expected full";
-        return Err(Error::Invalid(what.into()));
+        return Err(Error::Unsupported(what.into()));
     }
     if settings.n_block == 0 {
-        return Err(Error::Invalid("block: expected at least 1 token, found 0".into()));
+        return Err(Error::argument("block", "at least 1 token", 0));
     }
     if settings.math == Math::Int8 {
-        return Err(Error::Invalid("math: expected auto, f32 or bf16 in training, found int8".into()));
+        return Err(Error::argument("math", "auto, f32 or bf16 in training", "int8"));
     }
     Ok(())
 }
@@ -304,7 +304,7 @@ fn check_math(settings: &TrainParams, capabilities: Capabilities) -> Result<()> 
     let what =
         "math: bf16: training needs a processor with AVX-512 BF16 or AMX, and ropewalk's own ops (not \
          portable); expected auto or f32";
-    Err(Error::Invalid(what.into()))
+    Err(Error::Unsupported(what.into()))
 }
 
 /// Gated delta-nets are trained by ops of our own.
@@ -313,7 +313,7 @@ fn check_recurrent(hp: &Hparams, capabilities: Capabilities) -> Result<()> {
         return Ok(());
     }
     let layers: Vec<String> = hp.recurrent_layers().map(|il| il.to_string()).collect();
-    Err(Error::Invalid(format!(
+    Err(Error::Unsupported(format!(
         "training gated delta-nets (layers {}) needs the CPU and ropewalk's own ops (not portable)",
         layers.join(" ")
     )))
@@ -327,7 +327,6 @@ fn check_block(n_vocab: usize, n_block: usize, own_ops: bool) -> Result<()> {
         return Ok(());
     }
     let what = "portable ops count block x vocabulary in 31 bits";
-    Err(Error::Invalid(format!(
-        "block: expected at most {most} tokens with a vocabulary of {n_vocab}, found {n_block} ({what})"
-    )))
+    let expected = format!("at most {most} tokens with a vocabulary of {n_vocab}");
+    Err(Error::argument("block", expected, format_args!("{n_block} ({what})")))
 }

@@ -113,7 +113,7 @@ impl Trainer {
     /// adapters; too little memory.
     pub fn new(model: &Model, settings: &TrainParams) -> Result<Trainer> {
         if !model.adapters().is_empty() {
-            return Err(Error::Invalid(
+            return Err(Error::Unsupported(
                 "training starts from a model without adapters; merge the adapters first".into(),
             ));
         }
@@ -284,17 +284,17 @@ impl Trainer {
         let invalid = |what| Err(Error::Invalid(what));
         let (n, n_ctx) = (sequence.tokens.len().saturating_sub(1), self.settings.n_ctx);
         if n == 0 || n > n_ctx {
-            let found = sequence.tokens.len();
-            return invalid(format!("sequence: expected 2 to {} tokens, found {found}", n_ctx + 1));
+            let expected = format!("2 to {} tokens", n_ctx + 1);
+            return Err(Error::argument("sequence", expected, sequence.tokens.len()));
         }
         let n_vocab = self.model.hparams().n_vocab;
         if let Some(t) = sequence.tokens.iter().find(|&&t| t < 0 || t as usize >= n_vocab) {
-            return invalid(format!("token: expected 0 to {}, found {t}", n_vocab - 1));
+            return Err(Error::argument("token", format_args!("0 to {}", n_vocab - 1), t));
         }
         let weights = match sequence.weights.len() {
             0 => vec![1.0; n],
             len if len == n => sequence.weights.to_vec(),
-            len => return invalid(format!("weights: expected {n}, one per target, found {len}")),
+            len => return Err(Error::argument("weights", format_args!("{n}, one per target"), len)),
         };
         let total: f64 = weights.iter().map(|&w| f64::from(w)).sum();
         if weights.iter().any(|w| !w.is_finite() || *w < 0.0) || total <= 0.0 {

@@ -125,7 +125,7 @@ impl FromStr for Decay {
         let named = all.into_iter().find(|decay| decay.to_string() == text);
         named.ok_or_else(|| {
             let names = all.map(|d| d.to_string()).join(", ");
-            Error::Invalid(format!("schedule: expected one of {names}, found {text:?}"))
+            Error::argument("schedule", format!("one of {names}"), format_args!("{text:?}"))
         })
     }
 }
@@ -195,18 +195,15 @@ impl Schedule {
     pub fn check(&self) -> Result<()> {
         for (name, value) in [("lr", self.lr), ("lr-min", self.lr_min)] {
             if !(value.is_finite() && value >= 0.0) {
-                return Err(Error::Invalid(format!(
-                    "{name}: expected a number of at least 0, found {value}"
-                )));
+                return Err(Error::argument(name, "a number of at least 0", value));
             }
         }
         if self.warmup > self.steps {
-            let what = format!("warmup: expected at most the {} steps, found {}", self.steps, self.warmup);
-            return Err(Error::Invalid(what));
+            let expected = format!("at most the {} steps", self.steps);
+            return Err(Error::argument("warmup", expected, self.warmup));
         }
         if self.lr_min > self.lr {
-            let what = format!("lr-min: expected at most lr = {}, found {}", self.lr, self.lr_min);
-            return Err(Error::Invalid(what));
+            return Err(Error::argument("lr-min", format_args!("at most lr = {}", self.lr), self.lr_min));
         }
         Ok(())
     }

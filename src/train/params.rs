@@ -71,24 +71,23 @@ impl LoraParams {
     }
 
     fn check(&self, nothing_else: bool) -> Result<()> {
-        let invalid = |what: String| Err(Error::Invalid(what));
         if self.all {
             return match self.dropout {
                 0.0 => Ok(()),
-                p => invalid(format!("dropout: expected 0 if all parameters are trained, found {p}")),
+                p => Err(Error::argument("dropout", "0 if all parameters are trained", p)),
             };
         }
         if self.rank == 0 {
-            return invalid("rank: expected at least 1, found 0".into());
+            return Err(Error::argument("rank", "at least 1", 0));
         }
         if !(self.alpha.is_finite() && self.alpha > 0.0) {
-            return invalid(format!("alpha: expected a positive number, found {}", self.alpha));
+            return Err(Error::argument("alpha", "a positive number", self.alpha));
         }
         if !(0.0..1.0).contains(&self.dropout) {
-            return invalid(format!("dropout: expected a probability below 1, found {}", self.dropout));
+            return Err(Error::argument("dropout", "a probability below 1", self.dropout));
         }
         if self.targets.is_empty() && !self.norms && !self.embeddings && nothing_else {
-            return invalid("targets: expected at least one, found none".into());
+            return Err(Error::argument("targets", "at least one", "none"));
         }
         Ok(())
     }
@@ -134,18 +133,18 @@ pub(super) fn shapes(
     how.check(clex.is_none())?;
     if clex.is_some() && attention.landmarks().is_some() {
         let what = "expected a rope method that is not trained, found clex";
-        return Err(Error::Invalid(format!("attention: {attention}: {what}")));
+        return Err(Error::Unsupported(format!("attention: {attention}: {what}")));
     }
     let transformer = model.transformer();
     if how.all && attention.landmarks().is_some() {
         let what = "expected low-rank pairs, found all parameters: these are written as a model file, which \
             has no landmark token";
-        return Err(Error::Invalid(format!("attention: {attention}: {what}")));
+        return Err(Error::Unsupported(format!("attention: {attention}: {what}")));
     }
     if how.all {
         if clex.is_some() {
             let what = "all parameters are written as a model file, which cannot hold the network of clex";
-            return Err(Error::Invalid(format!("rope clex: {what}: expected pairs or norms with it")));
+            return Err(Error::Unsupported(format!("rope clex: {what}: expected pairs or norms with it")));
         }
         return full::shapes(model);
     }
@@ -154,8 +153,8 @@ pub(super) fn shapes(
         // More than the larger dimension is surely a slip.
         let most = n_in.max(n_out);
         if how.rank > most {
-            let what = format!("rank: expected at most {most}, found {}", how.rank);
-            return Err(Error::Invalid(format!("{what}: {} is {n_in} x {n_out}", id.weight())));
+            let found = format!("{}: {} is {n_in} x {n_out}", how.rank, id.weight());
+            return Err(Error::argument("rank", format_args!("at most {most}"), found));
         }
         out.push((ParamId::LoraA(id), [n_in, how.rank]));
         out.push((ParamId::LoraB(id), [how.rank, n_out]));

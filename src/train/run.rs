@@ -120,27 +120,21 @@ impl Run {
 
     fn with(trainer: Trainer, optimizer: Optimizer, data: Dataset, params: RunParams) -> Result<Run> {
         if params.batch == 0 {
-            return Err(Error::Invalid("batch: expected at least 1, found 0".into()));
+            return Err(Error::argument("batch", "at least 1", 0));
         }
         let (expected, found) = (trainer.settings().n_ctx, data.params().n_ctx);
         if expected != found {
-            return Err(Error::Invalid(format!(
-                "samples: expected the trainer's context of {expected} tokens, found {found}"
-            )));
+            let expected = format!("the trainer's context of {expected} tokens");
+            return Err(Error::argument("samples", expected, found));
         }
         if params.data_offset > MAX_OFFSET {
-            let found = params.data_offset;
-            return Err(Error::Invalid(format!(
-                "data offset: expected at most {MAX_OFFSET} tokens, found {found}"
-            )));
+            let expected = format!("at most {MAX_OFFSET} tokens");
+            return Err(Error::argument("data offset", expected, params.data_offset));
         }
         let expected = data.n_read();
         if params.order == SampleOrder::Shuffled && !params.data_offset.is_multiple_of(expected as u64) {
-            return Err(Error::Invalid(format!(
-                "data offset: expected a multiple of the context, {expected} tokens, if samples are \
-                 shuffled, found {}",
-                params.data_offset
-            )));
+            let expected = format!("a multiple of the context, {expected} tokens, if samples are shuffled");
+            return Err(Error::argument("data offset", expected, params.data_offset));
         }
         if params.order == SampleOrder::Text {
             // Refuses texts that are not joined.
@@ -227,7 +221,7 @@ impl Run {
                 Ok(()) => Err(Error::Interrupted),
                 Err(e) => {
                     let step = self.optimizer.step;
-                    Err(Error::Invalid(format!("interrupted at step {step}, which cannot be saved: {e}")))
+                    Err(Error::during(format!("interrupted at step {step}, which cannot be saved"), e))
                 }
             },
             other => other,
@@ -292,7 +286,7 @@ impl Run {
             }
             self.trainer.set_seen(self.n_seen + i);
             let one = self.one_sample(&sample, 1.0 / self.params.batch as f64);
-            loss += one.map_err(|e| during(&format!("step {at}"), e))?;
+            loss += one.map_err(|e| during(format!("step {at}"), e))?;
             counted += 1;
         }
         if counted == 0 {
@@ -346,7 +340,7 @@ impl Run {
         let mean = self.held_out_loss(n);
         self.swap_average()?;
         let step = self.optimizer.step;
-        let loss = mean.map_err(|e| during(&format!("validation after step {step}"), e))?;
+        let loss = mean.map_err(|e| during(format!("validation after step {step}"), e))?;
         say(control, self.log.validation(step, loss));
         control.note(format_args!(
             "step {step}: loss {loss:.4} and perplexity {:.3} on {n} held-out sequences",
@@ -425,10 +419,10 @@ fn say(control: &Control<'_>, text: Option<String>) {
 }
 
 /// An error with the place where it happened; an interruption stays one.
-fn during(place: &str, e: Error) -> Error {
+fn during(place: String, e: Error) -> Error {
     match e {
         Error::Interrupted => e,
-        e => Error::Invalid(format!("{place}: {e}")),
+        e => Error::during(place, e),
     }
 }
 
@@ -449,23 +443,22 @@ fn is_empty(sample: &Sample) -> bool {
 
 /// Refuses data that the trainer or another setting does not go with.
 fn check_data(trainer: &Trainer, data: &Dataset, params: &RunParams) -> Result<()> {
-    let invalid = |what: String| Err(Error::Invalid(what));
+    let unsupported = |what: &str| Err(Error::Unsupported(what.into()));
     params.longce.map_or(Ok(()), |longce| longce.check(data.params().n_ctx))?;
     if params.longce.is_some() && trainer.settings().attention.landmarks().is_some() {
-        return invalid("longce: expected texts without landmarks, found landmark attention".into());
+        return unsupported("longce: expected texts without landmarks, found landmark attention");
     }
     let Some(transform) = data.transform() else { return Ok(()) };
     if params.doc_mask && transform.mixes() {
-        return invalid("doc-mask: a data method that mixes documents needs attention across them".into());
+        return unsupported("doc-mask: a data method that mixes documents needs attention across them");
     }
     let (target, found) = (transform.n_positions(), trainer.settings().n_positions());
     if let Some(target) = target.filter(|n| *n != found) {
-        return invalid(format!(
-            "positions: expected a plan for a context of {target}, found one for {found}"
-        ));
+        let expected = format!("a plan for a context of {target}");
+        return Err(Error::argument("positions", expected, format_args!("one for {found}")));
     }
     if target.is_some() && params.longce.is_some() {
-        return invalid("longce: cannot be combined with PoSE, because both set positions".into());
+        return unsupported("longce: cannot be combined with PoSE, because both set positions");
     }
     Ok(())
 }

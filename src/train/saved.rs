@@ -65,8 +65,10 @@ impl Rows {
         let n = width.saturating_mul(n_tokens);
         fn zeros<T: Clone>(n: usize, zero: T) -> Result<Vec<T>> {
             let mut v = Vec::new();
-            v.try_reserve_exact(n).map_err(|_| {
-                Error::Invalid(format!("out of memory on the host: {n} numbers for saved activations"))
+            v.try_reserve_exact(n).map_err(|_| Error::OutOfMemory {
+                needed: n.saturating_mul(std::mem::size_of::<T>()),
+                free: None,
+                what: format!("out of memory on the host: {n} numbers for saved activations"),
             })?;
             v.resize(n, zero);
             Ok(v)

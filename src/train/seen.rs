@@ -61,7 +61,7 @@ impl TrainAttention {
         match self {
             TrainAttention::Full | TrainAttention::Landmark(_) => Ok(None),
             TrainAttention::Shifted { group: Some(0) } => {
-                Err(Error::Invalid("attention: s2: group: expected at least 1 token, found 0".into()))
+                Err(Error::argument("attention: s2: group", "at least 1 token", 0))
             }
             TrainAttention::Shifted { group: Some(group) } => Ok(Some(group)),
             TrainAttention::Shifted { group: None } => Ok(Some(n.div_ceil(N_GROUPS).max(1))),
@@ -90,8 +90,8 @@ impl FromStr for TrainAttention {
             return Ok(TrainAttention::Landmark(landmarks));
         }
         let bad = || {
-            let known = "expected full, s2, s2:group=N or landmark:block=N";
-            Error::Invalid(format!("attention: {known}, found {text:?}"))
+            let known = "full, s2, s2:group=N or landmark:block=N";
+            Error::argument("attention", known, format_args!("{text:?}"))
         };
         if text == "full" {
             return Ok(TrainAttention::Full);

@@ -70,7 +70,7 @@ fn up_holds_gate(maps: &[LinearShape]) -> bool {
 /// The roles that a name means among these maps, one at least; `target` is the name in full.
 fn roles(maps: &[LinearShape], name: &str, target: &str) -> Result<Vec<Role>> {
     let has = |role: &Role| maps.iter().any(|m| m.id.role == *role);
-    let invalid = |what: String| Err(Error::Invalid(format!("targets: {what}")));
+    let unsupported = |what: String| Err(Error::Unsupported(format!("targets: {what}")));
     let of_layers = |role: &Role| !matches!(role, Role::Output | Role::Router | Role::SharedRouter);
     let found: Vec<Role> = if name == "all" {
         Role::all().filter(of_layers).filter(has).collect()
@@ -78,10 +78,11 @@ fn roles(maps: &[LinearShape], name: &str, target: &str) -> Result<Vec<Role>> {
         let Some(role) = Role::from_target(name) else {
             let known =
                 Role::all().filter(|role| !role.is_stack()).map(Role::target).collect::<Vec<_>>().join(", ");
-            return invalid(format!("expected some of {known}, or all, found {target:?}"));
+            let expected = format!("some of {known}, or all");
+            return Err(Error::argument("targets", expected, format_args!("{target:?}")));
         };
         if role.is_stack() {
-            return invalid(format!(
+            return unsupported(format!(
                 "{target:?}: expert weights cannot have low-rank pairs; q, k, v, o and router can"
             ));
         }
@@ -100,9 +101,11 @@ fn roles(maps: &[LinearShape], name: &str, target: &str) -> Result<Vec<Role>> {
     match Layers::of(target).0 {
         Layers::All => {
             let name = Role::from_target(name).map_or(name, |role| role.gguf());
-            invalid(format!("the model has no tensor {name}.weight"))
+            unsupported(format!("the model has no tensor {name}.weight"))
         }
-        Layers::Attention => invalid(format!("{target:?}: no layer with attention has such a map")),
-        Layers::DeltaNet => invalid(format!("{target:?}: no gated delta-net of the model has such a map")),
+        Layers::Attention => unsupported(format!("{target:?}: no layer with attention has such a map")),
+        Layers::DeltaNet => {
+            unsupported(format!("{target:?}: no gated delta-net of the model has such a map"))
+        }
     }
 }

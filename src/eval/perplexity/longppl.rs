@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::super::protocol::Protocol;
 use super::super::stats::{Mean, Perplexity};
 use super::super::{invalid, uninterrupted, Lm};
-use crate::model::Result;
+use crate::model::{Error, Result};
 use crate::Token;
 
 /// The protocol that LongPPL is defined on: one window from the start of each document.
@@ -48,16 +48,16 @@ impl Params {
     /// Returns an error that names the problem and the expected value.
     pub fn check(&self, protocol: &Protocol) -> Result<()> {
         if protocol.name != PROTOCOL {
-            return Err(invalid(format!("longppl: expected protocol {PROTOCOL}, found {}", protocol.name)));
+            return Err(Error::argument("longppl", format_args!("protocol {PROTOCOL}"), protocol.name));
         }
         for (name, value) in [("trunc-len", self.trunc_len), ("sliding-window", self.sliding_window)] {
             if value == 0 {
-                return Err(invalid(format!("{name}: expected at least 1, found 0")));
+                return Err(Error::argument(name, "at least 1", 0));
             }
         }
         for (name, value) in [("alpha", self.alpha), ("beta", self.beta)] {
             if !value.is_finite() {
-                return Err(invalid(format!("{name}: expected a finite number, found {value}")));
+                return Err(Error::argument(name, "a finite number", value));
             }
         }
         Ok(())

@@ -8,7 +8,7 @@ use super::protocol::{Average, Protocol, Window, WindowPlan};
 use super::stats::{Mean, Perplexity};
 use super::{invalid, open, per_second, uninterrupted, Document, Lm, LmSource};
 use crate::control::Control;
-use crate::model::Result;
+use crate::model::{Error, Result};
 
 pub mod longppl;
 mod report;
@@ -84,7 +84,7 @@ pub fn run(
         [("max-windows", params.max_windows), ("bucket", params.bucket), ("stride", params.stride)]
     {
         if value == Some(0) {
-            return Err(invalid(format!("{name}: expected at least 1, found 0")));
+            return Err(Error::argument(name, "at least 1", 0));
         }
     }
     if let Some(longppl) = params.longppl {

@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 use super::super::document::pieces;
 use super::super::protocol::{Bos, BosRule, Text, Window};
-use super::super::{below, invalid, Document, Lm};
+use super::super::{below, invalid, unsupported, Document, Lm};
 use super::Params;
 use crate::model::Result;
 use crate::Token;
@@ -31,7 +31,7 @@ impl Texts {
             BosRule::Flags => lm.add_bos(),
         };
         let bos = if params.bos.unwrap_or(by_rule) {
-            Some(lm.bos().ok_or_else(|| invalid("BOS is requested, but the vocabulary has none"))?)
+            Some(lm.bos().ok_or_else(|| unsupported("BOS is requested, but the vocabulary has none"))?)
         } else {
             None
         };

@@ -10,6 +10,8 @@ use rand::Rng;
 use rand_chacha::rand_core::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
+use crate::model::Error;
+
 /// Numbers of individuals, and the step between factors.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Sizes {
@@ -42,23 +44,23 @@ impl Sizes {
             .saturating_add(self.population)
     }
 
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> Result<(), Error> {
         let counts = [("population", self.population, 3), ("parents", self.parents, 2)];
         for (name, found, least) in counts {
             if found < least {
-                return Err(format!("{name}: expected at least {least}, found {found}"));
+                return Err(Error::argument(name, format_args!("at least {least}"), found));
             }
         }
         if self.parents > self.population {
             let (n, most) = (self.parents, self.population);
-            return Err(format!("parents: expected at most the population, {most}, found {n}"));
+            return Err(Error::argument("parents", format_args!("at most the population, {most}"), n));
         }
         if self.mutations.saturating_add(self.crossovers) == 0 {
-            return Err("mutations, crossovers: expected at least 1 together, found 0".into());
+            return Err(Error::argument("mutations, crossovers", "at least 1 together", 0));
         }
         match self.step > 0.0 && self.step <= 1.0 {
             true => Ok(()),
-            false => Err(format!("step: expected a number above 0, at most 1, found {}", self.step)),
+            false => Err(Error::argument("step", "a number above 0, at most 1", self.step)),
         }
     }
 }
@@ -266,7 +268,7 @@ mod tests {
         let with = |change: fn(&mut Sizes)| {
             let mut sizes = SIZES;
             change(&mut sizes);
-            sizes.check().unwrap_err()
+            sizes.check().unwrap_err().to_string()
         };
         assert!(with(|s| s.population = 2).contains("population: expected at least 3, found 2"));
         assert!(with(|s| s.parents = 1).contains("parents: expected at least 2, found 1"));

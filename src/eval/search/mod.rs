@@ -20,7 +20,7 @@ pub use record::RECORD;
 
 use self::record::{Record, Scored};
 use super::table::{number, table};
-use super::{invalid, open, uninterrupted, Content, Document, LmSource};
+use super::{invalid, open, uninterrupted, unsupported, Content, Document, LmSource};
 use crate::control::Control;
 use crate::hparams::Hparams;
 use crate::model::{Error, Result};
@@ -158,9 +158,9 @@ pub fn run<'a>(
             "ctx {ctx}: the original context is {n_ctx_orig} tokens: expected a longer context"
         )));
     }
-    sizes.check().map_err(invalid)?;
+    sizes.check()?;
     if params.samples == 0 {
-        return Err(invalid("samples: expected at least 1, found 0"));
+        return Err(Error::argument("samples", "at least 1", 0));
     }
     let scale = ctx as f64 / n_ctx_orig as f64;
     let spec_of = |factors: &[f64]| -> Result<Spec> {
@@ -254,7 +254,7 @@ fn first(
     let theta = |spec: &Spec| -> Result<Vec<f64>> {
         let plan = Plan::new(spec, hp, ctx)?;
         let layer = plan.kinds().iter().find(|layer| layer.applies);
-        Ok(layer.ok_or_else(|| invalid("no layer of the model is rotated"))?.freqs.theta.clone())
+        Ok(layer.ok_or_else(|| unsupported("no layer of the model is rotated"))?.freqs.theta.clone())
     };
     let n_pairs = theta(&Spec::plain())?.len();
     let own = theta(&spec_of(&vec![1.0; n_pairs])?)?;

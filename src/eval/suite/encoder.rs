@@ -2,7 +2,7 @@
 
 use ropewalk_tasks::{Encoder, Error, Template};
 
-use super::super::{invalid, LmSource};
+use super::super::{unsupported, LmSource};
 use crate::model::Result;
 use crate::Token;
 
@@ -28,7 +28,9 @@ impl<'a> TaskEncoder<'a> {
         let frame = match (template, frame) {
             (Template::Base, _) => None,
             (Template::Chat, Some(frame)) => Some(frame),
-            (Template::Chat, None) => return Err(invalid("template chat: the model has no chat template")),
+            (Template::Chat, None) => {
+                return Err(unsupported("template chat: the model has no chat template"))
+            }
         };
         Ok(TaskEncoder { source, frame })
     }

@@ -50,7 +50,7 @@ fn truncated_then_going_on_is_a_fresh_text() {
             // Keys that a plan drops may be gone; then nothing has changed.
             let n = match went {
                 Ok(()) => n.min(200),
-                Err(Error::Invalid(_)) if s.plan().evict && n != 0 && n < 200 => 200,
+                Err(Error::Unsupported(_)) if s.plan().evict && n != 0 && n < 200 => 200,
                 Err(e) => panic!("{}: truncate to {n}: {e}", case.spec),
             };
             assert_eq!(s.tokens(0), &text(200)[..n], "{}", case.spec);

@@ -172,7 +172,7 @@ fn come_and_go(spec: &str, alone: usize, (attention, portable): (Attention, bool
                 let n = draw(2) * draw(6) + draw(2) * draw(texts[a].len() + 1);
                 match s.truncate(a as u32, n) {
                     Ok(()) => texts[a].truncate(n),
-                    Err(Error::Invalid(e)) => assert!(spec.contains("evict"), "{e}"),
+                    Err(Error::Unsupported(e)) => assert!(spec.contains("evict"), "{e}"),
                     Err(e) => panic!("{e}"),
                 }
             }

@@ -92,7 +92,7 @@ fn a_full_context_ends_it() {
     assert_eq!((made.tokens.len(), made.reason), (1, StopReason::ContextFull));
     let long = some_tokens(17, 256);
     assert!(matches!(s.generate(&long, &random(1, 3)), Err(Error::ContextFull { .. })));
-    assert!(matches!(s.generate(&[], &random(1, 3)), Err(Error::Invalid(_))));
+    assert!(matches!(s.generate(&[], &random(1, 3)), Err(Error::Argument { name, .. }) if name == "prompt"));
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn stop_strings_are_found_across_tokens() {
     }
     assert!(found >= 12, "{found}");
     let p = GenerateParams { stop: vec![String::new()], ..random(5, 1) };
-    assert!(matches!(s.generate(&prompt, &p), Err(Error::Invalid(_))));
+    assert!(matches!(s.generate(&prompt, &p), Err(Error::Argument { name, .. }) if name == "stop"));
 }
 
 /// Emoji are several tokens each: pieces hold whole ones, and a stop string ends between them.

@@ -93,6 +93,15 @@ fn a_context_beyond_memory_is_refused_at_once_with_one_that_fits() {
 #[test]
 fn settings_that_cannot_be_are_refused() {
     let m = model("llama-tiny", DType::F32);
+    for (p, expected) in [
+        (params(0), "ctx"),
+        (SessionParams { n_batch: 0, ..params(8) }, "batch and ubatch"),
+        (SessionParams { n_seq_max: 0, ..params(8) }, "sequences"),
+        (with_kv(8, DType::I32), "kv type"),
+    ] {
+        let e = Session::new(m, &p).unwrap_err();
+        assert!(matches!(&e, Error::Argument { name, .. } if name == expected), "{expected}: {e:?}");
+    }
     for (p, holds) in [
         (params(0), "ctx"),
         (SessionParams { n_batch: 0, ..params(8) }, "batch"),
