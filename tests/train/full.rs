@@ -163,7 +163,7 @@ fn memory_is_planned_with_every_parameter() {
     let n: usize = trainer.params().list().iter().map(|t| t.value.len()).sum();
     let plan = MemoryPlan::new(&model, &how).unwrap();
     let part = |name: &str| plan.parts.iter().find(|p| p.0 == name).map(|p| p.1 + p.2).unwrap();
-    assert_eq!((part("trained tensors and gradients"), part("optimiser")), (16 * n, 8 * n));
+    assert_eq!((part("trained tensors and gradients"), part("optimizer")), (16 * n, 8 * n));
     assert!(trainer.params().n_bytes().abs_diff(8 * n) < n / 10, "{}", trainer.params().n_bytes());
 }
 
