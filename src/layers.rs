@@ -165,7 +165,7 @@ pub struct LinearShape {
 }
 
 /// Gives an architecture its tensors and records which ones it asked for.
-pub struct Loader<'a> {
+pub(crate) struct Loader<'a> {
     /// The model's numbers.
     pub hp: &'a Hparams,
     norm_kind: NormKind,
@@ -304,7 +304,7 @@ impl<'a> Loader<'a> {
     }
 
     /// The view of one layer.
-    pub fn layer(&self, il: usize) -> LayerLoader<'_, 'a> {
+    pub(crate) fn layer(&self, il: usize) -> LayerLoader<'_, 'a> {
         LayerLoader { loader: self, il }
     }
 
