@@ -167,7 +167,7 @@ fn watched(args: &Args, signal: &mut Option<i32>) -> Result<()> {
     let terminal = Terminal::new(args.quiet)?;
     let draw = |p: &Progress<'_>| terminal.draw(p);
     let control = Control::default().with_stop(terminal.signals.stop()).with_progress(&draw);
-    let done = act(args, Some(helper), &control);
+    let done = act(args, Some(helper), &control).map_err(with_options);
     *signal = terminal.done();
     let done = done?;
     done.lines.iter().for_each(|line| terminal.say(line));
@@ -244,6 +244,32 @@ impl Args {
             pre: self.pre.clone(),
             helper: None,
         })
+    }
+}
+
+/// Beginnings of errors that name a setting: its option is the same behind two dashes.
+const BEGINNINGS: [&str; 6] = ["base: ", "pre: ", "pre ", "random: ", "tensor-type ", "type: "];
+
+/// Ends of errors, and the options behind what they speak of.
+const ENDS: [(&str, &str); 6] = [
+    ("a context needs a RoPE method", ": add --rope SPEC"),
+    ("choose one of the methods", " with --rope"),
+    ("choose another type", " with --type"),
+    ("name its pre-tokenizer", " with --pre NAME"),
+    ("tokens stays within it", " (--ctx)"),
+    ("for stock llama.cpp under clex:factor=N", " (--llama-cpp)"),
+];
+
+/// The error with the option that it speaks of, which the library knows only as a setting.
+pub fn with_options(e: Error) -> Error {
+    let text = e.to_string();
+    let named = BEGINNINGS.iter().any(|begin| text.starts_with(*begin));
+    let end = ENDS.iter().find(|(end, _)| text.ends_with(*end)).map(|(_, option)| *option);
+    match (e, end) {
+        (Error::Usage(_), _) if named => Error::Usage(format!("--{text}")),
+        (Error::Usage(_), Some(option)) => Error::Usage(text + option),
+        (Error::File(_) | Error::Invalid(_), Some(option)) => Error::Invalid(text + option),
+        (e, _) => e,
     }
 }
 

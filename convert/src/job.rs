@@ -58,7 +58,7 @@ pub fn convert(input: &Path, output: &Path, options: &Options, control: &Control
     }
     if options.pre.is_some() {
         return Err(Error::Usage(
-            "--pre applies only to directories: a GGUF file declares its tokenizer".into(),
+            "pre applies only to directories: a GGUF file declares its tokenizer".into(),
         ));
     }
     if options.mixture.is_some() || options.check.is_some() {
@@ -129,9 +129,7 @@ pub(crate) fn rewrite(
         for (name, change) in outputs {
             let to = if exact && change.is_some() { DType::F32 } else { to };
             if change.is_some() && !to.can_quantize() {
-                let what = format!(
-                    "an adapter changes it, and {to} cannot be written: choose another type with --type"
-                );
+                let what = format!("an adapter changes it, and {to} cannot be written: choose another type");
                 return Err(file.error(name, what).into());
             }
             quantized |= to.is_quantized();
@@ -178,7 +176,7 @@ pub(crate) fn rewrite(
 pub(crate) fn check_options(options: &Options) -> Result<Option<(DType, u32)>> {
     let trained = !options.adapters.is_empty();
     if options.n_ctx.is_some() && options.rope.is_none() && !options.llama_cpp && !trained {
-        return Err(Error::Usage("a context needs a RoPE method: add --rope SPEC".into()));
+        return Err(Error::Usage("a context needs a RoPE method".into()));
     }
     if options.dtype.is_some() {
         rows::available("another element type")?;
@@ -279,7 +277,7 @@ fn with_trained_rope(
     if let Some((other, spec)) = all.find(|(_, spec)| *spec != trained).filter(|_| !forced) {
         let other = other.file().path().display();
         let what =
-            format!("{other} was trained under {spec}, {from} under {trained}: choose one with --rope");
+            format!("{other} was trained under {spec}, {from} under {trained}: choose one of the methods");
         return Err(Error::Invalid(what));
     }
     let declared = Hparams::from_gguf(file)?;
@@ -326,7 +324,7 @@ fn planned(
         Some(spec) => {
             let (n_ctx, why) = rope::default_ctx(spec, hp);
             if given.is_none() {
-                details.push(format!("No --ctx: converted for {n_ctx} tokens, {why}."));
+                details.push(format!("No context given: converted for {n_ctx} tokens, {why}."));
                 ctx_why = Some(why);
             }
             (spec.clone(), given.unwrap_or(n_ctx))
@@ -336,7 +334,7 @@ fn planned(
             let n_ctx = given.unwrap_or(declared.n_ctx_train);
             if options.rope.is_none() {
                 notes.push(format!(
-                    "No --rope: writing the method that the file declares, for {n_ctx} tokens."
+                    "No RoPE method given: writing the method that the file declares, for {n_ctx} tokens."
                 ));
             }
             (Spec::declared(&declared)?, n_ctx)
@@ -368,8 +366,8 @@ fn planned(
         }
         if hp.clex.is_some() && !options.llama_cpp {
             return Err(Error::Invalid(format!(
-                "{}: {spec}: a model file cannot hold the network of an adapter: use the adapter with \
-                 --lora, or write one length with --llama-cpp and clex:factor=N",
+                "{}: {spec}: a model file cannot hold the network of an adapter: run the model \
+                 with the adapter, or write one length for stock llama.cpp under clex:factor=N",
                 file.path().display()
             )));
         }

@@ -80,8 +80,8 @@ pub(crate) fn not_read(file: &File, hp: &Hparams, n_ctx: usize) -> gguf::Result<
     Ok(least.map(|n| {
         let key = keys::WINDOWS;
         format!(
-            "it has no window in this architecture, and the file's {key} is {n} tokens; --ctx {n} stays \
-             within it"
+            "it has no window in this architecture, and the file's {key} is {n} tokens; a context of {n} \
+             tokens stays within it"
         )
     }))
 }

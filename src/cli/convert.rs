@@ -48,7 +48,7 @@ struct MatrixArgs {
 
 /// An error of a conversion as one of this program.
 pub(super) fn failed(e: convert::Error) -> anyhow::Error {
-    match e {
+    match cli::with_options(e) {
         convert::Error::Interrupted => interrupt::stopped("interrupted"),
         convert::Error::Usage(what) => usage(what),
         other => anyhow!(other),

@@ -2,7 +2,7 @@
 //!
 //! There are two stages, as in ripgrep: clap derives hold the arguments as they were typed (`Args` of each
 //! file), and `options` turns them into the library's parameters. Nothing below `cli` prints, reads the
-//! environment or parses arguments.
+//! environment, parses arguments, or names an option: `hints` adds those to its messages.
 
 mod advise;
 mod against;
@@ -15,6 +15,7 @@ mod engine;
 mod eval;
 mod finetune;
 mod habits;
+mod hints;
 mod inspect;
 mod interrupt;
 mod kernels;
@@ -167,7 +168,8 @@ fn report(line: &str) {
 
 /// An error with its causes, for people.
 fn in_a_line(e: &anyhow::Error) -> String {
-    one_line(&(chain(e) + hint(e)))
+    let text = chain(e);
+    one_line(&format!("{text}{}", hints::of(e, &text)))
 }
 
 /// The error and its causes in one line, without those that the next one, or the one before, repeats (a path,
@@ -182,16 +184,6 @@ fn chain(e: &anyhow::Error) -> String {
         }
     }
     said.join(": ")
-}
-
-/// The options behind what an error of the library speaks of.
-fn hint(e: &anyhow::Error) -> &'static str {
-    match e.downcast_ref::<ropewalk::Error>() {
-        // A session under a context; other memory has no such options.
-        Some(ropewalk::Error::OutOfMemory { what, .. }) if what.starts_with("ctx ") => " (--ctx, --kv)",
-        Some(ropewalk::Error::ContextFull { .. }) => " (--ctx)",
-        _ => "",
-    }
 }
 
 /// Joins the lines of a text, with a semicolon where nothing else divides them: an error is one line.

@@ -5,6 +5,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::output::{self, OutputArgs};
+use super::pull::set_with;
 
 #[derive(Serialize)]
 struct Described<'a> {
@@ -32,7 +33,7 @@ struct Setting<'a> {
 struct Published<'a> {
     name: &'a str,
     sha256: Option<&'a str>,
-    from: &'a str,
+    from: String,
 }
 
 /// Describes these tasks; lists all where there are none.
@@ -66,7 +67,14 @@ fn describe(task: &'static dyn Task) -> Described<'static> {
         files: info
             .files
             .iter()
-            .map(|f| Published { name: f.name, sha256: f.sha256, from: f.from })
+            .map(|f| {
+                let pull = set_with(f.name).map(|set| format!("; `ropewalk pull {set}` fetches it"));
+                Published {
+                    name: f.name,
+                    sha256: f.sha256,
+                    from: f.from.to_owned() + &pull.unwrap_or_default(),
+                }
+            })
             .collect(),
     }
 }

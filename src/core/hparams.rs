@@ -293,7 +293,7 @@ impl Hparams {
 
     fn read(file: &File, as_trained: bool, rule: Option<LayerRule>) -> Result<Hparams> {
         if file.get::<String>("general.type").is_ok_and(|kind| kind == "adapter") {
-            let what = "expected a model, found a LoRA adapter: open its model, and give this with --lora";
+            let what = "expected a model, found a LoRA adapter: open its model with this adapter";
             return Err(file.error("general.type", what));
         }
         let arch: String = file.get("general.architecture")?;

@@ -147,7 +147,7 @@ fn field(name: &str, line: &str, field: &str) -> Result<String> {
             };
             let found = ["messages", "completion", "conversations"].iter().find(of_chat);
             let hint = found.map_or(String::new(), |key| {
-                format!("; it has {key:?}: finetune --chat trains on \"messages\", or \"prompt\" and \"completion\"")
+                format!("; it has {key:?}: training on chats takes \"messages\", or \"prompt\" and \"completion\"")
             });
             Err(invalid(format!("{name}: no \"{field}\" field{hint}")))
         }
@@ -294,7 +294,7 @@ mod tests {
             ("{\"id\":1}", "a.jsonl:1: no \"text\" field"),
             (
                 "{\"id\":1,\"messages\":[]}",
-                "a.jsonl:1: no \"text\" field; it has \"messages\": finetune --chat trains on \"messages\", or \"prompt\" \
+                "a.jsonl:1: no \"text\" field; it has \"messages\": training on chats takes \"messages\", or \"prompt\" \
                  and \"completion\"",
             ),
             ("\"text\"", "a.jsonl:1: expected a JSON object, found a string"),

@@ -24,7 +24,7 @@ pub struct DataFile {
     pub name: &'static str,
     /// SHA-256 of the one published file, in hexadecimal; `None` where several are in use.
     pub sha256: Option<&'static str>,
-    /// How to get it, for people: the command that fetches it, or the name of the dataset that it is part of.
+    /// Where it is published, for people: the package, the dataset, or the repository that it is part of.
     pub from: &'static str,
 }
 

@@ -9,8 +9,8 @@ use crate::landmark::Landmarks;
 
 /// Said of recipes of full training where low-rank pairs are trained: their rates and steps are for another kind.
 pub const ALL_PARAMETERS: &str =
-    "the paper trained all parameters of the model; here the tensors that --targets names are \
-     trained, most of them by low-rank pairs";
+    "the paper trained all parameters of the model; here only the targets are trained, most \
+     of them by low-rank pairs";
 
 /// The settings that a paper or its code states. `source` says where they are from, and which of them it
 /// leaves open.
@@ -155,8 +155,8 @@ const LCEG: Recipe = Recipe {
     batch: Batch::Sequences(32),
     source: "paper, section 4 and appendix 9.2: rate, linear warm-up, no weight decay, 32 sequences a step. It names \
              no decay of the rate, and a moving average of the weights without its constant: none is kept here, and \
-             --set ema takes one. Betas, clipping and the 20 steps of warm-up are those of the released script. The rope \
-             is the study's best, NTK-32K; name another with --rope. BOS before each document and long documents \
+             the setting ema takes one. Betas, clipping and the 20 steps of warm-up are those of the released script. The rope \
+             is the study's best, NTK-32K; any other can replace it. BOS before each document and long documents \
              more often, source by source (Fu et al.), are the form of its data",
     ..BASE
 };
@@ -205,7 +205,7 @@ pub static RECIPES: &[Recipe] = &[
         source: "README, fine-tune.py and llama_attn_replace.py of the released code: rank 8, alpha 16 on q, k, v \
                  and o, norms and the input embedding at the same rate, 8 GPUs of 8 accumulated sequences; betas \
                  and clipping are the defaults of Hugging Face's trainer. Position interpolation, documents joined \
-                 by EOS. The context is one of several in the paper; name another with --ctx",
+                 by EOS. The context is one of several in the paper; any other can replace it",
         ..BASE
     },
     Recipe {
@@ -225,8 +225,8 @@ pub static RECIPES: &[Recipe] = &[
                  accumulated, 3 % warm-up, a cosine that stops at 0.4 of a period; betas and clipping are the \
                  defaults of Hugging Face's trainer. Texts are joined by EOS. Its weight decay also acts on norms, \
                  whose class that trainer does not know; here it leaves them alone. It trains all parameters, which \
-                 --targets full does not do here under landmark attention. The controlled study (LCEG) trains it by its \
-                 own recipe: lceg-code with --attention landmark --rope plain --ctx 512",
+                 cannot be done here under landmark attention. The controlled study (LCEG) trains it by its own recipe: \
+                 lceg-code with landmark attention, rope plain, and a context of 512 tokens",
         ..BASE
     },
     Recipe {
@@ -272,9 +272,9 @@ pub static RECIPES: &[Recipe] = &[
         length: Amount::Steps(5000),
         batch: Batch::Sequences(512),
         source: "cfgs/run_cfg/llama2_7b_drope.yaml of the released code (arXiv 2512.12167), for Llama 2 at its own 4,096 tokens: \
-                 take --ctx as the window of your model. Its second form adds norms of queries and keys, which no \
-                 architecture here gains. Beyond the window its paper scales the softmax: --rope plain:drop=1,temperature=X \
-                 --lora FILE:force, X by measuring",
+                 set the context to the window of your model. Its second form adds norms of queries and keys, which no \
+                 architecture here gains. Beyond the window its paper scales the softmax: force the adapter under rope \
+                 plain:drop=1,temperature=X, X by measuring",
         ..BASE
     },
     Recipe {
@@ -290,7 +290,7 @@ pub static RECIPES: &[Recipe] = &[
         source: "scripts/train_lm.sh of the released code: rate, 16 x 4 x 8 sequences of 4,096, warm-up in 3 % of the \
                  steps, no weight decay, no log-scale; no EOS between documents by its dataset.py. The number of \
                  steps is left open there; its readme names 2B tokens. Betas and clipping are the defaults of Hugging \
-                 Face's trainer. It trains all parameters, which --targets full does not do here under clex. The \
+                 Face's trainer. It trains all parameters, which cannot be done here under clex. The \
                  controlled study has T = 32 and SiLU, the defaults here",
         ..BASE
     },
@@ -326,10 +326,10 @@ pub static RECIPES: &[Recipe] = &[
         length: Amount::Steps(1000),
         batch: Batch::Sequences(64),
         source: "script/run_train_skipos.sh, train_pose.py and configs/deepspeed_config.json of the released code (arXiv \
-                 2309.10400), for LLaMA at its own 2,048 tokens (take --ctx as the window of your model) on 8 GPUs of 8 \
+                 2309.10400), for LLaMA at its own 2,048 tokens (set the context to the window of your model) on 8 GPUs of 8 \
                  sequences: DeepSpeed's logarithmic warm-up and linear decay; betas and clipping are the defaults of \
-                 Hugging Face's trainer. `64 yarn` is the command of its readme; elsewhere --transform pose:factor=8 \
-                 --rope pi. Both chunks are of one document, short ones are left out. It keeps the checkpoint of the \
+                 Hugging Face's trainer. `64 yarn` is the command of its readme; elsewhere transform pose:factor=8 \
+                 and rope pi. Both chunks are of one document, short ones are left out. It keeps the checkpoint of the \
                  least validation loss; here the last one is written",
         ..BASE
     },

@@ -92,9 +92,9 @@ macro_rules! settings {
 
 settings! {
     Optimiser {
-        steps: u64 = "steps", "100", "optimizer steps, as --steps";
+        steps: u64 = "steps", "100", "optimizer steps";
         batch: usize = "batch", "1", "sequences per step";
-        lr: f64 = "lr", "2e-4", "peak learning rate, as --lr";
+        lr: f64 = "lr", "2e-4", "peak learning rate";
         lr_min: f64 = "lr-min", "0", "learning rate at the last step of a decaying schedule";
         warmup: u64 = "warmup", "0", "warmup steps";
         warmup_shape: WarmupShape = "warmup-shape", "linear", "warmup shape: linear, or log (DeepSpeed's WarmupLR)";
@@ -110,14 +110,14 @@ settings! {
         dropout: f32 = "dropout", "0", "LoRA dropout";
         rslora: bool = "rslora", "false", "rank-stabilized LoRA: scale by alpha / sqrt(rank)";
         output_type: OutputType = "output-type", "f32",
-            "type of the written matrices under --targets full: f32, or file for the types of the input model";
+            "type of the written matrices if all parameters are trained: f32, or file for the types of the input model";
     }
     Texts {
         held_out: HeldOut = "held-out", "",
             "validation set: a number of sequences, or a share of the text (0.05); 0 for none; default: 4, fewer for short texts";
         packing: Packing = "packing", "pack",
             "pack joins documents and cuts the result, long takes windows of long documents, truncate cuts each document \
-             (SBA-RoPE), records makes each a sequence, whole joins uncut documents; default under --chat: records";
+             (SBA-RoPE), records makes each a sequence, whole joins uncut documents; default for chats: records";
         separator: Separator = "separator", "auto",
             "document separator: auto, flags, eos, eot, bos, bos+eos, or a token; default under packing=truncate: bos+eos";
         doc_mask: bool = "doc-mask", "false", "mask attention across documents, and the loss at document ends";
@@ -128,8 +128,8 @@ settings! {
         data_tokens: u64 = "data-tokens", "", "tokens per epoch under shares or upsample; default: each document once";
         synthetic: f64 = "synthetic", "", "share of synthetic sequences, from the families of Untie the Knots; default: none";
         order: SampleOrder = "order", "shuffled",
-            "order of sequences: shuffled, or text for the order of the texts; default under --stages: text";
-        data_offset: u64 = "data-offset", "", "token of the texts to start at; default: 0, or where the run of --lora stopped";
+            "order of sequences: shuffled, or text for the order of the texts; default with stages: text";
+        data_offset: u64 = "data-offset", "", "token of the texts to start at; default: 0, or where the run of the given adapter stopped";
         text_field: String = "text-field", "text", "field of .jsonl lines with the text";
         token_type: TokenType = "token-type", "u16", "type of the token ids in .bin files: u16 or u32";
         replace_invalid: bool = "replace-invalid", "false", "replace invalid UTF-8 instead of refusing it";
@@ -143,7 +143,7 @@ settings! {
     }
     Files {
         keep_last: usize = "keep-last", "2", "checkpoints to keep";
-        checkpoints: PathBuf = "checkpoints", "", "checkpoint directory; default: NAME.checkpoints for -o NAME.gguf";
+        checkpoints: PathBuf = "checkpoints", "", "checkpoint directory; default: NAME.checkpoints for the output NAME.gguf";
         log: PathBuf = "log", "", "log file with one JSON line per step; default: NAME.log.jsonl";
         cache: PathBuf = "cache", "", "token cache file; default: next to the adapter";
     }

@@ -82,7 +82,13 @@ fn data_of_a_benchmark_arrives_in_the_users_folder_and_eval_finds_it() {
     eval.args(["-t", "1", "--json"]).current_dir(dir.path()).env("ROPEWALK_DATA", &users);
     let missing = finish(eval);
     let list = users.join("ruler/adjectivelist.txt");
-    refused(&missing, &[list.to_str().unwrap(), "is missing: `ropewalk pull ruler` fetches it"]);
+    refused(
+        &missing,
+        &[
+            list.to_str().unwrap(),
+            "is missing: it is in the Python package wonderwords 3.0.1; `ropewalk pull ruler` fetches it",
+        ],
+    );
 
     // A module in the working directory must not stand in for Python's.
     std::fs::write(dir.path().join("json.py"), "raise SystemExit('planted')").unwrap();

@@ -111,7 +111,14 @@ fn what_makes_no_sense_is_refused() {
     refused(&run(&["eval", "json_kv", "-l", "2048", "--set", "depths=200"]), 1, &["json_kv", "depths"]);
     refused(&run(&["eval", "json_kv", "-l", "20"]), 1, &["json_kv at 20 tokens"]);
     let cwe = ["eval", "cwe", "-l", "2048", "--data", empty];
-    refused(&run(&cwe), 1, &["cwe at 2048 tokens", "is missing: `ropewalk pull ruler` fetches it"]);
+    refused(
+        &run(&cwe),
+        1,
+        &[
+            "cwe at 2048 tokens",
+            "is missing: it is in the Python package wonderwords 3.0.1; `ropewalk pull ruler` fetches it",
+        ],
+    );
     std::fs::create_dir(dir.path().join("ruler")).unwrap();
     std::fs::write(dir.path().join("ruler/nounlist.txt"), "hemp\n").unwrap();
     refused(&run(&cwe), 1, &["nounlist.txt", "sha256"]);

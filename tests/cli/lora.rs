@@ -103,7 +103,10 @@ fn what_makes_no_sense_is_said() {
     let model = folder.run(&["--lora", &folder.path("tiny.gguf")]);
     assert!(model.code == 1 && model.stderr.contains("general.type"), "{model:?}");
     let adapter = crate::common::program::run(&["run", "-m", &folder.path("a.gguf"), "-p", "x"]);
-    assert!(adapter.code == 1 && adapter.stderr.contains("found a LoRA adapter"), "{adapter:?}");
+    assert!(
+        adapter.code == 1 && adapter.stderr.contains("its model with this adapter (--lora)"),
+        "{adapter:?}"
+    );
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! The shape of the code, checked: layers, registries, file sizes, where `unsafe` and printing may stand;
-//! in `documents`, that the documents tell the truth, and in `evidence`, that its queue works. A failure says what to do; ARCHITECTURE.md says
-//! why.
+//! in `documents`, that the documents tell the truth, in `evidence`, that its queue works, and in `messages`, that
+//! libraries name no options. A failure says what to do; ARCHITECTURE.md says why.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 mod documents;
 mod evidence;
+mod messages;
 mod reading;
 
 use reading::{blank, first_names};

@@ -1,9 +1,11 @@
-//! Reading Rust as far as tidy has to: without comments and literals, and the first names of paths.
+//! Reading Rust as far as tidy has to: without comments and literals, the literals alone, and the first names of paths.
 
-/// Blanks comments and string and character literals with spaces.
-pub(super) fn blank(text: &str) -> String {
+use std::ops::Range;
+
+/// Where comments and string and character literals are.
+fn opaque(text: &str) -> Vec<Range<usize>> {
     let b = text.as_bytes();
-    let mut out = b.to_vec();
+    let mut out = Vec::new();
     let mut i = 0;
     while i < b.len() {
         let rest = &b[i..];
@@ -43,8 +45,25 @@ pub(super) fn blank(text: &str) -> String {
             i
         };
         let end = end.min(b.len());
-        out[i..end].iter_mut().filter(|c| **c != b'\n').for_each(|c| *c = b' ');
+        if end > i {
+            out.push(i..end);
+        }
         i = end.max(i + 1);
+    }
+    out
+}
+
+/// The string and character literals, with the places where they begin.
+pub(super) fn literals(text: &str) -> Vec<(usize, &str)> {
+    let all = opaque(text).into_iter().map(|span| (span.start, &text[span]));
+    all.filter(|(_, part)| !part.starts_with('/')).collect()
+}
+
+/// Blanks comments and string and character literals with spaces.
+pub(super) fn blank(text: &str) -> String {
+    let mut out = text.as_bytes().to_vec();
+    for span in opaque(text) {
+        out[span].iter_mut().filter(|c| **c != b'\n').for_each(|c| *c = b' ');
     }
     // Only whole characters were replaced, byte by byte.
     String::from_utf8(out).unwrap()
@@ -81,6 +100,8 @@ fn blanking_hides_comments_and_literals_and_nothing_else() {
     let text = "a/*x/*y*/z*/b // c\n\"d\\\"e\" 'f' '\\'' '\\u{1}' &'g h r#\"i\"j\"# for br\"k\\\" l\n\"m\"";
     assert_eq!(blank(text).split_whitespace().collect::<Vec<_>>(), ["a", "b", "&'g", "h", "for", "b", "l"]);
     assert_eq!(blank(text).len(), text.len());
+    let found: Vec<&str> = literals(text).into_iter().map(|(_, part)| part).collect();
+    assert_eq!(found[..3], ["\"d\\\"e\"", "'f'", "'\\''"]);
     assert_eq!(first_names("crate::{a::{b, c}, d, e::F} g", 7), ["a", "d", "e"]);
     assert_eq!(first_names("crate::kv::KvCache", 7), ["kv"]);
 }

@@ -56,6 +56,9 @@ pub(super) fn act(args: &Args) -> Result<Done> {
         }
     });
     let mut lines = report.notes.clone();
+    if given.to_peft.is_some() && given.base.is_none() {
+        lines.push("--base ORG/REPO sets base_model_name_or_path.".into());
+    }
     lines.push(format!(
         "{}: {} pairs{ranks}, {} replaced tensors, {} bytes",
         to.display(),

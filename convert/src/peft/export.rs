@@ -35,7 +35,7 @@ pub fn to_peft(
     repository: Option<&str>,
 ) -> Result<AdapterReport> {
     if let Some(name) = repository.filter(|name| !is_repository(name)) {
-        return Err(Error::Usage(format!("--base: expected ORG/REPO, found {}", shown(name))));
+        return Err(Error::Usage(format!("base: expected ORG/REPO, found {}", shown(name))));
     }
     let base = File::open(base)?;
     let names = Names::of(&base)?;
@@ -151,14 +151,11 @@ pub fn to_peft(
     let n_bytes: usize = parts().map(<[u8]>::len).sum();
     let mut report = AdapterReport::of(&reader, n_bytes as u64);
     if let Some(name) = repository.as_ref().filter(|_| !given) {
-        report.notes.push(format!(
-            "{CONFIG}: base_model_name_or_path is {name}, as recorded by an import; --base ORG/REPO replaces \
-             it."
-        ));
+        report.notes.push(format!("{CONFIG}: base_model_name_or_path is {name}, as recorded by an import."));
     }
     if repository.is_none() {
         report.notes.push(format!(
-            "{CONFIG}: base_model_name_or_path is empty: the model's repository is not known (--base ORG/REPO). Give \
+            "{CONFIG}: base_model_name_or_path is empty: the model's repository is not known. Give \
              PeftModel.from_pretrained the model."
         ));
     }

@@ -205,7 +205,7 @@ fn contexts_chosen_when_none_is_given() {
         let options = Options { rope: Some(spec.parse().unwrap()), ..Options::default() };
         let report = convert(&lab.path("in"), &lab.path("out"), &options, &Control::default()).unwrap();
         assert_eq!(report.rope.unwrap().n_ctx, n_ctx, "{spec}");
-        assert!(report.notes.iter().any(|n| n.contains("--ctx")), "{:?}", report.notes);
+        assert!(report.notes.iter().any(|n| n.contains("No context given")), "{:?}", report.notes);
     }
 }
 

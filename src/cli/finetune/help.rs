@@ -38,7 +38,11 @@ pub(super) fn settings() -> String {
             };
         }
         let default = if key.default.is_empty() { String::new() } else { format!(" [{}]", key.default) };
-        let _ = write!(out, "\n  {}: {}{default}", key.name, key.about);
+        let option = match key.name {
+            "steps" | "lr" => format!(", as --{}", key.name),
+            _ => String::new(),
+        };
+        let _ = write!(out, "\n  {}: {}{option}{default}", key.name, key.about);
     }
     out
 }

@@ -42,7 +42,7 @@ impl Args {
             format!("recipe {}, source: {}.", recipe.name, recipe.source),
         ];
         if recipe.train.contains(&"full") && !self.trains_all() {
-            notes.push(format!("recipe {}: {ALL_PARAMETERS}.", recipe.name));
+            notes.push(format!("recipe {}: {ALL_PARAMETERS} (--targets).", recipe.name));
         }
         notes.extend(self.replaced(recipe, &own)?);
         Ok(notes)

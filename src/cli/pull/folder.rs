@@ -81,7 +81,7 @@ fn options(args: &Args) -> anyhow::Result<Options> {
             Err(_) if types::is_mixture(name) => {
                 options.mixture = Some(Mixture { name: name.clone(), ..Mixture::default() })
             }
-            Err(e) => return Err(usage(e.to_string())),
+            Err(e) => return Err(failed(e)),
         }
     }
     Ok(options)

@@ -18,6 +18,8 @@ use super::interrupt::Interrupt;
 use super::output::{self, OutputArgs, Unit};
 use super::{models, usage, Command};
 
+pub(super) use packages::set_with;
+
 pub(crate) const COMMAND: Command = Command {
     name: "pull",
     about: "Download a model or the data of a benchmark and verify its SHA-256",

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{channel, RecvTimeoutError};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail, Context};
@@ -64,6 +65,13 @@ pub(super) fn sets() -> anyhow::Result<Vec<(String, Set)>> {
         }
     }
     Ok(sets)
+}
+
+/// The name of the set that has a file, by the end of its path.
+pub(crate) fn set_with(path: &str) -> Option<&'static str> {
+    static SETS: LazyLock<Vec<(String, Set)>> = LazyLock::new(|| sets().unwrap_or_default());
+    let has = |set: &Set| set.files.iter().any(|listed| Path::new(path).ends_with(&listed.file));
+    SETS.iter().find(|(_, set)| has(set)).map(|(name, _)| name.as_str())
 }
 
 /// Fetches a set into a folder.
@@ -148,9 +156,11 @@ mod tests {
         let sets = sets().unwrap();
         let mut found = 0;
         for file in TASKS.iter().flat_map(|task| task.info().files) {
-            let Some((_, rest)) = file.from.split_once("`ropewalk pull ") else { continue };
-            let set = rest.split('`').next().unwrap();
-            let (_, set) = sets.iter().find(|(name, _)| name == set).unwrap_or_else(|| panic!("{set}"));
+            if !file.from.contains("in the Python package ") {
+                continue;
+            }
+            let set = set_with(file.name).unwrap_or_else(|| panic!("{} is in no set", file.name));
+            let (_, set) = sets.iter().find(|(name, _)| *name == set).unwrap();
             let listed = set.files.iter().find(|listed| listed.file == Path::new(file.name));
             let listed = listed.unwrap_or_else(|| panic!("{} is not in the list", file.name));
             assert!(file.sha256.is_none_or(|sum| sum == listed.sha256), "{}", file.name);

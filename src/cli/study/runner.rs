@@ -20,6 +20,7 @@ use ropewalk::DType;
 use ropewalk_study::{Breakdown, Bucket, Cell, CellResult, Estimate, Failure, Metric, Plan, Runner};
 
 use super::super::finetune::Training;
+use super::super::hints;
 use super::super::models::{self, ModelChoice};
 use super::super::options::read_documents;
 use super::super::template;
@@ -273,7 +274,10 @@ fn sha256(path: &Path) -> anyhow::Result<String> {
 fn failed(e: Error) -> Failure {
     match e {
         Error::Interrupted => Failure::Stopped,
-        e => Failure::Failed(e.to_string()),
+        e => {
+            let text = e.to_string();
+            Failure::Failed(format!("{text}{}", hints::of_text(&text)))
+        }
     }
 }
 

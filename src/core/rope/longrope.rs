@@ -85,8 +85,8 @@ fn of_file(word: &str, geo: &Geometry<'_>, args: &mut Args<'_>) -> Result<Vec<f6
     };
     let Some(factors) = factors else {
         return Err(RopeError(format!(
-            "rope method longrope: expected the tensor {tensor} in the file, found none; its factors come from a \
-             search: `ropewalk advise --search` finds some, for factors=.."
+            "rope method longrope: expected the tensor {tensor} in the file, found none; set factors=.. to the \
+             result of a search"
         )));
     };
     geo.check_factors(tensor, factors)?;

@@ -461,7 +461,11 @@ fn too_long(corpus: &Corpus, params: &DatasetParams) -> Result<Option<String>> {
         corpus.name(first),
         params.n_ctx
     );
-    let all = format!("{} records are longer, and --ctx {} takes them whole", long.len(), longest - 1);
+    let all = format!(
+        "{} records are longer, and a context of {} tokens takes them whole",
+        long.len(),
+        longest - 1
+    );
     match params.packing {
         Packing::Records => Ok(Some(format!("{of}: cut; {all}"))),
         _ => Err(invalid(format!("{of}: only whole records are joined; {all}, packing=truncate cuts them"))),

@@ -226,7 +226,7 @@ fn records_are_never_cut_unless_asked() {
     let short = |packing| DatasetParams { packing, ..DatasetParams::new(10) };
     let e = refused(Dataset::new(Arc::clone(&corpus), &short(Packing::Whole)));
     assert!(e.contains("a.jsonl:9: 12 tokens, more than the 11 that context 10 takes: only whole"), "{e}");
-    assert!(e.contains("2 records are longer, and --ctx 12 takes them whole"), "{e}");
+    assert!(e.contains("2 records are longer, and a context of 12 tokens takes them whole"), "{e}");
     let data = Dataset::new(Arc::clone(&corpus), &short(Packing::Records)).unwrap();
     assert!(data
         .note()

@@ -81,7 +81,7 @@ pub(crate) fn write(
     notes: &mut Vec<String>,
 ) -> Result<()> {
     if let Some(pre) = pre.filter(|pre| !probe::KINDS.contains(pre)) {
-        let what = format!("--pre: unknown kind of tokenizer {pre:?}; known: {}", probe::KINDS.join(" "));
+        let what = format!("pre: unknown kind of tokenizer {pre:?}; known: {}", probe::KINDS.join(" "));
         return Err(Error::Argument(what));
     }
     let files = Files {
@@ -100,7 +100,7 @@ pub(crate) fn write(
         }
     }
     if let (Source::Model | Source::Pieces, Some(pre)) = (source, pre) {
-        let what = format!("--pre {pre}: this tokenizer is not byte-level BPE, so --pre does not apply");
+        let what = format!("pre {pre}: this tokenizer is not byte-level BPE, so the setting does not apply");
         return Err(Error::Argument(what));
     }
     if source == Source::Bytes {

@@ -320,7 +320,7 @@ fn missing_files_say_where_they_come_from() {
         "{found}"
     );
     let found = crate::Task::samples(&CMRC, &setup).err().unwrap().to_string();
-    assert!(found.contains("dict.txt: is missing: `ropewalk pull jieba` fetches it"), "{found}");
+    assert!(found.contains("dict.txt: is missing: it is in the Python package jieba"), "{found}");
 }
 
 #[test]

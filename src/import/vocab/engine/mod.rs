@@ -143,7 +143,7 @@ impl<'a> Engine<'a> {
         known.ok_or_else(|| {
             let what = format!(
                 "found a tokenizer that llama.cpp's converter does not know (hash {}), expected one of its list; \
-                 --pre NAME says which kind it is",
+                 name its pre-tokenizer",
                 &hash[..16]
             );
             Error::of(&self.file.object.path, what)

