@@ -58,6 +58,7 @@
 //!   sequences, each with the answer that its caller wants, and sessions are saved to files.
 //! - [`rope`]: the methods, and what a plan does to positions.
 //! - [`train`]: [`Run`] is the loop over a data set ([`data`]), with validation and checkpoints; it writes the adapter.
+//! - [`finetune`]: a whole job, from texts to the written adapter, as `ropewalk finetune` runs it.
 //! - [`eval`]: perplexity by named protocols, passkeys, published benchmarks ([`tasks`]).
 //! - [`adapter`], [`chat`], [`fetch`], [`plot`]: adapters in force, chat templates, models by name, charts.
 //!
@@ -80,6 +81,7 @@ pub mod eval;
 pub mod fetch;
 pub mod train;
 pub mod plot;
+pub mod finetune;
 #[doc(hidden)]
 pub mod internals;
 

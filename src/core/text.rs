@@ -17,6 +17,19 @@ pub fn bytes(n: u64) -> String {
     format!("{:.2} {unit}", n as f64 / (1u64 << (10 * exponent)) as f64)
 }
 
+/// Formats a count with its digits in groups of three: `12,345`.
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
 /// Why bytes are no text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotText {
@@ -116,6 +129,15 @@ mod tests {
             assert_eq!(super::bytes(n), text);
         }
         assert_eq!(super::bytes(u64::MAX), "16.00 EiB");
+    }
+
+    #[test]
+    fn counts_for_people() {
+        for (n, text) in
+            [(0, "0"), (999, "999"), (1000, "1,000"), (123_456, "123,456"), (1_000_000, "1,000,000")]
+        {
+            assert_eq!(count(n), text);
+        }
     }
 
     #[test]

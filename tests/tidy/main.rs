@@ -127,6 +127,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["session"],
             &["eval", "train", "chat", "fetch"],
             &["plot"],
+            &["finetune"],
             &["internals"],
             &["cli"],
         ],

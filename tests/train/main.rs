@@ -20,6 +20,7 @@ mod full;
 mod gradients;
 mod init;
 mod invalid;
+mod job;
 mod landmark;
 mod landmark_session;
 mod landmark_top;

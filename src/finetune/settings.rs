@@ -1,0 +1,120 @@
+//! The library's parameters that the settings of a job lead to.
+
+use super::{refused, Job, Result};
+use crate::model::Error;
+use crate::rope::Spec;
+use crate::train::optim::OptimParams;
+use crate::train::{LoraParams, SampleOrder, SavedType, Settings, TrainParams};
+
+/// The parsed names of trained modules.
+#[derive(Debug, Default)]
+struct Targets {
+    pairs: Vec<String>,
+    norms: bool,
+    embeddings: bool,
+    full: bool,
+}
+
+impl Job {
+    /// Returns the trainer's settings. The context is 0 if it is not given.
+    ///
+    /// # Errors
+    /// [`JobError::Settings`](super::JobError::Settings) for settings that cannot be combined.
+    pub fn settings(&self) -> Result<TrainParams> {
+        let set = &self.given;
+        let targets = self.targets()?;
+        for (setting, given) in [
+            ("rank", self.rank.is_some()),
+            ("alpha", self.alpha.is_some()),
+            ("init", self.init.is_some()),
+            ("rslora", set.rslora.is_some()),
+            ("dropout", set.dropout.is_some()),
+        ] {
+            if targets.full && given {
+                return Err(refused(format!(
+                    "`{setting}`: `targets` full trains the model itself, without LoRA pairs"
+                )));
+            }
+        }
+        if !targets.full && set.output_type.is_some() {
+            return Err(refused("`output-type`: an adapter is always f32; expected `targets` full as well"));
+        }
+        let rank = self.rank.unwrap_or(8);
+        Ok(TrainParams {
+            rope: match (&self.rope, self.recipe) {
+                (None, Some(recipe)) => Some(recipe.rope.parse::<Spec>().map_err(Error::Rope)?),
+                (given, _) => given.clone(),
+            },
+            attention: self.attention.or(self.recipe.map(|r| r.attention)).unwrap_or_default(),
+            lora: LoraParams {
+                targets: targets.pairs,
+                rank,
+                alpha: self.alpha.unwrap_or(2.0 * rank as f64),
+                rslora: set.rslora.unwrap_or_default(),
+                dropout: set.dropout.unwrap_or_default(),
+                norms: targets.norms,
+                embeddings: targets.embeddings,
+                all: targets.full,
+                seed: self.seed,
+            },
+            n_block: self.n_block,
+            n_threads: if self.n_threads == 0 { ggml::backend::default_threads() } else { self.n_threads },
+            checkpointing: set.checkpointing,
+            saved_type: set.saved_type.unwrap_or(SavedType::F32),
+            math: self.math,
+            portable: self.portable,
+            ..TrainParams::new(self.n_ctx.or(self.recipe.map(|r| r.n_ctx)).unwrap_or(0))
+        })
+    }
+
+    /// Trained parts: the parts named, or else pairs on the usual maps and the modules that the recipe trains in full.
+    fn targets(&self) -> Result<Targets> {
+        let mut targets = Targets::default();
+        let Some(names) = &self.targets else {
+            let whole = |name| self.recipe.is_some_and(|r| r.train.contains(&name));
+            let pairs = LoraParams::default().targets;
+            return Ok(Targets {
+                pairs,
+                norms: whole("norms"),
+                embeddings: whole("embeddings"),
+                full: false,
+            });
+        };
+        for name in names {
+            match name.as_str() {
+                "" | "none" => {}
+                "norms" => targets.norms = true,
+                "embeddings" => targets.embeddings = true,
+                "full" => targets.full = true,
+                _ if targets.pairs.contains(name) => {}
+                _ => targets.pairs.push(name.clone()),
+            }
+        }
+        if targets.full && names.len() > 1 {
+            return Err(refused("`targets`: full is every parameter; expected it alone"));
+        }
+        Ok(targets)
+    }
+
+    /// Returns the settings at a context of `n_ctx` tokens: the given ones, else the recipe's, else the defaults.
+    pub fn at(&self, n_ctx: usize) -> Settings {
+        let given = self.given.clone();
+        let of_recipe = self.recipe.map(|r| r.settings(n_ctx, &given)).unwrap_or_default();
+        given.or(of_recipe).or(Settings::defaults())
+    }
+
+    /// Returns the sequences per step and the optimizer's settings at a context of `n_ctx` tokens.
+    pub fn optimiser(&self, n_ctx: usize) -> (usize, OptimParams) {
+        self.at(n_ctx).optimiser()
+    }
+
+    /// Returns true if every parameter is trained, and a model is written.
+    pub fn trains_all(&self) -> bool {
+        self.targets().is_ok_and(|targets| targets.full)
+    }
+
+    /// The order of samples.
+    pub(super) fn order(&self) -> SampleOrder {
+        self.given.order.unwrap_or_default()
+    }
+}
