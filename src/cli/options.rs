@@ -165,11 +165,6 @@ impl RopeArgs {
     pub(crate) fn spec(&self) -> anyhow::Result<Option<Spec>> {
         self.rope.as_deref().map(parse_spec).transpose()
     }
-
-    /// Asks for this spec.
-    pub(crate) fn set(&mut self, text: &str) {
-        self.rope = Some(text.to_owned());
-    }
 }
 
 /// Several rope methods, to be compared.

@@ -15,6 +15,9 @@ use ropewalk::plot::{self, PlotError};
 use ropewalk_core::terminal::{inline, plain_json, shown};
 use serde::Serialize;
 
+/// A count with its digits in groups of three: `12,345`.
+pub(crate) use ropewalk_core::text::count;
+
 /// Work that takes less time shows no progress bar.
 const QUIET_FOR: Duration = Duration::from_secs(2);
 
@@ -253,11 +256,6 @@ fn write(text: &str) -> anyhow::Result<()> {
 /// Prints one JSON object on one line. What a terminal may obey is escaped as JSON has it: no text is changed.
 pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     write(&format!("{}\n", plain_json(serde_json::to_string(value)?)))
-}
-
-/// A count with its digits in groups of three: `12,345`.
-pub(crate) fn count(n: u64) -> String {
-    indicatif::HumanCount(n).to_string()
 }
 
 #[cfg(test)]

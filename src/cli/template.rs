@@ -12,10 +12,15 @@ use ropewalk_core::apart::this_program;
 /// The only argument of the process that renders. It is no command, for nobody types it.
 const RENDER: &str = "--render-chat-template";
 
+/// This program, as the one that renders in a process of its own.
+pub(crate) fn program() -> anyhow::Result<Apart> {
+    let program = this_program().context("cannot find this program to render the chat template")?;
+    Ok(Apart::new(program, [RENDER]))
+}
+
 /// The template of a model. Rendering ends where the control's work is to stop.
 pub(crate) fn of(model: &Model, control: &Control<'_>) -> anyhow::Result<Template> {
-    let program = this_program().context("cannot find this program to render the chat template")?;
-    Ok(Template::of_apart(model, &Apart::new(program, [RENDER]).stopped_by(control))?)
+    Ok(Template::of_apart(model, &program()?.stopped_by(control))?)
 }
 
 /// A user's message in the template, with the assistant's turn opened; the message itself without a template.

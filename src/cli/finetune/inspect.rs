@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use ropewalk::data::{Dataset, DistanceBin, Inspection, LengthBin, Sample, Span, SpanKind};
+use ropewalk::finetune::{chart_path, Job};
 use ropewalk::model::Model;
 use ropewalk::plot::{Axis, Chart, Scale, Series};
 use ropewalk::train::TrainParams;
@@ -12,7 +13,8 @@ use serde::Serialize;
 use super::super::engine::draw;
 use super::super::interrupt::Interrupt;
 use super::super::output::{self, count, Colour, Unit};
-use super::args::{chart as chart_path, Args};
+use super::args::Args;
+use super::job;
 
 /// Most samples whose distances are counted.
 const SAMPLES: usize = 4096;
@@ -46,20 +48,21 @@ struct Piece {
 
 pub(super) fn show(
     args: &Args,
+    job: &Job,
     model: &Model,
     settings: &TrainParams,
     interrupt: &Interrupt,
 ) -> anyhow::Result<()> {
-    let settings = args.at_context(model, settings)?;
+    let settings = job.at_context(model, settings)?;
     // A look at the texts leaves nothing behind: no adapter was named that tokens could lie beside. The folder is there as
     // long as they are read.
-    let folder = (args.output.is_none() && args.given.cache.is_none()).then(tempfile::tempdir).transpose()?;
+    let folder = (args.output.is_none() && job.given.cache.is_none()).then(tempfile::tempdir).transpose()?;
     let folder = folder.as_ref().map(|folder| folder.path());
-    let data = args.dataset(model, &settings, folder, &interrupt.control())?;
+    let data = job::dataset(&args.out, job, model, &settings, folder, &interrupt.control())?;
     let draw = draw(args.out.progress(0, "counting", Unit::Steps));
     let found = Inspection::new(&data, SAMPLES, &interrupt.control().with_progress(&draw))?;
     drop(draw);
-    if let Some(path) = args.plot.as_deref() {
+    if let Some(path) = job.plot.as_deref() {
         write_charts(args, path, &found)?;
     }
     let sample = data.train(0, 0)?;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use ropewalk::finetune::{Job, NO_METHOD};
 use ropewalk::model::Model;
 use ropewalk::train::{Budget, Checkpointing, MemoryPlan, TrainParams};
 use ropewalk_core::text::bytes;
@@ -10,8 +11,15 @@ use serde_json::json;
 use super::super::output::{self, count};
 use super::args::Args;
 
-pub(super) fn show(args: &Args, model: &Model, settings: &TrainParams) -> anyhow::Result<()> {
-    let mut settings = args.at_context(model, settings)?;
+pub(super) fn show(args: &Args, job: &Job, model: &Model, settings: &TrainParams) -> anyhow::Result<()> {
+    let mut settings = match job.at_context(model, settings) {
+        // Memory does not depend on the tokens that a recipe's method lacks.
+        Err(_) if job.transform.is_none() => {
+            let plain = Job { transform: Some(NO_METHOD.to_owned()), ..job.clone() };
+            plain.at_context(model, settings)?
+        }
+        made => made?,
+    };
     let asked = args.training.plan_memory.flatten();
     if asked.is_some() {
         // A GPU runs ordinary ops, and saved activations are on the host.

@@ -1,19 +1,19 @@
 //! `ropewalk finetune`: LoRA on quantized weights, or all parameters, under a rope method, at long context.
 
 mod args;
-mod data;
 mod help;
 mod inspect;
 mod job;
 mod memory;
 mod planned;
-mod recipe;
 mod stages;
 
 use clap::{Args as _, FromArgMatches};
+use ropewalk::finetune::JobError;
+use ropewalk::train::{Stage, KEYS};
 
 use super::interrupt::Interrupt;
-use super::{models, output, Command};
+use super::{models, output, usage, Command};
 
 use args::Args;
 pub(crate) use planned::Training;
@@ -29,38 +29,82 @@ pub(crate) const COMMAND: Command = Command {
     example: "finetune -m smollm2 -d novels/ --rope sba:factor=4 --ctx 1024 --steps 200 -o sba.gguf\n\
               finetune -m smollm2 -d chats.jsonl --chat --answers-only --set batch=8 -o chats.gguf",
     args: Args::augment_args,
-    run: |m| run(&Args::from_arg_matches(m)?.read()?),
+    run: |m| run(&Args::from_arg_matches(m)?).map_err(plain),
 };
 
 fn run(args: &Args) -> anyhow::Result<()> {
-    let stages = args.training.stages.as_deref().map(|path| stages::of(args, path)).transpose()?;
+    let job = args.job()?;
+    let stages = match &args.training.stages {
+        Some(path) => {
+            let stages = Stage::read(path).map_err(|e| usage(format!("--stages {e}")))?;
+            Some(job.stages(stages)?)
+        }
+        None => None,
+    };
     // What is only shown is that of the last stage, which has the longest context.
-    let shown = stages.iter().flatten().last().unwrap_or(args);
+    let shown = stages.iter().flatten().last().unwrap_or(&job);
     let choice = args.model()?;
     let settings = shown.settings()?;
-    shown.recipe_notes()?.iter().for_each(|note| args.out.note(note));
+    shown.recipe_notes().iter().for_each(|note| args.out.note(options(note)));
     if args.training.plan_memory.is_some() {
-        return memory::show(args, &models::load(&choice, &args.out)?, &settings);
+        return memory::show(args, shown, &models::load(&choice, &args.out)?, &settings);
     }
-    shown.check_outputs(&choice.path)?;
+    shown.check_outputs(&choice.path, args.training.inspect_data)?;
     if args.training.inspect_data {
         let interrupt = Interrupt::install()?;
-        return inspect::show(shown, &models::load(&choice, &args.out)?, &settings, &interrupt);
+        return inspect::show(args, shown, &models::load(&choice, &args.out)?, &settings, &interrupt);
     }
     if let Some(stages) = stages {
         let interrupt = Interrupt::install()?;
         let model = models::load(&choice, &args.out)?;
-        return stages::run(args, stages, &choice, &model, &interrupt);
+        return stages::run(&args.out, stages, &model, &interrupt);
     }
     // Another run would write the same files; it is named before the model is loaded.
-    let _lock = files::Lock::file(args.output())?;
+    let _lock = files::Lock::file(&job.output)?;
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice, &args.out)?;
-    let done = job::run(args, &choice, &model, &settings, &interrupt.control())?;
+    let done = job::run(&args.out, &job, &model, &settings, &interrupt.control())?;
     if args.out.json {
         output::print_json(&done.report)?;
     }
     whole(&done.problems)
+}
+
+/// Settings with an option of their own, of the same name.
+const OPTIONS: &[&str] = &[
+    "rope",
+    "ctx",
+    "attention",
+    "targets",
+    "rank",
+    "alpha",
+    "transform",
+    "chat",
+    "resume",
+    "output",
+    "plot",
+    "steps",
+    "lr",
+];
+
+/// The names of settings in a text of the library's job, as the options that set them.
+fn options(text: &str) -> String {
+    let own = OPTIONS.iter().map(|name| (*name, format!("--{name}")));
+    let keys = KEYS.iter().map(|key| (key.name, format!("--set {}", key.name)));
+    let all = own.chain([("init", "--lora".to_owned())]).chain(keys);
+    all.fold(text.to_owned(), |text, (name, option)| text.replace(&format!("`{name}`"), &option))
+}
+
+/// An error of the library's job as one of this program: settings that cannot be used are wrong usage.
+fn plain(e: anyhow::Error) -> anyhow::Error {
+    match e.downcast::<JobError>() {
+        Ok(JobError::Settings(text)) => usage(options(&text)),
+        Ok(JobError::Run(text)) => anyhow::anyhow!("{}", options(&text)),
+        Ok(JobError::Plot(e)) => e.into(),
+        Ok(JobError::Failed(e)) => e.into(),
+        Ok(e) => e.into(),
+        Err(e) => e,
+    }
 }
 
 /// An error that names what could not be written, beside what was.
@@ -68,5 +112,24 @@ fn whole(problems: &[String]) -> anyhow::Result<()> {
     match problems {
         [] => Ok(()),
         all => Err(anyhow::anyhow!("{}", all.join("; "))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_in_texts_of_the_library_become_options() {
+        for (text, said) in [
+            ("`init`: `targets` full trains", "--lora: --targets full trains"),
+            ("`text-field`: `messages` under `chat`", "--set text-field: `messages` under --chat"),
+            ("`steps` 7 replaces its 9", "--steps 7 replaces its 9"),
+            ("`batch`=7 replaces its 9", "--set batch=7 replaces its 9"),
+        ] {
+            assert_eq!(options(text), said);
+        }
+        let usage = plain(JobError::Settings("`log` x".into()).into());
+        assert!(usage.is::<super::super::Usage>() && usage.to_string() == "--set log x", "{usage}");
     }
 }

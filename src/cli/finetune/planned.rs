@@ -9,12 +9,15 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args as _, FromArgMatches};
 use ropewalk::control::Control;
 use ropewalk::data::Source;
+use ropewalk::finetune::Job;
+use ropewalk::model::ModelParams;
 use ropewalk::train::set::{Group, Key};
-use ropewalk::train::{checkpoint, TrainParams, KEYS};
+use ropewalk::train::{checkpoint, Settings, TrainParams, KEYS};
 
-use super::super::models;
+use super::super::models::{self, ModelChoice};
+use super::super::options::parse_spec;
 use super::args::Args;
-use super::job;
+use super::{job, options, plain};
 
 /// Options of a recipe. A new option of `finetune` is refused until it stands here; what it changes must then be in
 /// [`Training::settings`], unless it is one of [`MACHINE`].
@@ -45,6 +48,7 @@ const GIVEN: &[&str] = &["--model=-", "--output=-", "--data=-"];
 #[derive(Debug)]
 pub(crate) struct Training {
     args: Args,
+    job: Job,
     /// True if the recipe names a device; `threads` is true if it names a number of threads.
     device: bool,
     threads: bool,
@@ -77,10 +81,10 @@ impl Training {
                 ));
             }
         }
-        let args = Args::from_arg_matches(&found).map_err(|e| first_lines(&e))?;
-        let mut args = args.read().map_err(|e| format!("{e:#}"))?;
+        let mut args = Args::from_arg_matches(&found).map_err(|e| first_lines(&e))?;
+        let mut job = args.job().map_err(|e| format!("{e:#}"))?;
         let writes = |key: &&Key| matches!(key.group, Group::Files) || key.name == "output-type";
-        if let Some(key) = KEYS.iter().filter(writes).find(|key| args.given.text(key.name).is_some()) {
+        if let Some(key) = KEYS.iter().filter(writes).find(|key| job.given.text(key.name).is_some()) {
             return Err(format!(
                 "--set {}: not a setting of a recipe, because the study names files",
                 key.name
@@ -88,16 +92,20 @@ impl Training {
         }
         args.out.quiet = true;
         if let Some(spec) = spec {
-            args.rope.set(spec);
+            job.rope = Some(parse_spec(spec).map_err(|e| format!("{e:#}"))?);
         }
         let device = is_given(&found, "device");
-        let training = Training { args, device, threads: is_given(&found, "threads") };
-        if training.args.trains_all() {
+        let training = Training { args, job, device, threads: is_given(&found, "threads") };
+        if training.job.trains_all() {
             return Err(
                 "--targets full: a study measures adapters; expected pairs, norms or embeddings".into()
             );
         }
-        training.args.settings().and_then(|_| training.args.check_recipe()).map_err(|e| format!("{e:#}"))?;
+        training
+            .job
+            .settings()
+            .and_then(|_| training.job.check_recipe())
+            .map_err(|e| options(&e.to_string()))?;
         Ok(training)
     }
 
@@ -107,9 +115,9 @@ impl Training {
     /// # Errors
     /// Returns the errors of [`Training::parse`].
     pub(crate) fn settings(&self) -> Result<String, String> {
-        let settings = self.args.settings().map_err(|e| format!("{e:#}"))?;
+        let settings = self.job.settings().map_err(|e| options(&e.to_string()))?;
         let usual = TrainParams::new(0);
-        let (batch, optimiser) = self.args.optimiser(settings.n_ctx);
+        let (batch, optimiser) = self.job.optimiser(settings.n_ctx);
         let rope = settings.rope.as_ref().map(ToString::to_string);
         let settings = TrainParams {
             rope: None,
@@ -120,7 +128,7 @@ impl Training {
             dequantize_bytes: usual.dequantize_bytes,
             ..settings
         };
-        Ok(format!("{rope:?}, {settings:?}, {batch}, {optimiser:?}, {}", self.args.texts_in_words()))
+        Ok(format!("{rope:?}, {settings:?}, {batch}, {optimiser:?}, {}", texts_in_words(&self.job)))
     }
 
     /// Trains an adapter on a model under its rope and puts it at `output`, with checkpoints and log in the same
@@ -138,11 +146,26 @@ impl Training {
         machine: (&str, usize),
         control: &Control<'_>,
     ) -> anyhow::Result<()> {
-        let (device, threads) = ((!self.device).then_some(machine.0), (!self.threads).then_some(machine.1));
-        let args = self.args.for_output(output.to_owned()).on_machine(device, threads);
-        let mut args = args.on_model(model.display().to_string(), model);
-        args.training.data = data.iter().cloned().map(Source::from).collect();
-        for path in [args.checkpoints(), args.log(), args.plot()] {
+        self.train(model, data, output, machine, control).map_err(plain)
+    }
+
+    fn train(
+        &self,
+        model: &Path,
+        data: &[PathBuf],
+        output: &Path,
+        machine: (&str, usize),
+        control: &Control<'_>,
+    ) -> anyhow::Result<()> {
+        let mut job = Job {
+            data: data.iter().cloned().map(Source::from).collect(),
+            output: output.to_owned(),
+            ..self.job.clone()
+        };
+        if !self.threads {
+            job.n_threads = machine.1;
+        }
+        for path in [job.checkpoints(), job.log(), job.plot()] {
             if path.is_symlink() {
                 anyhow::bail!(
                     "{}: is a symbolic link, expected a file or folder of the study",
@@ -150,16 +173,32 @@ impl Training {
                 );
             }
         }
-        args.training.resume = !checkpoint::list(&args.checkpoints()).is_empty();
-        let choice = args.model()?;
-        args.check_outputs(&choice.path)?;
+        job.resume = !checkpoint::list(&job.checkpoints()).is_empty();
+        let device = if self.device { self.args.device.as_str() } else { machine.0 };
+        let params = ModelParams { device: device.into(), ..ModelParams::auto() };
+        let choice = ModelChoice::plain(models::find(&model.display().to_string())?, params);
+        job.check_outputs(&choice.path, false)?;
         let _lock = files::Lock::file(output)?;
-        let settings = args.settings()?;
-        args.recipe_notes()?.iter().for_each(|note| control.note(format_args!("{note}")));
-        let done = job::run(&args, &choice, &models::load(&choice, &args.out)?, &settings, control)?;
+        let settings = job.settings()?;
+        job.recipe_notes().iter().for_each(|note| control.note(format_args!("{}", options(note))));
+        let out = &self.args.out;
+        let done = job::run(out, &job, &models::load(&choice, out)?, &settings, control)?;
         done.problems.iter().for_each(|problem| control.note(format_args!("{problem}")));
         Ok(())
     }
+}
+
+/// The texts and what is made of them, in words that change with what is learned and with nothing else.
+fn texts_in_words(job: &Job) -> String {
+    let set = Settings {
+        separator: Some(job.separator()),
+        // Where and how often the same is looked at.
+        checkpointing: None,
+        eval_every: None,
+        save_every: None,
+        ..job.at(0)
+    };
+    format!("{set:?}, {:?}, {}, {}", job.transform, job.chat, job.answers_only)
 }
 
 /// Returns true if the arguments hold an option.
