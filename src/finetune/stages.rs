@@ -17,7 +17,7 @@ impl Job {
     /// two stages.
     ///
     /// # Errors
-    /// [`JobError::Settings`](super::JobError::Settings) for settings that each stage has for itself, and for shuffled
+    /// [`JobError::Settings`] for settings that each stage has for itself, and for shuffled
     /// samples.
     pub fn stages(&self, stages: Vec<Stage>) -> Result<Vec<Job>> {
         if self.given.order == Some(SampleOrder::Shuffled) {

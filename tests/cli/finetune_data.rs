@@ -100,10 +100,9 @@ fn conversations_and_token_ids_are_read() {
     let out = run(&args("ids.bin", &["--ctx", "48", "--set", "held-out=0"]));
     assert_eq!(out.json()["tokens"].as_u64(), Some(6000), "{out:?}");
     let out = run(&args("chat.jsonl", &["--ctx", "48"]));
-    assert!(
-        fails(&out, 1).contains("chat.jsonl:1: no \"text\" field; it has \"messages\": finetune --chat"),
-        "{out:?}"
-    );
+    let why = fails(&out, 1);
+    assert!(why.contains("chat.jsonl:1: no \"text\" field; it has \"messages\""), "{out:?}");
+    assert!(why.contains("(`ropewalk finetune --chat`)"), "{out:?}");
     // A record is a sequence: one that is longer is named, and whole ones alone are joined.
     let out = run(&args("chat.jsonl", &["--chat", "--ctx", "48", "--set", "held-out=0"]));
     assert!(
