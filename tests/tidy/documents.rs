@@ -193,6 +193,29 @@ fn documents_show_commands_and_flags_that_exist() {
     assert!(found > 5, "only {found} command lines found: this test looks for the wrong thing");
 }
 
+#[test]
+fn lists_in_documents_are_complete() {
+    let listed = Command::new(env!("CARGO_BIN_EXE_ropewalk")).args(["rope", "--list"]).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let names = listed.lines().filter_map(|l| l.split_once(" (")).map(|(name, _)| name);
+    let methods = names.filter(|name| !name.contains(' ') && *name != "declared");
+    let finetune = help(&["finetune"]);
+    let recipes = finetune.split("--recipe <NAME>").nth(1).and_then(|rest| rest.split(']').next()).unwrap();
+    let recipes = recipes.split("[possible values:").nth(1).unwrap().split(',').map(str::trim);
+    let (readme, guide) = (read("README.md"), read("docs/guide/fine-tuning.md"));
+    let matrix = read("docs/guide/compatibility.md");
+    let of_methods: Vec<(&str, &str, &str)> = methods
+        .flat_map(|m| [("README.md", m, &*readme), ("docs/guide/compatibility.md", m, &*matrix)])
+        .collect();
+    let of_recipes: Vec<(&str, &str, &str)> =
+        recipes.map(|r| ("docs/guide/fine-tuning.md", r, &*guide)).collect();
+    assert!(of_methods.len() > 20 && of_recipes.len() > 8, "{of_methods:?} {of_recipes:?}");
+    let has = |text: &str, name: &str| ["`", ":"].iter().any(|end| text.contains(&format!("`{name}{end}")));
+    let missing = of_methods.iter().chain(&of_recipes).filter(|(_, name, text)| !has(text, name));
+    let faults = missing.map(|(path, name, _)| format!("{path}: no `{name}`")).collect();
+    check("Documents name every method and every recipe.", faults);
+}
+
 /// Words that documents and help do without; `*` stands for any ending.
 #[rustfmt::skip]
 const AVOIDED: &[&str] = &[
