@@ -20,7 +20,7 @@ use crate::common::naive::{Definition, Naive};
 use crate::common::rounding::{rounding, two_orders};
 use crate::common::{all_logits, assert_close, distance, load, log_softmax, params, scratch, some_tokens};
 use crate::common::{roundings, LOGITS};
-use crate::gradients::{fill, loss, models, moved, of_element, settings, targets, N_VOCAB};
+use crate::gradients::{fill, loss, models, moved, of_element, one, settings, targets, N_VOCAB};
 use crate::run::{adapter, World};
 
 const N_CTX: usize = 40;
@@ -127,7 +127,7 @@ fn check(about: &str, model: &Model, how: &TrainParams, wanted: impl Fn(&ClexDra
     let at = |id: ParamId, i: usize, by: f64| {
         let (plan, moved_by) = plan_at(&trainer, hp, draw.t, (id, i, by));
         let case = Drawn { positions: &draw.positions, unit: (N / original).max(1) as i64, plan: &plan };
-        let naive = moved(&base, &trainer, scale, id, i, by);
+        let naive = moved(&base, &trainer, scale, &one(id, i, by));
         (loss(&naive, &tokens, &weights, &case, &plan), if id.is_clex() { moved_by } else { by })
     };
     let want = at(trainer.params().list()[0].id, 0, 0.0).0;

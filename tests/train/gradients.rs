@@ -138,23 +138,19 @@ pub(crate) fn fill(trainer: &mut Trainer) {
     trainer.params().upload().unwrap();
 }
 
-/// The naive model with everything the trainer holds merged in, one number moved.
+/// The naive model with everything the trainer holds merged in, after `change` has changed its tensors.
 pub(crate) fn moved(
     base: &Naive,
     trainer: &Trainer,
     scale: f64,
-    tensor: ParamId,
-    at: usize,
-    by: f64,
+    change: &dyn Fn(ParamId, &mut [f64]),
 ) -> Naive {
     let mut naive = base.clone();
     let list = trainer.params().list();
     let value = |id: ParamId| -> Vec<f64> {
         let t = list.iter().find(|t| t.id == id).unwrap();
         let mut v: Vec<f64> = t.value.iter().map(|&x| f64::from(x)).collect();
-        if id == tensor {
-            v[at] += by;
-        }
+        change(id, &mut v);
         v
     };
     for t in list {
@@ -271,7 +267,7 @@ impl Definition for Documents<'_> {
     }
 }
 
-/// Every trained tensor at a few places, and the loss; gives the worst error, relative to the tensor's gradient.
+/// The loss, and its derivative along a direction that moves every element; in `make soak` also some elements alone.
 pub(crate) fn check(
     about: &str,
     model: &Model,
@@ -323,27 +319,87 @@ pub(crate) fn check_by(
         None => (tokens, weights, segment_starts.to_vec()),
     };
     let case = define(&plan, &starts);
-    let at = |tensor: ParamId, at: usize, by: f64| {
-        loss(&moved(&base, &trainer, scale, tensor, at, by), &tokens, &weights, &*case, &plan)
+    let loss_with = |change: &dyn Fn(ParamId, &mut [f64])| {
+        loss(&moved(&base, &trainer, scale, change), &tokens, &weights, &*case, &plan)
     };
-    let want = at(trainer.params().list()[0].id, 0, 0.0);
+    let want = loss_with(&|_, _| {});
     let bound = rounding(roundings(model.hparams(), tokens.len())) * want;
     assert!((got - want).abs() < bound, "{about}: loss {got}, expected {want}");
     let bound = of_element(model.hparams(), tokens.len());
-    assert!((trainer.params().list().len()) == grads.len());
-    for (t, grad) in trainer.params().list().iter().zip(&grads) {
-        let norm = grad.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
+    let list = trainer.params().list();
+    assert!(list.len() == grads.len());
+    let norms: Vec<f64> =
+        grads.iter().map(|grad| grad.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt()).collect();
+    for (t, norm) in list.iter().zip(&norms) {
+        assert!(*norm > 0.0 && norm.is_finite(), "{about}: {} has no gradient", t.id);
+    }
+
+    // Every element of some tensors moved by its sign over the norm of its tensor's gradient, so that each tensor counts
+    // as much; one with next to no gradient counts less, or f64's rounding of the loss would show.
+    let least = norms.iter().copied().fold(0.0, f64::max) * 1e-3;
+    let direction = |which: std::ops::Range<usize>| {
+        let moves = |id: ParamId| {
+            let i = list.iter().position(|t| t.id == id).filter(|i| which.contains(i))?;
+            Some((i as u32, 1.0 / norms[i].max(least)))
+        };
+        let along = |by: f64| {
+            loss_with(&|id, v| {
+                if let Some((i, weight)) = moves(id) {
+                    v.iter_mut().enumerate().for_each(|(j, v)| *v += by * weight * sign(i, j));
+                }
+            })
+        };
+        let h = 1e-4 * least;
+        let difference = (along(h) - along(-h)) / (2.0 * h);
+        let products = which.clone().map(|i| {
+            let signed = grads[i].iter().enumerate().map(|(j, g)| f64::from(*g) * sign(i as u32, j));
+            signed.sum::<f64>() / norms[i].max(least)
+        });
+        // An element is off by `bound` of itself and of the typical one: its tensor by twice that, and tensors by the root.
+        let off = (products.sum::<f64>() - difference).abs();
+        (off, bound * (difference.abs() + 2.0 * (which.len() as f64).sqrt()))
+    };
+    let (off, most) = direction(0..list.len());
+    if off > most {
+        let of = |i: usize| direction(i..i + 1);
+        let worst: Vec<String> = (0..list.len())
+            .filter(|&i| of(i).0 > of(i).1)
+            .map(|i| format!("{} {:.1e}", list[i].id, of(i).0))
+            .collect();
+        panic!("{about}: off by {off:.1e}, expected at most {most:.1e}; {}", worst.join(", "));
+    }
+    for ((t, grad), norm) in list.iter().zip(&grads).zip(&norms) {
         let typical = norm / (grad.len() as f64).sqrt();
-        assert!(norm > 0.0 && norm.is_finite(), "{about}: {} has no gradient", t.id);
         // The largest, and some anywhere.
         let largest = (0..grad.len()).max_by(|&i, &j| grad[i].abs().total_cmp(&grad[j].abs())).unwrap();
-        for &i in &[largest, grad.len() / 3, grad.len() - 1][..size(2, 3)] {
+        for &i in &[largest, grad.len() / 3, grad.len() - 1][..size(0, 3)] {
             // A central difference is off by h * h, of which nothing shows, and by f64's rounding of a loss over h.
             let h = 2e-5;
-            let difference = (at(t.id, i, h) - at(t.id, i, -h)) / (2.0 * h);
+            let at = |by: f64| loss_with(&one(t.id, i, by));
+            let difference = (at(h) - at(-h)) / (2.0 * h);
             let off = (f64::from(grad[i]) - difference).abs() / (difference.abs() + typical);
             assert!(off < bound, "{about}: {}[{i}] is {}, expected {difference}: {off:.1e}", t.id, grad[i]);
         }
+    }
+}
+
+/// One element of one tensor, moved.
+pub(crate) fn one(tensor: ParamId, at: usize, by: f64) -> impl Fn(ParamId, &mut [f64]) {
+    move |id, v| {
+        if id == tensor {
+            v[at] += by;
+        }
+    }
+}
+
+/// 1 or -1, by chance.
+fn sign(tensor: u32, at: usize) -> f64 {
+    let mixed = (at as u32 ^ (tensor << 20)).wrapping_mul(2_654_435_761);
+    let mixed = (mixed ^ (mixed >> 15)).wrapping_mul(2_246_822_519);
+    if (mixed ^ (mixed >> 13)) & 1 == 0 {
+        1.0
+    } else {
+        -1.0
     }
 }
 

@@ -1,7 +1,6 @@
 //! Sessions of an adapter with landmarks: logits against the naive model, and every way to the same text against the others.
 
 use ropewalk::adapter::AdapterSpec;
-use ropewalk::ids::ParamId;
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::session::{Attention, Batch, GenerateParams, Session, SessionParams};
 use ropewalk::train::{Sequence, TrainAttention, TrainParams, Trainer};
@@ -41,7 +40,7 @@ pub(crate) fn exact_of(model: &Model, tokens: &[Token], top: Option<[usize; 2]>)
     let mut trainer = Trainer::new(model, &settings).unwrap();
     fill(&mut trainer);
     let scale = f64::from(settings.lora.scale());
-    let naive = moved(&Naive::of(model), &trainer, scale, ParamId::LandmarkOutput, 0, 0.0);
+    let naive = moved(&Naive::of(model), &trainer, scale, &|_, _| {});
     // One token more, so that a landmark behind the last is there.
     let (weights, landmarks) = (vec![1.0; tokens.len()], settings.attention.landmarks().unwrap());
     let longer = [tokens, &[0]].concat();
