@@ -249,11 +249,11 @@ pub(crate) fn context(n_ctx: usize, plan: &Plan, hp: &Hparams) -> String {
 pub(crate) fn announce(out: &OutputArgs, choice: &ModelChoice, session: &Session, asked: bool) {
     let plan = session.plan();
     let source = if asked {
-        "asked for"
+        ""
     } else if session.model().takes_trained_rope() {
-        "the adapter's own"
+        " (from the adapter)"
     } else {
-        "the file's own"
+        " (from the file)"
     };
     let attention = match session.params().attention {
         Attention::Landmark(top) => format!("attention {top}, "),
@@ -266,7 +266,7 @@ pub(crate) fn announce(out: &OutputArgs, choice: &ModelChoice, session: &Session
         n => format!(", {n} threads"),
     };
     out.note(format_args!(
-        "{}: {}{threads}, {attention}math {}, rope {} ({}), {}, memory {}",
+        "{}: {}{threads}, {attention}math {}, rope {}{}, {}, memory {}",
         label(choice),
         session.model().device(),
         session.params().math,

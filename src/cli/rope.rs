@@ -395,8 +395,8 @@ fn list_methods(out: &OutputArgs) -> anyhow::Result<()> {
     }
     let _ = writeln!(
         s,
-        "{} (alone): the model as its file declares it, which is the default; reach methods alone keep its \
-         frequencies",
+        "{} (alone): the model as its file declares it, which is the default; attention methods alone \
+         keep its frequencies",
         Spec::DECLARED
     );
     output::print(&s)

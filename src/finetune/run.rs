@@ -243,7 +243,7 @@ fn chart(history: &History, title: &str) -> Chart {
     Chart {
         title: title.to_owned(),
         x: Axis::new("step", Scale::Linear),
-        y: Axis::new("loss, nats a token", Scale::Linear),
+        y: Axis::new("loss, nats/token", Scale::Linear),
         series,
     }
 }

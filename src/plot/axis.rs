@@ -82,7 +82,9 @@ impl Span {
             let step = [1.0, 2.0, 5.0, 10.0].map(|m| m * unit).into_iter().find(|s| *s >= rough * 0.999);
             every(lo, hi, step.unwrap_or(rough)).collect()
         };
-        values.into_iter().map(|v| (v, label(v))).collect()
+        // Thousands of one axis are written alike.
+        let thousand = if values.iter().any(|v| v.abs() >= 1e4) { 1e3 } else { 1e4 };
+        values.into_iter().map(|v| (v, label_from(v, thousand))).collect()
     }
 }
 
@@ -99,8 +101,13 @@ fn mapped(scale: Scale, v: f64) -> Option<f64> {
     }
 }
 
-/// A number as a short label: 0.05, 300, 20k, 1.5M, 1e12.
+/// A number as a short label: 0.05, 300, 8000, 20k, 1.5M, 1e12.
 pub(super) fn label(v: f64) -> String {
+    label_from(v, 1e4)
+}
+
+/// A number as a short label, in thousands from `thousand` on.
+fn label_from(v: f64, thousand: f64) -> String {
     let a = v.abs();
     let short = |x: f64| {
         let t = format!("{x:.3}");
@@ -109,7 +116,7 @@ pub(super) fn label(v: f64) -> String {
     match a {
         _ if a < 1e-12 => "0".into(),
         _ if a < 1e-3 => format!("{v:.0e}"),
-        _ if a < 1e4 => short(v),
+        _ if a < thousand => short(v),
         _ if a < 1e6 => format!("{}k", short(v / 1e3)),
         _ if a < 1e9 => format!("{}M", short(v / 1e6)),
         _ => format!("{v:.3e}").replace(".000e", "e"),
@@ -127,9 +134,10 @@ mod tests {
     #[test]
     fn ticks_are_round_and_inside() {
         let labels = |s: Span, n| s.ticks(n).into_iter().map(|t| t.1).collect::<Vec<_>>().join(" ");
-        assert_eq!(labels(span(Scale::Linear, 0.0, 16384.0), 5), "0 5000 10k 15k");
+        assert_eq!(labels(span(Scale::Linear, 0.0, 16384.0), 5), "0 5k 10k 15k");
+        assert_eq!(labels(span(Scale::Linear, 0.0, 8192.0), 5), "0 2000 4000 6000 8000");
         assert_eq!(labels(span(Scale::Linear, 0.0, 63.0), 7), "0 10 20 30 40 50 60");
-        assert_eq!(labels(span(Scale::Log, 6.5, 2e6), 8), "10 100 1000 10k 100k 1M");
+        assert_eq!(labels(span(Scale::Log, 6.5, 2e6), 8), "10 100 1k 10k 100k 1M");
         assert_eq!(labels(span(Scale::Log, 10.0, 500.0), 6), "10 20 50 100 200 500");
         assert_eq!(labels(span(Scale::Log, 20.0, 30.0), 5), "20 22 24 26 28 30");
         for (lo, hi) in [(0.0, 0.0), (5.0, 5.0), (-1e149, 1e149), (1e-9, 2e-9), (1e9, 1e9 + 1.0)] {

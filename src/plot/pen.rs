@@ -103,6 +103,23 @@ fn png(drawing: &impl Drawing) -> Result<Vec<u8>, PlotError> {
     Ok(out.into_inner())
 }
 
+/// The text on up to `most` lines, broken between words and parameters. The last line has the rest, even if it does not
+/// fit.
+pub(super) fn wrapped(text: &str, most: usize, fits: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for piece in text.split_inclusive([',', '+', ' ']) {
+        let line = lines.last().map_or("", String::as_str);
+        let longer = format!("{line}{piece}");
+        if line.is_empty() || lines.len() == most || fits(longer.trim_end()) {
+            lines.pop();
+            lines.push(longer);
+        } else {
+            lines.push(piece.into());
+        }
+    }
+    lines
+}
+
 pub(super) type Point = (i32, i32);
 
 /// A drawing area and its unit of length in pixels.
@@ -156,17 +173,7 @@ impl<B: DrawingBackend> Pen<'_, B> {
     }
     /// The text on up to `most` lines of at most `width` pixels, broken between words and parameters.
     pub(super) fn wrap(&self, text: &str, size: i32, width: i32, most: usize) -> Vec<String> {
-        let mut lines = vec![String::new()];
-        for piece in text.split_inclusive([',', '+', ' ']) {
-            let line = lines.last().map_or("", String::as_str);
-            let longer = format!("{line}{piece}");
-            if line.is_empty() || lines.len() == most || self.width(longer.trim_end(), size) <= width {
-                lines.pop();
-                lines.push(longer);
-            } else {
-                lines.push(piece.into());
-            }
-        }
+        let lines = wrapped(text, most, |line| self.width(line, size) <= width);
         lines.iter().map(|line| self.fit(line.trim_end(), size, width)).collect()
     }
     /// How far rectangles of a map lie over the next ones: viewers show white lines between edges that only touch.

@@ -1,6 +1,7 @@
 //! Draws line charts in Braille dots for a terminal.
 
 use super::axis::Span;
+use super::pen::wrapped;
 use super::{Chart, PlotError};
 
 /// Bits of the dots of a Braille cell, by row and column, to be added to U+2800.
@@ -122,12 +123,16 @@ pub(super) fn text(chart: &Chart, width: usize, height: usize) -> Result<String,
     let Plot { canvas, ends, key } = plot(chart, &xs, &ys, columns, rows);
 
     let mut out = String::new();
-    let cut = |s: &str| s.chars().take(width).collect::<String>();
+    let fits = |s: &str| s.chars().count() <= width;
+    let cut = |s: &str| match fits(s) {
+        true => s.to_owned(),
+        false => s.chars().take(width - 3).chain("...".chars()).collect::<String>(),
+    };
     let mut push = |line: &str| {
         out.push_str(line.trim_end());
         out.push('\n');
     };
-    push(&cut(&chart.title));
+    wrapped(&chart.title, 2, fits).iter().for_each(|line| push(&cut(line.trim_end())));
     push(&cut(&chart.y.name()));
     let mut labels: Vec<Option<&str>> = vec![None; rows];
     for (v, text) in &yticks {

@@ -9,7 +9,7 @@ use serde_json::{json, Value};
 use super::optim::StepReport;
 use crate::model::Result;
 
-/// Losses by step, in nats a token, and speeds.
+/// Losses by step, in nats/token, and speeds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct History {
     /// StepReport and mean training loss of its sequences.

@@ -89,9 +89,9 @@ fn check_reach(model: &Model, settings: &TrainParams, plan: &Plan) -> Result<()>
             "it counts tokens between query and key; expected {n_ctx} consecutive positions, found a context \
              of {n_positions}"
         )),
-        TrainAttention::Full if clex::shape(plan, hp)?.is_some() => {
-            refuse("clex is trained under the model's own attention; expected no reach method with it".into())
-        }
+        TrainAttention::Full if clex::shape(plan, hp)?.is_some() => refuse(
+            "clex is trained under the model's own attention; expected no attention method with it".into(),
+        ),
         TrainAttention::Full if n > 1 && !capabilities(model, settings).custom_ops => refuse(format!(
             "its {n} branches are trained on the CPU by ropewalk's own ops (not portable); expected \
              frequencies only (pi, ntk, yarn, abf, sba, harpe ...), or a window alone (streaming:sinks=0)"

@@ -76,7 +76,7 @@ pub struct RunReport {
     pub steps: u64,
     /// Tokens trained on.
     pub tokens: u64,
-    /// The training loss of the last step, nats a token.
+    /// The training loss of the last step, in nats/token.
     pub loss: Option<f64>,
     /// The loss on held-out sequences at the first validation.
     pub val_before: Option<f64>,

@@ -81,7 +81,7 @@ fn a_signal_in_libllama_does_not_take_the_bench_with_it() {
         );
         if more.is_empty() {
             assert!(
-                stdout.contains("| pp64 | libllama | the file's own | died of signal 4 (SIGILL) |"),
+                stdout.contains("| pp64 | libllama | declared | died of signal 4 (SIGILL) |"),
                 "{stdout}"
             );
             continue;

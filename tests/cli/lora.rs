@@ -86,7 +86,7 @@ fn another_rope_than_the_trained_one_is_an_error_unless_forced() {
     let a = folder.path("a.gguf");
     let own = folder.run(&["--lora", &a]);
     assert!(own.json()["rope"].as_str().unwrap().starts_with("pi:factor=2"));
-    assert!(own.stderr.contains("the adapter's own"), "{}", own.stderr);
+    assert!(own.stderr.contains("(from the adapter)"), "{}", own.stderr);
     let wrong = folder.run(&["--lora", &a, "--rope", "plain"]);
     assert_eq!(wrong.code, 1, "{wrong:?}");
     assert!(wrong.stderr.contains("a.gguf") && wrong.stderr.contains("pi:factor=2"), "{}", wrong.stderr);

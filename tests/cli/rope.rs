@@ -63,9 +63,10 @@ fn json_has_the_branches() {
         let all = methods["methods"].as_array().unwrap();
         all.iter().find(|m| m["name"] == name).unwrap()["axis"].as_str().unwrap().to_owned()
     };
-    assert_eq!((axis("dca").as_str(), axis("yarn").as_str()), ("reach", "frequency"));
+    assert_eq!((axis("dca").as_str(), axis("yarn").as_str()), ("attention", "frequency"));
     let listed = run(&["rope", "--list"]).stdout;
-    for text in ["streaming (reach): ", "rerope (reach): ", "settings of every frequency method", "    drop "]
+    for text in
+        ["streaming (attention): ", "rerope (attention): ", "settings of every frequency method", "    drop "]
     {
         assert!(listed.contains(text), "{text}: {listed}");
     }

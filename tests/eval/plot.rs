@@ -250,6 +250,20 @@ fn the_text_plot_follows_the_line() {
     assert!(rows[..2].iter().any(|r| r.ends_with('A')) && text.contains("A line"), "{text}");
 }
 
+/// A title that does not fit goes on a second line; one that does not fit on two ends in dots.
+#[test]
+fn the_text_plot_has_its_whole_title() {
+    let title = |spec: &str| {
+        let chart = Chart { title: spec.into(), ..perplexity() };
+        let text = chart.text(40, 8).expect("drawn");
+        text.lines().take(2).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let long = "yarn:factor=4,beta-fast=32,beta-slow=1,ext-factor=1,original=8192";
+    assert_eq!(title(long), ["yarn:factor=4,beta-fast=32,beta-slow=1,", "ext-factor=1,original=8192"]);
+    let cut = title(&long.repeat(2));
+    assert!(cut[1].ends_with("...") && cut[1].chars().count() == 40, "{cut:?}");
+}
+
 fn plan(spec: &str, hp: &Hparams, n_ctx: usize) -> Plan {
     Plan::new(&spec.parse().expect("a spec"), hp, n_ctx).expect("a plan")
 }

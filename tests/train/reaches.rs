@@ -252,5 +252,5 @@ fn what_is_not_trained_under_a_reach_says_so() {
     let e = refused(&|how| how.n_positions = Some(80));
     assert!(e.contains("expected 40 consecutive positions, found a context of 80"), "{e}");
     let e = refused(&|how| how.rope = Some("clex+self-extend:window=9,group=3".parse().unwrap()));
-    assert!(e.ends_with("expected no reach method with it"), "{e}");
+    assert!(e.ends_with("expected no attention method with it"), "{e}");
 }

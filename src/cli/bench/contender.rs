@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ggml::machine::processor_time;
+use ropewalk::rope::Spec;
 use ropewalk::session::Session;
 use ropewalk::Token;
 
@@ -110,7 +111,7 @@ impl Contender {
 
     /// libllama, under the rope that its file declares.
     pub(super) fn libllama(child: Child) -> Self {
-        let rope = "the file's own".to_owned();
+        let rope = Spec::DECLARED.to_owned();
         Contender { engine: "libllama", label: rope.clone(), rope, runner: Runner::Child(child) }
     }
 

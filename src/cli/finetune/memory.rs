@@ -52,7 +52,7 @@ pub(super) fn show(args: &Args, job: &Job, model: &Model, settings: &TrainParams
         }));
     }
     let mut text =
-        format!("training at context {} keeps {:?}\n\n", count(plan.n_ctx as u64), plan.checkpointing);
+        format!("training at context {}, {}\n\n", count(plan.n_ctx as u64), setting(plan.checkpointing));
     let cell = |n: usize| if n == 0 { "-".to_owned() } else { bytes(n as u64) };
     writeln!(text, "{:44} {:>12} {:>12}", "", "device", "host")?;
     for (name, device, host) in plan.parts.iter().chain([&("all together", device, host)]) {
@@ -61,4 +61,13 @@ pub(super) fn show(args: &Args, job: &Job, model: &Model, settings: &TrainParams
     let longest =
         longest.map_or("not even 256 tokens fit".to_owned(), |n| format!("{} tokens", count(n as u64)));
     output::print(&format!("{text}\nlongest context in {}: {longest}\n", bytes(budget.device as u64)))
+}
+
+/// The setting as `--set` takes it.
+pub(super) fn setting(checkpointing: Checkpointing) -> &'static str {
+    match checkpointing {
+        Checkpointing::Inputs => "checkpointing=inputs",
+        Checkpointing::Attention => "checkpointing=attention",
+        Checkpointing::Products => "checkpointing=products",
+    }
 }

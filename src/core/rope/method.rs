@@ -16,7 +16,7 @@ impl std::fmt::Display for Axis {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Axis::Frequency => "frequency",
-            Axis::Reach => "reach",
+            Axis::Reach => "attention",
         })
     }
 }
@@ -43,7 +43,7 @@ impl Param {
         default:
             "the file's original_context_length, else its context_length (over a linear factor it declares)",
         unit: "tokens",
-        about: "original context, in tokens",
+        about: "original context",
     };
     /// `factor`: every method that scales takes it.
     pub const FACTOR: Param = Param {

@@ -125,7 +125,7 @@ impl FromStr for Spec {
         for text in s.split('+') {
             if text.trim() == Spec::DECLARED {
                 return Err(RopeError(format!(
-                    "rope spec: {} stands alone; reach methods alone keep the frequencies that a file declares",
+                    "rope spec: {} stands alone; attention methods alone keep the frequencies that a file declares",
                     Spec::DECLARED
                 )));
             }

@@ -14,6 +14,8 @@ mod markdown;
 
 use std::collections::HashMap;
 
+use ropewalk_core::rope::Spec;
+
 use data::Data;
 use figures::Figures;
 use page::{tokens, Block, Entry, Table};
@@ -187,7 +189,7 @@ fn methods(data: &Data<'_>) -> Table {
         };
         [
             m.name.clone(),
-            m.spec.clone().unwrap_or_else(|| "the file's own".into()),
+            m.spec.clone().unwrap_or_else(|| Spec::DECLARED.into()),
             attention.into(),
             if trained { "trained" } else { "frozen" }.into(),
             or(parameters),

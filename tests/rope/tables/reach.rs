@@ -184,7 +184,7 @@ fn what_does_not_fit_is_refused() {
         ("lm-infinite:window=0", &["window"]),
         ("lm-infinite:original=2000000000", &["window", "its default: original"]),
         ("streaming:evict=true", &["unknown parameter `evict`"]),
-        ("self-extend+dca", &["self-extend and dca are both reach methods"]),
+        ("self-extend+dca", &["self-extend and dca are both attention methods"]),
     ] {
         let e = plan(spec, &smol(), 16384).expect_err(spec).0;
         assert!(words.iter().all(|w| e.contains(w)) && e.lines().count() == 1, "{spec}: {e}");
