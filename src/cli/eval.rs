@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
 use clap::{Args as _, FromArgMatches};
 use ropewalk::eval::suite::{
     self, means, paired, FileStore, GroupMean, Paired, Params, Report, Store, Unkept,
 };
-use ropewalk::plot::Grid;
+use ropewalk::plot::{Axis, Chart, Grid, Scale, Series};
+use ropewalk::rope::Spec;
 use ropewalk::tasks::{find, Group, Task, Template, GROUPS};
 use ropewalk_core::settings;
 use serde_json::Value;
@@ -27,7 +27,7 @@ pub(crate) const COMMAND: Command = Command {
               --list shows the tasks and the data that they need. With --output, every sample is saved as a line of \
               JSON, and an interrupted run resumes from there. Several --rope are compared on the same samples.",
     example: "eval passkey -m smollm2 --lengths 4096,12288 --rope plain --rope yarn:factor=2\n\
-              eval ruler_niah -m smollm2 -l 4k,16k --set depth=0/50/100 -o kept.jsonl --plot map.svg",
+              eval niah_single_2 -m smollm2 -l 4k,16k --set depth=0/50/100 -o kept.jsonl --plot map.svg",
     args: |command| {
         let model = |arg: clap::Arg| {
             // A list needs none.
@@ -78,7 +78,9 @@ struct Args {
     /// Save every sample as a line of JSON; samples that the file already has are not run again
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Plot scores by length and depth to this file (.svg, .png, or .pdf), for tasks with depths
+    /// Plot scores by length to this file (.svg, .png, or .pdf): a line per task and method
+    ///
+    /// One task with several depths, under one method, is drawn as a map of length and depth
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     #[command(flatten)]
@@ -97,11 +99,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let options = options(args, &tasks)?;
     if let Some(path) = &args.plot {
         check_plot_name("--plot", path)?;
-        if !tasks.iter().any(|task| has_depths(*task, &options)) {
-            return Err(usage(
-                "--plot: expected a task with several depths, found none; --set depth=0/50/100 sets them for \
-                 RULER's needles",
-            ));
+        if !tasks.iter().any(|task| task.info().has_length) {
+            return Err(usage("--plot: expected a task with --lengths, found none"));
         }
     }
     if args.lengths.is_empty() {
@@ -147,17 +146,17 @@ fn run(args: &Args) -> anyhow::Result<()> {
             break;
         }
     }
-    let result = Outcome::new(reports, &args.tasks);
+    let result = Outcome::new(reports, &specs, &args.tasks);
     if args.output.json {
         output::print_json(&result.json()?)?;
     } else {
         output::print(&result.text())?;
     }
     if let Some(path) = &args.plot {
-        let Some(map) = map(&result.reports) else {
-            bail!("--plot: none of these tasks was measured at several depths");
-        };
-        map.write(path)?;
+        match &result.maps()[..] {
+            [map] if result.reports.len() == 1 => map.write(path)?,
+            _ => result.chart(model.hparams().n_ctx_orig()).write(path)?,
+        }
         args.output.note(format_args!("drawn to {}", path.display()));
     }
     comparison.check_finished()
@@ -194,23 +193,22 @@ fn options(args: &Args, tasks: &[&'static dyn Task]) -> anyhow::Result<BTreeMap<
     Ok(pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
 }
 
-/// Returns true if a task asks at fixed depths. For random depths there is no map to draw.
-fn has_depths(task: &dyn Task, options: &BTreeMap<String, String>) -> bool {
-    let info = task.info();
-    let mut depths = info.options.iter().filter(|o| ["depth", "depths"].contains(&o.name));
-    info.groups.contains(&"depth")
-        && depths.any(|o| options.get(o.name).map_or(o.default, String::as_str) != "random")
-}
-
 /// Reports, means of groups, and differences between methods.
 struct Outcome {
     reports: Vec<Report>,
+    /// For each report its method as given, which is shorter than the spec in force.
+    methods: Vec<String>,
     means: Vec<GroupMean>,
     paired: Vec<Paired>,
 }
 
 impl Outcome {
-    fn new(reports: Vec<Report>, names: &[String]) -> Outcome {
+    /// `specs` are those of the reports of each task, in turn.
+    fn new(reports: Vec<Report>, specs: &[Option<Spec>], names: &[String]) -> Outcome {
+        let method = |(report, spec): (&Report, &Option<Spec>)| {
+            spec.as_ref().map_or_else(|| report.rope.clone(), ToString::to_string)
+        };
+        let methods = reports.iter().zip(specs.iter().cycle()).map(method).collect();
         let groups: Vec<&Group> = GROUPS.iter().filter(|g| names.iter().any(|n| n == g.name)).collect();
         let mut ropes: Vec<&str> = Vec::new();
         for report in &reports {
@@ -227,7 +225,14 @@ impl Outcome {
                 differences.extend(first.iter().filter(|a| a.task == b.task).flat_map(|a| paired(a, b)));
             }
         }
-        Outcome { reports, means, paired: differences }
+        Outcome { reports, methods, means, paired: differences }
+    }
+
+    /// The method as given, by the spec in force at some length.
+    fn method<'a>(&'a self, rope: &'a str) -> &'a str {
+        let mut all = self.reports.iter().zip(&self.methods);
+        all.find(|(report, _)| report.results.iter().any(|row| row.rope == rope))
+            .map_or(rope, |(_, method)| method.as_str())
     }
 
     fn json(&self) -> anyhow::Result<Value> {
@@ -239,33 +244,89 @@ impl Outcome {
 
     fn text(&self) -> String {
         let mut out = self.reports.iter().map(Report::text).collect::<Vec<_>>().join("\n");
-        if let Some(map) = map(&self.reports) {
+        for map in self.maps() {
             out += &format!("\n{}", map.text());
         }
         for m in &self.means {
             let at = m.length.map_or_else(String::new, |l| format!(" at {l}"));
-            out += &format!("\n{}{at}: mean of {} tasks {:.2} ({})\n", m.group, m.tasks, m.score, m.rope);
+            out += &format!(
+                "\n{}{at}: mean of {} tasks {:.2} ({})\n",
+                m.group,
+                m.tasks,
+                m.score,
+                self.method(&m.rope)
+            );
         }
         for p in &self.paired {
             let at = p.length.map_or_else(String::new, |l| format!(" at {l}"));
             out += &format!(
                 "\n{}{at}: {} minus {}: {:+.2} ({:+.1} to {:+.1}), {} samples\n",
-                p.task, p.to, p.from, p.difference, p.ci_low, p.ci_high, p.samples
+                p.task,
+                self.method(&p.to),
+                self.method(&p.from),
+                p.difference,
+                p.ci_low,
+                p.ci_high,
+                p.samples
             );
         }
         out
     }
+
+    /// A heat map of each report whose samples have depths.
+    fn maps(&self) -> Vec<Grid> {
+        self.reports.iter().zip(&self.methods).filter_map(|(report, method)| map(report, method)).collect()
+    }
+
+    /// Scores by length: a line for each report, with 95% intervals.
+    fn chart(&self, n_ctx_orig: usize) -> Chart {
+        let mut tasks: Vec<&str> = self.reports.iter().map(|r| r.task.as_str()).collect();
+        let mut methods: Vec<&str> = self.methods.iter().map(String::as_str).collect();
+        tasks.dedup();
+        methods.dedup();
+        let (mut series, mut longest) = (Vec::new(), 0);
+        for (report, method) in self.reports.iter().zip(&self.methods) {
+            let rows = || report.results.iter().filter_map(|row| Some((row.length?, row)));
+            let points: Vec<(f64, f64)> = rows().map(|(length, row)| (length as f64, row.score)).collect();
+            longest = rows().map(|(length, _)| length).fold(longest, usize::max);
+            if points.is_empty() {
+                continue;
+            }
+            let name = match (tasks.len() > 1, methods.len() > 1) {
+                (true, true) => format!("{}, {method}", report.task),
+                (true, false) => report.task.clone(),
+                (false, _) => method.clone(),
+            };
+            let bounds = rows().map(|(_, row)| (row.ci_low, row.ci_high)).collect();
+            series.push(Series::new(name, points).between(bounds));
+        }
+        let model = self.reports.first().map_or("", |r| r.model.as_str());
+        let what = if let [task] = tasks[..] { format!("{task}, score") } else { "score".to_owned() };
+        let under = if let [method] = methods[..] { format!(" ({method})") } else { String::new() };
+        let mut x = Axis::new("length, tokens", Scale::Linear);
+        if longest > n_ctx_orig {
+            x = x.mark(n_ctx_orig as f64, format!("original context {n_ctx_orig}"));
+        }
+        Chart {
+            title: format!("{model}: {what} by length{under}, 95% intervals"),
+            x,
+            y: Axis::new("score, percent", Scale::Linear),
+            series,
+        }
+    }
 }
 
-/// A heat map of the first report whose samples have depths: lengths across, depths down.
-fn map(reports: &[Report]) -> Option<Grid> {
+/// A heat map of a report whose samples have depths: lengths across, depths down.
+fn map(report: &Report, method: &str) -> Option<Grid> {
     let at = |row: &suite::Row| row.by.iter().filter(|b| b.tag == "depth").cloned().collect::<Vec<_>>();
-    let report = reports.iter().find(|r| r.results.iter().any(|row| !at(row).is_empty()))?;
     let mut rows: Vec<String> = Vec::new();
     for depth in report.results.iter().flat_map(at) {
         if !rows.contains(&depth.value) {
             rows.push(depth.value);
         }
+    }
+    if rows.is_empty() {
+        return None;
     }
     rows.sort_by(|a, b| a.parse().unwrap_or(0.0f64).total_cmp(&b.parse().unwrap_or(0.0)));
     let score =
@@ -273,7 +334,7 @@ fn map(reports: &[Report]) -> Option<Grid> {
     let scores = rows.iter().map(|d| report.results.iter().map(|row| score(d, row)).collect()).collect();
     let columns = report.results.iter().map(|r| r.length.map_or_else(|| "-".into(), |l| l.to_string()));
     Some(Grid {
-        title: format!("{}: {} ({})", report.model, report.task, report.rope),
+        title: format!("{}: {} ({method})", report.model, report.task),
         x: "length, tokens".into(),
         y: "depth".into(),
         columns: columns.collect(),

@@ -74,7 +74,7 @@ fn samples_are_kept_and_not_asked_twice() {
 }
 
 #[test]
-fn a_map_of_depths_is_drawn() {
+fn scores_are_drawn_by_length_and_depth() {
     let dir = tempfile::tempdir().unwrap();
     let map = dir.path().join("map.svg");
     let args = ["eval", "json_kv", "-l", "1536,2048", "-n", "2", "--set", "depths=0/100", "--plot"];
@@ -82,12 +82,19 @@ fn a_map_of_depths_is_drawn() {
     assert!(out.stdout.contains("depth | 1536 2048"), "{}", out.stdout);
     let svg = std::fs::read_to_string(&map).unwrap();
     assert!(svg.contains("json_kv") && svg.contains("length, tokens"), "{svg}");
-    let flat =
-        on_model(&["eval", "graphwalks_bfs", "-l", "5120", "-n", "1", "--plot", map.to_str().unwrap()]);
-    refused(&run(&flat), 2, &["--plot", "several depths"]);
+    // Under several methods a line for each, named as it was given, and a map of each in the report.
+    let lines = dir.path().join("lines.svg");
+    let two = [&args[..], &[lines.to_str().unwrap(), "--rope", "plain", "--rope", "pi:factor=2"]].concat();
+    let out = ok(run(&on_model(&two)));
+    assert_eq!(out.stdout.matches("depth | 1536 2048").count(), 2, "{}", out.stdout);
+    assert!(out.stdout.contains("json_kv at 2048: pi:factor=2 minus plain: "), "{}", out.stdout);
+    let svg = std::fs::read_to_string(&lines).unwrap();
+    for text in ["json_kv,", "score, percent", "plain", "pi:factor=2"] {
+        assert!(svg.contains(text), "{text}: {svg}");
+    }
     // Before anything is measured: no data are looked for.
-    let random = ["eval", "ruler_niah", "-l", "4096", "--data", "nowhere", "--plot", map.to_str().unwrap()];
-    refused(&run(&on_model(&random)), 2, &["--plot", "--set depth=0/50/100"]);
+    let short = ["eval", "hellaswag", "--data", "nowhere", "--plot", map.to_str().unwrap()];
+    refused(&run(&on_model(&short)), 2, &["--plot", "--lengths"]);
 }
 
 #[test]
