@@ -70,8 +70,11 @@ pub struct Bucket {
     pub start: u64,
     /// One past the last.
     pub end: u64,
-    /// Mean negative log-likelihood in nats.
+    /// Mean negative log-likelihood, in nats per token.
     pub nll: f64,
+    /// Standard error of `nll`; older records have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nll_stderr: Option<f64>,
     /// Tokens scored.
     pub tokens: u64,
 }
@@ -182,6 +185,7 @@ impl CellResult {
             }
             from = bucket.end;
             outside("nll of a bucket", bucket.nll, (-0.01, MAX_NLL))?;
+            outside("nll_stderr of a bucket", bucket.nll_stderr.unwrap_or(0.0), (0.0, MAX_NLL))?;
             above("tokens of a bucket", bucket.tokens, MAX_COUNT)?;
         }
         for part in &self.by {

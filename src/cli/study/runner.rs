@@ -332,6 +332,7 @@ fn of_text(
                 start: b.start as u64,
                 end: b.end as u64,
                 nll: b.value.nll,
+                nll_stderr: b.value.nll_stderr,
                 tokens: b.tokens as u64,
             })
             .collect(),

@@ -52,8 +52,12 @@ impl<'a> Figures<'a> {
             let Some(buckets) = results.first().map(|r| &r.buckets).filter(|b| !b.is_empty()) else {
                 continue;
             };
-            let middle = |b: &Bucket| ((b.start as f64 + b.end as f64) / 2.0, b.nll.exp());
-            let points: Vec<(f64, f64)> = buckets.iter().map(middle).collect();
+            let middle = |b: &Bucket| (b.start as f64 + b.end as f64) / 2.0;
+            let points: Vec<(f64, f64)> = buckets.iter().map(|b| (middle(b), b.nll.exp())).collect();
+            let interval = |b: &Bucket| {
+                let half = 1.96 * b.nll_stderr?;
+                Some((middle(b), (b.nll - half).exp().max(1.0), (b.nll + half).exp()))
+            };
             for (b, y) in buckets.iter().map(|b| (b, b.nll.exp())) {
                 let row = rows.entry((b.start, b.end)).or_default();
                 row.resize(series.len(), None);
@@ -63,7 +67,7 @@ impl<'a> Figures<'a> {
                 name: method.name.clone(),
                 colour: self.colour(method),
                 points,
-                intervals: Vec::new(),
+                intervals: buckets.iter().filter_map(interval).collect(),
             });
         }
         if series.is_empty() {
@@ -87,6 +91,8 @@ impl<'a> Figures<'a> {
                 .collect(),
         };
         let title = format!("{} by position, {} tokens", capital(&task.label), tokens(length));
+        let known = series.iter().any(|s| !s.intervals.is_empty());
+        let bands = if known { " Bands are 95% intervals." } else { "" };
         let lines = Lines {
             title: &title,
             x: "position in the window, tokens",
@@ -97,9 +103,10 @@ impl<'a> Figures<'a> {
         };
         Some(Chart {
             svg: lines.svg(),
-            caption: "How well each next token is predicted, by how much text stands before it. Lower is \
-                      better; a line that rises is a method that fails at that distance."
-                .into(),
+            caption: format!(
+                "How well each next token is predicted, by how much text stands before it. Lower is better; a line \
+                 that rises is a method that fails at that distance.{bands}"
+            ),
             title,
             table,
         })

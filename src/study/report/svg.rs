@@ -15,7 +15,8 @@ const LINE: f64 = 16.0;
 const COLOURS: usize = 7;
 const DASHES: usize = 3;
 
-/// A line: its name, its place among colors, its points, and intervals: place, low and high end.
+/// A line: its name, its place among colors, its points, and intervals: place, low and high end. They are bars on an axis
+/// of percent, and a band on a logarithmic one.
 pub(super) struct Series {
     pub(super) name: String,
     pub(super) colour: usize,
@@ -57,6 +58,14 @@ fn placed(points: &[(f64, f64)]) -> impl Iterator<Item = (f64, f64)> + '_ {
     points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite())
 }
 
+impl Series {
+    /// The intervals that have a place in a chart.
+    fn known(&self) -> impl Iterator<Item = (f64, f64, f64)> + '_ {
+        let all = self.intervals.iter().copied();
+        all.filter(|(x, low, high)| x.is_finite() && low.is_finite() && high.is_finite())
+    }
+}
+
 impl Lines<'_> {
     pub(super) fn svg(&self) -> String {
         let height = 330f64.max(self.series.len() as f64 * LINE + TOP + BOTTOM + 8.0);
@@ -66,7 +75,8 @@ impl Lines<'_> {
         let (x0, x1) =
             xs.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), x| (f64::min(a, x), f64::max(b, x)));
         let on_axis = |y: f64| y.clamp(*LOG.start(), *LOG.end());
-        let ys = points().map(|p| on_axis(p.1));
+        let ends = self.series.iter().flat_map(Series::known).flat_map(|(_, low, high)| [low, high]);
+        let ys = points().map(|p| p.1).chain(ends).map(on_axis);
         let range = ys.fold(None, |range, y| match range {
             None => Some((y, y)),
             Some((a, b)) => Some((f64::min(a, y), f64::max(b, y))),
@@ -133,6 +143,21 @@ impl Lines<'_> {
             r#"<text class="label" transform="translate(13 {half:.1}) rotate(-90)" text-anchor="middle">{}</text>"#,
             escape(self.y)
         );
+        // Before the lines, which are drawn over them.
+        for series in &self.series {
+            let class = class(series.colour);
+            let known: Vec<(f64, f64, f64)> =
+                series.known().map(|(x, low, high)| (x_at(x), y_at(low), y_at(high))).collect();
+            if self.percent || known.len() < 2 {
+                for (x, low, high) in known {
+                    let _ = write!(out, r#"<path class="bar {class}" d="M{x:.1} {low:.1}V{high:.1}"/>"#);
+                }
+            } else {
+                let edge = known.iter().map(|e| (e.0, e.1)).chain(known.iter().rev().map(|e| (e.0, e.2)));
+                let edge: Vec<String> = edge.map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
+                let _ = write!(out, r#"<path class="band {class}" d="M{}Z"/>"#, edge.join("L"));
+            }
+        }
         let mut ends = Vec::new();
         for series in &self.series {
             let class = class(series.colour);
@@ -142,12 +167,6 @@ impl Lines<'_> {
                 let _ = write!(path, "{}{:.1} {:.1}", if i == 0 { 'M' } else { 'L' }, x_at(*x), y_at(*y));
             }
             let Some(&(x, y)) = points.last() else { continue };
-            for (x, low, high) in &series.intervals {
-                if x.is_finite() && low.is_finite() && high.is_finite() {
-                    let (x, low, high) = (x_at(*x), y_at(*low), y_at(*high));
-                    let _ = write!(out, r#"<path class="bar {class}" d="M{x:.1} {low:.1}V{high:.1}"/>"#);
-                }
-            }
             let _ = write!(out, r#"<path class="line {class}" d="{path}"/>"#);
             if points.len() <= 12 {
                 for (x, y) in &points {

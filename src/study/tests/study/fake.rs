@@ -213,6 +213,7 @@ impl Fake {
                     start: i * width,
                     end: (i + 1) * width,
                     nll,
+                    nll_stderr: Some(0.01),
                     tokens: 8 * width,
                 });
             }

@@ -72,6 +72,26 @@ fn a_page_needs_nothing_else_and_hides_nothing() {
     assert_eq!(html.matches(">abababababab</td>").count(), 23);
 }
 
+/// Records from before buckets had standard errors are read, and drawn without bands.
+#[test]
+fn perplexity_by_position_has_bands_where_errors_are_known() {
+    let study = Study::new(PLAN);
+    study.run("s", &mut Fake::default(), "1/1").unwrap();
+    let known = |html: &str| (html.contains("class=\"band c"), html.contains("Bands are 95% intervals."));
+    assert_eq!(known(&study.reports("s").0), (true, true));
+    for entry in std::fs::read_dir(study.at("s/cells")).unwrap() {
+        let path = entry.unwrap().path();
+        let mut cell: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let buckets = cell.pointer_mut("/state/done/buckets").and_then(|b| b.as_array_mut());
+        for bucket in buckets.into_iter().flatten() {
+            bucket.as_object_mut().unwrap().remove("nll_stderr").unwrap();
+        }
+        std::fs::write(&path, cell.to_string()).unwrap();
+    }
+    assert_eq!(study.run("s", &mut Fake::default(), "1/1").unwrap().measured, 0);
+    assert_eq!(known(&study.reports("s").0), (false, false));
+}
+
 #[test]
 fn tables_hold_the_figures_of_the_cells() {
     let study = Study::new(PLAN);

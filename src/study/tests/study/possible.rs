@@ -60,8 +60,9 @@ fn ends() -> impl Strategy<Value = Value> {
 
 prop_compose! {
     fn bucket()(width in prop_oneof![3 => Just(64), 1 => count()], nll in prop_oneof![3 => 0.0..230.0f64, 1 => figure()],
-                tokens in count()) -> (u64, f64, u64) {
-        (width, nll, tokens)
+                stderr in prop_oneof![Just(Value::Null), figure().prop_map(Value::from)],
+                tokens in count()) -> (u64, f64, Value, u64) {
+        (width, nll, stderr, tokens)
     }
 }
 
@@ -72,10 +73,10 @@ prop_compose! {
               by in prop::collection::vec((select(vec!["0", "50", "100%", "1e308", "NaN", "inf", "x"]), figure(), count()), 0..4),
               seconds in figure(), tokens_per_s in figure()) -> Value {
         let mut at = 0u64;
-        let buckets: Vec<Value> = buckets.into_iter().map(|(width, nll, tokens)| {
+        let buckets: Vec<Value> = buckets.into_iter().map(|(width, nll, stderr, tokens)| {
             let start = at;
             at = at.saturating_add(width);
-            json!({ "start": start, "end": at, "nll": nll, "tokens": tokens })
+            json!({ "start": start, "end": at, "nll": nll, "nll_stderr": stderr, "tokens": tokens })
         }).collect();
         let by: Vec<Value> = by.into_iter().map(|(value, score, samples)| {
             json!({ "tag": "depth", "value": value, "score": score, "samples": samples })
