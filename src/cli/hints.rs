@@ -1,15 +1,15 @@
-//! What the program adds to a message of the library: the option or the command behind the setting that it speaks of.
+//! Hints that the program adds to messages of the library: the option or the command for a setting.
 
 use super::pull;
 
-/// Ends of messages, and what is added to them.
+/// Ends of messages, and the hint for each.
 const ENDS: [(&str, &str); 3] = [
     ("open its model with this adapter", " (--lora)"),
     ("set factors=.. to the result of a search", " (`ropewalk advise --search`)"),
     ("or \"prompt\" and \"completion\"", " (`ropewalk finetune --chat`)"),
 ];
 
-/// What is added to an error, whose text this is.
+/// The hint for an error with this text.
 pub(super) fn of(e: &anyhow::Error, text: &str) -> String {
     match e.downcast_ref::<ropewalk::Error>() {
         // A session under a context; other memory has no such options.
@@ -21,7 +21,7 @@ pub(super) fn of(e: &anyhow::Error, text: &str) -> String {
     }
 }
 
-/// What is added to an error of which only the text is left.
+/// The hint for an error, from its text alone.
 pub(super) fn of_text(text: &str) -> String {
     if let Some((_, hint)) = ENDS.iter().find(|(end, _)| text.ends_with(*end)) {
         return (*hint).to_owned();

@@ -32,7 +32,7 @@ impl Comparison<'_> {
         mut task: impl FnMut(&SessionSource, &Control<'_>) -> ropewalk::model::Result<R>,
     ) -> anyhow::Result<Vec<R>> {
         let mut reports = Vec::new();
-        // What is said under one method is true under all.
+        // A note under one method is true under all methods.
         let said = Mutex::new(Vec::new());
         let note = |text: std::fmt::Arguments<'_>| {
             let text = text.to_string();

@@ -44,7 +44,7 @@ impl OutputArgs {
         }
     }
 
-    /// A control that also shows progress and notes, unless `-q` is given: whoever is behind `control` shows them then.
+    /// A control that also shows progress and notes. Under `-q`, `control` as it is.
     pub(crate) fn watched<'a>(
         &self,
         control: &Control<'a>,

@@ -146,7 +146,7 @@ fn results(rows: Vec<Map<String, Value>>) -> Value {
     Value::Object(top)
 }
 
-/// A method as JSON. What differs by layer stands beside the rest when all layers are alike, else in a list
+/// A method as JSON. Values that can differ by layer are at the top if all layers are alike, and otherwise in a list
 /// `layers`.
 fn report(
     name: &str,

@@ -12,7 +12,7 @@ use super::{Chart, PlotError, Stroke};
 /// Width and least height in units, without a legend: text can be read at the width of a column.
 const WIDTH: i32 = 480;
 const HEIGHT: i32 = 330;
-/// Height of what stands above and below the frame, without a legend: a title of two lines, names of axes, ticks.
+/// Height above and below the frame, without a legend: a title of two lines, names of axes, ticks.
 const AROUND: i32 = 138;
 
 /// The color-blind safe palette of Okabe and Ito, with black in place of yellow.
@@ -153,7 +153,7 @@ fn markers<B: DrawingBackend>(
     py: &dyn Fn(f64) -> Option<i32>,
 ) -> Result<(), PlotError> {
     let unit = pen.unit;
-    // Labels of horizontal lines stand on them, at the left, pushed up where lines are close.
+    // Labels of horizontal lines are above them, at the left, and move up where lines are close.
     let mut across: Vec<(i32, &str)> =
         chart.y.markers.iter().filter_map(|m| Some((py(m.at)?, m.label.as_str()))).collect();
     across.sort_by_key(|a| std::cmp::Reverse(a.0));
@@ -166,7 +166,7 @@ fn markers<B: DrawingBackend>(
         let style = pen.style(15, INK, (HPos::Left, VPos::Bottom));
         pen.text(&label, (left + 6 * unit, at - 3 * unit), &style)?;
     }
-    // Labels of vertical lines stand above the frame; one that would touch the one before is left out.
+    // Labels of vertical lines are above the frame. A label that would touch the one before is left out.
     let mut up: Vec<(i32, &str)> =
         chart.x.markers.iter().filter_map(|m| Some((px(m.at)?, m.label.as_str()))).collect();
     up.sort_by_key(|a| a.0);

@@ -1,4 +1,5 @@
-//! Names of lines: beside their right ends, or, if one is long, letters there and a legend below the chart.
+//! Names of lines, at their right ends. If a name is long, letters mark the ends, and a legend below the chart has the
+//! names.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
@@ -9,11 +10,11 @@ use super::{Chart, PlotError, Series};
 
 /// Most lines that are named.
 const MOST: usize = 26;
-/// Longest name beside a line, in characters; with a longer one, letters stand there.
+/// Longest name at the end of a line, in characters. If a name is longer, letters mark the ends.
 const LONGEST: usize = 18;
 /// Longest name with another next to it in the legend, in characters.
 const HALF: usize = 22;
-/// Height of a name beside a line, and of a row of the legend, in units.
+/// Height of a name at the end of a line, and of a row of the legend, in units.
 const LINE: i32 = 18;
 const ROW: i32 = 20;
 /// Size of names in the font.
@@ -28,7 +29,7 @@ fn longest(chart: &Chart) -> usize {
     chart.series.iter().take(MOST).map(|s| s.name.chars().count()).max().unwrap_or(0)
 }
 
-/// True if letters stand beside the lines, because a name is too long.
+/// Returns true if letters mark the ends, because a name is too long.
 fn lettered(chart: &Chart) -> bool {
     longest(chart) > LONGEST
 }
@@ -48,7 +49,7 @@ pub(super) fn legend_height(chart: &Chart) -> i32 {
     legend_size(chart).1 * ROW
 }
 
-/// Height that the names beside the lines need, in units.
+/// Height that the names at the ends need, in units.
 pub(super) fn names_height(chart: &Chart) -> i32 {
     chart.series.len().min(MOST) as i32 * LINE
 }
@@ -62,7 +63,7 @@ pub(super) fn names_width<B: DrawingBackend>(pen: &Pen<'_, B>, chart: &Chart) ->
     widest + 36 * pen.unit
 }
 
-/// Draws names, or letters, right of the frame, each beside the end of its line as far as others leave room.
+/// Draws names, or letters, right of the frame, each at the height of its line's end if there is room.
 pub(super) fn names<B: DrawingBackend>(
     pen: &Pen<'_, B>,
     chart: &Chart,
@@ -96,7 +97,7 @@ pub(super) fn names<B: DrawingBackend>(
     Ok(())
 }
 
-/// Draws the legend, which says what the letters stand for. `at` is its upper left corner.
+/// Draws the legend, which names the line of each letter. `at` is its upper left corner.
 pub(super) fn legend<B: DrawingBackend>(
     pen: &Pen<'_, B>,
     chart: &Chart,

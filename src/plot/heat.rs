@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
 use super::draw::ramp;
-use super::map_draw::{beside, corner, end, fill, frame, title, SCALE, SIDE, TOP};
+use super::map_draw::{corner, end, fill, frame, title, vertical_name, SCALE, SIDE, TOP};
 use super::pen::{self, failed, Drawing, Pen, Point, INK};
 use super::PlotError;
 
@@ -152,7 +152,7 @@ impl Drawing for Heat {
             fill(pen, &colours, at)?;
             frame(pen, tokens(panel.tokens), tokens(panel.trained), at)?;
         }
-        beside(pen, "query, tokens", self.panels.len())?;
+        vertical_name(pen, "query, tokens", self.panels.len())?;
         let at = ((end(self.panels.len()).0 + 24) * unit, TOP * unit);
         scale(pen, &self.scale, self.panels.iter().any(|p| p.difference), at)
     }

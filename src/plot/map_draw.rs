@@ -66,7 +66,7 @@ impl Drawing for Map {
             fill(pen, &colours, at)?;
             frame(pen, panel.n, panel.trained, at)?;
         }
-        beside(pen, "query, tokens", self.panels.len())?;
+        vertical_name(pen, "query, tokens", self.panels.len())?;
         let (right, below) = end(self.panels.len());
         scale(pen, self, largest, ((right + 24) * unit, TOP * unit))?;
         if !cells.iter().flatten().flatten().any(|c| *c == Cell::Unseen) {
@@ -106,7 +106,11 @@ fn colour(band: i32) -> RGBColor {
 }
 
 /// Writes the name of the vertical axis of all `n` panels, left of each row.
-pub(super) fn beside<B: DrawingBackend>(pen: &Pen<'_, B>, name: &str, n: usize) -> Result<(), PlotError> {
+pub(super) fn vertical_name<B: DrawingBackend>(
+    pen: &Pen<'_, B>,
+    name: &str,
+    n: usize,
+) -> Result<(), PlotError> {
     let mut sideways = pen.style(14, INK, (HPos::Center, VPos::Top));
     sideways.font = sideways.font.transform(FontTransform::Rotate270);
     (0..n)
@@ -178,7 +182,7 @@ pub(super) fn frame<B: DrawingBackend>(
     let corners = vec![(x, y), (x, y + side), (x + side, y + side)];
     pen.line(corners, INK, 5)?;
     let under = pen.style(13, INK, (HPos::Center, VPos::Top));
-    let beside = pen.style(13, INK, (HPos::Right, VPos::Center));
+    let left_of = pen.style(13, INK, (HPos::Right, VPos::Center));
     let quarters = if n < 8 { 1 } else { 4 };
     for q in 0..=quarters {
         let label = (i64::from(n) * i64::from(q) / i64::from(quarters)).to_string();
@@ -186,14 +190,14 @@ pub(super) fn frame<B: DrawingBackend>(
         pen.line(vec![(x + along, y + side), (x + along, y + side + 4 * unit)], INK, 4)?;
         pen.text(&label, (x + along, y + side + 8 * unit), &under)?;
         pen.line(vec![(x - 4 * unit, y + along), (x, y + along)], INK, 4)?;
-        pen.text(&label, (x - 8 * unit, y + along), &beside)?;
+        pen.text(&label, (x - 8 * unit, y + along), &left_of)?;
     }
     let name = pen.style(14, INK, (HPos::Center, VPos::Top));
     pen.text("key, tokens", (x + side / 2, y + side + 28 * unit), &name)?;
     if trained < n {
         let at = y + (i64::from(side) * i64::from(trained) / i64::from(n)) as i32;
         pen.dashed(&[(x, at), (x + side, at)], MARKER, 5, (3, 3))?;
-        // The label stands right of the diagonal, where no cell is drawn.
+        // The label is right of the diagonal, where no cell is drawn.
         let room = x + side - (x + at - y) - 8 * unit;
         let label = format!("original context {trained}");
         if pen.width(&label, 13) <= room {

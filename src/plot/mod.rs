@@ -82,7 +82,7 @@ pub enum Stroke {
 /// One line of a chart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// Name at the end of the line; if a name is long, a letter stands there, and the names in a legend.
+    /// Name at the end of the line. If a name is long, letters mark the ends, and a legend has the names.
     pub name: String,
     /// Points in drawing order. A point that is not finite (or not above 0 on a logarithmic axis) breaks the line.
     pub points: Vec<(f64, f64)>,

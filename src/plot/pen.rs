@@ -154,7 +154,7 @@ impl<B: DrawingBackend> Pen<'_, B> {
             width
         }
     }
-    /// The text, cut in its last third so that it is at most `width` pixels wide: specs differ in their ends.
+    /// The text, at most `width` pixels wide. It is cut in its last third, because specs differ in their ends.
     pub(super) fn fit(&self, text: &str, size: i32, width: i32) -> String {
         if text.chars().count() <= 400 && self.width(text, size) <= width {
             return text.into();

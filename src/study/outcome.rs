@@ -50,7 +50,7 @@ pub struct CellResult {
     pub tokens_per_s: f64,
 }
 
-/// A metric beside others.
+/// One of several metrics.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Metric {

@@ -80,7 +80,7 @@ pub struct Method {
 }
 
 impl Method {
-    /// The settings that it takes beside its parameters, as every method of its axis does.
+    /// Settings, which every method of its axis takes in addition to its parameters.
     pub fn settings(&self) -> &'static [Param] {
         super::settings::of(self.axis)
     }
@@ -261,7 +261,7 @@ impl<'a> Geometry<'a> {
 }
 
 /// A method's parameters: takes what was given, fills in defaults, and keeps both for the plan's spec. It
-/// also gathers what a method has to say beside the plan.
+/// also gathers the method's notes.
 pub struct Args<'a> {
     method: &'static Method,
     given: &'a Part,
@@ -271,7 +271,7 @@ pub struct Args<'a> {
     evict: bool,
 }
 
-/// The outcome of a method beside the plan that it changed.
+/// The outcome of a method, in addition to the plan that it changed.
 pub(super) struct Resolved {
     /// The method with every default filled in.
     pub part: Part,

@@ -98,8 +98,8 @@ impl Plan {
         &self.kinds
     }
 
-    /// The plan of the first kind that the spec acts on, else of the first: what there is to show when only
-    /// one is shown.
+    /// The plan of the first kind that the spec acts on, else of the first, for output that shows only
+    /// one kind.
     pub fn main(&self) -> &LayerPlan {
         self.kinds.iter().find(|k| k.applies).unwrap_or(&self.kinds[0])
     }

@@ -1,5 +1,4 @@
-//! Settings that every method takes beside its own parameters. Each is applied on top of what the method made of
-//! a layer's plan.
+//! Settings that every method takes in addition to its parameters. Each is applied to the layer's plan after the method.
 
 use super::value::number;
 use super::{Args, Axis, Geometry, Kind, LayerPlan, Param, RopeError, Value};

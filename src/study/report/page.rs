@@ -31,7 +31,7 @@ pub(super) struct Table {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Entry {
     pub(super) text: String,
-    /// Said smaller, behind the text.
+    /// A smaller remark after the text.
     pub(super) note: String,
     pub(super) mark: Mark,
 }

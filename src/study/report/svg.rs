@@ -186,7 +186,7 @@ impl Lines<'_> {
     }
 }
 
-/// Names at the right, each beside the end of its line as far as others leave room.
+/// Names at the right, each at the height of its line's end if there is room.
 fn labels(out: &mut String, mut ends: Vec<(f64, f64, &Series)>, right: f64, bottom: f64) {
     ends.sort_by(|a, b| a.1.total_cmp(&b.1));
     let mut places: Vec<f64> = Vec::new();
@@ -220,7 +220,7 @@ fn labels(out: &mut String, mut ends: Vec<(f64, f64, &Series)>, right: f64, bott
     }
 }
 
-/// A name of as many characters as have room beside a chart.
+/// A name, cut to the room right of a chart.
 fn short(name: &str) -> String {
     if name.chars().count() <= 20 {
         return name.to_owned();

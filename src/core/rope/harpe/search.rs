@@ -1,4 +1,4 @@
-//! The two base searches of HARPE: the rule that makes the published table, and the one printed beside it.
+//! The two base searches of HARPE: the rule that makes the published table, and the rule that the paper prints.
 
 use rayon::prelude::*;
 

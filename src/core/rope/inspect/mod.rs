@@ -54,7 +54,7 @@ pub struct KindView {
 }
 
 impl Inspection {
-    /// The first kind that the spec acts on, else the first: what there is to look at when only one is shown.
+    /// The first kind that the spec acts on, else the first, for output that shows only one kind.
     pub fn main(&self) -> &KindView {
         self.kinds.iter().find(|k| k.applies).unwrap_or(&self.kinds[0])
     }
