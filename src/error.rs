@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::fmt::Display;
 use std::path::PathBuf;
 
+use ropewalk_core::remedy::Remedy;
+
 use crate::gguf::{self, Defect, GgufError};
 
 /// An error of loading, running or training a model. One line: file, key, expected, found.
@@ -46,6 +48,8 @@ pub enum Error {
         free: Option<usize>,
         /// One line on the use of the memory, with these numbers, and with settings that fit, if there are any.
         what: String,
+        /// The way past it, if settings of the call decide.
+        remedy: Option<Remedy>,
     },
     /// An argument or a setting of a call is out of range.
     #[error("{name}: expected {expected}, found {found}")]
@@ -63,6 +67,14 @@ pub enum Error {
     /// Another problem with the request, a file, or a result.
     #[error("{0}")]
     Invalid(String),
+    /// A problem with the request or a file, with a known way past it.
+    #[error("{what}")]
+    Avoidable {
+        /// The problem.
+        what: String,
+        /// The way past it.
+        remedy: Remedy,
+    },
     /// Another error, and the place where it happened.
     #[error("{place}: {source}")]
     During {
@@ -94,6 +106,19 @@ impl Error {
         Error::Argument { name: name.into(), expected: expected.to_string(), found: found.to_string() }
     }
 
+    /// The way past the error, if one is known.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Error::File(e) if e.defect == Defect::Adapter => Some(Remedy::Adapter),
+            Error::Rope(e) => e.remedy,
+            Error::ContextFull { .. } => Some(Remedy::Context),
+            Error::OutOfMemory { remedy, .. } => *remedy,
+            Error::Avoidable { remedy, .. } => Some(*remedy),
+            Error::During { source, .. } => source.remedy(),
+            _ => None,
+        }
+    }
+
     /// Adds the place where an error happened.
     pub(crate) fn during(place: String, source: Error) -> Error {
         Error::During { place, source: Box::new(source) }
@@ -105,7 +130,7 @@ impl From<ggml::Error> for Error {
         match e {
             ggml::Error::File(e) => e.into(),
             ggml::Error::OutOfMemory { bytes, .. } => {
-                Error::OutOfMemory { needed: bytes, free: None, what: e.to_string() }
+                Error::OutOfMemory { needed: bytes, free: None, what: e.to_string(), remedy: None }
             }
             e => Error::Ggml(e),
         }
@@ -117,13 +142,14 @@ impl From<gguf::Error> for Error {
         match e {
             gguf::Error::Io(e) => e.into(),
             gguf::Error::OutOfMemory { bytes, .. } => {
-                Error::OutOfMemory { needed: bytes, free: None, what: e.to_string() }
+                Error::OutOfMemory { needed: bytes, free: None, what: e.to_string(), remedy: None }
             }
             gguf::Error::Gguf(e) => match e.defect {
                 Defect::Memory { bytes, .. } => Error::OutOfMemory {
                     needed: usize::try_from(bytes).unwrap_or(usize::MAX),
                     free: None,
                     what: e.to_string(),
+                    remedy: None,
                 },
                 _ => Error::File(e),
             },
@@ -142,6 +168,7 @@ impl From<ropewalk_data::Error> for Error {
     fn from(e: ropewalk_data::Error) -> Self {
         match e {
             ropewalk_data::Error::Invalid(what) => Error::Invalid(what),
+            ropewalk_data::Error::Chat(what) => Error::Avoidable { what, remedy: Remedy::Chat },
             ropewalk_data::Error::File(e) => e.into(),
             ropewalk_data::Error::Interrupted => Error::Interrupted,
         }
@@ -165,6 +192,9 @@ mod tests {
         let e = Error::during("step 3".into(), Error::argument("ctx", "1 to 8", 9));
         assert_eq!(e.to_string(), "step 3: ctx: expected 1 to 8, found 9");
         assert!(std::error::Error::source(&e).is_some());
+        assert_eq!(e.remedy(), None);
+        let full = Error::during("step 3".into(), Error::ContextFull { needed: 2, free: 1, n_ctx: 8 });
+        assert_eq!(full.remedy(), Some(Remedy::Context));
         assert!(
             matches!(&e, Error::During { source, .. } if matches!(**source, Error::Argument { .. })),
             "{e:?}"

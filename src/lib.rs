@@ -99,6 +99,6 @@ pub use train::{Run, RunParams, TrainParams, Trainer};
 pub use ggml::DType;
 pub use gguf;
 pub use llama::{sampler, vocab, Token};
-pub use ropewalk_core::{control, hparams, ids, landmark, rope};
+pub use ropewalk_core::{control, hparams, ids, landmark, remedy, rope};
 pub use ropewalk_data::{self as data, jsonl};
 pub use ropewalk_tasks as tasks;

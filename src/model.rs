@@ -194,7 +194,7 @@ impl Model {
     /// The spec that sessions open under when none is asked for: the one that the file declares, else the one
     /// that the first adapter which names one was trained under.
     pub fn default_rope(&self) -> Result<Spec> {
-        let of_file = |e: RopeError| RopeError(format!("{}: {e}", self.0.file.path().display()));
+        let of_file = |e: RopeError| e.at(self.0.file.path().display());
         let declared = Spec::declared(&self.0.hparams).map_err(of_file)?;
         let trained = self.0.adapters.iter().find_map(Adapter::trained);
         match trained {
@@ -260,8 +260,8 @@ impl Model {
             self.0.adapters.iter().filter_map(Adapter::trained).filter(|_| !self.0.force_adapter)
         {
             let key = keys::LORA_ROPE;
-            let trained = Plan::new(spec, &self.0.hparams, plan.n_ctx)
-                .map_err(|e| RopeError(format!("{}: {key}: {e}", path.display())))?;
+            let trained =
+                Plan::new(spec, &self.0.hparams, plan.n_ctx).map_err(|e| e.at(key).at(path.display()))?;
             if !trained.same_positions(plan) {
                 let (path, found) = (path.display(), &plan.spec);
                 return Err(Error::Unsupported(format!(

@@ -16,6 +16,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ropewalk_core::adapter::AdapterSpec;
 use ropewalk_core::apart::this_program;
 use ropewalk_core::control::{Control, Progress};
+use ropewalk_core::remedy::Remedy;
 use ropewalk_core::rope::{Spec, METHODS};
 use ropewalk_core::signals::{self, Signals};
 use ropewalk_core::terminal;
@@ -247,29 +248,29 @@ impl Args {
     }
 }
 
-/// Beginnings of errors that name a setting: its option is the same behind two dashes.
-const BEGINNINGS: [&str; 6] = ["base: ", "pre: ", "pre ", "random: ", "tensor-type ", "type: "];
-
-/// Ends of errors, and the options behind what they speak of.
-const ENDS: [(&str, &str); 6] = [
-    ("a context needs a RoPE method", ": add --rope SPEC"),
-    ("choose one of the methods", " with --rope"),
-    ("choose another type", " with --type"),
-    ("name its pre-tokenizer", " with --pre NAME"),
-    ("tokens stays within it", " (--ctx)"),
-    ("for stock llama.cpp under clex:factor=N", " (--llama-cpp)"),
-];
-
 /// The error with the option that it speaks of, which the library knows only as a setting.
 pub fn with_options(e: Error) -> Error {
-    let text = e.to_string();
-    let named = BEGINNINGS.iter().any(|begin| text.starts_with(*begin));
-    let end = ENDS.iter().find(|(end, _)| text.ends_with(*end)).map(|(_, option)| *option);
-    match (e, end) {
-        (Error::Usage(_), _) if named => Error::Usage(format!("--{text}")),
-        (Error::Usage(_), Some(option)) => Error::Usage(text + option),
-        (Error::File(_) | Error::Invalid(_), Some(option)) => Error::Invalid(text + option),
-        (e, _) => e,
+    match e {
+        Error::Argument(what) => Error::Usage(format!("--{what}")),
+        Error::Avoidable { what, remedy } => {
+            let option = match remedy {
+                Remedy::Method => return Error::Usage(what + ": add --rope SPEC"),
+                Remedy::OneMethod => " with --rope",
+                Remedy::Type => " with --type",
+                Remedy::PreTokenizer => " with --pre NAME",
+                Remedy::Window => " (--ctx)",
+                Remedy::LlamaCpp => " (--llama-cpp)",
+                // For programs that run models.
+                Remedy::Adapter
+                | Remedy::Context
+                | Remedy::Cache
+                | Remedy::Search
+                | Remedy::Chat
+                | Remedy::Data(_) => return Error::Avoidable { what, remedy },
+            };
+            Error::Invalid(what + option)
+        }
+        e => e,
     }
 }
 

@@ -10,6 +10,7 @@ use files::same_file;
 use gguf::{DType, File, TensorInfo, Value, Writer};
 use ropewalk_core::adapter::AdapterSpec;
 use ropewalk_core::hparams::{keys, Hparams};
+use ropewalk_core::remedy::Remedy;
 use ropewalk_core::rope::{Axis, Plan, Spec};
 
 use crate::llama_cpp::{self, Stock};
@@ -19,7 +20,7 @@ use crate::rope::{self, FactorTensors, Factors};
 use ropewalk_core::control::Control;
 
 use crate::report::{Report, RopeReport};
-use crate::{rows, staged, types, Error, Mixture, Result, Work};
+use crate::{avoidable, rows, staged, types, Error, Mixture, Result, Work};
 
 /// The changes to make to a file. With none, it is rewritten as one file of GGUF version 3.
 #[derive(Debug, Clone, Default)]
@@ -50,14 +51,14 @@ pub struct Options {
 /// everything has succeeded.
 ///
 /// # Errors
-/// [`Error::Usage`] for options that make no sense; otherwise what is wrong with the file, the spec for this
-/// model, the disk; [`Error::Interrupted`] when `control` asked for it.
+/// [`Error::Usage`] and [`Error::Argument`] for options that make no sense; otherwise what is wrong with the file, the
+/// spec for this model, the disk; [`Error::Interrupted`] when `control` asked for it.
 pub fn convert(input: &Path, output: &Path, options: &Options, control: &Control<'_>) -> Result<Report> {
     if input.is_dir() {
         return crate::import::import(input, output, options, control);
     }
     if options.pre.is_some() {
-        return Err(Error::Usage(
+        return Err(Error::Argument(
             "pre applies only to directories: a GGUF file declares its tokenizer".into(),
         ));
     }
@@ -130,7 +131,7 @@ pub(crate) fn rewrite(
             let to = if exact && change.is_some() { DType::F32 } else { to };
             if change.is_some() && !to.can_quantize() {
                 let what = format!("an adapter changes it, and {to} cannot be written: choose another type");
-                return Err(file.error(name, what).into());
+                return Err(avoidable(file.error(name, what).to_string(), Remedy::Type));
             }
             quantized |= to.is_quantized();
             let row = t.shape.first().map_or(0, |&n| n as usize);
@@ -176,7 +177,7 @@ pub(crate) fn rewrite(
 pub(crate) fn check_options(options: &Options) -> Result<Option<(DType, u32)>> {
     let trained = !options.adapters.is_empty();
     if options.n_ctx.is_some() && options.rope.is_none() && !options.llama_cpp && !trained {
-        return Err(Error::Usage("a context needs a RoPE method".into()));
+        return Err(avoidable("a context needs a RoPE method", Remedy::Method));
     }
     if options.dtype.is_some() {
         rows::available("another element type")?;
@@ -278,7 +279,7 @@ fn with_trained_rope(
         let other = other.file().path().display();
         let what =
             format!("{other} was trained under {spec}, {from} under {trained}: choose one of the methods");
-        return Err(Error::Invalid(what));
+        return Err(avoidable(what, Remedy::OneMethod));
     }
     let declared = Hparams::from_gguf(file)?;
     let plan = |spec: &Spec| Plan::new(spec, &declared, declared.n_ctx_train);
@@ -348,12 +349,14 @@ fn planned(
     let (own, others) = new.into_iter().partition::<Vec<_>, _>(of_method);
     details.extend(own);
     notes.extend(others);
-    let refuse = |why: &str| {
-        let what = format!("{}: stock llama.cpp cannot run {}: {why}", file.path().display(), plan.spec);
-        Err(Error::Invalid(what))
-    };
-    if let (true, Some(why)) = (options.llama_cpp, llama_cpp::not_read(file, hp, n_ctx)?) {
-        return refuse(&why);
+    let refusal =
+        |why: &str| format!("{}: stock llama.cpp cannot run {}: {why}", file.path().display(), plan.spec);
+    let refuse = |why: &str| Err(Error::Invalid(refusal(why)));
+    if let (true, Some((why, remedy))) = (options.llama_cpp, llama_cpp::not_read(file, hp, n_ctx)?) {
+        return match remedy {
+            Some(remedy) => Err(avoidable(refusal(&why), remedy)),
+            None => refuse(&why),
+        };
     }
     if options.llama_cpp && spec.part("dynamic-ntk").is_some() {
         let same = llama_cpp::base_of(&plan, hp)
@@ -365,11 +368,12 @@ fn planned(
             return refuse("it has no frequencies that depend on the length; factor fixes them");
         }
         if hp.clex.is_some() && !options.llama_cpp {
-            return Err(Error::Invalid(format!(
+            let what = format!(
                 "{}: {spec}: a model file cannot hold the network of an adapter: run the model \
                  with the adapter, or write one length for stock llama.cpp under clex:factor=N",
                 file.path().display()
-            )));
+            );
+            return Err(avoidable(what, Remedy::LlamaCpp));
         }
     }
     if spec.parts().iter().any(|p| p.get("keep-short").is_some_and(|v| v.to_string() == "true")) {

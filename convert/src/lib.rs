@@ -22,7 +22,9 @@ pub mod types;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use gguf::Defect;
 use ropewalk_core::control::Control;
+use ropewalk_core::remedy::Remedy;
 
 pub use divergence::Divergence;
 pub use import::serve_tokenizer;
@@ -49,30 +51,59 @@ pub enum Error {
     /// The caller asked for something that makes no sense, whatever the file (exit code 2).
     #[error("{0}")]
     Usage(String),
+    /// A setting has a value that makes no sense (exit code 2); the text starts with its name.
+    #[error("{0}")]
+    Argument(String),
     /// The file cannot be converted as asked.
     #[error("{0}")]
     Invalid(String),
+    /// The request cannot be met as asked, with a known way past it.
+    #[error("{what}")]
+    Avoidable {
+        /// The problem.
+        what: String,
+        /// The way past it.
+        remedy: Remedy,
+    },
     /// Stopped through its [`Control`]; nothing is left behind.
     #[error("interrupted")]
     Interrupted,
 }
 
 impl Error {
-    /// The error with the path of a temporary file replaced by that of the file the user named.
-    fn renamed(self, from: &std::path::Path, to: &std::path::Path) -> Error {
+    /// The way past the error, if one is known.
+    pub fn remedy(&self) -> Option<Remedy> {
         match self {
-            Error::Interrupted => Error::Interrupted,
-            Error::Usage(what) => Error::Usage(import::renamed(&what, from, to)),
-            other => Error::Invalid(import::renamed(&other.to_string(), from, to)),
+            Error::File(gguf::Error::Gguf(e)) if e.defect == Defect::Adapter => Some(Remedy::Adapter),
+            Error::Rope(e) => e.remedy,
+            Error::Avoidable { remedy, .. } => Some(*remedy),
+            _ => None,
         }
     }
+
+    /// The error with the path of a temporary file replaced by that of the file the user named.
+    fn renamed(self, from: &std::path::Path, to: &std::path::Path) -> Error {
+        let what = import::renamed(&self.to_string(), from, to);
+        match (self.remedy(), self) {
+            (_, Error::Interrupted) => Error::Interrupted,
+            (_, Error::Usage(_)) => Error::Usage(what),
+            (_, Error::Argument(_)) => Error::Argument(what),
+            (Some(remedy), _) => Error::Avoidable { what, remedy },
+            (None, _) => Error::Invalid(what),
+        }
+    }
+}
+
+fn avoidable(what: impl Into<String>, remedy: Remedy) -> Error {
+    Error::Avoidable { what: what.into(), remedy }
 }
 
 impl From<ropewalk_import::Error> for Error {
     fn from(e: ropewalk_import::Error) -> Self {
         match e {
             ropewalk_import::Error::File(e) => Error::File(e),
-            ropewalk_import::Error::Argument(what) => Error::Usage(what),
+            ropewalk_import::Error::Argument(what) => Error::Argument(what),
+            e @ ropewalk_import::Error::PreTokenizer { .. } => avoidable(e.to_string(), Remedy::PreTokenizer),
             ropewalk_import::Error::Interrupted => Error::Interrupted,
             other => Error::Invalid(other.to_string()),
         }

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use gguf::File;
 use ropewalk_core::hparams::{keys, Hparams, LayerRotation};
+use ropewalk_core::remedy::Remedy;
 use ropewalk_core::rope::{Plan, Spec};
 
 use crate::RopeReport;
@@ -67,22 +68,27 @@ pub struct Stock {
 }
 
 /// Returns the reason why llama.cpp cannot run a file: a key of ropewalk's own that llama.cpp does not read, and that
-/// changes the logits in contexts of up to `n_ctx`. `hp` is the model as trained.
-pub(crate) fn not_read(file: &File, hp: &Hparams, n_ctx: usize) -> gguf::Result<Option<String>> {
+/// changes the logits in contexts of up to `n_ctx`; and the way past it. `hp` is the model as trained.
+pub(crate) fn not_read(
+    file: &File,
+    hp: &Hparams,
+    n_ctx: usize,
+) -> gguf::Result<Option<(String, Option<Remedy>)>> {
     if file.get_opt(keys::EXPERT_WEIGHTS_NORM)? == Some(false) {
         let key = keys::EXPERT_WEIGHTS_NORM;
-        return Ok(Some(format!(
-            "it scales the weights of chosen experts to a sum of 1, contrary to the file's {key}"
-        )));
+        let why =
+            format!("it scales the weights of chosen experts to a sum of 1, contrary to the file's {key}");
+        return Ok(Some((why, None)));
     }
     let windows = file.value(keys::WINDOWS).map(|_| hp.attention.iter().filter_map(|layer| layer.window));
     let least = windows.and_then(Iterator::min).filter(|&window| window < n_ctx);
     Ok(least.map(|n| {
         let key = keys::WINDOWS;
-        format!(
+        let why = format!(
             "it has no window in this architecture, and the file's {key} is {n} tokens; a context of {n} \
              tokens stays within it"
-        )
+        );
+        (why, Some(Remedy::Window))
     }))
 }
 

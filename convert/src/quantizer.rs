@@ -30,7 +30,7 @@ mod with {
                 Ok(regex) => Ok((regex, *dtype)),
                 Err(e) => {
                     let why = e.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-                    Err(Error::Usage(format!("tensor-type {pattern}: {why}")))
+                    Err(Error::Argument(format!("tensor-type {pattern}: {why}")))
                 }
             };
             let params = QuantizeParams {

@@ -37,7 +37,7 @@ pub fn parse(name: &str) -> crate::Result<DType> {
     found.map(|t| t.0).ok_or_else(|| {
         let names = TARGETS.iter().map(|t| t.0.name()).chain(mixtures());
         let names = names.collect::<Vec<_>>().join(" ");
-        crate::Error::Usage(format!("type: unknown type {name:?}; known: {names}"))
+        crate::Error::Argument(format!("type: unknown type {name:?}; known: {names}"))
     })
 }
 

@@ -1,45 +1,84 @@
-//! Hints that the program adds to messages of the library: the option or the command for a setting.
+//! Hints that the program adds to errors of the library: the option or the command for a [`Remedy`].
+
+use std::error::Error as StdError;
+
+use gguf::Defect;
+use ropewalk::remedy::Remedy;
+use ropewalk::rope::RopeError;
+use ropewalk::Error;
 
 use super::pull;
 
-/// Ends of messages, and the hint for each.
-const ENDS: [(&str, &str); 3] = [
-    ("open its model with this adapter", " (--lora)"),
-    ("set factors=.. to the result of a search", " (`ropewalk advise --search`)"),
-    ("or \"prompt\" and \"completion\"", " (`ropewalk finetune --chat`)"),
-];
+/// The hint for an error.
+pub(super) fn of(e: &anyhow::Error) -> String {
+    e.chain().find_map(remedy).map_or(String::new(), text)
+}
 
-/// The hint for an error with this text.
-pub(super) fn of(e: &anyhow::Error, text: &str) -> String {
-    match e.downcast_ref::<ropewalk::Error>() {
-        // A session under a context; other memory has no such options.
-        Some(ropewalk::Error::OutOfMemory { what, .. }) if what.starts_with("ctx ") => {
-            " (--ctx, --kv)".to_owned()
-        }
-        Some(ropewalk::Error::ContextFull { .. }) => " (--ctx)".to_owned(),
-        _ => of_text(text),
+/// The hint for an error in a cell of a study, whose plan sets the context.
+pub(super) fn of_cell(e: &Error) -> String {
+    let remedy = e.remedy().filter(|r| !matches!(r, Remedy::Context | Remedy::Cache));
+    remedy.map_or(String::new(), text)
+}
+
+fn remedy(e: &(dyn StdError + 'static)) -> Option<Remedy> {
+    if let Some(e) = e.downcast_ref::<Error>() {
+        return e.remedy();
+    }
+    if let Some(e) = e.downcast_ref::<convert::Error>() {
+        return e.remedy();
+    }
+    if let Some(e) = e.downcast_ref::<RopeError>() {
+        return e.remedy;
+    }
+    match e.downcast_ref::<gguf::Error>() {
+        Some(gguf::Error::Gguf(e)) if e.defect == Defect::Adapter => Some(Remedy::Adapter),
+        _ => None,
     }
 }
 
-/// The hint for an error, from its text alone.
-pub(super) fn of_text(text: &str) -> String {
-    if let Some((_, hint)) = ENDS.iter().find(|(end, _)| text.ends_with(*end)) {
-        return (*hint).to_owned();
-    }
-    let file = text.split_once(": is missing: ").map(|(before, _)| before);
-    let set = file.and_then(pull::set_with);
-    set.map_or(String::new(), |set| format!("; `ropewalk pull {set}` fetches it"))
+fn text(remedy: Remedy) -> String {
+    let text = match remedy {
+        Remedy::Adapter => " (--lora)",
+        Remedy::Context => " (--ctx)",
+        Remedy::Cache => " (--ctx, --kv)",
+        Remedy::Search => " (`ropewalk advise --search`)",
+        Remedy::Chat => " (`ropewalk finetune --chat`)",
+        Remedy::Data(name) => {
+            let set = pull::set_with(name);
+            return set.map_or(String::new(), |set| format!("; `ropewalk pull {set}` fetches it"));
+        }
+        // `convert::cli::with_options` has added the option.
+        Remedy::Method
+        | Remedy::OneMethod
+        | Remedy::Type
+        | Remedy::PreTokenizer
+        | Remedy::Window
+        | Remedy::LlamaCpp => "",
+    };
+    text.to_owned()
 }
 
 #[cfg(test)]
 mod tests {
+    use anyhow::{anyhow, Context};
+
     use super::*;
 
     #[test]
+    fn a_remedy_is_found_below_the_place_of_an_error() {
+        let full = || Error::ContextFull { needed: 2, free: 1, n_ctx: 8 };
+        assert_eq!(of(&anyhow!(full())), " (--ctx)");
+        assert_eq!(of(&Err::<(), _>(full()).context("prompt").unwrap_err()), " (--ctx)");
+        assert_eq!(of_cell(&full()), "");
+        let adapter = || gguf::GgufError { path: "a.gguf".into(), defect: Defect::Adapter };
+        assert_eq!(of(&anyhow!(gguf::Error::from(adapter()))), " (--lora)");
+        assert_eq!(of(&anyhow!(convert::Error::from(gguf::Error::from(adapter())))), " (--lora)");
+        assert_eq!(of(&anyhow!("expected a model: open its model with this adapter")), "");
+    }
+
+    #[test]
     fn data_that_is_missing_is_named_with_its_command() {
-        let hint = of_text("cwe at 2048 tokens: data/ruler/nounlist.txt: is missing: it is in a package");
-        assert_eq!(hint, "; `ropewalk pull ruler` fetches it");
-        assert_eq!(of_text("data/ruler/english_words.json: is missing: it is in a repository"), "");
-        assert_eq!(of_text("a.gguf: expected a model: open its model with this adapter"), " (--lora)");
+        assert_eq!(text(Remedy::Data("ruler/nounlist.txt")), "; `ropewalk pull ruler` fetches it");
+        assert_eq!(text(Remedy::Data("ruler/english_words.json")), "");
     }
 }

@@ -169,7 +169,7 @@ fn report(line: &str) {
 /// An error with its causes, for people.
 fn in_a_line(e: &anyhow::Error) -> String {
     let text = chain(e);
-    one_line(&format!("{text}{}", hints::of(e, &text)))
+    one_line(&format!("{text}{}", hints::of(e)))
 }
 
 /// The error and its causes in one line, without those that the next one, or the one before, repeats (a path,

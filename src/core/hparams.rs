@@ -13,7 +13,7 @@ mod scaling;
 
 use std::sync::Arc;
 
-use gguf::{File, Result};
+use gguf::{Defect, File, GgufError, Result};
 
 pub use clex::ClexNet;
 pub use layer::{
@@ -293,8 +293,7 @@ impl Hparams {
 
     fn read(file: &File, as_trained: bool, rule: Option<LayerRule>) -> Result<Hparams> {
         if file.get::<String>("general.type").is_ok_and(|kind| kind == "adapter") {
-            let what = "expected a model, found a LoRA adapter: open its model with this adapter";
-            return Err(file.error("general.type", what));
+            return Err(GgufError { path: file.path().to_owned(), defect: Defect::Adapter }.into());
         }
         let arch: String = file.get("general.architecture")?;
         let plausible = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);

@@ -11,6 +11,9 @@ pub enum Error {
     /// A text, a file's content or a setting that cannot be used: expected and found.
     #[error("{0}")]
     Invalid(String),
+    /// A line that is a chat, where a text is expected.
+    #[error("{0}")]
+    Chat(String),
     /// A file that cannot be read or written.
     #[error(transparent)]
     File(#[from] files::Error),

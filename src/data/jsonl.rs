@@ -8,7 +8,7 @@ use std::path::Path;
 use ropewalk_core::text::{decode_line, unix_lines, Invalid};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use crate::error::{invalid, io, Result};
+use crate::error::{invalid, io, Error, Result};
 
 /// Bytes of one text, unpacked. A gzip file of a megabyte can hold a gigabyte.
 pub const MAX_TEXT: u64 = 1 << 30;
@@ -146,10 +146,13 @@ fn field(name: &str, line: &str, field: &str) -> Result<String> {
                 matches!(Pick(Some(key)).deserialize(&mut json), Ok(Picked::Object(Some(_))))
             };
             let found = ["messages", "completion", "conversations"].iter().find(of_chat);
-            let hint = found.map_or(String::new(), |key| {
-                format!("; it has {key:?}: training on chats takes \"messages\", or \"prompt\" and \"completion\"")
-            });
-            Err(invalid(format!("{name}: no \"{field}\" field{hint}")))
+            Err(match found {
+                Some(key) => Error::Chat(format!(
+                    "{name}: no \"{field}\" field; it has {key:?}: training on chats takes \"messages\", or \"prompt\" \
+                     and \"completion\""
+                )),
+                None => invalid(format!("{name}: no \"{field}\" field")),
+            })
         }
         other => Err(invalid(format!("{name}: expected a JSON object, found {}", other.kind()))),
     }

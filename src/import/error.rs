@@ -1,7 +1,7 @@
 //! Errors of this crate, each shown as one line.
 
 use std::fmt::Display;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -16,9 +16,17 @@ pub enum Error {
     /// The folder is not a model that can be imported.
     #[error("{0}")]
     Invalid(String),
-    /// The request makes no sense, whatever the folder.
+    /// A setting has a value that makes no sense for the folder; the text starts with its name.
     #[error("{0}")]
     Argument(String),
+    /// llama.cpp does not know the folder's tokenizer: its pre-tokenizer has to be named.
+    #[error("{}: {what}", path.display())]
+    PreTokenizer {
+        /// The tokenizer's file.
+        path: PathBuf,
+        /// Found and expected.
+        what: String,
+    },
     /// Stopped through its [`Control`](ropewalk_core::control::Control); nothing is left behind.
     #[error("interrupted")]
     Interrupted,

@@ -1,6 +1,7 @@
 //! The memory that a session needs, computed before any of it is allocated, and the error that suggests settings that
 //! fit.
 
+use ropewalk_core::remedy::Remedy;
 use ropewalk_core::text::bytes;
 
 use super::inputs::REWIND;
@@ -110,7 +111,9 @@ impl<'a> Cost<'a> {
     fn does_not_fit(&self, kv: usize, other: usize, free: usize) -> Error {
         let needed = kv.saturating_add(other);
         let what = self.what_fits(needed, kv, other, free);
-        Error::OutOfMemory { needed, free: Some(free), what }
+        // Under a window, the context does not decide.
+        let remedy = self.plan.n_held().is_none().then_some(Remedy::Cache);
+        Error::OutOfMemory { needed, free: Some(free), what, remedy }
     }
 
     fn what_fits(&self, need: usize, kv: usize, other: usize, free: usize) -> String {
@@ -211,7 +214,7 @@ mod tests {
                 for gib in [1usize, 4, 16, 64] {
                     let free = gib << 30;
                     let p = SessionParams { attention, ..SessionParams::new(1 << 20) };
-                    let Err(Error::OutOfMemory { needed, free: Some(left), what: line }) =
+                    let Err(Error::OutOfMemory { needed, free: Some(left), what: line, .. }) =
                         Cost::new(&hp, &p, &plan).check(free)
                     else {
                         panic!("{spec} in {gib} GiB fits");

@@ -245,8 +245,9 @@ impl Session {
         let (hp, n_ctx) = (model.hparams(), model.n_positions(params.n_ctx));
         Ok(match &params.rope {
             Some(spec) => Plan::new(spec, hp, n_ctx),
-            None => Plan::new(&model.default_rope()?, hp, n_ctx)
-                .map_err(|e| RopeError(format!("{}: {e}", model.file().path().display()))),
+            None => {
+                Plan::new(&model.default_rope()?, hp, n_ctx).map_err(|e| e.at(model.file().path().display()))
+            }
         })
     }
 

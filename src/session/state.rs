@@ -121,7 +121,12 @@ impl Session {
             let what = saved
                 .refuse(format!("needs {} for its tokens, {} is free", bytes(needed), bytes(free)))
                 .to_string();
-            return Err(Error::OutOfMemory { needed: needed as usize, free: Some(free as usize), what });
+            return Err(Error::OutOfMemory {
+                needed: needed as usize,
+                free: Some(free as usize),
+                what,
+                remedy: None,
+            });
         }
         match saved.is_whole() {
             Ok(true) => {}

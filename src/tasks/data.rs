@@ -37,7 +37,7 @@ impl DataFile {
         let path = folder.join(self.name);
         match path.try_exists() {
             Ok(true) => Ok(path),
-            Ok(false) => Err(Error::file(path, format!("is missing: {}", self.from))),
+            Ok(false) => Err(Error::Missing { path, name: self.name, published: self.from }),
             Err(e) => Err(Error::file(path, e)),
         }
     }

@@ -16,6 +16,16 @@ pub enum Error {
         /// The fault: expected and found.
         what: String,
     },
+    /// A published file is not in the folder of data.
+    #[error("{}: is missing: {published}", path.display())]
+    Missing {
+        /// Where it was looked for.
+        path: PathBuf,
+        /// Its name in the folder of data.
+        name: &'static str,
+        /// Where it is published, for people.
+        published: &'static str,
+    },
     /// A setting that makes no sense for the task.
     #[error("{0}")]
     Invalid(String),

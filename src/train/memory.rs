@@ -268,7 +268,7 @@ impl MemoryPlan {
                 Some(most) if device <= budget.device => (host, most),
                 Some(_) => (device, budget.device),
             };
-            return Err(Error::OutOfMemory { needed, free: Some(free), what });
+            return Err(Error::OutOfMemory { needed, free: Some(free), what, remedy: None });
         }
         Ok(())
     }

@@ -69,6 +69,7 @@ impl Rows {
                 needed: n.saturating_mul(std::mem::size_of::<T>()),
                 free: None,
                 what: format!("out of memory on the host: {n} numbers for saved activations"),
+                remedy: None,
             })?;
             v.resize(n, zero);
             Ok(v)

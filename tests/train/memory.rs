@@ -139,7 +139,7 @@ fn what_cannot_be_is_refused_before_anything_is_allocated() {
     for portable in [false, true] {
         for keep in [Some(Checkpointing::Inputs), Some(Checkpointing::Products), None] {
             let settings = TrainParams { checkpointing: keep, ..with(LONG, Checkpointing::Inputs, portable) };
-            let Err(Error::OutOfMemory { needed, free: Some(free), what: e }) =
+            let Err(Error::OutOfMemory { needed, free: Some(free), what: e, .. }) =
                 Trainer::new(&model, &settings)
             else {
                 panic!("a context of {LONG} fits");

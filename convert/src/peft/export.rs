@@ -35,7 +35,7 @@ pub fn to_peft(
     repository: Option<&str>,
 ) -> Result<AdapterReport> {
     if let Some(name) = repository.filter(|name| !is_repository(name)) {
-        return Err(Error::Usage(format!("base: expected ORG/REPO, found {}", shown(name))));
+        return Err(Error::Argument(format!("base: expected ORG/REPO, found {}", shown(name))));
     }
     let base = File::open(base)?;
     let names = Names::of(&base)?;

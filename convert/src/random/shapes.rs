@@ -382,7 +382,7 @@ impl Shape {
     pub fn named(name: &str) -> Result<Shape> {
         SHAPES.iter().find(|s| s.name == name).map(|s| (s.shape)()).ok_or_else(|| {
             let names: Vec<&str> = SHAPES.iter().map(|s| s.name).collect();
-            Error::Usage(format!("random: unknown shape {name:?}; known: {}", names.join(" ")))
+            Error::Argument(format!("random: unknown shape {name:?}; known: {}", names.join(" ")))
         })
     }
 

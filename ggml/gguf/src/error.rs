@@ -119,6 +119,8 @@ pub enum Defect {
     MissingKey { key: String, wanted: &'static str },
     #[error("key {key}: found {found}, expected {wanted}")]
     WrongType { key: String, found: String, wanted: &'static str },
+    #[error("general.type: expected a model, found a LoRA adapter: open its model with this adapter")]
+    Adapter,
     #[error("{key}: {what}")]
     Invalid { key: String, what: String },
     #[error("tensor {tensor}: {found} bytes of data were produced, expected {expected}")]

@@ -67,10 +67,10 @@ pub(super) fn sets() -> anyhow::Result<Vec<(String, Set)>> {
     Ok(sets)
 }
 
-/// The name of the set that has a file, by the end of its path.
-pub(crate) fn set_with(path: &str) -> Option<&'static str> {
+/// The name of the set that has the file of this name in the folder of data.
+pub(crate) fn set_with(file: &str) -> Option<&'static str> {
     static SETS: LazyLock<Vec<(String, Set)>> = LazyLock::new(|| sets().unwrap_or_default());
-    let has = |set: &Set| set.files.iter().any(|listed| Path::new(path).ends_with(&listed.file));
+    let has = |set: &Set| set.files.iter().any(|listed| listed.file == Path::new(file));
     SETS.iter().find(|(_, set)| has(set)).map(|(name, _)| name.as_str())
 }
 

@@ -274,10 +274,7 @@ fn sha256(path: &Path) -> anyhow::Result<String> {
 fn failed(e: Error) -> Failure {
     match e {
         Error::Interrupted => Failure::Stopped,
-        e => {
-            let text = e.to_string();
-            Failure::Failed(format!("{text}{}", hints::of_text(&text)))
-        }
+        e => Failure::Failed(format!("{e}{}", hints::of_cell(&e))),
     }
 }
 

@@ -11,10 +11,10 @@ impl Spec {
     /// A declaration that is no spec, or that no method here computes.
     pub fn declared(hp: &Hparams) -> Result<Spec, RopeError> {
         let Some(text) = &hp.rope_scaling.spec else { return Spec::of_keys(hp) };
-        let at = |e: RopeError| RopeError(format!("ropewalk.rope.spec: {e}"));
+        let at = |e: RopeError| e.at("ropewalk.rope.spec");
         let spec: Spec = text.parse().map_err(at)?;
         match spec.is_declared() {
-            true => Err(at(RopeError(format!("expected a method, found {spec}")))),
+            true => Err(at(RopeError::new(format!("expected a method, found {spec}")))),
             false => Ok(spec),
         }
     }
@@ -29,21 +29,21 @@ impl Spec {
     pub(super) fn of_keys(hp: &Hparams) -> Result<Spec, RopeError> {
         let s = &hp.rope_scaling;
         if let Some(fault) = &s.fault {
-            return Err(RopeError(format!("{fault}; name a rope spec to use instead")));
+            return Err(RopeError::new(format!("{fault}; name a rope spec to use instead")));
         }
         let factor = s.factor.filter(|f| *f != 0.0).unwrap_or(1.0);
         let mut args: Vec<(&str, Option<Value>)> = Vec::new();
         let number = |x: Option<f64>| x.map(Value::Number);
         let attn = s.attn_factor.filter(|a| *a != 1.0);
         if let (None | Some("none" | "linear"), Some(attn)) = (s.kind.as_deref(), attn) {
-            return Err(RopeError(format!(
+            return Err(RopeError::new(format!(
                 "rope.scaling.attn_factor: expected 1 or none with rope.scaling.type {}, found {attn}; name \
                  a rope spec to use instead",
                 s.kind.as_deref().unwrap_or("linear")
             )));
         }
         if s.kind.as_deref() == Some("longrope") && factor != 1.0 {
-            return Err(RopeError(format!(
+            return Err(RopeError::new(format!(
                 "rope.scaling.factor: expected 1 or none with rope.scaling.type longrope, found {factor} (llama.cpp divides \
                  angles by it on top of the factor tensors); name a rope spec to use instead"
             )));
@@ -83,7 +83,7 @@ impl Spec {
                     }
                     _ => "name a rope spec to use instead".into(),
                 };
-                return Err(RopeError(format!(
+                return Err(RopeError::new(format!(
                     "rope.scaling.type: expected none, linear, yarn or longrope, found {}; {instead}",
                     quoted(other)
                 )));
@@ -92,7 +92,7 @@ impl Spec {
         let original = s.n_ctx_orig.filter(|n| *n > 0 && !s.n_ctx_orig_kept);
         args.push(("original", original.map(|n| Value::Count(n.into()))));
         let part = Part::from_values(name, &args);
-        let part = part.map_err(|e| RopeError(format!("rope.scaling of the file: {e}")))?;
+        let part = part.map_err(|e: RopeError| e.at("rope.scaling of the file"))?;
         Ok(Spec::from_parts(vec![part]))
     }
 }

@@ -171,7 +171,7 @@ impl LayerPlan {
         layer: &LayerAttention,
         spec: &Spec,
     ) -> Result<(), RopeError> {
-        let error = |what: String| Err(RopeError(format!("rope spec {spec}: {what}")));
+        let error = |what: String| Err(RopeError::new(format!("rope spec {spec}: {what}")));
         let Freqs { n_tables, theta } = &self.freqs;
         if (*n_tables != 1 && *n_tables != geo.n_head_kv) || theta.len() != n_tables * geo.n_pairs() {
             return error(format!(

@@ -1,6 +1,7 @@
 //! `longrope`: searched factors for each pair, which come with the file or are given.
 
 use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError, Value};
+use crate::remedy::Remedy;
 
 /// Factors that may be given: 1e9 is for a pair that hardly turns at any length.
 const FACTORS: (f64, f64) = (1e-3, 1e9);
@@ -44,7 +45,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
         Value::List(factors) => {
             let n_pairs = geo.n_rot / 2;
             if factors.len() != n_pairs {
-                return Err(RopeError(format!(
+                return Err(RopeError::new(format!(
                     "rope method longrope: factors: expected {n_pairs} factors, one for each pair, found {}",
                     factors.len()
                 )));
@@ -84,10 +85,11 @@ fn of_file(word: &str, geo: &Geometry<'_>, args: &mut Args<'_>) -> Result<Vec<f6
         _ => ("rope_factors_short.weight", geo.scaling.and_then(|s| s.short_factors.as_ref())),
     };
     let Some(factors) = factors else {
-        return Err(RopeError(format!(
+        let what = format!(
             "rope method longrope: expected the tensor {tensor} in the file, found none; set factors=.. to the \
              result of a search"
-        )));
+        );
+        return Err(RopeError { remedy: Some(Remedy::Search), ..RopeError::new(what) });
     };
     geo.check_factors(tensor, factors)?;
     Ok(factors.iter().map(|f| f64::from(*f)).collect())

@@ -129,7 +129,7 @@ pub(super) fn check_contexts(hp: &Hparams, n_ctx: usize, n_ctx_orig: usize) -> R
     let lengths =
         [("context", n_ctx), ("context_length", hp.n_ctx_train), ("original_context_length", n_ctx_orig)];
     match lengths.into_iter().find(|(_, n)| *n == 0 || *n as u64 > MAX_CTX) {
-        Some((key, n)) => Err(RopeError(format!("{key}: expected 1 to {MAX_CTX} tokens, found {n}"))),
+        Some((key, n)) => Err(RopeError::new(format!("{key}: expected 1 to {MAX_CTX} tokens, found {n}"))),
         None => Ok(()),
     }
 }
@@ -143,7 +143,7 @@ impl<'a> Geometry<'a> {
         original: Option<usize>,
     ) -> Result<Option<Self>, RopeError> {
         let bad = |key: &str, expected: &str, found: &dyn std::fmt::Display| {
-            Err(RopeError(format!("{key}: expected {expected}, found {found}")))
+            Err(RopeError::new(format!("{key}: expected {expected}, found {found}")))
         };
         let n_ctx_orig = original.unwrap_or_else(|| hp.n_ctx_orig());
         check_contexts(hp, n_ctx, n_ctx_orig)?;
@@ -195,14 +195,14 @@ impl<'a> Geometry<'a> {
     /// rotated).
     pub fn check_factors(&self, tensor: &str, factors: &[f32]) -> Result<(), RopeError> {
         if factors.len() != self.n_pairs() {
-            return Err(RopeError(format!(
+            return Err(RopeError::new(format!(
                 "{tensor}: expected {} values (rope.dimension_count / 2), found {}",
                 self.n_pairs(),
                 factors.len()
             )));
         }
         match factors.iter().position(|f| f.is_nan() || *f <= 0.0) {
-            Some(i) => Err(RopeError(format!(
+            Some(i) => Err(RopeError::new(format!(
                 "{tensor}: expected positive values, found {} at index {i}",
                 factors[i]
             ))),
@@ -213,7 +213,7 @@ impl<'a> Geometry<'a> {
     /// `base^(-2j/d)`, radians per position, `[n_rot/2]`.
     pub fn powers(&self, base: f64) -> Result<Vec<f64>, RopeError> {
         if !(base > 1.0 && base <= MAX_BASE) {
-            return Err(RopeError(format!(
+            return Err(RopeError::new(format!(
                 "rope base: expected a number above 1, at most 1e30, found {}",
                 number(base)
             )));
@@ -241,7 +241,7 @@ impl<'a> Geometry<'a> {
     /// (NTK-aware scaling).
     pub fn ntk_base(&self, scale: f64) -> Result<f64, RopeError> {
         if self.n_rot < 4 {
-            return Err(RopeError(
+            return Err(RopeError::new(
                 "rope.dimension_count: expected at least 4 to change the base for, found 2".into(),
             ));
         }
@@ -308,11 +308,9 @@ impl<'a> Args<'a> {
     /// The value given, or the default, which must be allowed too.
     pub fn value(&mut self, key: &str, default: impl FnOnce() -> Value) -> Result<Value, RopeError> {
         let name = self.method.name;
-        let param = self
-            .method
-            .keys()
-            .find(|p| p.key == key)
-            .ok_or_else(|| RopeError(format!("rope method {name}: {key} is not among its parameters")))?;
+        let param = self.method.keys().find(|p| p.key == key).ok_or_else(|| {
+            RopeError::new(format!("rope method {name}: {key} is not among its parameters"))
+        })?;
         self.asked.push(param.key);
         let (value, source) = match self.given.get(key) {
             Some(value) => (value.clone(), String::new()),
@@ -396,13 +394,13 @@ impl<'a> Args<'a> {
     }
 
     fn mismatch(&self, key: &str, value: &Value) -> RopeError {
-        RopeError(format!("rope method {}: {key} has the wrong kind: {value}", self.method.name))
+        RopeError::new(format!("rope method {}: {key} has the wrong kind: {value}", self.method.name))
     }
 
     /// The part with every default filled in; an error when something given had no effect.
     pub(super) fn resolved(self, idle: Vec<&'static str>) -> Result<Resolved, RopeError> {
         match self.given.args().iter().find(|(k, _)| !self.asked.contains(k)) {
-            Some((key, _)) => Err(RopeError(format!(
+            Some((key, _)) => Err(RopeError::new(format!(
                 "rope method {}: {key} has no effect together with the other parameters given; leave it out",
                 self.method.name
             ))),

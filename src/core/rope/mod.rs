@@ -31,6 +31,10 @@ mod string;
 mod value;
 mod yarn;
 
+use std::fmt::Display;
+
+use crate::remedy::Remedy;
+
 pub use clex::{Activation, Clex, ClexGradient};
 pub use harpe::search::{bases as harpe_search, Pick, Search};
 pub use harpe::waveform::Waveform;
@@ -44,8 +48,23 @@ pub use value::{Kind, Value};
 
 /// Why a spec cannot be used. One line; names the method, the parameter, what is allowed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("{0}")]
-pub struct RopeError(pub String);
+#[error("{what}")]
+pub struct RopeError {
+    what: String,
+    /// The way past it, if one is known.
+    pub remedy: Option<Remedy>,
+}
+
+impl RopeError {
+    fn new(what: String) -> RopeError {
+        RopeError { what, remedy: None }
+    }
+
+    /// The error, behind the place where it happened.
+    pub fn at(self, place: impl Display) -> RopeError {
+        RopeError { what: format!("{place}: {}", self.what), ..self }
+    }
+}
 
 /// Every method of this build, in the order help shows them.
 pub static METHODS: &[&Method] = &[

@@ -177,8 +177,9 @@ impl<'a> Own<'a> {
     ) -> Result<Resolved, RopeError> {
         let (method, n_ctx) = (part.method(), self.n_ctx);
         let mut args = Args::new(method, part);
-        let geo = Geometry::new(self.hp, layer, n_ctx, Some(self.original(part)))?
-            .ok_or_else(|| RopeError(format!("rope method {}: the layer has no rotation", method.name)))?;
+        let geo = Geometry::new(self.hp, layer, n_ctx, Some(self.original(part)))?.ok_or_else(|| {
+            RopeError::new(format!("rope method {}: the layer has no rotation", method.name))
+        })?;
         let geo = Geometry { own_factor: self.factor_over(geo.n_ctx_orig as f64), ..geo };
         let original = args.count("original", || geo.n_ctx_orig as u64)?;
         let before = plan.clone();

@@ -75,7 +75,10 @@ impl Plan {
         let layers = hp.layers.iter().map(|l| l.kind).collect();
         let plan = Plan { spec, n_ctx, evict, notes, kinds, layers };
         if plan.evict && plan.reaches().iter().any(|r| r.most_keys().is_none()) {
-            return Err(RopeError(format!("rope spec {}: evict: later tokens need every key", plan.spec)));
+            return Err(RopeError::new(format!(
+                "rope spec {}: evict: later tokens need every key",
+                plan.spec
+            )));
         }
         Ok(plan)
     }
@@ -138,7 +141,7 @@ impl Plan {
         if Plan::new(&spec, hp, self.n_ctx)?.same_positions(self) {
             Ok(spec)
         } else {
-            Err(RopeError(format!("{spec} does not give the plan of {}", self.spec)))
+            Err(RopeError::new(format!("{spec} does not give the plan of {}", self.spec)))
         }
     }
 
@@ -242,7 +245,7 @@ impl<'a> Work<'a> {
                 Some((_, other, all)) if *other == part => all.retain(|key| idle.contains(key)),
                 Some((k, other, _)) => {
                     let (a, b) = (layer_list(hp.layers_of(*k)), layer_list(hp.layers_of(kind)));
-                    return Err(RopeError(format!(
+                    return Err(RopeError::new(format!(
                         "rope spec {spec}: its defaults are {other} in {a} and {part} in {b}; set the \
                          parameters that differ"
                     )));
@@ -271,7 +274,7 @@ impl<'a> Work<'a> {
             part => part,
         };
         let part = part.map_err(|e| match alone {
-            true => RopeError(format!(
+            true => RopeError::new(format!(
                 "rope spec {spec} keeps the frequencies that the file declares: {e} (plain+{spec} leaves them out)"
             )),
             false => e,
@@ -355,7 +358,7 @@ fn idle_note(part: &Part, idle: &[&str], n_ctx: usize) -> Option<String> {
 fn without_effect(part: &Part, hp: &Hparams) -> RopeError {
     let n = part.original().unwrap_or_else(|| hp.n_ctx_orig());
     let widest = hp.attention.iter().filter(|a| a.rotation.is_some()).filter_map(|a| a.window).max();
-    RopeError(match widest {
+    RopeError::new(match widest {
         None => format!("rope method {}: it would change nothing: the model has no rotation", part.name()),
         Some(window) => format!(
             "rope method {}: it would change nothing: rotated layers see attention.sliding_window {window} \

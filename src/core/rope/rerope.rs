@@ -58,7 +58,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
             // Counted in parts of a position, of which the last query has this many.
             let add = w * (k - 1);
             if n - 1 + add > MAX_CTX {
-                return Err(RopeError(format!(
+                return Err(RopeError::new(format!(
                     "rope method rerope: leak: expected window x (leak - 1) + context up to {MAX_CTX}, found \
                      {w} x {} + {n}",
                     k - 1

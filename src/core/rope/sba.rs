@@ -30,7 +30,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
              changes."
         )),
         Some(0) => {
-            return Err(RopeError(format!(
+            return Err(RopeError::new(format!(
                 "rope method sba: original: expected an original context in which the first pair turns at \
                  least once, found {l} tokens"
             )))

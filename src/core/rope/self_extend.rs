@@ -57,17 +57,19 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     let log_scale = args.word("log-scale", "false")? == "true";
     if !w.is_multiple_of(g) {
         let near = divisors(w).min_by_key(|d| (d.abs_diff(g), *d)).unwrap_or(1);
-        return Err(RopeError(format!(
+        return Err(RopeError::new(format!(
             "rope method self-extend: group: expected a divisor of window {w}, found {g}; the nearest is \
              {near}"
         )));
     }
     if log_scale {
         if l < 2 {
-            return Err(RopeError("rope method self-extend: log-scale: original must be above 1".into()));
+            return Err(RopeError::new(
+                "rope method self-extend: log-scale: original must be above 1".into(),
+            ));
         }
         if plan.q_log_base.is_some() {
-            return Err(RopeError(
+            return Err(RopeError::new(
                 "rope method self-extend: log-scale is the same as temperature=logn".into(),
             ));
         }

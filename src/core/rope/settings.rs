@@ -112,7 +112,7 @@ fn temperature(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) ->
         args.note(format!("temperature={value} replaces the attention temperature of the model."));
     }
     if plan.q_log_base.is_some() || plan.q_factor != 1.0 {
-        return Err(RopeError(format!(
+        return Err(RopeError::new(format!(
             "rope setting temperature={value}: queries are already multiplied by log-scale; omit one of the \
              two"
         )));
@@ -123,7 +123,7 @@ fn temperature(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) ->
         Value::Number(factor) => plan.q_factor = factor,
         Value::Word(word) if word == "logn" => {
             if geo.n_ctx_orig < 2 {
-                return Err(RopeError("rope setting temperature=logn: original must be above 1".into()));
+                return Err(RopeError::new("rope setting temperature=logn: original must be above 1".into()));
             }
             plan.q_log_base = Some(length);
         }

@@ -116,7 +116,10 @@ impl FromStr for Spec {
     type Err = RopeError;
     fn from_str(s: &str) -> Result<Self, RopeError> {
         if s.len() > MAX_LEN {
-            return Err(RopeError(format!("rope spec: expected at most {MAX_LEN} bytes, found {}", s.len())));
+            return Err(RopeError::new(format!(
+                "rope spec: expected at most {MAX_LEN} bytes, found {}",
+                s.len()
+            )));
         }
         let mut parts: Vec<Part> = Vec::new();
         if s.trim() == Spec::DECLARED {
@@ -124,7 +127,7 @@ impl FromStr for Spec {
         }
         for text in s.split('+') {
             if text.trim() == Spec::DECLARED {
-                return Err(RopeError(format!(
+                return Err(RopeError::new(format!(
                     "rope spec: {} stands alone; attention methods alone keep the frequencies that a file declares",
                     Spec::DECLARED
                 )));
@@ -132,7 +135,7 @@ impl FromStr for Spec {
             let part = parse_part(text.trim())?;
             let axis = part.method.axis;
             if let Some(other) = parts.iter().find(|other| other.method.axis == axis) {
-                return Err(RopeError(format!(
+                return Err(RopeError::new(format!(
                     "rope spec: {} and {} are both {axis} methods; a spec takes one of each axis",
                     other.name(),
                     part.name()
@@ -140,7 +143,7 @@ impl FromStr for Spec {
             }
             let both = |(key, _): &&(&str, Value)| super::settings::once(key) && part.get(key).is_some();
             if let Some((key, _)) = parts.iter().flat_map(|other| &other.args).find(both) {
-                return Err(RopeError(format!(
+                return Err(RopeError::new(format!(
                     "rope spec: {key} is given twice; it applies to all methods of a spec"
                 )));
             }
@@ -153,7 +156,7 @@ impl FromStr for Spec {
 fn parse_part(text: &str) -> Result<Part, RopeError> {
     let (name, rest) = settings::named(text);
     let method = find(name)?;
-    let pairs = settings::pairs(&owner(method), rest, &keys(method)).map_err(RopeError)?;
+    let pairs = settings::pairs(&owner(method), rest, &keys(method)).map_err(RopeError::new)?;
     let read = |(key, value)| {
         let param = param(method, key)?;
         Ok((param.key, param.kind.parse(name, key, value)?))
@@ -164,7 +167,7 @@ fn parse_part(text: &str) -> Result<Part, RopeError> {
 /// The parameter of this name; the error lists those there are.
 fn param(method: &'static Method, key: &str) -> Result<&'static Param, RopeError> {
     let known = settings::known_as(&owner(method), key, &keys(method));
-    method.keys().find(|p| p.key == key).ok_or_else(|| RopeError(known.err().unwrap_or_default()))
+    method.keys().find(|p| p.key == key).ok_or_else(|| RopeError::new(known.err().unwrap_or_default()))
 }
 
 fn owner(method: &Method) -> String {
@@ -180,7 +183,7 @@ fn find(name: &str) -> Result<&'static Method, RopeError> {
         return Ok(*m);
     }
     let known = METHODS.iter().map(|m| m.name).collect::<Vec<_>>();
-    Err(RopeError(format!(
+    Err(RopeError::new(format!(
         "unknown rope method {}{}; known: {}",
         quoted(name),
         suggestion(name, known.iter().copied()),

@@ -122,7 +122,7 @@ impl Kind {
     }
 
     pub(super) fn refusal(&self, method: &str, key: &str, found: &str) -> RopeError {
-        RopeError(format!("rope method {method}: {key}: expected {}, found {found}", self.allowed()))
+        RopeError::new(format!("rope method {method}: {key}: expected {}, found {found}", self.allowed()))
     }
 }
 

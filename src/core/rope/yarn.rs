@@ -65,7 +65,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     let ext = args.number("ext-factor", || 1.0)?;
     let attn = args.number("attn-factor", || 1.0)?;
     if fast < slow {
-        return Err(RopeError(format!(
+        return Err(RopeError::new(format!(
             "rope method yarn: beta-fast: expected at least beta-slow = {slow}, found {fast}"
         )));
     }

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
+use ropewalk_core::remedy::Remedy;
 use ropewalk_tasks::{Ask, Encoder as _, Info, Sample, Samples, Setup, Task, Template};
 use sha2::{Digest, Sha256};
 
@@ -144,12 +145,14 @@ fn check(info: &Info, params: &Params<'_>) -> Result<()> {
 }
 
 fn of_task(info: &Info, length: Option<usize>, e: ropewalk_tasks::Error) -> Error {
+    let what = match length {
+        Some(length) => format!("{} at {length} tokens: {e}", info.name),
+        None => format!("{}: {e}", info.name),
+    };
     match e {
         ropewalk_tasks::Error::Interrupted => Error::Interrupted,
-        e => match length {
-            Some(length) => invalid(format!("{} at {length} tokens: {e}", info.name)),
-            None => invalid(format!("{}: {e}", info.name)),
-        },
+        ropewalk_tasks::Error::Missing { name, .. } => Error::Avoidable { what, remedy: Remedy::Data(name) },
+        _ => invalid(what),
     }
 }
 

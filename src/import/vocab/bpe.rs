@@ -62,6 +62,13 @@ pub(super) fn read(
         Some(helper) => apart::answer(&files.folder, helper, question)?,
         None => engine::answer(file, question)?,
     };
+    let pre = answer.pre.map_err(|hash| Error::PreTokenizer {
+        path: json.path.clone(),
+        what: format!(
+            "found a tokenizer that llama.cpp's converter does not know (hash {hash:.16}), expected one of its list; \
+             name its pre-tokenizer"
+        ),
+    })?;
     let mut decoded = answer.texts.into_iter();
     for token in added {
         let text = match token.normalized {
@@ -74,7 +81,7 @@ pub(super) fn read(
         };
         tokens.set(token.id as usize, text.as_bytes(), 0.0, kind);
     }
-    Ok((tokens, answer.pre))
+    Ok((tokens, pre))
 }
 
 /// The added tokens of both files; where both have an id, that of tokenizer_config.json if the text is the same.

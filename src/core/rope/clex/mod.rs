@@ -196,7 +196,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     let by_length = (geo.n_ctx as u64).div_ceil(geo.n_ctx_orig as u64);
     let t = args.count(FACTOR, || by_length.min(max))?;
     if t > max {
-        return Err(RopeError(format!(
+        return Err(RopeError::new(format!(
             "rope method clex: factor: expected at most max-factor {max}, found {t}"
         )));
     }
@@ -224,7 +224,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     let param_factor = args.count(PARAM_FACTOR, || DEFAULT_PARAM)?;
     let step = args.number(STEP, || DEFAULT_STEP)?;
     if (max - 1) as f64 / step > MAX_STEPS {
-        return Err(RopeError(format!(
+        return Err(RopeError::new(format!(
             "rope method clex: step: expected at least {} for max-factor {max}, found {}",
             number((max - 1) as f64 / MAX_STEPS),
             number(step)
@@ -248,7 +248,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     let clex = Clex { max_factor, param_factor, step, act, original, factor: None };
     let (expected, found) = ((geo.n_pairs(), clex.n_hidden(geo.n_rot)), (net.n_pairs(), net.n_hidden()));
     if expected != found {
-        return Err(RopeError(format!(
+        return Err(RopeError::new(format!(
             "rope method clex: expected a network of {} pairs and, by param-factor {param_factor}, a hidden width \
              of {}; the adapter's has {} and {}",
             expected.0, expected.1, found.0, found.1
@@ -265,10 +265,12 @@ fn scale_queries(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) 
         return Ok(());
     }
     if geo.n_ctx_orig < 2 || geo.n_ctx < 2 {
-        return Err(RopeError("rope method clex: log-scale: context and original must be above 1".into()));
+        return Err(RopeError::new(
+            "rope method clex: log-scale: context and original must be above 1".into(),
+        ));
     }
     if plan.q_log_base.is_some() || plan.q_factor != 1.0 {
-        return Err(RopeError(
+        return Err(RopeError::new(
             "rope method clex: log-scale: another method already multiplies queries; omit one of the two"
                 .into(),
         ));

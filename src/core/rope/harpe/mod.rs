@@ -86,7 +86,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
         }
         Value::Word(w) if w == "table2" => {
             if geo.n_head_kv != TABLE2.len() {
-                return Err(RopeError(format!(
+                return Err(RopeError::new(format!(
                     "rope method harpe: bases: table2 lists 32 bases, the model has {} KV heads; use \
                      bases=search or bases=uniform",
                     geo.n_head_kv
@@ -106,7 +106,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
 }
 
 fn bad(key: &str, expected: &str, found: impl std::fmt::Display) -> RopeError {
-    RopeError(format!("rope method harpe: {key}: expected {expected}, found {found}"))
+    RopeError::new(format!("rope method harpe: {key}: expected {expected}, found {found}"))
 }
 
 /// Bases between a smallest and a largest one.

@@ -124,7 +124,7 @@ impl Plan {
         let n_ctx_orig = self.n_ctx_orig(hp);
         let unlike = |expected: usize, found: usize, what: &str| {
             let spec = &self.spec;
-            RopeError(format!(
+            RopeError::new(format!(
                 "plan {spec}: expected {expected} {what}, found {found}: it was made for another model"
             ))
         };

@@ -54,8 +54,8 @@ pub(super) struct Question {
 /// Answer of a tokenizer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Answer {
-    /// The kind, for `tokenizer.ggml.pre`.
-    pub(super) pre: String,
+    /// The kind, for `tokenizer.ggml.pre`; the hash of its ids for the probe text where none is known for it.
+    pub(super) pre: Result<String, String>,
     /// The texts, encoded and decoded.
     pub(super) texts: Vec<String>,
 }
@@ -63,7 +63,7 @@ pub(super) struct Answer {
 /// Builds the tokenizer of a file and answers.
 ///
 /// # Errors
-/// Components that are not known or exceed a bound; a tokenizer of no known kind.
+/// Components that are not known or exceed a bound.
 pub(super) fn answer(file: &Tokenizer, question: Question) -> Result<Answer> {
     let engine = Engine::new(file)?;
     let (mut encoded, mut sum) = (0, 0);
@@ -79,7 +79,7 @@ pub(super) fn answer(file: &Tokenizer, question: Question) -> Result<Answer> {
         texts.push(text);
     }
     let pre = match question.pre {
-        Some(pre) => pre,
+        Some(pre) => Ok(pre),
         None => engine.kind()?,
     };
     Ok(Answer { pre, texts })
@@ -130,8 +130,8 @@ impl<'a> Engine<'a> {
         Ok(encoded.get_ids().to_vec())
     }
 
-    /// The kind whose ids for the probe text these are.
-    fn kind(&self) -> Result<String> {
+    /// The kind whose ids for the probe text these are; their hash if no kind has them.
+    fn kind(&self) -> Result<Result<String, String>> {
         let ids = self.ids(PROBE)?;
         let ids = self.around.before.iter().chain(&ids).chain(&self.around.behind);
         let ids: Vec<String> = ids.map(u32::to_string).collect();
@@ -140,14 +140,7 @@ impl<'a> Engine<'a> {
             .map(|byte| format!("{byte:02x}"))
             .collect();
         let known = KNOWN.iter().find(|(h, _)| *h == hash).map(|(_, name)| (*name).to_owned());
-        known.ok_or_else(|| {
-            let what = format!(
-                "found a tokenizer that llama.cpp's converter does not know (hash {}), expected one of its list; \
-                 name its pre-tokenizer",
-                &hash[..16]
-            );
-            Error::of(&self.file.object.path, what)
-        })
+        Ok(known.ok_or(hash))
     }
 
     /// The text of an added token, encoded and decoded. `encoded` counts the bytes that were encoded like a text.
