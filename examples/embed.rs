@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use ropewalk::session::{Generation, StopReason};
-use ropewalk::{DType, GenerateParams, Model, ModelParams, Session, SessionParams};
+use ropewalk::{convert, DType, GenerateParams, Model, ModelParams, Session, SessionParams};
 
 /// A client: its session, and the texts that are generated there, one for each sequence.
 struct Client {

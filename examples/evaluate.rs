@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use ropewalk::control::Control;
 use ropewalk::eval::suite::{self, Params, Unkept};
 use ropewalk::eval::{perplexity, protocol::protocol, Document, SessionSource};
-use ropewalk::{tasks, DType, Model, ModelParams, SessionParams};
+use ropewalk::{convert, tasks, DType, Model, ModelParams, SessionParams};
 
 /// Runs the example; `model`: a GGUF file, `text`: a text of at least twice its trained context.
 pub(crate) fn run(model: Option<PathBuf>, text: Option<PathBuf>) -> Result<(), Box<dyn Error>> {

@@ -14,7 +14,9 @@ use ropewalk::adapter::AdapterSpec;
 use ropewalk::control::{Control, Progress};
 use ropewalk::data::{Corpus, Dataset, DatasetParams, Separator, Sources, TextOptions};
 use ropewalk::train::optim::{AdamW, Decay, OptimParams, Optimizer, Schedule};
-use ropewalk::{DType, Model, ModelParams, Run, RunParams, Session, SessionParams, TrainParams, Trainer};
+use ropewalk::{
+    convert, DType, Model, ModelParams, Run, RunParams, Session, SessionParams, TrainParams, Trainer,
+};
 
 /// Tokens of a training sequence.
 const N_CTX: usize = 128;

@@ -96,6 +96,7 @@ pub use rope::{Plan, Spec};
 pub use session::{Batch, GenerateParams, Generation, Session, SessionParams};
 pub use train::{Run, RunParams, TrainParams, Trainer};
 
+pub use convert;
 pub use ggml::DType;
 pub use gguf;
 pub use llama::{sampler, vocab, Token};

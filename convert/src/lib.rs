@@ -1,9 +1,10 @@
 //! GGUF in, GGUF out: rope methods written into files, element types changed, random models made; and model
 //! folders of Hugging Face imported.
 //!
-//! Everything here is a function from files to a file and a report; only [`cli`] prints or parses arguments.
+//! Everything here is a function from files to a file and a report; only `cli` prints or parses arguments.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "cli")]
 pub mod cli;
 mod divergence;
 mod import;

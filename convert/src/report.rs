@@ -28,16 +28,16 @@ pub struct RopeReport {
     pub llama_cpp: Option<BTreeMap<&'static str, String>>,
     /// Why it cannot.
     #[serde(skip)]
-    pub(crate) why: Option<String>,
+    pub why: Option<String>,
     /// The method as it was asked for.
     #[serde(skip)]
-    pub(crate) asked: String,
+    pub asked: String,
     /// Why the context is that, where none was asked for.
     #[serde(skip)]
-    pub(crate) ctx_why: Option<String>,
+    pub ctx_why: Option<String>,
     /// Notes of the report about the derivation of the method.
     #[serde(skip)]
-    pub(crate) details: Vec<String>,
+    pub details: Vec<String>,
 }
 
 /// The report of a conversion.
