@@ -84,7 +84,7 @@ proptest! {
     #[test]
     fn parsing_never_panics(text in "[a-z0-9:=,+/.\\- \\PC]{0,40}") {
         if let Err(e) = text.parse::<Spec>() {
-            prop_assert_eq!(e.0.lines().count(), 1, "{}", e.0);
+            prop_assert_eq!(e.to_string().lines().count(), 1, "{}", e.to_string());
         }
     }
 
@@ -98,7 +98,7 @@ proptest! {
         let text = if searches { format!("harpe:hi=2500,factor={}", 1 + n_ctx % 40) } else { text };
         let spec: Spec = text.parse().map_err(|e| TestCaseError::fail(format!("{text}: {e}")))?;
         match Plan::new(&spec, &hp, n_ctx) {
-            Err(e) => prop_assert!(e.0.lines().count() == 1 && e.0.len() < 1000, "{}", e.0),
+            Err(e) => prop_assert!(e.to_string().lines().count() == 1 && e.to_string().len() < 1000, "{}", e.to_string()),
             Ok(p) => {
                 prop_assert!(p.layer(0).freqs.n_tables == 1 || p.layer(0).freqs.n_tables == n_head_kv);
                 prop_assert_eq!(p.layer(0).freqs.theta.len(), p.layer(0).freqs.n_tables * half);
@@ -111,7 +111,7 @@ proptest! {
                 let follows = ["trained", "keep-short"].iter().any(|key| p.spec.parts()[0].get(key).is_some())
                     || p.spec.part("clex").is_some();
                 let again = Plan::new(&p.spec, &hp, if follows { n_ctx } else { 77 });
-                let again = again.map_err(|e| TestCaseError::fail(e.0))?;
+                let again = again.map_err(|e| TestCaseError::fail(e.to_string()))?;
                 prop_assert_eq!(&again.spec, &p.spec);
                 prop_assert_eq!(&again.layer(0).freqs, &p.layer(0).freqs);
                 prop_assert_eq!(again.layer(0).mscale, p.layer(0).mscale);
@@ -310,7 +310,7 @@ proptest! {
         let window = ["self-extend", "self-extend:group=1", "lm-infinite", "streaming"].map(|text| (text, l));
         for (text, n) in window.into_iter().chain([("dca", one_chunk)]) {
             let spec: Spec = text.parse().map_err(|e| TestCaseError::fail(format!("{text}: {e}")))?;
-            let plan = Plan::new(&spec, &hp, n).map_err(|e| TestCaseError::fail(e.0))?;
+            let plan = Plan::new(&spec, &hp, n).map_err(|e| TestCaseError::fail(e.to_string()))?;
             for i in 0..n as i32 {
                 for j in 0..n as i32 {
                     let (found, own) = (plan.layer(0).distance(i, j), Branch::PLAIN.distance(i, j));

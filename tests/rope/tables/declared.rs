@@ -129,11 +129,11 @@ fn the_declaration_itself_has_a_name() {
     }
     assert_eq!("declared".parse::<Spec>().map(|s| s.to_string()), Ok("declared".into()));
     for joined in ["declared+self-extend", "dca+declared", "declared+yarn:factor=2"] {
-        let e = joined.parse::<Spec>().expect_err(joined).0;
+        let e = joined.parse::<Spec>().expect_err(joined).to_string();
         assert!(e.contains("declared stands alone"), "{e}");
     }
     let own = RopeScaling { spec: Some("declared".into()), ..RopeScaling::default() };
-    let e = plan("declared", &declaring(own), 64).expect_err("no end").0;
+    let e = plan("declared", &declaring(own), 64).expect_err("no end").to_string();
     assert!(e.contains("ropewalk.rope.spec") && e.contains("declared"), "{e}");
 }
 
@@ -431,7 +431,7 @@ fn one_temperature_of_two_is_that_which_was_asked_for() {
 fn a_declaration_that_cannot_be_used_is_not_kept_in_silence() {
     let hp = declaring(RopeScaling { attn_factor: Some(1.5), ..keys("linear", Some(8.0), None) });
     for method in of_axis(Axis::Reach) {
-        let e = plan(method.name, &hp, 4096).expect_err("not usable").0;
+        let e = plan(method.name, &hp, 4096).expect_err("not usable").to_string();
         assert!(e.contains("attn_factor") && e.contains(&format!("plain+{}", method.name)), "{e}");
         assert!(plan(&format!("plain+{}", method.name), &hp, 4096).is_ok());
     }

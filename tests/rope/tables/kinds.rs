@@ -70,7 +70,7 @@ fn reach_methods_leave_windows_alone() {
     );
     // With layers that see everything, none may leave.
     let unrotated = mixed(full(), LayerAttention::new(9, 3, 64));
-    let e = plan("streaming", &unrotated, 32768).expect_err("keys are needed").0;
+    let e = plan("streaming", &unrotated, 32768).expect_err("keys are needed").to_string();
     assert!(e.contains("evict") && e.contains("every key"), "{e}");
     let kept = plan("lm-infinite", &unrotated, 32768).expect("a plan");
     assert!(kept.layer(0).is_plain_reach() && !kept.layer(2).is_plain_reach());
@@ -97,7 +97,7 @@ fn layers_without_rotation_have_no_frequencies() {
     // Without any rotation there is nothing to change.
     let none = Hparams { attention: vec![LayerAttention::new(9, 3, 64)], ..model(1e4, 64, 8192) };
     assert!(plan("plain", &none, 99).is_ok());
-    let e = plan("yarn", &none, 99).expect_err("nothing to change").0;
+    let e = plan("yarn", &none, 99).expect_err("nothing to change").to_string();
     assert!(e.contains("yarn") && e.contains("no rotation"), "{e}");
 }
 
@@ -123,7 +123,7 @@ fn declared_scaling_stays_where_no_method_acts() {
 #[test]
 fn defaults_that_differ_from_kind_to_kind_must_be_given() {
     let hp = mixed(full(), LayerAttention::new(9, 3, 64).rotated(1e4, 64));
-    let e = plan("abf:factor=4", &hp, 32768).expect_err("two bases").0;
+    let e = plan("abf:factor=4", &hp, 32768).expect_err("two bases").to_string();
     assert!(e.contains("layers 0, 1, 3, 4") && e.contains("layers 2, 5") && e.lines().count() == 1, "{e}");
     let found = plan("abf:base=5e6", &hp, 32768).expect("a plan");
     assert_eq!(frequencies(found.layer(0)), frequencies(found.layer(2)));

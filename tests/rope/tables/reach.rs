@@ -186,7 +186,7 @@ fn what_does_not_fit_is_refused() {
         ("streaming:evict=true", &["unknown parameter `evict`"]),
         ("self-extend+dca", &["self-extend and dca are both attention methods"]),
     ] {
-        let e = plan(spec, &smol(), 16384).expect_err(spec).0;
+        let e = plan(spec, &smol(), 16384).expect_err(spec).to_string();
         assert!(words.iter().all(|w| e.contains(w)) && e.lines().count() == 1, "{spec}: {e}");
     }
     // Not given, it is held below chunk.
@@ -202,7 +202,7 @@ fn what_does_not_fit_is_refused() {
         let found = plan(m.name, &sliding(10_000), 16384);
         match m.axis {
             Axis::Reach => {
-                let e = found.expect_err(m.name).0;
+                let e = found.expect_err(m.name).to_string();
                 assert!(e.contains("attention.sliding_window 10000") && e.contains(m.name), "{e}");
             }
             // longrope has nothing to take its factors from here.
@@ -213,7 +213,7 @@ fn what_does_not_fit_is_refused() {
         if m.name == "plain" {
             assert!(found.is_ok(), "{found:?}");
         } else {
-            let e = found.expect_err(m.name).0;
+            let e = found.expect_err(m.name).to_string();
             assert!(e.contains("attention.sliding_window 8192") && e.contains("change nothing"), "{e}");
         }
     }
