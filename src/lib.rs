@@ -59,6 +59,7 @@
 //! - [`rope`]: the methods, and what a plan does to positions.
 //! - [`train`]: [`Run`] is the loop over a data set ([`data`]), with validation and checkpoints; it writes the adapter.
 //! - [`finetune`]: a whole job, from texts to the written adapter, as `ropewalk finetune` runs it.
+//! - [`studies`]: every method by every task at every length of a plan, and the report of [`study`].
 //! - [`eval`]: perplexity by named protocols, passkeys, published benchmarks ([`tasks`]).
 //! - [`adapter`], [`chat`], [`fetch`], [`plot`]: adapters in force, chat templates, models by name, charts.
 //!
@@ -82,6 +83,7 @@ pub mod fetch;
 pub mod train;
 pub mod plot;
 pub mod finetune;
+pub mod studies;
 #[doc(hidden)]
 pub mod internals;
 
@@ -102,4 +104,5 @@ pub use gguf;
 pub use llama::{sampler, vocab, Token};
 pub use ropewalk_core::{control, hparams, ids, landmark, remedy, rope};
 pub use ropewalk_data::{self as data, jsonl};
+pub use ropewalk_study as study;
 pub use ropewalk_tasks as tasks;

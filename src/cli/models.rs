@@ -200,7 +200,7 @@ pub(crate) fn load(choice: &ModelChoice, out: &OutputArgs) -> anyhow::Result<Mod
         Err(e) if !e.to_string().contains(&path) => return Err(e).context(path),
         loaded => loaded?,
     };
-    if let Some(unread) = unread(model.hparams()) {
+    if let Some(unread) = model.hparams().unread_note() {
         out.note(format_args!("note: {}: {unread}", name(&choice.path)));
     }
     Ok(model)
@@ -278,18 +278,4 @@ pub(crate) fn announce(out: &OutputArgs, choice: &ModelChoice, session: &Session
     for note in &plan.notes {
         out.note(format_args!("note: {note}"));
     }
-}
-
-/// A sentence about the keys of rotation and attention that nothing reads, if a file has such.
-pub(crate) fn unread(hp: &Hparams) -> Option<String> {
-    const MOST: usize = 12;
-    let more = hp.unread.len().saturating_sub(MOST);
-    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let list: Vec<&str> = hp.unread.iter().take(MOST).map(String::as_str).collect();
-    (!list.is_empty()).then(|| {
-        format!(
-            "ropewalk does not read these keys, so the model may not run as intended: {}{rest}.",
-            list.join(", ")
-        )
-    })
 }

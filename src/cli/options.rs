@@ -131,6 +131,15 @@ impl MachineArgs {
         kv_type: DType,
         adapters: &[AdapterSpec],
     ) -> anyhow::Result<ModelChoice> {
+        Ok(ModelChoice {
+            path: models::find(model)?,
+            params: ModelParams { device: self.device.as_str().into(), adapters: adapters.to_vec() },
+            session: self.session(kv_type),
+        })
+    }
+
+    /// Settings of sessions with a cache of this type.
+    pub(crate) fn session(&self, kv_type: DType) -> SessionParams {
         let mut session = SessionParams::new(0);
         session.n_batch = self.batch;
         session.n_ubatch = self.ubatch.min(self.batch);
@@ -141,11 +150,7 @@ impl MachineArgs {
         let math = self.math.unwrap_or_default();
         session.math = math.math;
         session.portable = math.portable;
-        Ok(ModelChoice {
-            path: models::find(model)?,
-            params: ModelParams { device: self.device.as_str().into(), adapters: adapters.to_vec() },
-            session,
-        })
+        session
     }
 }
 

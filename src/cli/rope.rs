@@ -220,7 +220,7 @@ fn text(name: &str, declared: Result<&Spec, &RopeError>, i: &Inspection, hp: &Hp
         }
     }
     s += &bases(i, hp);
-    for note in models::unread(hp).iter().chain(&i.notes) {
+    for note in hp.unread_note().iter().chain(&i.notes) {
         let _ = writeln!(s, "note: {note}");
     }
     if !i.recurrent.is_empty() {

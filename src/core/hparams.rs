@@ -356,6 +356,20 @@ impl Hparams {
         hp.unread = names::unread(&keys);
         Ok(hp)
     }
+
+    /// Returns a sentence about the keys that nothing reads, if there are some.
+    pub fn unread_note(&self) -> Option<String> {
+        const MOST: usize = 12;
+        let more = self.unread.len().saturating_sub(MOST);
+        let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let list: Vec<&str> = self.unread.iter().take(MOST).map(String::as_str).collect();
+        (!list.is_empty()).then(|| {
+            format!(
+                "ropewalk does not read these keys, so the model may not run as intended: {}{rest}.",
+                list.join(", ")
+            )
+        })
+    }
 }
 
 /// The record of every layer, with the distinct kinds of attention gathered.

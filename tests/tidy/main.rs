@@ -128,6 +128,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["eval", "train", "chat", "fetch"],
             &["plot"],
             &["finetune"],
+            &["studies"],
             &["internals"],
             &["cli"],
         ],

@@ -16,7 +16,7 @@ use super::interrupt::Interrupt;
 use super::{models, output, usage, Command};
 
 use args::Args;
-pub(crate) use planned::Training;
+pub(crate) use planned::recipe;
 
 pub(crate) const COMMAND: Command = Command {
     name: "finetune",
@@ -88,7 +88,7 @@ const OPTIONS: &[&str] = &[
 ];
 
 /// The names of settings in a text of the library's job, as the options that set them.
-fn options(text: &str) -> String {
+pub(crate) fn options(text: &str) -> String {
     let own = OPTIONS.iter().map(|name| (*name, format!("--{name}")));
     let keys = KEYS.iter().map(|key| (key.name, format!("--set {}", key.name)));
     let all = own.chain([("init", "--lora".to_owned())]).chain(keys);

@@ -3,21 +3,15 @@
 //! A plan is a file that people send each other, so its options are not those of a command line: only options that
 //! change what is learned, or how it is computed, are taken. What names a file, writes one or shows something is refused.
 
-use std::path::{Path, PathBuf};
-
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args as _, FromArgMatches};
-use ropewalk::control::Control;
-use ropewalk::data::Source;
-use ropewalk::finetune::Job;
-use ropewalk::model::ModelParams;
+use ropewalk::studies::Training;
 use ropewalk::train::set::{Group, Key};
-use ropewalk::train::{checkpoint, Settings, TrainParams, KEYS};
+use ropewalk::train::KEYS;
 
-use super::super::models::{self, ModelChoice};
 use super::super::options::parse_spec;
 use super::args::Args;
-use super::{job, options, plain};
+use super::options;
 
 /// Options of a recipe. A new option of `finetune` is refused until it stands here; what it changes must then be in
 /// [`Training::settings`], unless it is one of [`MACHINE`].
@@ -44,161 +38,53 @@ const MACHINE: &[&str] = &["device", "threads", "ubatch"];
 /// Stand for what the study gives. Attached, so that no word behind them is taken as theirs.
 const GIVEN: &[&str] = &["--model=-", "--output=-", "--data=-"];
 
-/// The training of a recipe: options that were read and found fit.
-#[derive(Debug)]
-pub(crate) struct Training {
-    args: Args,
-    job: Job,
-    /// True if the recipe names a device; `threads` is true if it names a number of threads.
-    device: bool,
-    threads: bool,
-}
-
-impl Training {
-    /// Reads the words of a recipe, under the rope spec of its method.
-    ///
-    /// # Errors
-    /// An option that does not exist, is not for recipes, or has a value that makes no sense.
-    pub(crate) fn parse(words: &[String], spec: Option<&str>) -> Result<Training, String> {
-        let command = || {
-            let command = clap::Command::new("finetune").no_binary_name(true).disable_help_flag(true);
-            Args::augment_args(command)
-        };
-        let words = GIVEN.iter().copied().chain(words.iter().map(String::as_str));
-        let found = command().try_get_matches_from(words).map_err(|e| first_lines(&e))?;
-        for option in command().get_arguments() {
-            let name = option.get_long().unwrap_or_default();
-            if is_given(&found, option.get_id().as_str())
-                && !ALLOWED.contains(&name)
-                && !MACHINE.contains(&name)
-            {
-                let mut all = [ALLOWED, MACHINE].concat();
-                all.sort_unstable();
-                return Err(format!(
-                    "--{name}: not an option of a recipe, because the study names models and files; expected \
-                     some of {}",
-                    all.join(", ")
-                ));
-            }
-        }
-        let mut args = Args::from_arg_matches(&found).map_err(|e| first_lines(&e))?;
-        let mut job = args.job().map_err(|e| format!("{e:#}"))?;
-        let writes = |key: &&Key| matches!(key.group, Group::Files) || key.name == "output-type";
-        if let Some(key) = KEYS.iter().filter(writes).find(|key| job.given.text(key.name).is_some()) {
+/// Reads the words of a recipe, under the rope spec of its method. `machine` is the device and the threads where the
+/// recipe names none.
+///
+/// # Errors
+/// An option that does not exist, is not for recipes, or has a value that makes no sense.
+pub(crate) fn recipe(
+    words: &[String],
+    spec: Option<&str>,
+    machine: (&str, usize),
+) -> Result<Training, String> {
+    let command = || {
+        let command = clap::Command::new("finetune").no_binary_name(true).disable_help_flag(true);
+        Args::augment_args(command)
+    };
+    let words = GIVEN.iter().copied().chain(words.iter().map(String::as_str));
+    let found = command().try_get_matches_from(words).map_err(|e| first_lines(&e))?;
+    for option in command().get_arguments() {
+        let name = option.get_long().unwrap_or_default();
+        if is_given(&found, option.get_id().as_str()) && !ALLOWED.contains(&name) && !MACHINE.contains(&name)
+        {
+            let mut all = [ALLOWED, MACHINE].concat();
+            all.sort_unstable();
             return Err(format!(
-                "--set {}: not a setting of a recipe, because the study names files",
-                key.name
+                "--{name}: not an option of a recipe, because the study names models and files; expected \
+                 some of {}",
+                all.join(", ")
             ));
         }
-        args.out.quiet = true;
-        if let Some(spec) = spec {
-            job.rope = Some(parse_spec(spec).map_err(|e| format!("{e:#}"))?);
-        }
-        let device = is_given(&found, "device");
-        let training = Training { args, job, device, threads: is_given(&found, "threads") };
-        if training.job.trains_all() {
-            return Err(
-                "--targets full: a study measures adapters; expected pairs, norms or embeddings".into()
-            );
-        }
-        training
-            .job
-            .settings()
-            .and_then(|_| training.job.check_recipe())
-            .map_err(|e| options(&e.to_string()))?;
-        Ok(training)
     }
-
-    /// All that is learned depends on but the model and the contents of the texts: the same text for the same training,
-    /// however its options are written and on whatever machine.
-    ///
-    /// # Errors
-    /// Returns the errors of [`Training::parse`].
-    pub(crate) fn settings(&self) -> Result<String, String> {
-        let settings = self.job.settings().map_err(|e| options(&e.to_string()))?;
-        let usual = TrainParams::new(0);
-        let (batch, optimiser) = self.job.optimiser(settings.n_ctx);
-        let rope = settings.rope.as_ref().map(ToString::to_string);
-        let settings = TrainParams {
-            rope: None,
-            n_block: usual.n_block,
-            n_threads: usual.n_threads,
-            checkpointing: None,
-            portable: false,
-            dequantize_bytes: usual.dequantize_bytes,
-            ..settings
-        };
-        Ok(format!("{rope:?}, {settings:?}, {batch}, {optimiser:?}, {}", texts_in_words(&self.job)))
+    let args = Args::from_arg_matches(&found).map_err(|e| first_lines(&e))?;
+    let mut job = args.job().map_err(|e| format!("{e:#}"))?;
+    let writes = |key: &&Key| matches!(key.group, Group::Files) || key.name == "output-type";
+    if let Some(key) = KEYS.iter().filter(writes).find(|key| job.given.text(key.name).is_some()) {
+        return Err(format!("--set {}: not a setting of a recipe, because the study names files", key.name));
     }
-
-    /// Trains an adapter on a model under its rope and puts it at `output`, with checkpoints and log in the same
-    /// folder. Goes on from the newest checkpoint there. `machine` is the device and the threads where the recipe names
-    /// none.
-    ///
-    /// # Errors
-    /// Returns the errors of training, including being stopped, and an error if a link is in the place of an output
-    /// file.
-    pub(crate) fn run(
-        &self,
-        model: &Path,
-        data: &[PathBuf],
-        output: &Path,
-        machine: (&str, usize),
-        control: &Control<'_>,
-    ) -> anyhow::Result<()> {
-        self.train(model, data, output, machine, control).map_err(plain)
+    if let Some(spec) = spec {
+        job.rope = Some(parse_spec(spec).map_err(|e| format!("{e:#}"))?);
     }
-
-    fn train(
-        &self,
-        model: &Path,
-        data: &[PathBuf],
-        output: &Path,
-        machine: (&str, usize),
-        control: &Control<'_>,
-    ) -> anyhow::Result<()> {
-        let mut job = Job {
-            data: data.iter().cloned().map(Source::from).collect(),
-            output: output.to_owned(),
-            ..self.job.clone()
-        };
-        if !self.threads {
-            job.n_threads = machine.1;
-        }
-        for path in [job.checkpoints(), job.log(), job.plot()] {
-            if path.is_symlink() {
-                anyhow::bail!(
-                    "{}: is a symbolic link, expected a file or folder of the study",
-                    path.display()
-                );
-            }
-        }
-        job.resume = !checkpoint::list(&job.checkpoints()).is_empty();
-        let device = if self.device { self.args.device.as_str() } else { machine.0 };
-        let params = ModelParams { device: device.into(), ..ModelParams::auto() };
-        let choice = ModelChoice::plain(models::find(&model.display().to_string())?, params);
-        job.check_outputs(&choice.path, false)?;
-        let _lock = files::Lock::file(output)?;
-        let settings = job.settings()?;
-        job.recipe_notes().iter().for_each(|note| control.note(format_args!("{}", options(note))));
-        let out = &self.args.out;
-        let done = job::run(out, &job, &models::load(&choice, out)?, &settings, control)?;
-        done.problems.iter().for_each(|problem| control.note(format_args!("{problem}")));
-        Ok(())
+    if !is_given(&found, "threads") {
+        job.n_threads = machine.1;
     }
-}
-
-/// The texts and what is made of them, in words that change with what is learned and with nothing else.
-fn texts_in_words(job: &Job) -> String {
-    let set = Settings {
-        separator: Some(job.separator()),
-        // Where and how often the same is looked at.
-        checkpointing: None,
-        eval_every: None,
-        save_every: None,
-        ..job.at(0)
-    };
-    format!("{set:?}, {:?}, {}, {}", job.transform, job.chat, job.answers_only)
+    let device = if is_given(&found, "device") { args.device.as_str() } else { machine.0 };
+    if job.trains_all() {
+        return Err("--targets full: a study measures adapters; expected pairs, norms or embeddings".into());
+    }
+    job.settings().and_then(|_| job.check_recipe()).map_err(|e| options(&e.to_string()))?;
+    Ok(Training { job, device: device.into() })
 }
 
 /// Returns true if the arguments hold an option.
@@ -223,11 +109,11 @@ mod tests {
 
     fn parse(words: &[&str]) -> Result<Training, String> {
         let words: Vec<String> = words.iter().map(ToString::to_string).collect();
-        Training::parse(&words, Some("pi:factor=2"))
+        recipe(&words, Some("pi:factor=2"), ("auto", 0))
     }
 
     fn settings(words: &[&str]) -> String {
-        parse(words).and_then(|t| t.settings()).unwrap_or_else(|e| panic!("{words:?}: {e}"))
+        parse(words).unwrap_or_else(|e| panic!("{words:?}: {e}")).settings().unwrap()
     }
 
     /// Each option with a value other than its default, and each setting.
@@ -279,7 +165,7 @@ mod tests {
             settings(&["--targets", "q,norms", "--targets", "embeddings"]),
             settings(&["--targets=q,norms,embeddings"])
         );
-        let under = |spec| Training::parse(&[], spec).unwrap().settings().unwrap();
+        let under = |spec| recipe(&[], spec, ("auto", 0)).unwrap().settings().unwrap();
         assert_ne!(under(Some("pi:factor=2")), under(Some("pi:factor=4")));
         assert_ne!(under(None), under(Some("pi:factor=4")));
     }
@@ -315,7 +201,7 @@ mod tests {
                     (true, false) => vec![vec![name.clone(), value.into()], vec![format!("{name}{value}")]],
                 };
                 for words in ways {
-                    let said = Training::parse(&words, None).expect_err(&words.join(" "));
+                    let said = recipe(&words, None, ("auto", 0)).expect_err(&words.join(" "));
                     assert!(said.contains(&format!("--{long}")) && !said.contains('\n'), "{words:?}: {said}");
                     refused += 1;
                 }

@@ -1,25 +1,25 @@
 //! `ropewalk study`: every method by every task at every length of a plan, and one report.
 
 mod rows;
-mod runner;
 
 use std::path::PathBuf;
 
+use anyhow::Context;
 use clap::{Args as _, FromArgMatches};
-use ropewalk::tasks;
+use ropewalk::finetune::JobError;
+use ropewalk::studies::{self, Settings, Training};
+use ropewalk::study::{self, merge, report, Folder, Listing, Plan, Summary};
+use ropewalk::tasks::Task;
+use ropewalk::DType;
 use ropewalk_core::text::bytes;
-use ropewalk_study::{
-    list, merge, report, run as run_cells, Folder, Known, Listing, Names, Plan, Shard, Summary,
-};
 use serde_json::json;
 
-use self::runner::SessionRunner;
 use super::engine::draw;
-use super::finetune::Training;
+use super::finetune::{options, recipe};
 use super::interrupt::{stopped, Interrupt};
 use super::options::{MachineArgs, KV_TYPES};
 use super::output::{self, count, OutputArgs, Unit};
-use super::{usage, Command};
+use super::{hints, models, template, usage, Command};
 
 pub(crate) const COMMAND: Command = Command {
     name: "study",
@@ -61,59 +61,68 @@ struct Args {
 }
 
 fn run(args: &Args) -> anyhow::Result<()> {
+    let program = Program(&args.machine);
+    let mut settings = Settings { program: &program, ..Settings::default() };
     if args.plan[0].as_os_str() == "merge" {
-        return put_together(args);
+        return put_together(args, &settings);
     }
     let [path] = &args.plan[..] else { return Err(usage("expected one plan")) };
-    let shard = match &args.shard {
-        Some(text) => text.parse().map_err(|e: ropewalk_study::Error| usage(e.to_string()))?,
-        None => Shard::ALL,
-    };
-    let plan = Plan::read(path, &Registry)?;
+    if let Some(text) = &args.shard {
+        settings.shard = text.parse().map_err(|e: study::Error| usage(e.to_string()))?;
+    }
+    let plan = Plan::read(path, &settings)?;
     let interrupt = Interrupt::install()?;
-    let mut runner = SessionRunner::new(&plan, args)?;
+    let kv_type = DType::parse(&args.kv).with_context(|| format!("--kv {}: unknown type", args.kv))?;
+    settings.session = args.machine.session(kv_type);
+    settings.device = args.machine.device_and_threads().0.into();
+    settings.parallel = args.parallel;
+    settings.template = Some(template::program()?);
+    let note = |line: std::fmt::Arguments<'_>| args.output.note(options(&line.to_string()));
+    let control = interrupt.control().with_notes(&note);
     if args.listing {
-        let folder = if args.out.exists() { Some(Folder::open(&args.out, &plan, &Registry)?) } else { None };
-        let listing = list(&plan, folder.as_ref(), &mut runner, shard, &interrupt.control())?;
+        let folder = if args.out.exists() { Some(Folder::open(&args.out, &plan, &settings)?) } else { None };
+        let listing = studies::list(&plan, folder.as_ref(), &settings, &control)?;
         return if args.output.json {
             output::print_json(&listing)
         } else {
             output::print(&listing_text(&plan, &listing))
         };
     }
-    let folder = Folder::open(&args.out, &plan, &Registry)?;
-    let summary = {
+    let folder = Folder::open(&args.out, &plan, &settings)?;
+    let done = {
         let draw = draw(args.output.progress(plan.len() as u64, "measuring", Unit::Steps));
-        let note = |line: std::fmt::Arguments<'_>| args.output.note(line);
-        let control = interrupt.control().with_progress(&draw).with_notes(&note);
-        run_cells(&plan, &folder, &mut runner, shard, &control)?
+        studies::run(&plan, &folder, &settings, &control.with_progress(&draw))?
     };
-    let report = report::write(&folder, &plan)?;
-    finish(args, &folder, &plan, summary, report.counts())
+    finish(args, &folder, &plan, done.summary, done.report.counts())
 }
 
-/// Names that plans can use: benchmarks, and options of training.
-struct Registry;
+/// This program, for the library's study.
+struct Program<'a>(&'a MachineArgs);
 
-impl Names for Registry {
-    fn tasks(&self, name: &str) -> Result<Vec<Known>, String> {
-        let found = tasks::find(name).map_err(|e| e.to_string())?;
-        let known =
-            |t: &&dyn tasks::Task| Known { name: t.info().name.into(), has_length: t.info().has_length };
-        Ok(found.iter().map(known).collect())
+impl studies::Program for Program<'_> {
+    fn data(&self, task: &dyn Task) -> PathBuf {
+        models::data_for(None, task)
     }
 
-    fn training(&self, args: &[String], spec: Option<&str>) -> Result<String, String> {
-        Training::parse(args, spec)?.settings()
+    fn training(&self, words: &[String], spec: Option<&str>) -> Result<Training, String> {
+        recipe(words, spec, self.0.device_and_threads())
+    }
+
+    fn reason(&self, error: &JobError) -> String {
+        match error {
+            JobError::Settings(text) | JobError::Run(text) => options(text),
+            JobError::Failed(e) => format!("{e}{}", hints::of_cell(e)),
+            e => e.to_string(),
+        }
     }
 }
 
-fn put_together(args: &Args) -> anyhow::Result<()> {
+fn put_together(args: &Args, settings: &Settings<'_>) -> anyhow::Result<()> {
     let dirs = &args.plan[1..];
     if dirs.is_empty() {
         return Err(usage("merge: expected the folders of the parts"));
     }
-    let (folder, plan) = merge(dirs, &args.out, &Registry)?;
+    let (folder, plan) = merge(dirs, &args.out, settings)?;
     let report = report::write(&folder, &plan)?;
     finish(args, &folder, &plan, Summary { cells: plan.len(), ..Summary::default() }, report.counts())
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use ropewalk_study::{Cell, CellResult, Key, Plan, Record, State};
+use ropewalk::study::{Cell, CellResult, Key, Plan, Record, State};
 use serde_json::{json, Value};
 
 /// A row for each cell, in the order of the plan. Cells without figures are not finished; `failed` says why, where one failed.

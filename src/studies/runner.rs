@@ -1,49 +1,44 @@
-//! Measures the cells of a study in sessions of this process, and trains as `finetune` does.
+//! Measures the cells of a study in sessions.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::Context;
-use ropewalk::adapter::{AdapterReader, AdapterSpec};
-use ropewalk::control::Control;
-use ropewalk::data::{SourceFile, Sources, TextOptions};
-use ropewalk::eval::stats::perplexity_interval;
-use ropewalk::eval::suite::{self, FileStore};
-use ropewalk::eval::{perplexity, protocol, Document, SessionSource};
-use ropewalk::fetch::sha256_of;
-use ropewalk::model::{Error, Model};
-use ropewalk::rope::Spec;
-use ropewalk::session::Session;
-use ropewalk::tasks::{self, Template};
-use ropewalk::DType;
-use ropewalk_study::{Breakdown, Bucket, Cell, CellResult, Estimate, Failure, Metric, Plan, Runner};
-
-use super::super::finetune::Training;
-use super::super::hints;
-use super::super::models::{self, ModelChoice};
-use super::super::options::read_documents;
-use super::super::template;
-use super::Args;
+use super::Settings;
+use crate::adapter::{fingerprint, AdapterReader, AdapterSpec};
+use crate::chat::{Message, Template};
+use crate::control::Control;
+use crate::data::{SourceFile, Sources, TextOptions};
+use crate::eval::stats::perplexity_interval;
+use crate::eval::suite::{self, FileStore};
+use crate::eval::{self, perplexity, protocol, Content, Document, SessionSource};
+use crate::fetch::sha256_of;
+use crate::model::{Error, Model, ModelParams, Result};
+use crate::rope::Spec;
+use crate::session::{Session, SessionParams};
+use crate::study::{self, Breakdown, Bucket, Cell, CellResult, Estimate, Failure, Metric, Plan, Runner};
+use crate::tasks::{self, Task};
+use crate::Token;
 
 /// How many times the tokens of a text LongPPL reads, about: each 1,024 of them with 4,096 before them.
 const LONGPPL: u64 = 6;
 /// Prompt tokens that the speed of a model is measured with.
 const PROBE: usize = 512;
+/// Most bytes of the texts of a task, because they are held.
+const MAX_TEXTS: u64 = 256 << 20;
 
 /// A model that is loaded, with its adapters.
 struct Loaded {
     path: PathBuf,
     adapters: Vec<PathBuf>,
-    choice: ModelChoice,
     model: Model,
 }
 
 /// Runs cells. The model of the last cell stays loaded.
 pub(super) struct SessionRunner<'a> {
-    args: &'a Args,
+    settings: &'a Settings<'a>,
+    control: Control<'a>,
     data: Option<PathBuf>,
-    kv_type: DType,
     loaded: Option<Loaded>,
     /// Hashes of files, by path.
     hashes: HashMap<PathBuf, Result<String, String>>,
@@ -53,22 +48,21 @@ pub(super) struct SessionRunner<'a> {
 }
 
 impl<'a> SessionRunner<'a> {
-    pub(super) fn new(plan: &Plan, args: &'a Args) -> anyhow::Result<SessionRunner<'a>> {
-        let kv_type = DType::parse(&args.kv).with_context(|| format!("--kv {}: unknown type", args.kv))?;
-        Ok(SessionRunner {
-            args,
+    pub(super) fn new(plan: &Plan, settings: &'a Settings<'a>, control: Control<'a>) -> SessionRunner<'a> {
+        SessionRunner {
+            settings,
+            control,
             data: plan.data.clone(),
-            kv_type,
             loaded: None,
             hashes: HashMap::new(),
             documents: HashMap::new(),
             speeds: HashMap::new(),
-        })
+        }
     }
 
-    fn hash(&mut self, path: &Path, hash: fn(&Path) -> anyhow::Result<String>) -> Result<String, String> {
+    fn hash(&mut self, path: &Path, hash: fn(&Path) -> Result<String>) -> Result<String, String> {
         let known = self.hashes.entry(path.to_owned());
-        known.or_insert_with(|| hash(path).map_err(|e| format!("{e:#}"))).clone()
+        known.or_insert_with(|| hash(path).map_err(|e| e.to_string())).clone()
     }
 
     /// The cell's model with its adapters, loaded if it is not.
@@ -78,25 +72,26 @@ impl<'a> SessionRunner<'a> {
         let same = |l: &Loaded| l.path == cell.model.path && l.adapters == adapters;
         let loaded = match self.loaded.take().filter(same) {
             Some(loaded) => loaded,
-            None => self.load_anew(&cell.model.path, adapters).map_err(|e| format!("{e:#}"))?,
+            None => self.load_anew(&cell.model.path, adapters).map_err(|e| e.to_string())?,
         };
         Ok(self.loaded.insert(loaded))
     }
 
-    fn load_anew(&self, path: &Path, adapters: Vec<PathBuf>) -> anyhow::Result<Loaded> {
-        let specs: Vec<AdapterSpec> =
-            adapters.iter().map(|path| AdapterSpec::new(path.clone(), 1.0)).collect();
-        let name = path.display().to_string();
-        let choice = self.args.machine.choose(&name, self.kv_type, &specs)?;
-        let model = models::load(&choice, &self.args.output)?;
-        Ok(Loaded { path: path.to_owned(), adapters, choice, model })
+    fn load_anew(&self, path: &Path, adapters: Vec<PathBuf>) -> Result<Loaded> {
+        let specs = adapters.iter().map(|path| AdapterSpec::new(path.clone(), 1.0)).collect();
+        let model = load(path, &ModelParams { device: self.settings.device.clone(), adapters: specs })?;
+        if let Some(unread) = model.hparams().unread_note() {
+            let name = path.file_name().unwrap_or(path.as_os_str()).display();
+            self.control.note(format_args!("note: {name}: {unread}"));
+        }
+        Ok(Loaded { path: path.to_owned(), adapters, model })
     }
 
     fn documents(&mut self, paths: &[PathBuf]) -> Result<Vec<Document>, String> {
         if let Some(known) = self.documents.get(paths) {
             return Ok(known.clone());
         }
-        let read = read_documents(paths).map_err(|e| format!("{e:#}"))?;
+        let read = read_documents(paths).map_err(|e| e.to_string())?;
         self.documents.insert(paths.to_vec(), read.clone());
         Ok(read)
     }
@@ -104,7 +99,8 @@ impl<'a> SessionRunner<'a> {
 
 impl Runner for SessionRunner<'_> {
     fn identity(&mut self, cell: &Cell<'_>) -> Result<String, String> {
-        let mut parts = vec![self.hash(&cell.model.path, fingerprint)?, self.kv_type.name().to_owned()];
+        let mut parts =
+            vec![self.hash(&cell.model.path, of_model)?, self.settings.session.kv_type.name().to_owned()];
         for path in &cell.method.adapters {
             parts.push(self.hash(path, sha256)?);
         }
@@ -118,7 +114,7 @@ impl Runner for SessionRunner<'_> {
         let Ok(found) = tasks::find(&cell.task.name) else { return Ok(String::new()) };
         let mut parts = Vec::new();
         let paths = found.iter().flat_map(|task| {
-            let data = models::data_for(self.data.as_deref(), *task);
+            let data = data_of(self.data.as_deref(), self.settings, *task);
             task.info().files.iter().map(move |file| data.join(file.name))
         });
         for path in paths.collect::<Vec<_>>() {
@@ -134,14 +130,12 @@ impl Runner for SessionRunner<'_> {
         let Some(recipe) = &cell.method.train else { return Ok(()) };
         // Its weights are not in memory twice.
         self.loaded = None;
-        let training = Training::parse(&recipe.args, cell.method.spec.as_deref())?;
+        let program = self.settings.program;
+        let training = program.training(&recipe.args, cell.method.spec.as_deref())?;
         control.note(format_args!("{}, {}: training", cell.model.name, cell.method.name));
-        let machine = self.args.machine.device_and_threads();
-        training.run(&cell.model.path, &recipe.data, out, machine, control).map_err(|e| {
-            if control.stopped() {
-                return Failure::Stopped;
-            }
-            Failure::Failed(super::super::in_a_line(&e))
+        training.run(&cell.model.path, &recipe.data, out, control).map_err(|e| match control.stopped() {
+            true => Failure::Stopped,
+            false => Failure::Failed(program.reason(&e)),
         })
     }
 
@@ -155,17 +149,17 @@ impl Runner for SessionRunner<'_> {
         let started = Instant::now();
         let documents =
             if cell.task.is_perplexity() { self.documents(&cell.task.texts)? } else { Vec::new() };
-        let (data, parallel) = (self.data.clone(), self.args.parallel);
+        let (data, settings) = (self.data.clone(), self.settings);
         let loaded = self.load(cell, trained)?;
         let spec = match &cell.method.spec {
             Some(text) => Some(text.parse::<Spec>().map_err(|e| format!("rope {text}: {e}"))?),
             None => None,
         };
-        let source = SessionSource::new(&loaded.model, loaded.choice.session(0, spec.as_ref()));
+        let source = SessionSource::new(&loaded.model, session(settings, 0, spec));
         let control = control.without_progress();
         let done = match cell.task.name.as_str() {
-            "perplexity" | "longppl" => of_text(cell, &source, &documents, &control),
-            _ => of_benchmark(cell, &source, loaded, data.as_deref(), parallel, samples, &control),
+            "perplexity" | "longppl" => of_text(cell, &source, &documents, settings, &control),
+            _ => of_benchmark(cell, &source, &loaded.model, settings, data.as_deref(), samples, &control),
         };
         let mut result = done?.ok_or(Failure::Stopped)?;
         let digests: Vec<&str> = loaded.model.adapters().iter().map(|a| a.digest()).collect();
@@ -178,11 +172,11 @@ impl Runner for SessionRunner<'_> {
     fn estimate(&mut self, cell: &Cell<'_>) -> Result<Estimate, String> {
         let texts = cell.task.texts.clone();
         let documents = if cell.task.is_perplexity() { self.documents(&texts)? } else { Vec::new() };
-        let known = self.speeds.get(&cell.model.path).copied();
+        let (known, settings) = (self.speeds.get(&cell.model.path).copied(), self.settings);
         let loaded = self.load(cell, None)?;
         let speed = match known {
             Some(speed) => speed,
-            None => measure(loaded).map_err(|e| e.to_string())?,
+            None => measure(&loaded.model, settings).map_err(|e| e.to_string())?,
         };
         let length = cell.length.or(cell.task.ctx).unwrap_or(1024);
         let long = cell.task.name == "longppl";
@@ -192,7 +186,7 @@ impl Runner for SessionRunner<'_> {
         });
         let tokens = match cell.task.name.as_str() {
             "perplexity" | "longppl" => {
-                let texts = documents.iter().map(|d| n_tokens(loaded, d) as u64);
+                let texts = documents.iter().map(|d| n_tokens(&loaded.model, d) as u64);
                 let windows = cell.task.max_windows.map_or(u64::MAX, |n| n.saturating_mul(length));
                 let tokens = match (cell.task.protocol.as_deref().unwrap_or("window"), cell.task.stride) {
                     // The beginning of each text.
@@ -215,7 +209,7 @@ impl Runner for SessionRunner<'_> {
         let spec =
             cell.method.spec.as_ref().map(|s| s.parse::<Spec>()).transpose().map_err(|e| e.to_string())?;
         let n_ctx = usize::try_from(length).map_err(|e| e.to_string())?;
-        let params = loaded.choice.session(n_ctx, spec.as_ref());
+        let params = session(settings, n_ctx, spec);
         let bytes = Session::bytes_needed(&loaded.model, &params).map_err(|e| e.to_string())?;
         let seconds = tokens as f64 / speed;
         self.speeds.insert(cell.model.path.clone(), speed);
@@ -223,20 +217,39 @@ impl Runner for SessionRunner<'_> {
     }
 }
 
-fn n_tokens(loaded: &Loaded, document: &Document) -> usize {
+/// Loads a model; the error names its file.
+pub(super) fn load(path: &Path, params: &ModelParams) -> Result<Model> {
+    // The device first: if it is missing, the error must not name the file.
+    ggml::backend::Device::find(&params.device.to_string())?;
+    let name = path.display().to_string();
+    Model::load(path, params).map_err(|e| match e.to_string().contains(&name) {
+        true => e,
+        false => Error::during(name, e),
+    })
+}
+
+/// Settings of a session of this context under this spec.
+fn session(settings: &Settings<'_>, n_ctx: usize, rope: Option<Spec>) -> SessionParams {
+    SessionParams { n_ctx, rope, ..settings.session.clone() }
+}
+
+/// The folder of a task's data: the plan's, else the program's.
+fn data_of(data: Option<&Path>, settings: &Settings<'_>, task: &dyn Task) -> PathBuf {
+    data.map_or_else(|| settings.program.data(task), Path::to_owned)
+}
+
+fn n_tokens(model: &Model, document: &Document) -> usize {
     match &document.content {
-        ropewalk::eval::Content::Ids(ids) => ids.len(),
-        ropewalk::eval::Content::Text(text) => {
-            loaded.model.vocab().tokenize(text, false, false).map_or(0, |t| t.len())
-        }
+        Content::Ids(ids) => ids.len(),
+        Content::Text(text) => model.vocab().tokenize(text, false, false).map_or(0, |t| t.len()),
     }
 }
 
 /// Tokens per second of a short prompt.
-fn measure(loaded: &Loaded) -> ropewalk::model::Result<f64> {
-    let mut session = Session::new(&loaded.model, &loaded.choice.session(PROBE, Some(&Spec::plain())))?;
-    let n_vocab = loaded.model.hparams().n_vocab;
-    let tokens: Vec<_> = (0..PROBE).map(|i| (i * 37 % n_vocab.min(1000)) as ropewalk::Token).collect();
+fn measure(model: &Model, settings: &Settings<'_>) -> Result<f64> {
+    let mut session = Session::new(model, &session(settings, PROBE, Some(Spec::plain())))?;
+    let n_vocab = model.hparams().n_vocab;
+    let tokens: Vec<_> = (0..PROBE).map(|i| (i * 37 % n_vocab.min(1000)) as Token).collect();
     session.append(&tokens)?;
     session.clear();
     let start = Instant::now();
@@ -249,13 +262,23 @@ fn tokens_of(adapter: &Path) -> Option<u64> {
     AdapterReader::open(adapter).ok()?.meta().tokens
 }
 
-fn fingerprint(path: &Path) -> anyhow::Result<String> {
-    let file = gguf::File::open(path)?;
-    Ok(ropewalk_core::adapter::fingerprint(&file))
+/// The documents of files.
+fn read_documents(paths: &[PathBuf]) -> Result<Vec<Document>> {
+    let (mut found, mut left) = (Vec::new(), MAX_TEXTS);
+    for path in paths {
+        let bytes = files::foreign::read_file(path, left)?;
+        left -= bytes.len() as u64;
+        found.extend(eval::documents(&path.display().to_string(), bytes)?);
+    }
+    Ok(found)
+}
+
+fn of_model(path: &Path) -> Result<String> {
+    Ok(fingerprint(&gguf::File::open(path)?))
 }
 
 /// A file of texts, or all files of a folder of them.
-fn texts(path: &Path) -> anyhow::Result<String> {
+fn texts(path: &Path) -> Result<String> {
     if !path.is_dir() {
         return sha256(path);
     }
@@ -264,17 +287,15 @@ fn texts(path: &Path) -> anyhow::Result<String> {
     Ok(found.files().iter().map(digits).collect::<Vec<_>>().join(" "))
 }
 
-fn sha256(path: &Path) -> anyhow::Result<String> {
-    // A pipe is not waited for.
-    files::foreign::open_file(path)?;
-    let (hash, _) = sha256_of(path, &Control::default())?.context("interrupted")?;
-    Ok(hash)
+fn sha256(path: &Path) -> Result<String> {
+    let found = sha256_of(path, &Control::default()).map_err(|e| Error::Invalid(e.to_string()))?;
+    found.map(|(hash, _)| hash).ok_or(Error::Interrupted)
 }
 
-fn failed(e: Error) -> Failure {
+fn failed(e: Error, settings: &Settings<'_>) -> Failure {
     match e {
         Error::Interrupted => Failure::Stopped,
-        e => Failure::Failed(format!("{e}{}", hints::of_cell(&e))),
+        e => Failure::Failed(settings.program.reason(&e.into())),
     }
 }
 
@@ -291,9 +312,10 @@ fn of_text(
     cell: &Cell<'_>,
     source: &SessionSource,
     documents: &[Document],
+    settings: &Settings<'_>,
     control: &Control<'_>,
 ) -> Result<Option<CellResult>, Failure> {
-    let task = cell.task;
+    let (task, failed) = (cell.task, |e| failed(e, settings));
     let rule = protocol::protocol(task.protocol.as_deref().unwrap_or("window")).map_err(failed)?;
     let long = task.name == "longppl";
     let params = perplexity::Params {
@@ -359,9 +381,9 @@ fn of_text(
 fn of_benchmark(
     cell: &Cell<'_>,
     source: &SessionSource,
-    loaded: &Loaded,
+    model: &Model,
+    settings: &Settings<'_>,
     data: Option<&Path>,
-    parallel: usize,
     samples: &Path,
     control: &Control<'_>,
 ) -> Result<Option<CellResult>, Failure> {
@@ -369,26 +391,33 @@ fn of_benchmark(
     let [task] = found[..] else {
         return Err(Failure::Failed(format!("{}: expected one task", cell.task.name)));
     };
+    let failed = |e| failed(e, settings);
     let chat = match cell.task.template {
-        ropewalk_study::Template::Base => None,
-        ropewalk_study::Template::Chat => {
-            let chat = template::of(&loaded.model, control);
+        study::Template::Base => None,
+        study::Template::Chat => {
+            let chat = match &settings.template {
+                Some(apart) => Template::of_apart(model, &apart.clone().stopped_by(control)),
+                None => Template::of(model),
+            };
             Some(chat.map_err(|e| match control.stopped() {
                 true => Failure::Stopped,
-                false => Failure::Failed(format!("{e:#}")),
+                false => Failure::Failed(e.to_string()),
             })?)
         }
     };
-    let frame = |message: &str| template::frame(chat.as_ref(), message);
-    let data = models::data_for(data, task);
+    let frame = |message: &str| match &chat {
+        Some(template) => template.render(&[Message::new("user", message)], true),
+        None => Ok(message.to_owned()),
+    };
+    let data = data_of(data, settings, task);
     let params = suite::Params {
         ctx: count(cell.task.ctx),
         samples: count(cell.task.samples),
         seed: cell.seed,
-        template: if chat.is_some() { Template::Chat } else { Template::Base },
+        template: if chat.is_some() { tasks::Template::Chat } else { tasks::Template::Base },
         frame: chat.is_some().then_some(&frame),
         options: cell.task.options.clone(),
-        batch: parallel,
+        batch: settings.parallel,
         identity: source.identity().map_err(failed)?,
         ..suite::Params::new(length(cell)?, &data)
     };

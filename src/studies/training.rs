@@ -1,0 +1,82 @@
+//! The training of a recipe, as a fine-tuning job whose files the study names.
+
+use std::path::{Path, PathBuf};
+
+use super::runner::load;
+use crate::control::Control;
+use crate::data::Source;
+use crate::finetune::{self, Job, JobError, Result};
+use crate::model::{Device, ModelParams};
+use crate::train::{checkpoint, Settings, TrainParams};
+
+/// The training of a recipe.
+#[derive(Debug, Clone)]
+pub struct Training {
+    /// Settings of the training. The study sets the texts, the output, and whether it resumes.
+    pub job: Job,
+    /// Device that the model is trained on.
+    pub device: Device,
+}
+
+impl Training {
+    /// Returns all settings that the result depends on, except for the model and the contents of the texts: the same text
+    /// for the same training, however its options are written and on whatever machine.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Job::settings`].
+    pub fn settings(&self) -> Result<String> {
+        let settings = self.job.settings()?;
+        let usual = TrainParams::new(0);
+        let (batch, optimiser) = self.job.optimiser(settings.n_ctx);
+        let rope = settings.rope.as_ref().map(ToString::to_string);
+        let settings = TrainParams {
+            rope: None,
+            n_block: usual.n_block,
+            n_threads: usual.n_threads,
+            checkpointing: None,
+            portable: false,
+            dequantize_bytes: usual.dequantize_bytes,
+            ..settings
+        };
+        Ok(format!("{rope:?}, {settings:?}, {batch}, {optimiser:?}, {}", texts_in_words(&self.job)))
+    }
+
+    /// Trains an adapter and puts it at `output`, with checkpoints and log in the same folder. Goes on from the newest
+    /// checkpoint there. A link in the place of an output file is an error.
+    pub(super) fn run(
+        &self,
+        model: &Path,
+        data: &[PathBuf],
+        output: &Path,
+        control: &Control<'_>,
+    ) -> Result<()> {
+        let mut job = Job {
+            data: data.iter().cloned().map(Source::from).collect(),
+            output: output.to_owned(),
+            ..self.job.clone()
+        };
+        if let Some(path) = [job.checkpoints(), job.log(), job.plot()].iter().find(|path| path.is_symlink()) {
+            let what = "is a symbolic link, expected a file or folder of the study";
+            return Err(JobError::Run(format!("{}: {what}", path.display())));
+        }
+        job.resume = !checkpoint::list(&job.checkpoints()).is_empty();
+        let params = ModelParams { device: self.device.clone(), ..ModelParams::auto() };
+        let report = finetune::run(&job, &load(model, &params)?, control)?;
+        let problems = report.run.problems.iter();
+        problems.for_each(|what| control.note(format_args!("{} is whole, but {what}", output.display())));
+        Ok(())
+    }
+}
+
+/// The texts and what is made of them, in words that change with what is learned and with nothing else.
+fn texts_in_words(job: &Job) -> String {
+    let set = Settings {
+        separator: Some(job.separator()),
+        // Where and how often the same is looked at.
+        checkpointing: None,
+        eval_every: None,
+        save_every: None,
+        ..job.at(0)
+    };
+    format!("{set:?}, {:?}, {}, {}", job.transform, job.chat, job.answers_only)
+}
