@@ -3,10 +3,11 @@
 //! The environment is that of Hugging Face's `apply_chat_template`: `trim_blocks` and `lstrip_blocks`, loop
 //! controls, Python's methods on strings, lists and dicts and its way to print values, `raise_exception`,
 //! `strftime_now`, and a `tojson` that leaves characters as they are. Messages reach the template as transformers hands them over; [`answer`] takes
-//! an answer apart again.
+//! an answer apart again. A [`Conversation`] has the messages, and a session that answers them.
 
 pub mod answer;
 pub mod apart;
+mod conversation;
 mod python;
 
 use std::time::SystemTime;
@@ -24,6 +25,8 @@ use crate::data;
 use crate::model::{Error, Model, Result};
 use crate::vocab::Vocab;
 use crate::Token;
+
+pub use self::conversation::{Conversation, ConversationParams, Sink, Turn};
 
 /// Most instructions that a template may execute, so that a hostile one ends.
 const FUEL: u64 = 20_000_000;

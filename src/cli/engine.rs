@@ -1,11 +1,11 @@
-//! Shared by commands that run a model: progress bars, prefill, sizes of contexts, names of ends.
+//! Shared by commands that run a model: progress bars, prefill, sizes of contexts.
 
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::bail;
 use ropewalk::control::{Control, Progress};
 use ropewalk::model::Model;
-use ropewalk::session::{Session, StopReason};
+use ropewalk::session::Session;
 use ropewalk::Token;
 
 use super::output::{self, OutputArgs, Unit};
@@ -21,6 +21,18 @@ pub(crate) fn draw(bar: output::Progress) -> impl Fn(&Progress<'_>) + Sync {
         bar.set_len(p.total);
         bar.set_message(p.what.to_string());
         bar.set(p.done);
+    }
+}
+
+/// Draws a bar while a prompt is read. It is gone before the first token of the answer.
+pub(crate) fn reading(out: OutputArgs) -> impl Fn(&Progress<'_>) + Sync {
+    let bar = Mutex::new(None);
+    move |p| {
+        let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);
+        bar.get_or_insert_with(|| out.progress(p.total, "reading", Unit::Tokens)).set(p.done);
+        if p.done >= p.total {
+            *bar = None;
+        }
     }
 }
 
@@ -49,15 +61,4 @@ pub(crate) fn check_fits(n_prompt: usize, n_ctx: usize) -> anyhow::Result<()> {
         );
     }
     Ok(())
-}
-
-/// The name of a reason in reports.
-pub(crate) fn stop_name(reason: Option<StopReason>) -> &'static str {
-    match reason {
-        Some(StopReason::EndOfGeneration) => "end",
-        Some(StopReason::StopString) => "stop",
-        Some(StopReason::Length) => "length",
-        Some(StopReason::ContextFull) => "context",
-        Some(StopReason::Cancelled) | None => "cancelled",
-    }
 }

@@ -217,15 +217,6 @@ pub(crate) fn label(choice: &ModelChoice) -> String {
     std::iter::once(name(&choice.path)).chain(adapters).collect()
 }
 
-/// The spec in force for a model: what was asked for, else what the file declares or an adapter was trained
-/// under.
-pub(crate) fn effective_spec(model: &Model, asked: Option<&Spec>) -> anyhow::Result<Spec> {
-    match asked {
-        Some(spec) => Ok(spec.clone()),
-        None => Ok(model.default_rope()?),
-    }
-}
-
 /// The memory that a session uses, part by part.
 pub(crate) fn memory(session: &Session) -> String {
     let MemoryUse { weights, kv, states, compute } = session.memory();

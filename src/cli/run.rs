@@ -138,7 +138,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
             "text": answer.text,
             "tokens": answer.tokens,
             "n_prompt": prompt.len(),
-            "stop": engine::stop_name(answer.stop),
+            "stop": answer.stop.unwrap_or(StopReason::Cancelled),
             "timings": timings.json(answer.seconds),
         }))?;
     } else {

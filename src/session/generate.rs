@@ -3,6 +3,8 @@
 
 use std::collections::VecDeque;
 
+use serde::Serialize;
+
 use super::{SeqId, SequenceMut, Session};
 use crate::model::{Error, Model, Result};
 use crate::sampler::{Sampler, SamplerParams};
@@ -37,15 +39,19 @@ impl GenerateParams {
 }
 
 /// The reason why a generation ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum StopReason {
     /// The model ended its text or turn.
+    #[serde(rename = "end")]
     EndOfGeneration,
     /// The model generated a stop string.
+    #[serde(rename = "stop")]
     StopString,
     /// `n_predict` tokens were generated.
     Length,
     /// The context is full.
+    #[serde(rename = "context")]
     ContextFull,
     /// The cancel flag was set.
     Cancelled,

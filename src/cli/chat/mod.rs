@@ -8,13 +8,15 @@ use std::io::IsTerminal;
 
 use anyhow::bail;
 use clap::{Args as _, FromArgMatches};
+use ropewalk::chat::{ConversationParams, Turn};
+use ropewalk::session::GenerateParams;
 use serde_json::json;
 
 use super::interrupt::Interrupt;
 use super::options::{text_or_file, tokens, ModelArgs, RopeArgs, SamplingArgs};
 use super::output::{self, ModelText, OutputArgs};
 use super::{engine, models, usage, Command};
-use conversation::{Conversation, Settings, Turn};
+use conversation::Chat;
 use input::{Input, Line};
 
 /// Largest default context in tokens.
@@ -77,18 +79,17 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let mut input = Input::new(people, &args.out)?;
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice, &args.out)?;
-    let settings = Settings {
-        n_ctx: args.ctx.unwrap_or_else(|| engine::default_ctx(&model, CTX_CAP, 1)),
-        spec,
-        sampler,
-        n_predict,
-        ignore_eos: args.ignore_eos,
+    let n_ctx = args.ctx.unwrap_or_else(|| engine::default_ctx(&model, CTX_CAP, 1));
+    let ignore_eos = args.ignore_eos;
+    let params = ConversationParams {
+        session: choice.session(n_ctx, spec.as_ref()),
+        generate: GenerateParams { sampler, ignore_eos, ..GenerateParams::greedy(n_predict) },
     };
-    let mut chat = Conversation::open(&model, &choice, settings, &interrupt, args.out)?;
-    if chat.template().is_fallback() {
+    let mut chat = Chat::open(&model, &choice, params, &interrupt, args.out)?;
+    if chat.talk.template().is_fallback() {
         args.out.note("note: the file has no chat template; using the ChatML form");
     }
-    chat.set_system(system);
+    chat.talk.set_system(system);
 
     if people {
         args.out.note("/help lists commands, Ctrl-C stops an answer, Ctrl-D exits\n");
@@ -120,7 +121,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
             "model": models::label(&choice),
             "rope": chat.spec()?,
             "n_ctx": chat.n_ctx(),
-            "messages": chat.messages(),
+            "messages": chat.talk.messages(),
             "turns": turns,
         }))?;
     }
@@ -132,7 +133,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Handles one line, a command or a message. False ends the conversation.
 fn step(
-    chat: &mut Conversation<'_>,
+    chat: &mut Chat<'_>,
     line: &str,
     args: &Args,
     out: &mut ModelText,
@@ -164,10 +165,7 @@ fn step(
         }
         Ok(())
     };
-    let turn = match message {
-        Some(text) => chat.say(text, &mut show),
-        None => chat.answer(&mut show),
-    };
+    let turn = chat.turn(message, &mut show);
     out.end()?;
     if shown && !ends_line {
         output::print("\n")?;

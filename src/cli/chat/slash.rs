@@ -6,7 +6,7 @@ use anyhow::{anyhow, bail, Context};
 use ropewalk::rope::{Spec, METHODS};
 use ropewalk::session::is_session_file;
 
-use super::conversation::Conversation;
+use super::conversation::Chat;
 use crate::cli::models::{context, memory};
 use crate::cli::options::{parse_spec, read_text, tokens};
 use crate::cli::output::count;
@@ -19,7 +19,7 @@ pub(super) struct Slash {
     pub(super) arg: &'static str,
     /// Help in one line.
     pub(super) about: &'static str,
-    run: fn(&mut Conversation<'_>, &str) -> anyhow::Result<After>,
+    run: fn(&mut Chat<'_>, &str) -> anyhow::Result<After>,
 }
 
 /// The action that follows a command.
@@ -58,7 +58,7 @@ pub(super) static SLASHES: &[Slash] = &[
 ];
 
 /// Runs the command in a line, without its slash.
-pub(super) fn run(chat: &mut Conversation<'_>, line: &str) -> anyhow::Result<After> {
+pub(super) fn run(chat: &mut Chat<'_>, line: &str) -> anyhow::Result<After> {
     let (name, arg) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let name = if name == "exit" { "quit" } else { name };
     let Some(slash) = SLASHES.iter().find(|s| s.name == name) else {
@@ -79,7 +79,7 @@ fn show(text: impl Into<String>) -> anyhow::Result<After> {
     Ok(After::Show(text.into()))
 }
 
-fn help(_: &mut Conversation<'_>, _: &str) -> anyhow::Result<After> {
+fn help(_: &mut Chat<'_>, _: &str) -> anyhow::Result<After> {
     let mut text = String::new();
     for s in SLASHES {
         text += &format!("{:18} {}\n", format!("/{} {}", s.name, s.arg), s.about);
@@ -89,7 +89,7 @@ fn help(_: &mut Conversation<'_>, _: &str) -> anyhow::Result<After> {
     show(text)
 }
 
-fn rope(chat: &mut Conversation<'_>, arg: &str) -> anyhow::Result<After> {
+fn rope(chat: &mut Chat<'_>, arg: &str) -> anyhow::Result<After> {
     if arg.is_empty() {
         let known: Vec<&str> = METHODS.iter().map(|m| m.name).chain([Spec::DECLARED]).collect();
         return show(format!("rope {}\nknown: {}", chat.spec()?, known.join(", ")));
@@ -99,16 +99,16 @@ fn rope(chat: &mut Conversation<'_>, arg: &str) -> anyhow::Result<After> {
     show(format!("rope {}", chat.spec()?))
 }
 
-fn ctx(chat: &mut Conversation<'_>, arg: &str) -> anyhow::Result<After> {
+fn ctx(chat: &mut Chat<'_>, arg: &str) -> anyhow::Result<After> {
     if !arg.is_empty() {
         let n = tokens(arg).map_err(|e| anyhow!("/ctx {arg}: {e}"))?;
-        chat.reopen(n, chat.asked_spec())?;
+        chat.reopen(n, chat.talk.params().session.rope.clone())?;
     }
-    let used = chat.opened()?.tokens(0).len();
+    let used = chat.talk.session()?.tokens(0).len();
     show(format!("context {} tokens, {} in use", count(chat.n_ctx() as u64), count(used as u64)))
 }
 
-fn load(chat: &mut Conversation<'_>, arg: &str) -> anyhow::Result<After> {
+fn load(chat: &mut Chat<'_>, arg: &str) -> anyhow::Result<After> {
     let path = Path::new(arg);
     if is_session_file(path) {
         return restore(chat, arg);
@@ -118,66 +118,66 @@ fn load(chat: &mut Conversation<'_>, arg: &str) -> anyhow::Result<After> {
         bail!("{arg}: expected a regular file");
     }
     let text = read_text(path)?;
-    let n = chat.load_text(path, text)?;
+    let n = chat.talk.load_text(path.display().to_string(), text)?;
     show(format!("{arg}: {} tokens, sent with the next message", count(n as u64)))
 }
 
-fn save(chat: &mut Conversation<'_>, arg: &str) -> anyhow::Result<After> {
-    chat.save(Path::new(arg))?;
+fn save(chat: &mut Chat<'_>, arg: &str) -> anyhow::Result<After> {
+    chat.talk.save(Path::new(arg))?;
     show(format!("saved to {arg}"))
 }
 
-fn restore(chat: &mut Conversation<'_>, arg: &str) -> anyhow::Result<After> {
+fn restore(chat: &mut Chat<'_>, arg: &str) -> anyhow::Result<After> {
     chat.restore(Path::new(arg))?;
-    let n = chat.opened()?.tokens(0).len();
-    show(format!("{arg}: {} messages, {} tokens restored", chat.messages().len(), count(n as u64)))
+    let n = chat.talk.session()?.tokens(0).len();
+    show(format!("{arg}: {} messages, {} tokens restored", chat.talk.messages().len(), count(n as u64)))
 }
 
-fn system(chat: &mut Conversation<'_>, arg: &str) -> anyhow::Result<After> {
+fn system(chat: &mut Chat<'_>, arg: &str) -> anyhow::Result<After> {
     match arg {
-        "" => show(chat.system().unwrap_or("(no system message)").to_owned()),
+        "" => show(chat.talk.system().unwrap_or("(no system message)").to_owned()),
         "-" => {
-            chat.set_system(None);
+            chat.talk.set_system(None);
             show("system message removed")
         }
         text => {
-            chat.set_system(Some(text.to_owned()));
+            chat.talk.set_system(Some(text.to_owned()));
             show("system message set")
         }
     }
 }
 
-fn regen(chat: &mut Conversation<'_>, _: &str) -> anyhow::Result<After> {
-    if chat.drop_answer() {
+fn regen(chat: &mut Chat<'_>, _: &str) -> anyhow::Result<After> {
+    if chat.talk.drop_answer() {
         Ok(After::Answer)
     } else {
         Err(anyhow!("nothing was asked yet"))
     }
 }
 
-fn undo(chat: &mut Conversation<'_>, _: &str) -> anyhow::Result<After> {
-    let Some(message) = chat.undo() else { bail!("nothing to take back") };
+fn undo(chat: &mut Chat<'_>, _: &str) -> anyhow::Result<After> {
+    let Some(message) = chat.talk.undo() else { bail!("nothing to take back") };
     let start: String = message.content.chars().take(60).collect();
     show(format!("taken back: {}", start.replace('\n', " ")))
 }
 
-fn clear(chat: &mut Conversation<'_>, _: &str) -> anyhow::Result<After> {
-    chat.clear();
+fn clear(chat: &mut Chat<'_>, _: &str) -> anyhow::Result<After> {
+    chat.talk.clear();
     show("cleared")
 }
 
-fn stats(chat: &mut Conversation<'_>, _: &str) -> anyhow::Result<After> {
-    let session = chat.opened()?;
+fn stats(chat: &mut Chat<'_>, _: &str) -> anyhow::Result<After> {
+    let session = chat.talk.session()?;
     let mut text = format!(
         "{} messages, {} tokens, {}, rope {}\n\
          memory: {}",
-        chat.messages().len(),
+        chat.talk.messages().len(),
         count(session.tokens(0).len() as u64),
-        context(chat.n_ctx(), session.plan(), chat.model().hparams()),
+        context(chat.n_ctx(), session.plan(), chat.talk.model().hparams()),
         chat.spec()?,
         memory(session),
     );
-    if let Some(t) = chat.last_turn() {
+    if let Some(t) = chat.talk.last_turn() {
         let fresh = t.n_prompt - t.reused;
         let rate = |n: usize, s: f64| if s > 0.0 { n as f64 / s } else { 0.0 };
         text += &format!(
