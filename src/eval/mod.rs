@@ -3,7 +3,8 @@
 //! A task is one module: it takes parameters, and `run(source, model, ..., control)` returns a report. It uses the
 //! traits [`Lm`] and [`LmSource`], which [`SessionSource`] implements for sessions of a model. Reports serialize to
 //! the JSON of the command line and format themselves as text. Nothing here prints, and only [`suite::FileStore`] and
-//! [`search`] open files. [`suite`] runs the benchmarks of the crate `ropewalk-tasks`.
+//! [`search`] open files. [`suite`] runs the benchmarks of the crate `ropewalk-tasks`. [`bench`] measures speed, of sessions
+//! and of other engines.
 //!
 //! ```
 //! # let dir = tempfile::tempdir()?;
@@ -40,6 +41,7 @@ use crate::Token;
 
 pub mod advise;
 pub mod attention;
+pub mod bench;
 pub mod divergence;
 mod document;
 pub mod imatrix;

@@ -10,13 +10,12 @@ use std::process::{ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 use anyhow::{anyhow, bail, Context};
 use llama::oracle::{Oracle, OracleParams};
-use ropewalk::model::Model;
+use ropewalk::eval::bench::{time, Clock, Engine, Outcome, Runner, Test};
+use ropewalk::model::{Error, Model};
 use ropewalk::session::SessionParams;
 use ropewalk::{DType, Token};
 use serde::{Deserialize, Serialize};
 
-use super::contender::{time, Clock, Engine};
-use super::report::Test;
 use crate::cli::models::ModelChoice;
 
 /// The settings of libllama's context.
@@ -65,14 +64,6 @@ enum Reply {
     Error(String),
 }
 
-/// The result of one run of a test.
-pub(super) enum Outcome {
-    /// It took so many seconds.
-    Seconds(f64),
-    /// The engine's process ended without an answer, in these words: `died of signal 4 (SIGILL)`.
-    Died(String),
-}
-
 /// The parent's side.
 pub(super) struct Child {
     open: Open,
@@ -107,7 +98,7 @@ impl Child {
     }
 
     /// Runs a test. After a death the next test is tried in a new process.
-    pub(super) fn run(&mut self, test: &Test, text: &[Token]) -> anyhow::Result<Outcome> {
+    fn measure(&mut self, test: &Test, text: &[Token]) -> anyhow::Result<Outcome> {
         let death = match self.death.take() {
             Some(death) => Some(death),
             None => self.ready()?,
@@ -164,6 +155,13 @@ impl Child {
                 Ok(Err(death))
             }
         }
+    }
+}
+
+impl Runner for Child {
+    /// The process has the clock in its arguments.
+    fn run(&mut self, test: &Test, text: &[Token], _: Clock) -> ropewalk::Result<Outcome> {
+        self.measure(test, text).map_err(|e| Error::Invalid(format!("{e:#}")))
     }
 }
 
@@ -236,12 +234,12 @@ struct Libllama {
 }
 
 impl Engine for Libllama {
-    fn hold(&mut self, tokens: &[Token]) -> anyhow::Result<()> {
+    fn hold(&mut self, tokens: &[Token]) -> ropewalk::Result<()> {
         self.oracle.clear();
         self.append(tokens)
     }
 
-    fn append(&mut self, tokens: &[Token]) -> anyhow::Result<()> {
+    fn append(&mut self, tokens: &[Token]) -> ropewalk::Result<()> {
         for batch in tokens.chunks(self.n_batch) {
             self.oracle.eval(batch, false)?;
         }

@@ -2,23 +2,19 @@
 //! one run.
 
 mod child;
-mod contender;
-mod report;
 
 use anyhow::bail;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args as _, FromArgMatches};
-use rand::{Rng, SeedableRng};
-use ropewalk::model::Model;
+use ropewalk::eval::bench::{self, Clock, Contender, Params, Test};
 use ropewalk::session::Session;
-use ropewalk::Token;
 
+use super::engine::draw;
 use super::interrupt::{stopped, Interrupt};
 use super::options::{tokens, tokens_or_zero, ModelArgs, RopesArgs};
 use super::output::{self, OutputArgs, Unit};
 use super::{models, usage, Command};
-use child::{Child, Open, Outcome};
-use contender::{Clock, Contender};
-use report::{Report, Row, Test};
+use child::{Child, Open};
 
 pub(crate) const COMMAND: Command = Command {
     name: "bench",
@@ -85,7 +81,7 @@ struct Args {
     ///
     /// Other work on the machine changes CPU time less. Use cpu with one thread: threads that wait also spend CPU
     /// time
-    #[arg(long, value_name = "KIND", default_value = "wall")]
+    #[arg(long, value_name = "KIND", default_value = "wall", value_parser = clocks())]
     clock: Clock,
     /// Skip the warm-up run of each test
     #[arg(long)]
@@ -108,14 +104,20 @@ const SERVE: &str = "serve-libllama";
 
 fn run(args: &Args) -> anyhow::Result<()> {
     let specs = args.rope.specs()?;
-    let tests = tests(args);
-    if tests.is_empty() {
+    let params = Params {
+        repetitions: args.repetitions,
+        warmup: !args.no_warmup,
+        clock: args.clock,
+        seed: args.seed,
+        ..Params::new(tests(args))
+    };
+    if params.tests.is_empty() {
         return Err(usage("nothing to measure: every -p and -n is 0"));
     }
     if args.clock == Clock::Cpu && ggml::machine::processor_time().is_none() {
         return Err(usage("--clock cpu: this system does not report the CPU time of threads"));
     }
-    let need = tests.iter().map(|t| t.depth.saturating_add(t.n_prompt.max(t.n_gen))).max().unwrap_or(1);
+    let need = params.n_ctx();
     let n_ctx = args.ctx.unwrap_or(need.div_ceil(256).saturating_mul(256));
     if n_ctx < need {
         bail!("--ctx {n_ctx}: the longest test needs {need}");
@@ -129,26 +131,27 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let mut sessions: Vec<Session> = Vec::new();
     for spec in &specs {
         let session = Session::new(&model, &choice.session(n_ctx, spec.as_ref()))?;
-        interrupt.watch(&session);
         models::announce(&args.out, &choice, &session, spec.is_some());
         sessions.push(session);
     }
     let settings = sessions[0].params().clone();
-    let mut contenders: Vec<Contender> = sessions.into_iter().map(Contender::ours).collect();
+    let mut contenders: Vec<Contender> = sessions.into_iter().map(Contender::session).collect();
     if args.against.is_some() {
         contenders.push(Contender::libllama(Child::start(Open::like(&settings, &model)?)?));
     }
 
-    let rows = measure(args, &model, &tests, &mut contenders, &interrupt)?;
-    let died = rows.iter().find_map(|r| Some(format!("{} {}", r.engine, r.died.as_ref()?)));
-    let interrupted = interrupt.requested();
-    let report = Report::new(&choice, &model, (&settings, args.clock), rows, interrupted);
+    let report = {
+        let draw = draw(args.out.progress(0, "measuring", Unit::Steps));
+        let control = interrupt.control().with_progress(&draw);
+        bench::run(&model, &models::label(&choice), &mut contenders, &settings, &params, &control)?
+    };
+    let died = report.rows.iter().find_map(|r| Some(format!("{} {}", r.engine, r.died.as_ref()?)));
     if args.out.json {
-        output::print_json(&report.json())?;
+        output::print_json(&report)?;
     } else {
         output::print(&report.text())?;
     }
-    if interrupted {
+    if report.interrupted {
         return Err(stopped("interrupted: unfinished tests are missing"));
     }
     if let Some(died) = died {
@@ -157,44 +160,11 @@ fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs every test of every contender, in turns; ends early, without the test it is at, when Ctrl-C stops it.
-fn measure(
-    args: &Args,
-    model: &Model,
-    tests: &[Test],
-    contenders: &mut [Contender],
-    interrupt: &Interrupt,
-) -> anyhow::Result<Vec<Row>> {
-    let warmups = u32::from(!args.no_warmup);
-    let n_runs = tests.len() as u64 * contenders.len() as u64 * u64::from(args.repetitions + warmups);
-    let mut bar = args.out.progress(n_runs, "measuring", Unit::Steps);
-    let mut done = 0;
-    let mut rows: Vec<Row> = Vec::new();
-    for test in tests {
-        let text = random_tokens(args.seed, model, test.depth + test.n_prompt.max(test.n_gen));
-        let mut of_test: Vec<Row> =
-            contenders.iter().enumerate().map(|(i, contender)| Row::new(i, contender, test)).collect();
-        for repetition in 0..args.repetitions + warmups {
-            for (contender, row) in contenders.iter_mut().zip(&mut of_test) {
-                // Where a test has killed an engine once, it would do so again.
-                if row.died.is_none() {
-                    match contender.run(test, &text, args.clock) {
-                        Err(_) | Ok(Outcome::Died(_)) if interrupt.requested() => return Ok(rows),
-                        Ok(Outcome::Died(how)) => row.died = Some(how),
-                        Ok(Outcome::Seconds(seconds)) if repetition >= warmups => {
-                            row.samples.push(test.n_tokens() as f64 / seconds);
-                        }
-                        Ok(Outcome::Seconds(_)) => {}
-                        Err(e) => return Err(e),
-                    }
-                }
-                done += 1;
-                bar.set(done);
-            }
-        }
-        rows.extend(of_test);
-    }
-    Ok(rows)
+/// Clocks by the names typed.
+fn clocks() -> impl TypedValueParser<Value = Clock> {
+    let cpu = PossibleValue::new("cpu").help("CPU time of all threads of this process");
+    let all = [PossibleValue::new("wall").help("Wall time"), cpu];
+    PossibleValuesParser::new(all).map(|name| if name == "cpu" { Clock::Cpu } else { Clock::Wall })
 }
 
 /// Depth by depth: prompts, then generations.
@@ -206,12 +176,4 @@ fn tests(args: &Args) -> Vec<Test> {
         tests.extend(p.chain(n));
     }
     tests
-}
-
-/// Speed does not depend on the text, but caches of a tokenizer's common tokens could: tokens are drawn
-/// evenly.
-fn random_tokens(seed: u64, model: &Model, n: usize) -> Vec<Token> {
-    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
-    let n_vocab = Token::try_from(model.hparams().n_vocab).unwrap_or(Token::MAX).max(1);
-    (0..n).map(|_| rng.random_range(0..n_vocab)).collect()
 }

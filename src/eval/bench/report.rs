@@ -4,53 +4,29 @@
 use std::fmt::Write;
 
 use rayon::prelude::*;
-use ropewalk::model::Model;
-use ropewalk::session::SessionParams;
-use ropewalk_core::text::bytes;
-use serde::{Deserialize, Serialize};
+use ropewalk_core::text::{bytes, count};
+use serde::{Serialize, Serializer};
 use serde_json::{json, Value as Json};
 
-use super::contender::{Clock, Contender};
-use crate::cli::models::{self, ModelChoice};
-use crate::cli::output::count;
-
-/// One test: tokens to read at once, or to write one by one, after `depth` others that are in the context
-/// already.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(super) struct Test {
-    pub(super) n_prompt: usize,
-    pub(super) n_gen: usize,
-    pub(super) depth: usize,
-}
-impl Test {
-    /// Tokens that are timed.
-    pub(super) fn n_tokens(&self) -> usize {
-        self.n_prompt.max(self.n_gen)
-    }
-    /// Name of the test, as llama-bench would give it: `pp512`, `tg128 @ d4096`.
-    fn name(&self) -> String {
-        let what =
-            if self.n_prompt > 0 { format!("pp{}", self.n_prompt) } else { format!("tg{}", self.n_gen) };
-        if self.depth == 0 {
-            what
-        } else {
-            format!("{what} @ d{}", self.depth)
-        }
-    }
-}
+use super::{Clock, Contender, Test};
+use crate::model::Model;
+use crate::session::SessionParams;
 
 /// The samples of one test by one contender.
 #[derive(Debug, Clone)]
-pub(super) struct Row {
+pub struct Row {
     contender: usize,
-    pub(super) engine: &'static str,
-    rope: String,
+    /// Name of the engine.
+    pub engine: &'static str,
+    /// The rope spec in force.
+    pub rope: String,
     label: String,
-    test: Test,
+    /// The test.
+    pub test: Test,
     /// Tokens per second, one for each repetition.
-    pub(super) samples: Vec<f64>,
+    pub samples: Vec<f64>,
     /// The way the engine's process died of the test, if it did; its samples do not count then.
-    pub(super) died: Option<String>,
+    pub died: Option<String>,
 }
 impl Row {
     /// A row without samples; `i` is the contender's index.
@@ -65,12 +41,12 @@ impl Row {
     }
 }
 
-pub(super) fn mean(x: &[f64]) -> f64 {
+fn mean(x: &[f64]) -> f64 {
     x.iter().sum::<f64>() / x.len().max(1) as f64
 }
 
 /// Standard deviation of a sample (n - 1).
-pub(super) fn stddev(x: &[f64]) -> f64 {
+fn stddev(x: &[f64]) -> f64 {
     if x.len() < 2 {
         return 0.0;
     }
@@ -78,7 +54,7 @@ pub(super) fn stddev(x: &[f64]) -> f64 {
     (x.iter().map(|v| (v - m).powi(2)).sum::<f64>() / (x.len() - 1) as f64).sqrt()
 }
 
-pub(super) fn median(x: &[f64]) -> f64 {
+fn median(x: &[f64]) -> f64 {
     let mut sorted = x.to_vec();
     sorted.sort_by(f64::total_cmp);
     match sorted.len() {
@@ -167,9 +143,9 @@ fn memory_bandwidth() -> f64 {
         .fold(0.0, f64::max)
 }
 
-/// Everything measured.
+/// Everything measured. It serializes to the JSON of the command line.
 #[derive(Debug)]
-pub(super) struct Report {
+pub struct Report {
     model: String,
     device: String,
     settings: SessionParams,
@@ -178,19 +154,28 @@ pub(super) struct Report {
     n_elements: u64,
     /// Measured on the CPU only.
     bandwidth: Option<f64>,
-    rows: Vec<Row>,
-    interrupted: bool,
+    /// One row for each test of each contender.
+    pub rows: Vec<Row>,
+    /// True if the work was stopped. Unfinished tests are missing then.
+    pub interrupted: bool,
 }
+
+impl Serialize for Report {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.json().serialize(to)
+    }
+}
+
 impl Report {
     pub(super) fn new(
-        choice: &ModelChoice,
+        name: &str,
         model: &Model,
         (settings, clock): (&SessionParams, Clock),
         rows: Vec<Row>,
         interrupted: bool,
     ) -> Self {
         Report {
-            model: models::label(choice),
+            model: name.to_owned(),
             device: model.device().to_owned(),
             settings: settings.clone(),
             clock,
@@ -231,8 +216,7 @@ impl Report {
         self.work.flops(test) / (test.n_tokens() as f64 / speed) / 1e9
     }
 
-    /// One JSON object.
-    pub(super) fn json(&self) -> Json {
+    fn json(&self) -> Json {
         let row = |r: &Row| {
             let figures = r.figures();
             let speed = figures.map(median);
@@ -277,7 +261,7 @@ impl Report {
     }
 
     /// A markdown table, below the facts needed to read it.
-    pub(super) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let mut s = String::new();
         let set = &self.settings;
         let _ = writeln!(

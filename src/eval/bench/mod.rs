@@ -1,0 +1,306 @@
+//! Tokens per second: prompts read at once, tokens written one by one, at depth, in sessions and in other engines.
+//!
+//! Contenders take turns within each repetition, so a busy machine slows all of them alike. Times exclude tokenization
+//! and sampling.
+//!
+//! ```
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("model.gguf");
+//! # convert::random::write(&convert::random::Shape::named("llama-tiny")?, ropewalk::DType::Q8_0, 1, &path)?;
+//! use ropewalk::control::Control;
+//! use ropewalk::eval::bench::{self, Contender, Params, Test};
+//! use ropewalk::{Model, ModelParams, Session, SessionParams};
+//!
+//! let model = Model::load(&path, &ModelParams::cpu())?;
+//! let session = SessionParams::new(64);
+//! # let session = SessionParams { n_threads: 1, ..session };
+//! let mut contenders = [Contender::session(Session::new(&model, &session)?)];
+//! let tests = vec![Test { n_prompt: 32, n_gen: 0, depth: 16 }];
+//! let params = Params { repetitions: 2, ..Params::new(tests) };
+//! let report = bench::run(&model, "model.gguf", &mut contenders, &session, &params, &Control::default())?;
+//! assert_eq!(report.rows[0].samples.len(), 2);
+//! println!("{}", report.text());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod report;
+
+use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ggml::machine::processor_time;
+use rand::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
+
+use super::unsupported;
+use crate::control::Control;
+use crate::model::{Model, Result};
+use crate::rope::Spec;
+use crate::session::{Session, SessionParams};
+use crate::Token;
+
+pub use report::{Report, Row};
+
+/// One test: tokens to read at once, or to write one by one, after `depth` others that are in the context
+/// already.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Test {
+    /// Tokens to read; 0 in a test that writes.
+    pub n_prompt: usize,
+    /// Tokens to write; 0 in a test that reads.
+    pub n_gen: usize,
+    /// Tokens in the context before.
+    pub depth: usize,
+}
+
+impl Test {
+    /// Tokens that are timed.
+    pub fn n_tokens(&self) -> usize {
+        self.n_prompt.max(self.n_gen)
+    }
+
+    /// Name of the test, as llama-bench would give it: `pp512`, `tg128 @ d4096`.
+    pub fn name(&self) -> String {
+        let what =
+            if self.n_prompt > 0 { format!("pp{}", self.n_prompt) } else { format!("tg{}", self.n_gen) };
+        if self.depth == 0 {
+            what
+        } else {
+            format!("{what} @ d{}", self.depth)
+        }
+    }
+}
+
+/// Settings of a measurement.
+#[derive(Debug, Clone)]
+pub struct Params {
+    /// Tests, one after another.
+    pub tests: Vec<Test>,
+    /// Timed runs of each test.
+    pub repetitions: u32,
+    /// True if each test runs once before, without being timed.
+    pub warmup: bool,
+    /// The clock.
+    pub clock: Clock,
+    /// Random seed of the tokens.
+    pub seed: u64,
+}
+
+impl Params {
+    /// Five repetitions after a warm-up, in wall time.
+    pub fn new(tests: Vec<Test>) -> Params {
+        Params { tests, repetitions: 5, warmup: true, clock: Clock::Wall, seed: 42 }
+    }
+
+    /// The context that the longest test needs.
+    pub fn n_ctx(&self) -> usize {
+        self.tests.iter().map(|t| t.depth.saturating_add(t.n_tokens())).max().unwrap_or(1)
+    }
+}
+
+/// An engine with a context to fill.
+pub trait Engine {
+    /// Makes the context hold exactly these tokens.
+    ///
+    /// # Errors
+    /// Returns an error if the engine cannot compute them.
+    fn hold(&mut self, tokens: &[Token]) -> Result<()>;
+
+    /// Appends tokens, however many, and computes the last one's logits.
+    ///
+    /// # Errors
+    /// Returns an error if the engine cannot compute them.
+    fn append(&mut self, tokens: &[Token]) -> Result<()>;
+}
+
+impl Engine for Session {
+    fn hold(&mut self, tokens: &[Token]) -> Result<()> {
+        let held = self.reuse_prefix(tokens, tokens.len())?;
+        Engine::append(self, &tokens[held..])
+    }
+
+    fn append(&mut self, tokens: &[Token]) -> Result<()> {
+        for batch in tokens.chunks(self.params().n_batch) {
+            Session::append(self, batch)?;
+        }
+        Ok(())
+    }
+}
+
+/// The clock that a test is measured by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clock {
+    /// Wall time.
+    Wall,
+    /// CPU time of all threads of this process.
+    Cpu,
+}
+
+impl Clock {
+    /// The name shown in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Clock::Wall => "wall",
+            Clock::Cpu => "cpu",
+        }
+    }
+
+    /// The time since `started`, a moment of its own.
+    fn since(self, started: (Instant, Duration)) -> f64 {
+        match self {
+            Clock::Wall => started.0.elapsed().as_secs_f64(),
+            Clock::Cpu => self.spent().saturating_sub(started.1).as_secs_f64(),
+        }
+    }
+
+    fn spent(self) -> Duration {
+        let spent = if self == Clock::Cpu { processor_time() } else { None };
+        spent.unwrap_or_default()
+    }
+}
+
+/// Seconds of one run of a test on `text`, the tokens of its depth and those read or written. Filling the depth is not
+/// part of it.
+///
+/// # Errors
+/// Returns the errors of the engine.
+pub fn time(engine: &mut dyn Engine, test: &Test, text: &[Token], clock: Clock) -> Result<f64> {
+    let (filler, rest) = text.split_at(test.depth);
+    engine.hold(filler)?;
+    let started = (Instant::now(), clock.spent());
+    if test.n_prompt > 0 {
+        engine.append(&rest[..test.n_prompt])?;
+    } else {
+        for token in &rest[..test.n_gen] {
+            engine.append(std::slice::from_ref(token))?;
+        }
+    }
+    Ok(clock.since(started))
+}
+
+/// The result of one run of a test.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It took so many seconds.
+    Seconds(f64),
+    /// The engine's process ended without an answer, in these words: `died of signal 4 (SIGILL)`.
+    Died(String),
+}
+
+/// The place where a contender's work is done: this process, or another one.
+pub trait Runner {
+    /// Runs a test once, as [`time`] does.
+    ///
+    /// # Errors
+    /// Returns an error if the engine refuses the test.
+    fn run(&mut self, test: &Test, text: &[Token], clock: Clock) -> Result<Outcome>;
+
+    /// A flag that ends a run early when set; `None` if it cannot be ended.
+    fn cancel_flag(&self) -> Option<Arc<AtomicBool>> {
+        None
+    }
+}
+
+impl Runner for Session {
+    fn run(&mut self, test: &Test, text: &[Token], clock: Clock) -> Result<Outcome> {
+        Ok(Outcome::Seconds(time(self, test, text, clock)?))
+    }
+
+    fn cancel_flag(&self) -> Option<Arc<AtomicBool>> {
+        Some(Session::cancel_flag(self))
+    }
+}
+
+/// An engine under one rope method, as reports name it.
+pub struct Contender {
+    /// Name of the engine.
+    engine: &'static str,
+    /// The rope spec in force.
+    rope: String,
+    /// The same as it was asked for: short, for tables.
+    label: String,
+    runner: Box<dyn Runner>,
+}
+
+impl Contender {
+    /// A session of ours.
+    pub fn session(session: Session) -> Self {
+        let rope = session.plan().spec.to_string();
+        let label = session.params().rope.as_ref().map_or_else(|| rope.clone(), ToString::to_string);
+        Contender { engine: "ropewalk", rope, label, runner: Box::new(session) }
+    }
+
+    /// libllama, under the rope that its file declares.
+    pub fn libllama(runner: impl Runner + 'static) -> Self {
+        let rope = Spec::DECLARED.to_owned();
+        Contender { engine: "libllama", label: rope.clone(), rope, runner: Box::new(runner) }
+    }
+}
+
+/// Runs every test of every contender, in turns. `name` is the model's in the report, and `session` has the settings that
+/// all contenders share. If `control` stops the work, the report lacks the unfinished tests. Progress is in runs.
+///
+/// # Errors
+/// Returns an error if the system does not have the clock, and the errors of the contenders.
+pub fn run(
+    model: &Model,
+    name: &str,
+    contenders: &mut [Contender],
+    session: &SessionParams,
+    params: &Params,
+    control: &Control<'_>,
+) -> Result<Report> {
+    if params.clock == Clock::Cpu && processor_time().is_none() {
+        return Err(unsupported("`clock` cpu: this system does not report the CPU time of threads"));
+    }
+    contenders.iter().filter_map(|c| c.runner.cancel_flag()).for_each(|flag| control.bind(&flag));
+    let rows = measure(model, contenders, params, control)?;
+    Ok(Report::new(name, model, (session, params.clock), rows, control.stopped()))
+}
+
+/// The rows of all tests; without the test it is at when the control stops it.
+fn measure(
+    model: &Model,
+    contenders: &mut [Contender],
+    params: &Params,
+    control: &Control<'_>,
+) -> Result<Vec<Row>> {
+    let n_repeated = params.repetitions + u32::from(params.warmup);
+    let n_runs = params.tests.len() as u64 * contenders.len() as u64 * u64::from(n_repeated);
+    let mut done = 0;
+    let mut rows: Vec<Row> = Vec::new();
+    for test in &params.tests {
+        let text = random_tokens(params.seed, model, test.depth + test.n_tokens());
+        let mut of_test: Vec<Row> =
+            contenders.iter().enumerate().map(|(i, contender)| Row::new(i, contender, test)).collect();
+        for repetition in 0..n_repeated {
+            for (contender, row) in contenders.iter_mut().zip(&mut of_test) {
+                // Where a test has killed an engine once, it would do so again.
+                if row.died.is_none() {
+                    match contender.runner.run(test, &text, params.clock) {
+                        Err(_) | Ok(Outcome::Died(_)) if control.stopped() => return Ok(rows),
+                        Ok(Outcome::Died(how)) => row.died = Some(how),
+                        Ok(Outcome::Seconds(seconds)) if repetition > 0 || !params.warmup => {
+                            row.samples.push(test.n_tokens() as f64 / seconds);
+                        }
+                        Ok(Outcome::Seconds(_)) => {}
+                        Err(e) => return Err(e),
+                    }
+                }
+                done += 1;
+                control.report(format_args!("measuring"), done, n_runs);
+            }
+        }
+        rows.extend(of_test);
+    }
+    Ok(rows)
+}
+
+/// Speed does not depend on the text, but caches of a tokenizer's common tokens could: tokens are drawn
+/// evenly.
+fn random_tokens(seed: u64, model: &Model, n: usize) -> Vec<Token> {
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+    let n_vocab = Token::try_from(model.hparams().n_vocab).unwrap_or(Token::MAX).max(1);
+    (0..n).map(|_| rng.random_range(0..n_vocab)).collect()
+}
