@@ -72,7 +72,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     // A file that is no language model has no rope, but still has metadata and tensors to show.
     let hp = Hparams::from_gguf(&file).map_err(|e| e.to_string());
-    let unread = hp.as_ref().ok().and_then(models::unread);
+    let unread = hp.as_ref().ok().and_then(Hparams::unread_note);
     let rope = hp.and_then(|hp| Spec::declared(&hp).map(|s| s.to_string()).map_err(|e| e.to_string()));
     let is_adapter = file.get_opt::<String>("general.type").is_ok_and(|t| t.as_deref() == Some("adapter"));
     let adapter = is_adapter.then(|| AdapterReader::open(&path).map_err(|e| e.to_string()));

@@ -177,7 +177,7 @@ fn a_network_gives_the_frequencies_and_factors_of_the_file_are_divided_in() {
     pairs.for_each(|(j, (with, without))| assert!((with * (j + 1) as f64 / without - 1.0).abs() < 1e-12));
     // Another width is not taken.
     for wrong in [net(4, 16, [0.5, 0.1]), net(8, 32, [0.5, 0.1])] {
-        let e = plan("clex", &hparams(Some(wrong)), 16384).expect_err("another width").0;
+        let e = plan("clex", &hparams(Some(wrong)), 16384).expect_err("another width").to_string();
         assert!(e.contains("8 pairs") && e.lines().count() == 1, "{e}");
     }
     assert!(plan("clex:param-factor=2", &hparams(Some(net(8, 32, [0.5, 0.1]))), 16384).is_ok());
@@ -200,7 +200,7 @@ fn log_scale_is_one_factor_for_all_queries() {
         ("clex:max-factor=1024,step=0.001", "step"),
         ("clex:act=gelu", "silu, tanh"),
     ] {
-        let e = plan(text, &hp, 16384).expect_err(text).0;
+        let e = plan(text, &hp, 16384).expect_err(text).to_string();
         assert!(e.contains(words) && e.lines().count() == 1, "{text}: {e}");
     }
 }
