@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use ropewalk_core::terminal::inline;
 use ropewalk_core::text::bytes;
 
 /// An error of fetching a file, in one line.
@@ -148,4 +149,18 @@ pub(super) type Result<T, E = FetchError> = std::result::Result<T, E>;
 /// Names the path that an operation of the file system failed on.
 pub(super) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> FetchError + '_ {
     move |source| FetchError::Io { path: path.to_owned(), source }
+}
+
+/// Characters of a text of others that a message shows.
+const SHOWN: usize = 200;
+
+/// The beginning of a text of a server, or of a file that others can write, in one line: the only form in which a message
+/// has such a text.
+pub(super) fn said(text: &str) -> String {
+    let head: String = text.chars().take(SHOWN + 1).collect();
+    let line = inline(&head);
+    if line.chars().count() <= SHOWN {
+        return line.into_owned();
+    }
+    line.chars().take(SHOWN - 3).chain("...".chars()).collect()
 }

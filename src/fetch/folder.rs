@@ -1,8 +1,9 @@
 //! Fetches a model folder: the files of a repository that an import reads, as one.
 //!
-//! Files arrive one by one in a folder of `.partial`, each as any file that is pulled. That folder gets the name asked for
-//! when all of them are there and checked, so what has the name is whole. All are of one commit: if the hub has another
-//! by the next call, what is the same in both stays and the rest is fetched anew.
+//! Files arrive one by one in a folder of `.partial`, under their names. That folder gets the name asked for when all of
+//! them are there and checked, so what has the name is whole. All are of one commit: by the next call, what has the
+//! checksum of the hub's newest listing stays, and the rest is fetched anew. Nothing else may lie in the folder. What does
+//! is somebody else's: it is named and left alone, and nothing is fetched next to it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,16 +12,18 @@ use std::path::{Path, PathBuf};
 use ropewalk_import::TEMPLATES;
 use serde::{Deserialize, Serialize};
 
-use super::contents::Contents;
+use super::error::said;
 use super::origin::Origin;
-use super::partial::{self, Lock};
-use super::{check, io, is_sha256, pull, source, transfer, FetchError, Hub, Pulled, Repo, Request, Result};
+use super::partial::{self, foreign, Lock};
+use super::{bring, check, io, is_sha256, source, transfer, FetchError, Hub, Pulled, Repo, Request, Result};
 use crate::control::{Control, Progress};
 
 /// Size limit of a hub's listing of a repository, in bytes: a few hundred for each file.
 const MAX_LISTING: usize = 16 << 20;
 /// Files of a repository.
 const MAX_FILES: usize = 100_000;
+/// Length limit of the name of a file, in bytes: with others around it, what file systems take.
+const MAX_NAME: usize = 200;
 /// Chat templates beside the first: as many as an import reads.
 const MAX_TEMPLATES: usize = 64;
 /// A record of a folder, in bytes: some two hundred for each of a thousand files.
@@ -53,6 +56,9 @@ struct File {
     name: String,
     bytes: u64,
     sha256: String,
+    /// True if the checksum was compared with one of the hub.
+    #[serde(skip)]
+    verified: bool,
 }
 
 /// A hub's listing of a repository.
@@ -97,69 +103,88 @@ pub fn pull_folder(
         return check_present(repo, &path, control);
     }
     fs::create_dir_all(dir).map_err(io(dir))?;
-    let _lock = Lock::take(dir, name, repo, control)?;
+    let lock = Lock::take(dir, name, repo, control)?;
     // While this waited for the lock, the one who held it may have finished.
     if is_there(&path)? {
         return check_present(repo, &path, control);
     }
     // Report what is in the way before asking for anything.
     Origin::check_place(&path)?;
-    let mut contents = Contents::open(dir, name, repo)?;
-    let listing = list(hub, repo, dir, control)?;
-    contents.make()?;
-    let done = fill(hub, repo, &listing, &mut contents, control);
-    let files = match done {
+    let unfinished = lock.unfinished("folder");
+    contents(&unfinished)?;
+    let listing = list(hub, repo, control)?;
+    partial::make_folder(&unfinished, false)?;
+    let templates = unfinished.join(TEMPLATES);
+    let files = match fill(hub, repo, &listing, &unfinished, &path, control) {
         Ok(files) => files,
         Err(e) => {
             // Nothing arrived: nothing is left.
-            let _ = fs::remove_dir(contents.folder.join(TEMPLATES));
-            if fs::remove_dir(&contents.folder).is_ok() {
-                let _ = contents.forget();
-            }
+            let _ = fs::remove_dir(&templates);
+            let _ = fs::remove_dir(&unfinished);
             return Err(e);
         }
     };
-    let paths: Vec<String> = files.iter().map(|f| path_in(&contents.folder, f)).collect();
-    contents.keep_only(&paths.iter().map(String::as_str).collect())?;
-    let file =
-        |(f, name): (&Pulled, &String)| File { name: name.clone(), bytes: f.bytes, sha256: f.sha256.clone() };
-    let record = Record {
-        source: repo.to_string(),
-        revision: listing.sha.clone(),
-        files: files.iter().zip(&paths).map(file).collect(),
-    };
+    let names: BTreeSet<&str> = files.iter().map(|f| f.name.as_str()).collect();
+    for name in contents(&unfinished)?.iter().filter(|name| !names.contains(name.as_str())) {
+        partial::remove(&unfinished.join(name))?; // Of a commit with other files.
+    }
+    if !names.iter().any(|name| ropewalk_import::template(name).is_some()) {
+        let _ = fs::remove_dir(&templates);
+    }
+    for folder in [&templates, &unfinished].into_iter().filter(|folder| folder.is_dir()) {
+        files::sync_folder(folder).map_err(io(folder))?;
+    }
+    let record = Record { source: repo.to_string(), revision: listing.sha, files };
     let text = serde_json::to_string_pretty(&record).unwrap_or_default() + "\n";
     // A record without a folder says nothing; a folder without a record would be of unknown origin.
     Origin::check_place(&path)?;
-    partial::write(&partial::fresh(dir, name, repo), &Origin::path_of(&path), &text)?;
+    lock.write(&Origin::path_of(&path), &text)?;
     if is_there(&path)? {
         return Err(io(&path)(std::io::Error::other(
             "another program created a directory there in the meantime",
         )));
     }
-    let unfinished = &contents.folder;
-    let templates = unfinished.join(TEMPLATES);
-    for folder in [Some(&templates).filter(|folder| folder.is_dir()), Some(unfinished)].into_iter().flatten()
-    {
-        files::sync_folder(folder).map_err(io(folder))?;
-    }
-    fs::rename(unfinished, &path).map_err(io(&path))?;
+    fs::rename(&unfinished, &path).map_err(io(&path))?;
     files::sync_folder(dir).map_err(io(dir))?;
-    contents.forget()?;
-    let files: Vec<Pulled> =
-        files.into_iter().zip(paths).map(|(f, name)| Pulled { path: path.join(name), ..f }).collect();
-    // The folder's own record has what is in those of its files.
-    for file in &files {
-        let _ = fs::remove_file(Origin::path_of(&file.path));
-    }
-    Ok(PulledFolder { path, revision: listing.sha, files, fresh: true })
+    let pulled = |f: File| Pulled {
+        path: path.join(f.name),
+        bytes: f.bytes,
+        sha256: f.sha256,
+        verified: f.verified,
+        fresh: true,
+    };
+    let files = record.files.into_iter().map(pulled).collect();
+    Ok(PulledFolder { path, revision: record.revision, files, fresh: true })
 }
 
-/// The path of a file in its folder, as the repository has it.
-fn path_in(folder: &Path, file: &Pulled) -> String {
-    let path = file.path.strip_prefix(folder).unwrap_or(&file.path);
-    let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
-    parts.join("/")
+/// Paths of the files in an unfinished folder, which need not be there.
+///
+/// # Errors
+/// Anything but files that a pull brings: another name, a link, a folder, a pipe, another user's file.
+fn contents(folder: &Path) -> Result<Vec<String>> {
+    let mut all = Vec::new();
+    let templates = folder.join(TEMPLATES);
+    for (folder, before) in [(folder, String::new()), (templates.as_path(), format!("{TEMPLATES}/"))] {
+        match files::own_folder(folder) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+            found => found.map_err(foreign(folder))?,
+        }
+        for entry in fs::read_dir(folder).map_err(io(folder))? {
+            let path = entry.map_err(io(folder))?.path();
+            if path == templates {
+                continue;
+            }
+            let name = format!("{before}{}", path.file_name().unwrap_or_default().to_string_lossy());
+            let brought = ropewalk_import::is_read(&name) || name.ends_with(".safetensors");
+            if !brought || !source::is_path(&name) || all.len() == MAX_FILES {
+                let what = "is in a folder of unfinished files, and no pull brings it".to_owned();
+                return Err(FetchError::Foreign { path, what });
+            }
+            files::own_file(&path).map_err(foreign(&path))?;
+            all.push(name);
+        }
+    }
+    Ok(all)
 }
 
 /// Returns true if there is a directory. Anything else of that name is an error.
@@ -181,14 +206,14 @@ fn check_present(repo: &Repo, path: &Path, control: &Control<'_>) -> Result<Pull
     };
     let bad = |what: String| FetchError::Record { path: at.clone(), what };
     let record: Record = serde_json::from_str(&text)
-        .map_err(|e| bad(format!("expected the record of a pulled folder: {e}")))?;
+        .map_err(|e| bad(format!("expected the record of a pulled folder: {}", said(&e.to_string()))))?;
     if record.source != asked {
-        return Err(FetchError::Taken { path: path.to_owned(), found: record.source, asked });
+        return Err(FetchError::Taken { path: path.to_owned(), found: said(&record.source), asked });
     }
     let mut files = Vec::new();
     for file in &record.files {
         if !source::is_path(&file.name) {
-            return Err(bad(format!("expected names of files, found '{}'", file.name.escape_debug())));
+            return Err(bad(format!("expected names of files, found '{}'", said(&file.name))));
         }
         let path = path.join(&file.name);
         let found = fs::metadata(&path).map_err(io(&path))?.len();
@@ -196,31 +221,22 @@ fn check_present(repo: &Repo, path: &Path, control: &Control<'_>) -> Result<Pull
             return Err(FetchError::Size { path, expected: file.bytes, found });
         }
         let source = repo.file(&file.name);
-        let part = Part { name: &file.name, control };
-        let show = |p: &Progress<'_>| part.report(p);
+        let show = |p: &Progress<'_>| {
+            control.report(format_args!("{}: {}", file.name, p.what), p.done, p.total);
+        };
         let control = control.with_progress(&show);
-        files.push(check(&Request::new(&source), &path, Some(&file.sha256), false, &control)?);
+        files.push(check(&source, &path, &file.sha256, &control)?);
     }
     Ok(PulledFolder { path: path.to_owned(), revision: record.revision, files, fresh: false })
 }
 
-/// Progress of one of several files.
-struct Part<'a> {
-    name: &'a str,
-    control: &'a Control<'a>,
-}
-impl Part<'_> {
-    fn report(&self, p: &Progress<'_>) {
-        self.control.report(format_args!("{}: {}", self.name, p.what), p.done, p.total);
-    }
-}
-
 /// Asks the hub which commit is the newest, and which files it has.
-fn list(hub: &Hub, repo: &Repo, dir: &Path, control: &Control<'_>) -> Result<Listing> {
-    let body = transfer::listing(hub, repo, dir, MAX_LISTING, control)?;
+fn list(hub: &Hub, repo: &Repo, control: &Control<'_>) -> Result<Listing> {
+    let body = transfer::listing(hub, repo, MAX_LISTING, control)?;
     let remote = |what: String| FetchError::Remote { from: repo.to_string(), what };
-    let listing: Listing = serde_json::from_slice(&body)
-        .map_err(|e| remote(format!("expected a list of files, found something else: {e}")))?;
+    let listing: Listing = serde_json::from_slice(&body).map_err(|e| {
+        remote(format!("expected a list of files, found something else: {}", said(&e.to_string())))
+    })?;
     let hexadecimal = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
     if !(7..=64).contains(&listing.sha.len()) || !listing.sha.chars().all(hexadecimal) {
         return Err(remote("its list of files names no commit".into()));
@@ -236,12 +252,14 @@ fn fill(
     hub: &Hub,
     repo: &Repo,
     listing: &Listing,
-    contents: &mut Contents,
+    unfinished: &Path,
+    path: &Path,
     control: &Control<'_>,
-) -> Result<Vec<Pulled>> {
+) -> Result<Vec<File>> {
     let no_model = |what: String| FetchError::NoModel { from: repo.to_string(), what };
     // Nothing that lies in a folder of the repository, but for templates, or has a name that could be a path, is looked at.
-    let all: Vec<&Sibling> = listing.siblings.iter().filter(|s| source::is_path(&s.rfilename)).collect();
+    let sound = |s: &&Sibling| s.rfilename.len() <= MAX_NAME && source::is_path(&s.rfilename);
+    let all: Vec<&Sibling> = listing.siblings.iter().filter(sound).collect();
     let names = || all.iter().map(|s| s.rfilename.as_str());
     let has = |end: &str| names().any(|n| n.ends_with(end));
     if !names().any(|n| n == "config.json") || !has(".safetensors") {
@@ -249,7 +267,8 @@ fn fill(
         let gguf: Vec<String> =
             names().filter(|n| n.ends_with(".gguf")).map(|n| format!("{repo}/{n}")).collect();
         if !gguf.is_empty() {
-            what = format!("{what}; it has GGUF files, of which one can be pulled: {}", gguf.join(" "));
+            let gguf = said(&gguf.join(" "));
+            what = format!("{what}; it has GGUF files, of which one can be pulled: {gguf}");
         }
         return Err(no_model(what));
     }
@@ -261,73 +280,53 @@ fn fill(
             "expected at most {MAX_TEMPLATES} chat templates, found {n_templates}"
         )));
     }
-    contents.add(small.iter().map(|s| s.rfilename.as_str()))?;
-    let folder = contents.folder.clone();
-    let folder = folder.as_path();
     if n_templates > 0 {
-        partial::make_folder(&folder.join(TEMPLATES), false)?;
+        partial::make_folder(&unfinished.join(TEMPLATES), false)?;
     }
-    let mut files = each(hub, repo, &listing.sha, &small, folder, control)?;
-    let weights = ropewalk_import::weights(folder, names()).map_err(|e| {
+    let mut files = each(hub, repo, &listing.sha, &small, unfinished, path, control)?;
+    let weights = ropewalk_import::weights(unfinished, names()).map_err(|e| {
         // The folder has a name that says nothing to the user.
-        no_model(
-            e.to_string()
-                .replace(&format!("{}: ", folder.display()), "")
-                .replace(&format!("{}{}", folder.display(), std::path::MAIN_SEPARATOR), ""),
-        )
+        let what = e.to_string().replace(&format!("{}: ", unfinished.display()), "");
+        no_model(said(&what.replace(&format!("{}{}", unfinished.display(), std::path::MAIN_SEPARATOR), "")))
     })?;
     let weights: BTreeSet<&str> = weights.iter().map(String::as_str).collect();
     let weights: Vec<&Sibling> =
         all.iter().copied().filter(|s| weights.contains(s.rfilename.as_str())).collect();
-    contents.add(weights.iter().map(|s| s.rfilename.as_str()))?;
-    let missing = |s: &&Sibling| !folder.join(&s.rfilename).exists();
-    let needed = weights.iter().copied().filter(missing).filter_map(|s| s.size).fold(0, u64::saturating_add);
-    let here = partial::bytes(folder);
-    transfer::check_space(folder, needed.saturating_sub(here))?;
-    files.extend(each(hub, repo, &listing.sha, &weights, folder, control)?);
+    let missing = |s: &&Sibling| {
+        let here = fs::metadata(unfinished.join(&s.rfilename)).map_or(0, |m| m.len());
+        s.size.unwrap_or_default().saturating_sub(here)
+    };
+    transfer::check_space(unfinished, weights.iter().map(missing).fold(0, u64::saturating_add))?;
+    files.extend(each(hub, repo, &listing.sha, &weights, unfinished, path, control)?);
     Ok(files)
 }
 
-/// Fetches files of one commit, or finds that they are here from an earlier call.
+/// Brings files of one commit into the unfinished folder; `path` is where it is to be.
 fn each(
     hub: &Hub,
     repo: &Repo,
     revision: &str,
     wanted: &[&Sibling],
-    folder: &Path,
+    unfinished: &Path,
+    path: &Path,
     control: &Control<'_>,
-) -> Result<Vec<Pulled>> {
+) -> Result<Vec<File>> {
     let mut files = Vec::new();
     for sibling in wanted {
-        let source = repo.file(&sibling.rfilename);
+        let name = &sibling.rfilename;
+        let source = repo.file(name);
         let sha256 = sibling.lfs.as_ref().and_then(|l| l.sha256.as_deref()).filter(|s| is_sha256(s));
         let request =
             Request { sha256, bytes: sibling.size, revision: Some(revision), ..Request::new(&source) };
-        let path = folder.join(&sibling.rfilename);
-        let folder = path.parent().unwrap_or(folder);
-        let part = Part { name: &sibling.rfilename, control };
-        let show = |p: &Progress<'_>| part.report(p);
-        let control = control.with_progress(&show);
-        if path.exists() {
-            let same = |o: &Origin| match sha256 {
-                Some(sha256) => o.sha256 == sha256,
-                None => o.revision.as_deref() == Some(revision),
-            };
-            // Damaged, or of another commit.
-            let kept = Origin::read(&path).ok().flatten().filter(same);
-            match kept.map(|_| pull(hub, &request, folder, &control)) {
-                Some(Ok(pulled)) => {
-                    files.push(pulled);
-                    continue;
-                }
-                None | Some(Err(FetchError::Checksum { .. } | FetchError::Size { .. })) => {}
-                Some(Err(e)) => return Err(e),
-            }
-            control.note(format_args!("{source}: the copy here does not match: downloading it again"));
-            partial::remove(&path)?;
-            partial::remove(&Origin::path_of(&path))?;
+        let at = unfinished.join(name);
+        if sha256.is_none() {
+            // Of another commit, perhaps, and nothing would tell.
+            partial::remove(&at)?;
         }
-        files.push(pull(hub, &request, folder, &control)?);
+        let show = |p: &Progress<'_>| control.report(format_args!("{name}: {}", p.what), p.done, p.total);
+        let (pulled, _) = bring(hub, &request, at, &path.join(name), &control.with_progress(&show))?;
+        let Pulled { bytes, sha256, verified, .. } = pulled;
+        files.push(File { name: name.clone(), bytes, sha256, verified });
     }
     Ok(files)
 }
@@ -343,7 +342,6 @@ pub fn record(path: &Path, repo: &Repo, revision: &str, control: &Control<'_>) -
     };
     let (dir, name) = (path.parent().unwrap_or(Path::new("")), path.file_name().unwrap_or_default());
     let name = name.to_string_lossy();
-    let _lock = Lock::take(dir, &name, repo, control)?;
-    let origin = Origin { source, revision: Some(revision.to_owned()), bytes, sha256 };
-    origin.write(path, &partial::fresh(dir, &name, repo))
+    let lock = Lock::take(dir, &name, repo, control)?;
+    Origin { source, revision: Some(revision.to_owned()), bytes, sha256 }.write(path, &lock)
 }

@@ -1,18 +1,26 @@
 //! One request over HTTP: redirects followed by hand, and nothing waited for without a limit.
 //!
-//! Header values from a server are bounded, hold no control characters, and are only ever compared, recorded or shown.
+//! Crate `ureq` bounds the head of an answer, the lines between chunks, and each wait for the network. It decodes
+//! nothing, so a body is the bytes that arrive. Redirects are followed here because the hub describes a file in the
+//! answer that leads elsewhere, and because a token must not follow. Header values are only ever compared, recorded, or
+//! shown.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
+use ureq::http::HeaderMap;
+use ureq::{Agent, Proxy};
 use url::Url;
 
-use super::{FetchError, Limits};
+use super::error::said;
+use super::{FetchError, Hub, Limits};
 use crate::control::Control;
 
 /// Redirects followed in one request.
 const REDIRECTS: usize = 10;
+/// Size limit of the head of an answer, in bytes.
+const MAX_HEAD: usize = 64 << 10;
 /// Longer values of headers are as good as none, in bytes.
 const MAX_VALUE: usize = 8 << 10;
 /// Read from the connection at once, in bytes.
@@ -21,19 +29,6 @@ const CHUNK: usize = 64 << 10;
 const SLOWEST: u64 = 256;
 /// How often a wait looks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(50);
-/// The headers that are read.
-const HEADERS: [&str; 10] = [
-    "content-encoding",
-    "content-length",
-    "content-range",
-    "etag",
-    "location",
-    "retry-after",
-    "x-error-message",
-    "x-linked-etag",
-    "x-linked-size",
-    "x-repo-commit",
-];
 
 /// Why a try failed.
 #[derive(Debug)]
@@ -42,7 +37,7 @@ pub(super) enum Failure {
     Network(String, Option<Duration>),
     /// A mismatch between what is here and what the hub has: only a fetch from the first byte may help.
     Restart(String),
-    /// The hub refused; it would again.
+    /// The hub refused, or cannot be reached at all; another try would not help.
     Refused(String),
     /// The caller asked to stop.
     Stopped,
@@ -59,12 +54,13 @@ impl Failure {
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,
-    pub(super) headers: Vec<(&'static str, String)>,
+    pub(super) headers: HeaderMap,
     pub(super) body: Body,
 }
 impl Answer {
     pub(super) fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(n, _)| *n == name).map(|(_, value)| value.as_str())
+        let value = self.headers.get(name)?.to_str().ok()?;
+        (value.len() <= MAX_VALUE && !value.contains(char::is_control)).then_some(value)
     }
     pub(super) fn number(&self, name: &str) -> Option<u64> {
         self.header(name)?.parse().ok()
@@ -109,7 +105,7 @@ pub(super) fn follow(
         let next =
             url.join(location).map_err(|e| refuse(&format!("a redirect to an invalid address: {e}")))?;
         if !matches!(next.scheme(), "http" | "https") || !next.has_host() {
-            return Err(refuse(&format!("a redirect to {}: expected https", next.scheme())));
+            return Err(refuse(&format!("a redirect to {}: expected https", said(next.scheme()))));
         }
         if url.scheme() == "https" && next.scheme() != "https" {
             return Err(refuse("a redirect from https to plain http"));
@@ -124,141 +120,119 @@ pub(super) fn follow(
 
 /// Name and port of a server, for messages: addresses of files can be long, and signed.
 pub(super) fn host(url: &Url) -> String {
-    let name = url.host_str().unwrap_or_default();
-    url.port().map_or(name.to_owned(), |port| format!("{name}:{port}"))
+    let name = said(url.host_str().unwrap_or_default());
+    url.port().map_or(name.clone(), |port| format!("{name}:{port}"))
 }
 
 /// Sends one GET, on a thread of its own, and waits for the head of its answer. A body that nobody wants any
 /// more ends its thread with the next bytes that arrive, or after [`Limits::read`].
 pub(super) fn get(
     url: &Url,
-    headers: &[(&str, String)],
-    proxy: Option<&str>,
-    limits: &Limits,
+    headers: Vec<(&'static str, String)>,
+    hub: &Hub,
     control: &Control<'_>,
 ) -> Result<Answer, Failure> {
-    let mut agent = ureq::AgentBuilder::new()
-        .redirects(0)
-        .max_idle_connections(0)
-        .timeout_connect(limits.connect)
-        .timeout_read(limits.read)
-        .timeout_write(limits.read)
-        .user_agent(concat!("ropewalk/", env!("CARGO_PKG_VERSION")));
+    let limits = &hub.limits;
     let here = match url.host() {
         Some(url::Host::Domain(name)) => name == "localhost",
         Some(url::Host::Ipv4(ip)) => ip.is_loopback(),
         Some(url::Host::Ipv6(ip)) => ip.is_loopback(),
         None => false,
     };
-    if let Some(proxy) = proxy.filter(|_| !here) {
-        // The error would show the address, which may hold a password.
-        let bad = |_| Failure::Refused("the proxy's address: expected http://HOST:PORT".to_owned());
-        agent = agent.proxy(ureq::Proxy::new(proxy).map_err(bad)?);
-    }
-    // Encoded contents could be neither resumed nor counted.
-    let mut request = agent.build().request_url("GET", url).set("Accept-Encoding", "identity");
+    // The error would show the address, which may hold a password.
+    let bad = |_| Failure::Refused("the proxy's address: expected http://HOST:PORT".to_owned());
+    let proxy = hub.proxy.as_deref().filter(|_| !here).map(Proxy::new).transpose().map_err(bad)?;
+    let config = Agent::config_builder()
+        .http_status_as_error(false)
+        .max_redirects(0)
+        .max_response_header_size(MAX_HEAD)
+        .timeout_connect(Some(limits.connect))
+        .timeout_send_request(Some(limits.read))
+        .timeout_recv_response(Some(limits.read))
+        .timeout_per_read(Some(limits.read))
+        .proxy(proxy)
+        // Encoded contents could be neither resumed nor counted.
+        .accept_encoding("identity")
+        .user_agent(concat!("ropewalk/", env!("CARGO_PKG_VERSION")))
+        .build();
+    let mut request = Agent::new_with_config(config).get(url.as_str());
     for (name, value) in headers {
-        request = request.set(name, value);
+        request = request.header(name, value);
     }
-    let (send, receive) = sync_channel(8);
+    let (head, heads) = sync_channel(1);
+    let (send, chunks) = sync_channel(8);
     let name = host(url);
     std::thread::Builder::new()
         .name("ropewalk-get".to_owned())
-        .spawn(move || run(request, &name, &send))
+        .spawn(move || match request.call() {
+            Ok(response) => {
+                let (parts, body) = response.into_parts();
+                if head.send(Ok((parts.status.as_u16(), parts.headers))).is_ok() {
+                    pass(body.into_reader(), &name, &send);
+                }
+            }
+            // A failed `send` means that nobody listens any more.
+            Err(e) => drop(head.send(Err(explain(&name, e)))),
+        })
         .map_err(|e| Failure::Refused(format!("cannot start a thread: {e}")))?;
-    let body = Body { receive, limits: limits.clone(), host: host(url), waited: Duration::ZERO, bytes: 0 };
-    match body.wait(limits.connect + limits.read, control)? {
-        Some(Message::Head(status, headers)) => Ok(Answer { status, headers, body }),
-        Some(Message::Failed(failure)) => Err(failure),
+    let body = Body { chunks, limits: limits.clone(), host: host(url), waited: Duration::ZERO, bytes: 0 };
+    match body.wait(&heads, limits.connect + limits.read, control)? {
+        Some((status, headers)) => Ok(Answer { status, headers, body }),
         None => Err(body.stalled()),
-        Some(_) => Err(Failure::network(format!("{}: the connection was lost", body.host))),
     }
 }
 
-enum Message {
-    Head(u16, Vec<(&'static str, String)>),
-    Chunk(Vec<u8>),
-    End,
-    Failed(Failure),
-}
-
-/// Sends the request and hands over what comes. A failed `send` means that nobody listens any more.
-fn run(request: ureq::Request, host: &str, send: &SyncSender<Message>) {
-    let response = match request.call() {
-        Ok(response) | Err(ureq::Error::Status(_, response)) => response,
-        Err(ureq::Error::Transport(e)) => {
-            let _ = send.send(Message::Failed(explain(host, &e)));
-            return;
-        }
-    };
-    let known = |name: &&'static str| {
-        let value = response.header(name)?;
-        (value.len() <= MAX_VALUE && !value.contains(char::is_control)).then(|| (*name, value.to_owned()))
-    };
-    let headers = HEADERS.iter().filter_map(known).collect();
-    if send.send(Message::Head(response.status(), headers)).is_err() {
-        return;
-    }
-    let mut reader = response.into_reader();
+/// Hands over a body as it comes; an empty chunk is its end.
+fn pass(mut body: impl Read, host: &str, send: &SyncSender<Result<Vec<u8>, Failure>>) {
     let mut buffer = vec![0; CHUNK];
     loop {
-        let message = match reader.read(&mut buffer) {
-            Ok(0) => Message::End,
-            Ok(n) => Message::Chunk(buffer[..n].to_vec()),
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
-            Err(e) => Message::Failed(Failure::network(format!("{host}: {e}"))),
+        let message = match body.read(&mut buffer) {
+            Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+            read => read.map(|n| buffer[..n].to_vec()).map_err(|e| explain(host, e.into())),
         };
-        let more = matches!(message, Message::Chunk(_));
+        let more = message.as_ref().is_ok_and(|chunk| !chunk.is_empty());
         if send.send(message).is_err() || !more {
             return;
         }
     }
 }
 
-/// The error of a request that got no answer, without the address that was asked.
-fn explain(host: &str, e: &ureq::Transport) -> Failure {
-    use std::error::Error;
-    use ureq::ErrorKind as Kind;
-    let mut text = format!("{host}: {}", e.kind());
-    if let Some(message) = e.message() {
-        text = format!("{text}: {message}");
-    }
-    let (mut source, mut tls) = (e.source(), false);
-    while let Some(cause) = source {
-        if !text.ends_with(&cause.to_string()) {
-            text = format!("{text}: {cause}");
+/// The failure of a request, without the address that was asked. Another try may help after a time-out or a lost
+/// connection; a name that is not found, a refused connection, and a server that does not speak HTTP stay so.
+fn explain(host: &str, e: ureq::Error) -> Failure {
+    let (what, again) = match e {
+        ureq::Error::Timeout(during) => (format!("timed out ({during})"), true),
+        ureq::Error::Io(e) => {
+            use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof};
+            let lost = [BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof];
+            (format!("the connection failed: {e}"), lost.contains(&e.kind()))
         }
-        // Such as a certificate that nobody trusts.
-        let io = cause.downcast_ref::<std::io::Error>();
-        tls |= io.is_some_and(|e| e.kind() == std::io::ErrorKind::InvalidData);
-        source = cause.source();
-    }
-    match e.kind() {
-        Kind::Dns | Kind::ConnectionFailed | Kind::Io | Kind::ProxyConnect if !tls => Failure::network(text),
-        _ => Failure::Refused(text),
+        ureq::Error::BadUri(_) => ("not an address for HTTP".to_owned(), false),
+        e => (e.to_string(), false),
+    };
+    let what = format!("{host}: {}", said(&what));
+    if again {
+        Failure::network(what)
+    } else {
+        Failure::Refused(what)
     }
 }
 
 /// A body that arrives.
 #[derive(Debug)]
 pub(super) struct Body {
-    receive: Receiver<Message>,
+    chunks: Receiver<Result<Vec<u8>, Failure>>,
     limits: Limits,
     host: String,
     /// Time waited, and bytes that came meanwhile, since their rate was last compared with the slowest.
     waited: Duration,
     bytes: u64,
 }
-impl std::fmt::Debug for Message {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Message")
-    }
-}
 impl Body {
     #[cfg(test)]
     pub(super) fn empty() -> Body {
-        let (_, receive) = sync_channel(0);
-        Body { receive, limits: Limits::default(), host: String::new(), waited: Duration::ZERO, bytes: 0 }
+        let (_, chunks) = sync_channel(0);
+        Body { chunks, limits: Limits::default(), host: String::new(), waited: Duration::ZERO, bytes: 0 }
     }
 
     /// The next bytes; `None` at the end.
@@ -267,22 +241,17 @@ impl Body {
             let left = self.limits.read.saturating_sub(self.waited);
             // Only time spent waiting counts: a slow disk is not a slow server.
             let since = Instant::now();
-            let message = self.wait(left, control)?;
+            let chunk = self.wait(&self.chunks, left, control)?;
             self.waited += since.elapsed();
-            if let Some(Message::Chunk(chunk)) = &message {
-                self.bytes += chunk.len() as u64;
-            }
+            self.bytes += chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
             if self.waited >= self.limits.read {
                 if self.bytes < SLOWEST * self.limits.read.as_secs().max(1) {
                     return Err(self.stalled());
                 }
                 (self.waited, self.bytes) = (Duration::ZERO, 0);
             }
-            match message {
-                Some(Message::Chunk(chunk)) => return Ok(Some(chunk)),
-                Some(Message::End) => return Ok(None),
-                Some(Message::Failed(failure)) => return Err(failure),
-                Some(Message::Head(..)) | None => {}
+            if let Some(chunk) = chunk {
+                return Ok(Some(chunk).filter(|chunk| !chunk.is_empty()));
             }
         }
     }
@@ -293,15 +262,20 @@ impl Body {
     }
 
     /// The next message; `None` when the time is over.
-    fn wait(&self, time: Duration, control: &Control<'_>) -> Result<Option<Message>, Failure> {
+    fn wait<T>(
+        &self,
+        from: &Receiver<Result<T, Failure>>,
+        time: Duration,
+        control: &Control<'_>,
+    ) -> Result<Option<T>, Failure> {
         let since = Instant::now();
         loop {
             if control.stopped() {
                 return Err(Failure::Stopped);
             }
             let left = time.saturating_sub(since.elapsed());
-            match self.receive.recv_timeout(left.min(LOOK)) {
-                Ok(message) => return Ok(Some(message)),
+            match from.recv_timeout(left.min(LOOK)) {
+                Ok(message) => return message.map(Some),
                 Err(RecvTimeoutError::Timeout) if left.is_zero() => return Ok(None),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {

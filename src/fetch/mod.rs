@@ -3,10 +3,9 @@
 //! A source names a file of the hub, and its last part is the file's name in the target folder. Beside each
 //! file that was fetched is a record of where it came from ([`Origin`]). What is unfinished is in `.partial`
 //! inside the target folder, under names made from the source alone: nothing a server says becomes part of a
-//! path. A file is in place only when it is complete, its checksum was compared and it is on the disk.
-//! A model's folder ([`pull_folder`]) is in place only when all its files are.
+//! path, and nothing that lies there is believed. A file is in place only when it is complete, its checksum was compared
+//! and it is on the disk. A model's folder ([`pull_folder`]) is in place only when all its files are.
 
-mod contents;
 mod error;
 mod folder;
 mod http;
@@ -15,6 +14,7 @@ mod partial;
 mod source;
 mod transfer;
 
+use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,7 +24,7 @@ use sha2::{Digest, Sha256};
 use crate::control::Control;
 
 pub use error::FetchError;
-use error::{io, Result};
+use error::{io, said, Result};
 pub use folder::{pull_folder, record, PulledFolder};
 pub use origin::Origin;
 use partial::{Lock, Partial};
@@ -33,7 +33,7 @@ pub use source::{is_sha256, Entry, Manifest, Repo, Source};
 /// The model hub to fetch from, and how long to wait for it.
 #[derive(Clone, Default)]
 pub struct Hub {
-    /// Address of the hub; `None` for the public hub, as crate hf-hub names it.
+    /// Address of the hub; `None` for the public hub.
     pub endpoint: Option<String>,
     /// Access token for files that are not public. It is sent to the hub alone, and only over https.
     pub token: Option<String>,
@@ -116,8 +116,8 @@ pub struct Pulled {
 /// # Errors
 /// A file that cannot be written; a hub that refuses, or cannot be reached after all retries; another size or
 /// checksum than expected; a file of another or an unknown source in the place; another pull at work there;
-/// [`FetchError::Stopped`]. Whatever part of the file has arrived stays, unless it is wrong, and the next pull
-/// of the same source into the same folder goes on from there.
+/// [`FetchError::Stopped`]. Whatever part of the file has arrived stays if its checksum is known, and the next pull
+/// of the same source into the same folder resumes from there.
 pub fn pull(hub: &Hub, request: &Request<'_>, dir: &Path, control: &Control<'_>) -> Result<Pulled> {
     let name = file_name(request);
     if !source::is_file_name(name) {
@@ -128,8 +128,7 @@ pub fn pull(hub: &Hub, request: &Request<'_>, dir: &Path, control: &Control<'_>)
         let pulled = check_present(request, &path, control)?;
         // A pull that was killed at its very end leaves something; one that still runs removes it itself.
         if partial::left(dir) {
-            let swept = Lock::take(dir, name, request.source, control)
-                .and_then(|_lock| partial::sweep(dir, name, request.source));
+            let swept = Lock::take(dir, name, request.source, control).and_then(|lock| lock.sweep());
             if let Err(e @ FetchError::Foreign { .. }) = swept {
                 control.note(format_args!("note: {e}"));
             }
@@ -142,9 +141,41 @@ pub fn pull(hub: &Hub, request: &Request<'_>, dir: &Path, control: &Control<'_>)
     if is_there(&path)? {
         return check_present(request, &path, control);
     }
-    let pulled = fetch(hub, request, dir, &path, &lock, control);
-    drop(lock);
-    pulled
+    Origin::check_place(&path)?;
+    let unfinished = lock.unfinished("part");
+    let (pulled, revision) = bring(hub, request, unfinished.clone(), &path, control)?;
+    let revision = request.revision.map(str::to_owned).or(revision);
+    let (source, sha256) = (request.source.to_string(), pulled.sha256.clone());
+    // A record without a file says nothing; a file without a record would be of unknown origin.
+    Origin { source, revision, bytes: pulled.bytes, sha256 }.write(&path, &lock)?;
+    if is_there(&path)? {
+        return Err(io(&path)(std::io::Error::other("another program created a file there in the meantime")));
+    }
+    std::fs::rename(&unfinished, &path).map_err(io(&path))?;
+    files::sync_folder(dir).map_err(io(dir))?;
+    Ok(pulled)
+}
+
+/// Brings a file that is to be at `path` into its unfinished file, which is checked and on the disk then. Also returns the
+/// commit, if the hub names it.
+fn bring(
+    hub: &Hub,
+    request: &Request<'_>,
+    unfinished: PathBuf,
+    path: &Path,
+    control: &Control<'_>,
+) -> Result<(Pulled, Option<String>)> {
+    let mut partial = Partial::open(unfinished)?;
+    let (known, verified) = match transfer::complete(hub, request, &mut partial, path, control) {
+        Ok(done) => done,
+        Err(e) => {
+            partial.leave()?;
+            return Err(e);
+        }
+    };
+    partial.finish()?;
+    let (path, sha256) = (path.to_owned(), known.sha256.unwrap_or_default());
+    Ok((Pulled { path, bytes: partial.len()?, sha256, verified, fresh: true }, known.revision))
 }
 
 fn file_name<'a>(request: &Request<'a>) -> &'a str {
@@ -173,7 +204,7 @@ fn check_present(request: &Request<'_>, path: &Path, control: &Control<'_>) -> R
     let origin = Origin::read(path)?;
     let source = request.source.to_string();
     if let Some(origin) = origin.as_ref().filter(|o| o.source != source) {
-        let (path, found) = (path.to_owned(), origin.source.clone());
+        let (path, found) = (path.to_owned(), said(&origin.source));
         return Err(FetchError::Taken { path, found, asked: source });
     }
     let sha256 = request.sha256.or(origin.as_ref().map(|o| o.sha256.as_str()));
@@ -185,12 +216,12 @@ fn check_present(request: &Request<'_>, path: &Path, control: &Control<'_>) -> R
     if let Some(expected) = bytes.filter(|n| *n != found) {
         return Err(FetchError::Size { path: path.to_owned(), expected, found });
     }
-    let pulled = check(request, path, Some(expected), false, control)?;
+    let pulled = check(request.source, path, expected, control)?;
     if origin.is_none() {
         let origin = Origin { source, revision: None, bytes: pulled.bytes, sha256: pulled.sha256.clone() };
         let (dir, name) = (path.parent().unwrap_or(Path::new("")), file_name(request));
-        let written = Lock::take(dir, name, request.source, control)
-            .and_then(|_lock| origin.write(path, &partial::fresh(dir, name, request.source)));
+        let lock = Lock::take(dir, name, request.source, control);
+        let written = lock.and_then(|lock| origin.write(path, &lock));
         // The folder may be one that only others write to.
         if let Err(e) = written {
             control.note(format_args!("note: its origin is not recorded: {e}"));
@@ -199,71 +230,16 @@ fn check_present(request: &Request<'_>, path: &Path, control: &Control<'_>) -> R
     Ok(pulled)
 }
 
-/// Fetches a file that is not there.
-fn fetch(
-    hub: &Hub,
-    request: &Request<'_>,
-    dir: &Path,
-    path: &Path,
-    lock: &Lock,
-    control: &Control<'_>,
-) -> Result<Pulled> {
-    let name = file_name(request);
-    Origin::check_place(path)?;
-    let mut partial = Partial::open(dir, name, request.source, lock)?;
-    let done = transfer::complete(hub, request, &mut partial, control).and_then(|()| {
-        let known = partial.known();
-        let expected = request.sha256.or(known.and_then(|k| k.sha256.as_deref()));
-        let revision = request.revision.map(str::to_owned).or(known.and_then(|k| k.revision.clone()));
-        let pulled = check(request, &partial.path, expected, true, control)?;
-        Ok((Pulled { path: path.to_owned(), ..pulled }, revision))
-    });
-    let (pulled, revision) = match done {
-        Ok(done) => done,
-        Err(e) => {
-            // What is not the file asked for would not be it the next time.
-            if matches!(e, FetchError::Checksum { .. }) || partial.len()? == 0 {
-                drop(partial);
-                partial::sweep(dir, name, request.source)?;
-            }
-            return Err(match e {
-                FetchError::Checksum { expected, found, .. } => {
-                    FetchError::Checksum { path: path.to_owned(), expected, found }
-                }
-                other => other,
-            });
-        }
-    };
-    let source = request.source.to_string();
-    let origin = Origin { source, revision, bytes: pulled.bytes, sha256: pulled.sha256.clone() };
-    // A record without a file says nothing; a file without a record would be of unknown origin.
-    origin.write(path, &partial::fresh(dir, name, request.source))?;
-    if is_there(path)? {
-        return Err(io(path)(std::io::Error::other("another program created a file there in the meantime")));
-    }
-    partial.place(path)?;
-    files::sync_folder(dir).map_err(io(dir))?;
-    partial::sweep(dir, name, request.source)?;
-    Ok(pulled)
-}
-
-/// Computes a file's SHA-256 and compares it with the one expected.
-fn check(
-    request: &Request<'_>,
-    path: &Path,
-    expected: Option<&str>,
-    fresh: bool,
-    control: &Control<'_>,
-) -> Result<Pulled> {
+/// Checks a file that is there already.
+fn check(source: &Source, path: &Path, expected: &str, control: &Control<'_>) -> Result<Pulled> {
     let Some((found, bytes)) = sha256_of(path, control)? else {
-        let kept = if fresh { std::fs::metadata(path).map_or(0, |m| m.len()) } else { 0 };
-        return Err(FetchError::Stopped { from: request.source.to_string(), kept });
+        return Err(FetchError::Stopped { from: source.to_string(), kept: 0 });
     };
-    let path = path.to_owned();
-    match expected {
-        Some(e) if e != found => Err(FetchError::Checksum { path, expected: e.to_owned(), found }),
-        _ => Ok(Pulled { path, bytes, sha256: found, verified: expected.is_some(), fresh }),
+    let (path, expected) = (path.to_owned(), expected.to_owned());
+    if expected != found {
+        return Err(FetchError::Checksum { path, expected, found });
     }
+    Ok(Pulled { path, bytes, sha256: found, verified: true, fresh: false })
 }
 
 /// A file's SHA-256 and its size in bytes; `None` when it was asked to stop.
@@ -272,6 +248,11 @@ fn check(
 /// [`FetchError::Io`] for a file that cannot be read.
 pub fn sha256_of(path: &Path, control: &Control<'_>) -> Result<Option<(String, u64)>> {
     let mut file = files::foreign::open_file(path).map_err(|e| io(path)(e.source))?;
+    hash(&mut file, path, control)
+}
+
+/// The same of an open file, from where it stands.
+fn hash(file: &mut File, path: &Path, control: &Control<'_>) -> Result<Option<(String, u64)>> {
     let total = file.metadata().map_err(io(path))?.len();
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 20];

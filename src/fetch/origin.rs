@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{partial, FetchError, Result};
+use super::error::said;
+use super::partial::{self, Lock};
+use super::{FetchError, Result};
 
 /// The end of a record's name, after the file's.
 pub(super) const SUFFIX: &str = ".source.json";
@@ -36,15 +38,15 @@ impl Origin {
     pub fn read(file: &Path) -> Result<Option<Origin>> {
         let path = Origin::path_of(file);
         let Some(text) = partial::read(&path, partial::MAX_RECORD)? else { return Ok(None) };
-        let bad = |e| FetchError::Record { path, what: format!("expected the record of a pull: {e}") };
-        serde_json::from_str(&text).map(Some).map_err(bad)
+        let what = |e: serde_json::Error| format!("expected the record of a pull: {}", said(&e.to_string()));
+        serde_json::from_str(&text).map(Some).map_err(|e| FetchError::Record { path, what: what(e) })
     }
 
-    /// Writes the record of a file, first as `fresh`.
-    pub(super) fn write(&self, file: &Path, fresh: &Path) -> Result<()> {
+    /// Writes the record of a file whose name is locked.
+    pub(super) fn write(&self, file: &Path, lock: &Lock) -> Result<()> {
         let text = serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
         Origin::check_place(file)?;
-        partial::write(fresh, &Origin::path_of(file), &text)
+        lock.write(&Origin::path_of(file), &text)
     }
 
     /// Checks that the record of a file or folder may be written: nothing has its name but an earlier record, which says

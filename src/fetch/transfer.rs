@@ -1,17 +1,18 @@
-//! Brings the contents of a source into its unfinished file: resumes, tries again, compares sizes.
+//! Brings the contents of a source into its unfinished file: resumes, tries again, compares sizes and checksums.
 
 use std::path::Path;
 use std::time::Duration;
 
-use hf_hub::api::sync::{Api, ApiBuilder};
-use hf_hub::{Cache, RepoType};
 use url::Url;
 
+use super::error::said;
 use super::http::{self, Answer, Failure, Linked};
-use super::partial::{Known, Partial};
+use super::partial::Partial;
 use super::{is_sha256, FetchError, Hub, Limits, Repo, Request};
 use crate::control::Control;
 
+/// Address of the public hub. In pieces: no file of this repository spells the name of a registry, which a test checks.
+const PUBLIC: &str = concat!("https://huggingface", ".", "co");
 /// A try that brought so many bytes more than any before makes the count of tries begin anew.
 const ADVANCE: u64 = 1 << 20;
 /// Beginnings from the first byte because what was here did not fit.
@@ -19,29 +20,62 @@ const RESTARTS: u32 = 2;
 /// The longest wait between tries; a server that asks for more is not waited for.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// Completes the unfinished file.
+/// The contents of a source, as an answer of the hub has them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Known {
+    /// Size in bytes.
+    bytes: u64,
+    /// SHA-256: once they are here their own, before that the hub's, if it gives one.
+    pub(super) sha256: Option<String>,
+    /// The commit.
+    pub(super) revision: Option<String>,
+}
+
+/// Completes the unfinished file of a source that is to be at `path`, and compares its checksum. Returns what is known of
+/// the file, and whether there was a checksum to compare it with.
 pub(super) fn complete(
     hub: &Hub,
     request: &Request<'_>,
     partial: &mut Partial,
+    path: &Path,
     control: &Control<'_>,
-) -> Result<(), FetchError> {
+) -> Result<(Known, bool), FetchError> {
     let from = request.source.to_string();
-    let remote = |what: String| FetchError::Remote { from: from.clone(), what };
-    let folder = partial.path.parent().unwrap_or(Path::new("."));
-    let url = address(hub, request, folder).map_err(remote)?;
-    let transfer = Transfer { hub, request, url, control };
+    let url = address(hub, request).map_err(|what| FetchError::Remote { from: from.clone(), what })?;
+    let mut transfer = Transfer { hub, request, url, known: None, control };
     let mut tries = Tries { limits: &hub.limits, from: &from, n: 0, control };
     let (mut restarts, mut best) = (0, partial.len()?);
     loop {
-        match transfer.attempt(partial) {
-            Ok(()) => return Ok(()),
-            Err(Failure::Restart(why)) if restarts < RESTARTS => {
+        let failure = match transfer.attempt(partial) {
+            Err(failure) => failure,
+            Ok(at_once) => {
+                let Some(found) = partial.sha256(control)? else {
+                    return Err(FetchError::Stopped { from: from.clone(), kept: partial.len()? });
+                };
+                let expected = transfer.expected();
+                if expected.is_none_or(|sha256| sha256 == found) {
+                    let verified = expected.is_some();
+                    let known = transfer.known.unwrap_or_default();
+                    return Ok((Known { sha256: Some(found), ..known }, verified));
+                }
+                if at_once || restarts == RESTARTS {
+                    let (path, expected) = (path.to_owned(), expected.unwrap_or_default().to_owned());
+                    partial.clear()?; // It would not be the file the next time.
+                    return Err(FetchError::Checksum { path, expected, found });
+                }
+                Failure::Restart("the copy here does not match".to_owned())
+            }
+        };
+        match failure {
+            Failure::Restart(why) if restarts < RESTARTS => {
                 restarts += 1;
                 control.note(format_args!("{from}: {why}: restarting from the first byte"));
                 partial.clear()?;
             }
-            Err(failure) => {
+            failure => {
+                if transfer.known.is_some() && transfer.expected().is_none() {
+                    partial.clear()?; // Nothing would tell whether the rest belongs to it.
+                }
                 let len = partial.len()?;
                 if len >= best + ADVANCE {
                     (tries.n, best) = (0, len);
@@ -88,20 +122,24 @@ impl Tries<'_> {
     }
 }
 
-/// The hub's listing of a repository, as JSON of at most `limit` bytes. `folder` need not be there.
+/// Note of a pull that ends early on the bytes it has.
+pub(super) fn kept(len: u64) -> String {
+    match len {
+        0 => String::new(),
+        n => format!("; {n} bytes are kept, and the same pull resumes from there"),
+    }
+}
+
+/// The hub's listing of a repository, as JSON of at most `limit` bytes.
 pub(super) fn listing(
     hub: &Hub,
     repo: &Repo,
-    folder: &Path,
     limit: usize,
     control: &Control<'_>,
 ) -> Result<Vec<u8>, FetchError> {
     let from = repo.to_string();
-    let url = checked(hub, folder, |api| {
-        let url = api.model(repo.id()).info_request().url().to_owned();
-        // With the sizes and checksums of large files.
-        url + "?blobs=true"
-    });
+    // With the sizes and checksums of large files.
+    let url = checked(hub, &format!("api/models/{}/revision/main?blobs=true", repo.id()));
     let url = url.map_err(|what| FetchError::Remote { from: from.clone(), what })?;
     let mut tries = Tries { limits: &hub.limits, from: &from, n: 0, control };
     loop {
@@ -113,17 +151,7 @@ pub(super) fn listing(
 }
 
 fn asked(hub: &Hub, url: &Url, limit: usize, control: &Control<'_>) -> Result<Vec<u8>, Failure> {
-    let send = |to: &Url, token: Option<&str>| {
-        let token = token.map(|token| ("Authorization", format!("Bearer {token}")));
-        let headers: Vec<_> = token.into_iter().collect();
-        let answer = http::get(to, &headers, hub.proxy.as_deref(), &hub.limits, control)?;
-        match answer.status {
-            200 | 301 | 302 | 303 | 307 | 308 => Ok(answer),
-            _ => Err(refusal(&answer, to, to.origin() == url.origin())),
-        }
-    };
-    let (_, mut answer, _) = http::follow(url, hub.token.as_deref(), send)?;
-    let announced = answer.number("content-length");
+    let (_, mut answer, _) = send(hub, url, None, control)?;
     let mut body = Vec::new();
     while let Some(chunk) = answer.body.next(control)? {
         body.extend(chunk);
@@ -131,109 +159,133 @@ fn asked(hub: &Hub, url: &Url, limit: usize, control: &Control<'_>) -> Result<Ve
             return Err(Failure::Refused(format!("its list of files has more than {limit} bytes")));
         }
     }
-    match announced {
-        Some(n) if n != body.len() as u64 => {
-            Err(Failure::network(format!("the connection ended at byte {} of {n}", body.len())))
-        }
-        _ => Ok(body),
-    }
+    Ok(body)
 }
 
-/// Note of a pull that ends early on the bytes it has.
-pub(super) fn kept(len: u64) -> String {
-    match len {
-        0 => String::new(),
-        n => format!("; {n} bytes are kept, and the same pull resumes from there"),
+/// Asks for what is at an address, or for the rest of it, and follows redirects.
+fn send(
+    hub: &Hub,
+    url: &Url,
+    rest: Option<u64>,
+    control: &Control<'_>,
+) -> Result<(Linked, Answer, bool), Failure> {
+    let get = |to: &Url, token: Option<&str>| {
+        let token = token.map(|token| ("Authorization", format!("Bearer {token}")));
+        let range = rest.map(|from| ("Range", format!("bytes={from}-")));
+        let answer = http::get(to, range.into_iter().chain(token).collect(), hub, control)?;
+        match answer.status {
+            200 | 301 | 302 | 303 | 307 | 308 => Ok(answer),
+            206 | 416 if rest.is_some() => Ok(answer),
+            206 => Err(Failure::Refused("the hub sent a part, and the whole file was requested".to_owned())),
+            _ => Err(refusal(&answer, to, to.origin() == url.origin())),
+        }
+    };
+    http::follow(url, hub.token.as_deref(), get)
+}
+
+/// The failure that an answer without a file is.
+fn refusal(answer: &Answer, url: &Url, own: bool) -> Failure {
+    let why = answer.header("x-error-message").map(|text| format!(" ({})", said(text))).unwrap_or_default();
+    let status = answer.status;
+    match status {
+        404 => Failure::Refused(format!("not found{why}")),
+        401 | 403 if own => {
+            Failure::Refused(format!("not public: set HF_TOKEN to a token that may read it{why}"))
+        }
+        408 | 429 | 500..=599 => {
+            let wait = answer.number("retry-after").map(Duration::from_secs);
+            Failure::Network(format!("{}: status {status}{why}", http::host(url)), wait)
+        }
+        _ => Failure::Refused(format!("{}: status {status}{why}", http::host(url))),
     }
 }
 
 /// The address of a source.
-pub(super) fn address(hub: &Hub, request: &Request<'_>, folder: &Path) -> Result<Url, String> {
+pub(super) fn address(hub: &Hub, request: &Request<'_>) -> Result<Url, String> {
     let (source, revision) = (request.source, request.revision.unwrap_or("main"));
-    checked(hub, folder, |api| {
-        let repo = hf_hub::Repo::with_revision(source.repo.clone(), RepoType::Model, revision.to_owned());
-        api.repo(repo).url(&source.file)
-    })
+    checked(hub, &format!("{}/resolve/{}/{}", source.repo, revision.replace('/', "%2F"), source.file))
 }
 
 /// An address of the hub. A token is refused where it could be read on its way.
-fn checked(hub: &Hub, folder: &Path, of: impl FnOnce(&Api) -> String) -> Result<Url, String> {
-    // Crate hf-hub knows where the public hub is, and is asked nothing else: it sends no request, and what it
-    // would read in its folder, a token, is not there.
-    let mut builder = ApiBuilder::from_cache(Cache::new(folder.join("none"))).with_token(None);
-    if let Some(endpoint) = &hub.endpoint {
-        builder = builder.with_endpoint(endpoint.trim_end_matches('/').to_owned());
+fn checked(hub: &Hub, path: &str) -> Result<Url, String> {
+    let endpoint = hub.endpoint.as_deref().unwrap_or(PUBLIC);
+    let wrong = || format!("hub '{endpoint}': expected https://HOST");
+    let base = Url::parse(endpoint).map_err(|_| wrong())?;
+    if !matches!(base.scheme(), "http" | "https") || !base.has_host() {
+        return Err(wrong());
     }
-    let api = builder.build().map_err(|e| e.to_string())?;
-    let text = of(&api);
-    let endpoint = hub.endpoint.as_deref().unwrap_or("the public one");
-    let url = Url::parse(&text)
-        .ok()
-        .filter(|_| hub.endpoint.as_ref().is_none_or(|e| Url::parse(e).is_ok_and(|url| url.has_host())))
-        .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
-        .ok_or_else(|| format!("hub '{endpoint}': expected https://HOST"))?;
-    let asks = |text: &str| text.contains('?');
-    if !url.username().is_empty() || url.password().is_some() || hub.endpoint.as_deref().is_some_and(asks) {
+    let extra = [base.password(), base.query(), base.fragment()];
+    if !base.username().is_empty() || extra.iter().any(Option::is_some) {
         return Err(
             "the hub's address: expected https://HOST, found one with a name, password or query".into()
         );
     }
     if let Some(token) = &hub.token {
-        if url.scheme() != "https" {
+        if base.scheme() != "https" {
             return Err(format!("a token is set, and is never sent over plain http: {endpoint}"));
         }
         if !token.bytes().all(|b| b.is_ascii_graphic()) {
             return Err("the token: expected letters, digits and signs, found another character".into());
         }
     }
-    Ok(url)
+    Url::parse(&format!("{}/{path}", endpoint.trim_end_matches('/'))).map_err(|_| wrong())
 }
 
 struct Transfer<'a> {
     hub: &'a Hub,
     request: &'a Request<'a>,
     url: Url,
+    /// What the hub said of the contents in this call. Nothing of an earlier one is believed.
+    known: Option<Known>,
     control: &'a Control<'a>,
 }
 impl Transfer<'_> {
-    /// One try: from the end of what is here to the end of the file.
-    fn attempt(&self, partial: &mut Partial) -> Result<(), Failure> {
+    /// The checksum that the file must have, if anybody gives one.
+    fn expected(&self) -> Option<&str> {
+        self.request.sha256.or_else(|| self.known.as_ref()?.sha256.as_deref())
+    }
+
+    /// One try: from the end of what is here to the end of the file. Returns true if all of it arrived in this try.
+    fn attempt(&mut self, partial: &mut Partial) -> Result<bool, Failure> {
         let have = partial.len().map_err(Failure::Local)?;
-        let known = partial.known().cloned();
-        if known.as_ref().is_some_and(|k| self.request.bytes.is_some_and(|n| n != k.bytes)) {
-            return Err(Failure::Restart("the unfinished file belongs to another version".to_owned()));
+        let Request { source, sha256, bytes, .. } = *self.request;
+        if have > 0 && sha256.is_some() && bytes == Some(have) {
+            return Ok(false); // Whole, perhaps: its checksum tells, and needs no hub.
         }
-        // Without a tag or a checksum, what is here may be the beginning of another version.
-        let tied = |k: &&Known| k.tag.is_some() || self.request.sha256.is_some();
-        let known = known.filter(|k| have > 0 && tied(&k));
-        if known.as_ref().is_some_and(|k| have > k.bytes) {
-            return Err(Failure::Restart("the unfinished file is longer than the complete file".to_owned()));
+        // Without a checksum nothing would tell whether the rest belongs to what is here.
+        let resumes = have > 0 && (self.known.is_none() || self.expected().is_some());
+        let mut rest = Some(have).filter(|have| resumes && bytes.is_none_or(|n| *have < n));
+        let (mut linked, mut answer, mut own) = send(self.hub, &self.url, rest, self.control)?;
+        if answer.status == 416 {
+            // There is no rest: what is here is whole, or not of this file.
+            rest = None;
+            (linked, answer, own) = send(self.hub, &self.url, None, self.control)?;
         }
-        if known.as_ref().is_some_and(|k| have == k.bytes) {
-            return Ok(());
-        }
-        let (linked, mut answer, own) = self.ask(known.as_ref().map(|k| (have, k)))?;
-        let total = total(&answer, &linked, known.as_ref().map(|_| have))?;
-        if let Some(bytes) = self.request.bytes.filter(|n| *n != total) {
+        let total = total(&answer, &linked, rest)?;
+        if let Some(bytes) = bytes.filter(|n| *n != total) {
             return Err(Failure::Refused(format!("expected {bytes} bytes, the hub has {total}")));
         }
-        let now = identify(&linked, &answer, own, total);
-        let mut at = match known {
-            Some(known) if answer.status == 206 => {
-                if (&known.tag, known.bytes) != (&now.tag, now.bytes) {
-                    return Err(Failure::Restart("the hub now has another version".to_owned()));
-                }
-                have
+        let now = identify(linked, &answer, own, total);
+        let same = |k: &Known| (k.bytes, &k.sha256) == (now.bytes, &now.sha256);
+        let same = self.known.as_ref().is_none_or(same);
+        self.known = Some(now);
+        let mut at = 0;
+        if answer.status == 206 {
+            if !same {
+                return Err(Failure::Restart("the hub now has another version".to_owned()));
             }
-            _ => {
-                if have > 0 {
-                    let from = self.request.source;
-                    self.control.note(format_args!("{from}: the hub sends it from the first byte again"));
-                }
-                partial.begin(now).map_err(Failure::Local)?;
-                0
+            if self.expected().is_none() {
+                return Err(Failure::Restart("the hub gives no checksum".to_owned()));
             }
-        };
+            at = have;
+        } else if have > 0 {
+            if have == total && self.expected().is_some() {
+                return Ok(false);
+            }
+            self.control.note(format_args!("{source}: the hub sends it from the first byte again"));
+            partial.clear().map_err(Failure::Local)?;
+        }
+        let at_once = at == 0;
         let folder = partial.path.parent().unwrap_or(Path::new("."));
         check_space(folder, total - at).map_err(Failure::Local)?;
         while let Some(chunk) = answer.body.next(self.control)? {
@@ -248,58 +300,36 @@ impl Transfer<'_> {
         if at < total {
             return Err(Failure::network(format!("the connection ended at byte {at} of {total}")));
         }
-        Ok(())
-    }
-
-    /// Asks for the file, or for the rest of it.
-    fn ask(&self, rest: Option<(u64, &Known)>) -> Result<(Linked, Answer, bool), Failure> {
-        let Hub { token, proxy, limits, .. } = self.hub;
-        let send = |url: &Url, token: Option<&str>| {
-            let mut headers = Vec::new();
-            if let Some((from, known)) = rest {
-                headers.push(("Range", format!("bytes={from}-")));
-                // A weak tag promises no equal bytes, and other servers than the tag's cannot compare it.
-                let strong = known.tag.as_ref().filter(|t| known.own && t.starts_with('"'));
-                headers.extend(strong.map(|tag| ("If-Range", tag.clone())));
-            }
-            headers.extend(token.map(|token| ("Authorization", format!("Bearer {token}"))));
-            let answer = http::get(url, &headers, proxy.as_deref(), limits, self.control)?;
-            match answer.status {
-                200 | 206 | 301 | 302 | 303 | 307 | 308 => Ok(answer),
-                416 if rest.is_some() => {
-                    Err(Failure::Restart("the hub cannot send the rest of it".to_owned()))
-                }
-                _ => Err(refusal(&answer, url, url.origin() == self.url.origin())),
-            }
-        };
-        http::follow(&self.url, token.as_deref(), send)
+        Ok(at_once)
     }
 }
 
 /// The size of the whole file, as this answer to a request for its bytes from `from` has it.
 fn total(answer: &Answer, linked: &Linked, from: Option<u64>) -> Result<u64, Failure> {
     if let Some(coding) = answer.header("content-encoding").filter(|c| !c.eq_ignore_ascii_case("identity")) {
+        let coding = said(coding);
         return Err(Failure::Refused(format!("is sent encoded ({coding}), which was not requested")));
     }
     let length = answer.number("content-length");
-    let total = if answer.status == 200 {
-        let total = length.or(linked.bytes);
-        total.ok_or_else(|| Failure::Refused("the hub does not report the size of the file".to_owned()))?
-    } else {
-        let whole = || Failure::Refused("the hub sent a part, and the whole file was requested".to_owned());
-        let from = from.ok_or_else(whole)?;
-        let range = answer.header("content-range").unwrap_or_default();
-        let rest = |&(first, last, total): &(u64, u64, u64)| {
-            let sound = first == from && last >= first && last.checked_add(1) == Some(total);
-            sound && length.is_none_or(|n| n == total - first)
-        };
-        let wrong = || {
-            let length = length.map_or("unknown".to_owned(), |n| n.to_string());
-            Failure::Restart(format!(
-                "requested the bytes from {from}, received '{range}' of length {length}"
-            ))
-        };
-        parse_range(range).filter(rest).ok_or_else(wrong)?.2
+    let total = match from.filter(|_| answer.status == 206) {
+        None => {
+            let unknown = || Failure::Refused("the hub does not report the size of the file".to_owned());
+            length.or(linked.bytes).ok_or_else(unknown)?
+        }
+        Some(from) => {
+            let range = answer.header("content-range").unwrap_or_default();
+            let rest = |&(first, last, total): &(u64, u64, u64)| {
+                let sound = first == from && last >= first && last.checked_add(1) == Some(total);
+                sound && length.is_none_or(|n| n == total - first)
+            };
+            let wrong = || {
+                let (range, length) = (said(range), length.map_or("unknown".to_owned(), |n| n.to_string()));
+                Failure::Restart(format!(
+                    "requested the bytes from {from}, received '{range}' of length {length}"
+                ))
+            };
+            parse_range(range).filter(rest).ok_or_else(wrong)?.2
+        }
     };
     match linked.bytes {
         Some(n) if n != total => {
@@ -318,36 +348,11 @@ fn parse_range(text: &str) -> Option<(u64, u64, u64)> {
 }
 
 /// Collects the metadata of the contents from an answer.
-fn identify(linked: &Linked, answer: &Answer, own: bool, bytes: u64) -> Known {
-    let etag = answer.header("etag").map(str::to_owned);
+fn identify(linked: Linked, answer: &Answer, own: bool, bytes: u64) -> Known {
     // For large files the hub's tag is the sha256. Tags of other servers can look like one, too.
-    let said = linked.tag.as_ref().or(etag.as_ref().filter(|_| own));
-    let sha256 = said.map(|t| t.trim_matches('"').to_owned()).filter(|t| is_sha256(t));
-    Known {
-        bytes,
-        own: linked.tag.is_none(),
-        tag: linked.tag.clone().or(etag),
-        sha256,
-        revision: linked.revision.clone(),
-    }
-}
-
-/// The failure that an answer without a file is.
-fn refusal(answer: &Answer, url: &Url, own: bool) -> Failure {
-    let said: String = answer.header("x-error-message").unwrap_or_default().chars().take(200).collect();
-    let said = if said.is_empty() { said } else { format!(" ({said})") };
-    let status = answer.status;
-    match status {
-        404 => Failure::Refused(format!("not found{said}")),
-        401 | 403 if own => {
-            Failure::Refused(format!("not public: set HF_TOKEN to a token that may read it{said}"))
-        }
-        408 | 429 | 500 | 502 | 503 | 504 => {
-            let wait = answer.number("retry-after").map(Duration::from_secs);
-            Failure::Network(format!("{}: status {status}{said}", http::host(url)), wait)
-        }
-        _ => Failure::Refused(format!("{}: status {status}{said}", http::host(url))),
-    }
+    let tag = linked.tag.as_deref().or(answer.header("etag").filter(|_| own));
+    let sha256 = tag.map(|t| t.trim_matches('"').to_owned()).filter(|t| is_sha256(t));
+    Known { bytes, sha256, revision: linked.revision }
 }
 
 pub(super) fn check_space(folder: &Path, needed: u64) -> Result<(), FetchError> {

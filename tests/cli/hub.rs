@@ -44,11 +44,13 @@ pub(crate) struct Reply {
     /// Waits so long before the head, and then after each so many bytes of the body.
     pub(crate) wait: Duration,
     pub(crate) pause: Option<(usize, Duration)>,
+    /// Bytes to send in place of all this, and bytes to repeat after them until the client is gone.
+    pub(crate) endless: Option<(&'static str, &'static [u8])>,
 }
 impl Reply {
     pub(crate) fn new(status: u16) -> Reply {
         let (headers, body) = (Vec::new(), Vec::new());
-        Reply { status, headers, body, cut: usize::MAX, wait: Duration::ZERO, pause: None }
+        Reply { status, headers, body, cut: usize::MAX, wait: Duration::ZERO, pause: None, endless: None }
     }
     /// Sets a header; an empty value removes it.
     pub(crate) fn set(&mut self, name: &'static str, value: impl Into<String>) {
@@ -217,6 +219,14 @@ fn answer(
     let mut reply = serve(&asked, &shelf.content.lock().unwrap());
     twist(&asked, &mut reply);
     std::thread::sleep(reply.wait);
+    if let Some((start, repeated)) = reply.endless {
+        stream.write_all(start.as_bytes())?;
+        let block = repeated.repeat((64 << 10) / repeated.len());
+        loop {
+            *shelf.sent.lock().unwrap() += block.len();
+            stream.write_all(&block)?;
+        }
+    }
     write!(stream, "HTTP/1.1 {} Some\r\n", reply.status)?;
     for (name, value) in &reply.headers {
         write!(stream, "{name}: {value}\r\n")?;

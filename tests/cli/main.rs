@@ -2,6 +2,9 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[cfg(unix)]
+#[path = "../common/limited.rs"]
+mod limited;
 
 mod attention;
 mod bench;

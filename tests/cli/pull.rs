@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::hub::{content, names, sum, Hub, FILE, SOURCE};
-use crate::common::program::{command, run_in};
+use super::hub::{content, names, sum, Asked, Hub, Reply, FILE, SOURCE};
+use crate::common::program::{command, finish, run_in};
 
 /// The unfinished file that a pull left in this folder.
 fn unfinished(dir: &Path) -> PathBuf {
@@ -95,22 +95,83 @@ fn what_an_earlier_call_left_is_resumed_or_replaced() {
 }
 
 #[test]
-fn what_is_whole_needs_no_hub() {
-    let dir = tempfile::tempdir().unwrap();
-    let hub = Hub::twisted(|asked, reply| reply.cut = if asked.n == 0 { 1_000_000 } else { usize::MAX });
-    hub.pull(dir.path(), &[SOURCE, "--retries", "0"]);
-    let left = unfinished(dir.path());
-    std::fs::write(&left, hub.content()).unwrap();
-    hub.pull_whole(dir.path(), &[SOURCE]);
-    // Killed at its very end, a pull leaves what it does not need any more; the next one removes that.
-    for file in [false, true] {
-        std::fs::create_dir(dir.path().join(".partial")).unwrap();
-        if file {
-            std::fs::write(&left, "").unwrap();
+fn what_is_whole_is_only_checked() {
+    let cut =
+        |asked: &Asked, reply: &mut Reply| reply.cut = if asked.n == 0 { 1_000_000 } else { usize::MAX };
+    // Who knows the checksum need not ask for it; otherwise the hub is asked for the rest, and for what the whole is.
+    for (known, requests) in [(true, 1), (false, 3)] {
+        let (outer, hub) = (tempfile::tempdir().unwrap(), Hub::twisted(cut));
+        let dir = outer.path().join("in");
+        let manifest = hub.manifest(outer.path(), &sum(&content()), content().len());
+        let args = if known { vec!["tiny", "--manifest", manifest.as_str()] } else { vec![SOURCE] };
+        hub.pull(&dir, &[&args[..], &["--retries", "0"]].concat());
+        let left = unfinished(&dir);
+        std::fs::write(&left, hub.content()).unwrap();
+        let output = hub.pull_whole(&dir, &args);
+        assert!(output.stderr.contains("as expected") && !output.stderr.contains("first byte"), "{output:?}");
+        // Killed at its very end, a pull leaves what it does not need any more; the next one removes that.
+        for file in [false, true] {
+            std::fs::create_dir(dir.join(".partial")).unwrap();
+            if file {
+                std::fs::write(&left, "").unwrap();
+            }
+            hub.pull_whole(&dir, &args);
         }
-        hub.pull_whole(dir.path(), &[SOURCE]);
+        assert_eq!(hub.asked().len(), requests);
     }
-    assert_eq!(hub.asked().len(), 1);
+}
+
+#[test]
+fn what_lies_in_partial_counts_for_its_bytes_only() {
+    let whole = content();
+    let other: Vec<u8> = whole.iter().map(|byte| byte ^ 1).collect();
+    let tail = [&whole[..1_000_000], &other[1_000_000..]].concat();
+    let head = [&other[..1], &whole[1..1_000_000]].concat();
+    // Another file of the same size, the right one with a wrong end, and a wrong beginning.
+    for forged in [&other, &tail, &head] {
+        for tagged in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            let hub = Hub::twisted(move |_, reply| {
+                if !tagged {
+                    reply.set("ETag", "\"1-2\"");
+                }
+            });
+            let left = dir.path().join(".partial");
+            std::fs::create_dir(&left).unwrap();
+            let key = sum(format!("file.gguf\n{SOURCE}").as_bytes())[..32].to_owned();
+            std::fs::write(left.join(format!("{key}.part")), forged).unwrap();
+            // The record of an earlier version, which said that the file is whole.
+            let record = left.join(format!("{key}.json"));
+            let said = serde_json::json!({ "bytes": forged.len(), "tag": "\"1-2\"", "own": true,
+                "sha256": sum(forged), "revision": "abc123" });
+            std::fs::write(&record, said.to_string()).unwrap();
+            // Without the hub it is not taken for the file.
+            let mut call = hub.call(dir.path(), &[SOURCE]);
+            call.env("HF_ENDPOINT", "http://127.0.0.1:1");
+            let output = finish(call);
+            assert_eq!((output.code, output.stderr.lines().count()), (1, 1), "{output:?}");
+            assert_eq!(names(dir.path()), [".partial"]);
+            let output = hub.pull(dir.path(), &[SOURCE]);
+            assert_eq!(output.code, 0, "{output:?}");
+            assert!(std::fs::read(dir.path().join("file.gguf")).unwrap() == whole, "{output:?}");
+            assert_eq!(output.stderr.contains("as expected"), tagged, "{output:?}");
+            assert!(output.stderr.contains("first byte"), "{output:?}");
+            std::fs::remove_file(record).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_file_without_a_checksum_is_fetched_from_the_first_byte_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let hub = Hub::twisted(|asked, reply| {
+        reply.set("ETag", "\"1-2\"");
+        reply.cut = if asked.n < 2 { 300_000 } else { usize::MAX };
+    });
+    let output = hub.pull_fails(dir.path(), &[SOURCE, "--retries", "0"], &["the connection"]);
+    assert!(!output.stderr.contains("kept") && names(dir.path()).is_empty(), "{output:?}");
+    hub.pull_whole(dir.path(), &[SOURCE]);
+    assert!(hub.asked().iter().all(|asked| asked.from.is_none()), "{:?}", hub.asked());
 }
 
 #[test]

@@ -171,8 +171,7 @@ fn answers_that_cannot_be_the_file_are_errors() {
     type Twist = fn(&mut Reply);
     let tries: [(Twist, &str); 8] = [
         (|r| r.set("Content-Encoding", "br"), "encoded (br)"),
-        // The HTTP client decodes this one by itself, and the length is gone.
-        (|r| r.set("Content-Encoding", "gzip"), "does not report the size"),
+        (|r| r.set("Content-Encoding", "gzip"), "encoded (gzip)"),
         (|r| r.set("Content-Length", ""), "does not report the size"),
         (|r| r.set("x-linked-size", "7"), "the hub reports 7 bytes"),
         (|r| r.status = 206, "the hub sent a part"),
@@ -228,7 +227,7 @@ fn a_hub_that_starts_from_the_first_byte_for_ever_is_left() {
 
 /// The call in a process whose files may have half the size.
 #[cfg(unix)]
-fn limited(call: &Command) -> Command {
+fn small_files(call: &Command) -> Command {
     let mut command = Command::new("sh");
     // In units of 512 or 1024 bytes, which shells differ in.
     command.args(["-c", "ulimit -f 1000; exec \"$0\" \"$@\""]).arg(call.get_program()).args(call.get_args());
@@ -245,7 +244,7 @@ fn limited(call: &Command) -> Command {
 #[test]
 fn a_file_that_may_not_grow_so_large_is_one_error() {
     let (hub, dir) = (Hub::new(), tempfile::tempdir().unwrap());
-    let output = finish(limited(&hub.call(dir.path(), &[SOURCE])));
+    let output = finish(small_files(&hub.call(dir.path(), &[SOURCE])));
     assert_eq!((output.code, output.stderr.lines().count()), (1, 1), "{output:?}");
     let folder = dir.path().join(".partial");
     assert!(output.stderr.contains(folder.to_str().unwrap()), "the path is named: {output:?}");
@@ -281,4 +280,107 @@ fn names_given_by_hand_stay_in_the_folder() {
         assert_eq!((output.code, output.stderr.lines().count()), (2, 1), "{name}: {output:?}");
     }
     assert!(hub.asked().is_empty() && names(dir.path()).is_empty());
+}
+
+/// Pulls from this hub with little memory, which must fail with one short line that has these words in it.
+#[cfg(unix)]
+#[track_caller]
+fn is_one_short_line(hub: &Hub, source: &str, words: &str) {
+    use crate::limited::{limited, LITTLE};
+    let dir = tempfile::tempdir().unwrap();
+    let output = finish(limited(&hub.call(dir.path(), &[source, "--retries", "0"]), LITTLE));
+    let shown: String = output.stderr.chars().take(2000).collect();
+    assert_eq!((output.code, output.stdout.as_str()), (1, ""), "{words}: {shown}");
+    assert!(shown.starts_with("error: ") && shown.contains(words), "{words}: {shown}");
+    assert!(output.stderr.len() < 1000 && output.stderr.lines().count() == 1, "{words}: {shown}");
+    assert!(!shown.trim_end().contains(char::is_control), "{words}: {shown:?}");
+    assert!(names(dir.path()).is_empty(), "{words}: {:?}", names(dir.path()));
+}
+
+#[cfg(unix)]
+#[test]
+fn answers_without_an_end_are_errors() {
+    const CHUNKED: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nx-linked-size: 1000\r\n\r\n";
+    const TRAILERS: &str =
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nx-linked-size: 1000\r\n\r\n0\r\n";
+    // How an answer begins, what is repeated after that, and whether a few MB of it suffice to refuse it.
+    let cases: [(&'static str, &'static [u8], &str, bool); 7] = [
+        (CHUNKED, b"0", "stalled", true),
+        (CHUNKED, b";a", "stalled", true),
+        (TRAILERS, b"a: b\r\n", "stalled", false),
+        ("HTTP/1.1 200 OK\r\nETag: ", b"a", "header is too big", true),
+        ("HTTP/1.1 200 OK\r\n", b"a: b\r\n", "too many headers", true),
+        ("", b"HTTP/1.1 102 Processing\r\n\r\n", "127.0.0.1", false),
+        ("", b"\x1b[2J\x07", "127.0.0.1", true),
+    ];
+    for (start, repeated, words, at_once) in cases {
+        for source in [SOURCE, "hf:org/repo"] {
+            let hub = Hub::twisted(move |_, reply| reply.endless = Some((start, repeated)));
+            is_one_short_line(&hub, source, words);
+            assert_eq!(hub.asked().len(), 1);
+            assert!(!at_once || hub.sent() < 64 << 20, "{words}: {} bytes sent", hub.sent());
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn what_a_server_says_is_cut() {
+    type Twist = fn(&mut Reply, usize);
+    let twists: [(Twist, &str); 6] = [
+        // Each to another place, for ever.
+        (|r, n| r.redirect(format!("/{n}")), "more than 10 redirects"),
+        (|r, _| r.redirect(format!("http://{}/", "a".repeat(7000))), "aaa"),
+        (|r, _| r.redirect(format!("{}://x", "a".repeat(7000))), "a redirect to aaa"),
+        (|r, _| r.set("Content-Encoding", "a".repeat(7000)), "is sent encoded (aaa"),
+        (
+            |r, _| {
+                r.refuse(418);
+                r.body = b"\x1b]0;title\x07\r\n".repeat(100_000);
+                r.set("Content-Length", r.body.len().to_string());
+                r.set("x-error-message", "a".repeat(7000));
+            },
+            "status 418 (aaa",
+        ),
+        (
+            |r, _| {
+                use std::io::Write;
+                let mut bomb = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+                bomb.write_all(&vec![0; 64 << 20]).unwrap();
+                r.body = bomb.finish().unwrap();
+                r.set("Content-Length", r.body.len().to_string());
+                r.set("Content-Encoding", "gzip");
+            },
+            "is sent encoded (gzip)",
+        ),
+    ];
+    for (twist, words) in twists {
+        let hub = Hub::twisted(move |asked, reply| twist(reply, asked.n));
+        is_one_short_line(&hub, SOURCE, words);
+        assert!(hub.asked().len() <= 11, "{words}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn long_lists_of_files_are_one_short_line() {
+    let files = |n: usize, end: &str| {
+        let files: Vec<_> = (0..n).map(|i| format!("{{\"rfilename\":\"{i:0120}{end}\"}}")).collect();
+        format!("[{}]", files.join(","))
+    };
+    for (siblings, words) in [
+        (files(100_000, ".gguf"), "it has GGUF files"),
+        (files(100_001, ""), "has 100001 files"),
+        (format!("\"{}\"", "\\u001b".repeat(1 << 20)), "expected a list of files"),
+        (format!("[{{\"rfilename\":{}1}}]", "[".repeat(1 << 20)), "expected a list of files"),
+    ] {
+        let body = format!("{{\"sha\":\"{}\",\"siblings\":{siblings}}}", "a".repeat(40)).into_bytes();
+        assert!(body.len() < 16 << 20, "{}", body.len());
+        let hub = Hub::twisted(move |_, reply| {
+            *reply = Reply::new(200);
+            reply.body = body.clone();
+            reply.set("Content-Length", body.len().to_string());
+        });
+        is_one_short_line(&hub, "hf:org/repo", words);
+    }
 }

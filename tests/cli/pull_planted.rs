@@ -132,7 +132,6 @@ fn what_is_planted_for_a_file_is_named_and_left_alone() {
         for name in [
             format!(".partial/{lock}.lock"),
             format!(".partial/{part}.part"),
-            format!(".partial/{part}.json"),
             format!(".partial/{part}.new"),
             "file.gguf.source.json".to_owned(),
         ] {
@@ -196,32 +195,22 @@ fn a_model_that_the_user_linked_stays_a_link() {
 fn what_is_planted_for_a_folder_is_named_and_left_alone() {
     let (hub, _) = hub(Repository::new(), |_, _| {});
     let of_folder = key(&["tiny-llama", REPO]);
-    let config = format!("{REPO}/config.json");
-    let inner = key(&["config.json", &config]);
-    let listed = format!("{{\"source\":\"{REPO}\",\"names\":[\"config.json\",\"thesis.tex\"]}}");
     let folder = format!(".partial/{of_folder}.folder");
     for (case, plant) in plants() {
         for name in [
             format!(".partial/{}.lock", key(&["tiny-llama"])),
             format!(".partial/{of_folder}.new"),
-            format!(".partial/{of_folder}.names"),
             folder.clone(),
             format!("{folder}/config.json"),
             format!("{folder}/config.json.source.json"),
             format!("{folder}/thesis.tex"),
             format!("{folder}/.partial"),
-            format!("{folder}/.partial/{inner}.part"),
-            format!("{folder}/.partial/{inner}.json"),
-            format!("{folder}/.partial/{inner}.lock"),
+            format!("{folder}/additional_chat_templates/x.jinja"),
+            format!("{folder}/additional_chat_templates/thesis.tex"),
         ] {
             let world = World::new();
             let at = world.models().join(&name);
             fs::create_dir_all(at.parent().unwrap()).unwrap();
-            // With a record that lists the names, the worst case.
-            let record = world.models().join(format!(".partial/{of_folder}.names"));
-            if at != record {
-                fs::write(&record, &listed).unwrap();
-            }
             plant(&world, &at);
             world.refuses(&hub, REPO, Path::new(&name), &format!("{case}: {name}"));
         }
@@ -230,41 +219,39 @@ fn what_is_planted_for_a_folder_is_named_and_left_alone() {
 }
 
 #[test]
-fn what_no_record_lists_is_not_removed() {
+fn what_no_pull_brings_is_not_removed() {
     let (hub, shared) = hub(Repository::new(), |_, _| {});
-    let of_folder = key(&["tiny-llama", REPO]);
-    let folder = format!("models/.partial/{of_folder}.folder");
-    let config = format!("{REPO}/config.json");
-    let stranger = format!("{folder}/.partial/{}.part", key(&["thesis.tex", &config]));
-    for name in ["thesis.tex", "config.json", "model.safetensors.source.json", ".hidden"] {
+    let folder = format!("models/.partial/{}.folder", key(&["tiny-llama", REPO]));
+    for name in ["thesis.tex", "model.safetensors.source.json", ".hidden", ".x.safetensors"] {
         let world = World::new();
         fs::create_dir(world.at(&folder)).unwrap();
         fs::write(world.at(&format!("{folder}/{name}")), "mine").unwrap();
         world.refuses(&hub, REPO, Path::new(name), name);
-    }
-    let world = World::new();
-    fs::create_dir_all(world.at(&folder).join(".partial")).unwrap();
-    fs::write(world.at(&stranger), "mine").unwrap();
-    world.refuses(&hub, REPO, Path::new(&stranger), "unfinished");
-    // A record that is none, one of another repository, and one with paths.
-    for text in [
-        "",
-        "{}",
-        "my thesis",
-        "{\"source\":\"hf:other/repo\",\"names\":[]}",
-        &format!("{{\"source\":\"{REPO}\",\"names\":[\"../thesis.tex\"]}}"),
-        &" ".repeat(17 << 20),
-    ] {
-        let world = World::new();
-        let name = format!(".partial/{of_folder}.names");
-        fs::write(world.models().join(&name), text).unwrap();
-        world.refuses(&hub, REPO, Path::new(&name), &text[..text.len().min(99)]);
     }
     assert!(hub.asked().is_empty(), "nothing was asked for: {:?}", hub.asked());
     // And with nothing in the way it arrives.
     let world = World::new();
     let now = shared.lock().unwrap().clone();
     whole(&hub, &now, &world.models(), &[]);
+}
+
+#[test]
+fn a_forged_unfinished_folder_counts_for_its_bytes_only() {
+    let (hub, shared) = hub(Repository::new(), |_, _| {});
+    let now = shared.lock().unwrap().clone();
+    let folder = format!("models/.partial/{}.folder", key(&["tiny-llama", REPO]));
+    let world = World::new();
+    fs::create_dir_all(world.at(&folder).join("additional_chat_templates")).unwrap();
+    // Files of the right names and sizes, one that the repository has not, and one of its weights with a wrong end.
+    for (name, bytes) in now.files.iter().filter(|(name, _)| now.read().contains(&name.as_str())) {
+        fs::write(world.at(&folder).join(name), vec![b'x'; bytes.len()]).unwrap();
+    }
+    let (name, bytes) = now.files.iter().find(|(name, _)| name.ends_with(".safetensors")).unwrap();
+    fs::write(world.at(&folder).join(name), [&bytes[..bytes.len() - 1], b"x"].concat()).unwrap();
+    fs::write(world.at(&folder).join("additional_chat_templates/evil.jinja"), "x").unwrap();
+    fs::write(world.at(&folder).join("model-evil.safetensors"), "x").unwrap();
+    let output = whole(&hub, &now, &world.models(), &[]);
+    assert!(output.stderr.contains("does not match"), "{output:?}");
 }
 
 /// A working directory with a `models` folder, and the user's own folder of models with a model of a repository in it.
