@@ -4,17 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::{Args as _, FromArgMatches};
-use ropewalk::eval::suite::{
-    self, means, paired, FileStore, GroupMean, Paired, Params, Report, Store, Unkept,
-};
-use ropewalk::plot::{Axis, Chart, Grid, Scale, Series};
-use ropewalk::rope::Spec;
-use ropewalk::tasks::{find, Group, Task, Template, GROUPS};
+use ropewalk::eval::suite::{self, FileStore, Outcome, Params, Report, Store, Unkept};
+use ropewalk::plot::{self, Grid};
+use ropewalk::tasks::{find, Task, Template};
 use ropewalk_core::settings;
-use serde_json::Value;
 
 use super::interrupt::Interrupt;
-use super::methods::{one_object, Comparison};
+use super::methods::Comparison;
 use super::options::{lengths, tokens, Lengths, ModelArgs, RopesArgs};
 use super::output::{self, check_plot_name, OutputArgs};
 use super::{models, tasks, template, usage, Command};
@@ -147,15 +143,16 @@ fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     let result = Outcome::new(reports, &specs, &args.tasks);
+    let maps = plot::depths(&result);
     if args.output.json {
         output::print_json(&result.json()?)?;
     } else {
-        output::print(&result.text())?;
+        output::print(&result.text(&maps.iter().map(Grid::text).collect::<Vec<_>>()))?;
     }
     if let Some(path) = &args.plot {
-        match &result.maps()[..] {
+        match &maps[..] {
             [map] if result.reports.len() == 1 => map.write(path)?,
-            _ => result.chart(model.hparams().n_ctx_orig()).write(path)?,
+            _ => plot::scores(&result, model.hparams().n_ctx_orig()).write(path)?,
         }
         args.output.note(format_args!("drawn to {}", path.display()));
     }
@@ -191,154 +188,4 @@ fn options(args: &Args, tasks: &[&'static dyn Task]) -> anyhow::Result<BTreeMap<
     let given = (!args.set.is_empty()).then(|| args.set.join(","));
     let pairs = settings::pairs("--set", given.as_deref(), &known).map_err(usage)?;
     Ok(pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
-}
-
-/// Reports, means of groups, and differences between methods.
-struct Outcome {
-    reports: Vec<Report>,
-    /// For each report its method as given, which is shorter than the spec in force.
-    methods: Vec<String>,
-    means: Vec<GroupMean>,
-    paired: Vec<Paired>,
-}
-
-impl Outcome {
-    /// `specs` are those of the reports of each task, in turn.
-    fn new(reports: Vec<Report>, specs: &[Option<Spec>], names: &[String]) -> Outcome {
-        let method = |(report, spec): (&Report, &Option<Spec>)| {
-            spec.as_ref().map_or_else(|| report.rope.clone(), ToString::to_string)
-        };
-        let methods = reports.iter().zip(specs.iter().cycle()).map(method).collect();
-        let groups: Vec<&Group> = GROUPS.iter().filter(|g| names.iter().any(|n| n == g.name)).collect();
-        let mut ropes: Vec<&str> = Vec::new();
-        for report in &reports {
-            if !ropes.contains(&report.rope.as_str()) {
-                ropes.push(&report.rope);
-            }
-        }
-        let of = |rope: &&str| reports.iter().filter(|r| r.rope == **rope).cloned().collect::<Vec<_>>();
-        let by_rope: Vec<Vec<Report>> = ropes.iter().map(of).collect();
-        let means = by_rope.iter().flat_map(|r| groups.iter().flat_map(|g| means(g, r))).collect();
-        let mut differences = Vec::new();
-        if let Some((first, others)) = by_rope.split_first() {
-            for b in others.iter().flatten() {
-                differences.extend(first.iter().filter(|a| a.task == b.task).flat_map(|a| paired(a, b)));
-            }
-        }
-        Outcome { reports, methods, means, paired: differences }
-    }
-
-    /// The method as given, by the spec in force at some length.
-    fn method<'a>(&'a self, rope: &'a str) -> &'a str {
-        let mut all = self.reports.iter().zip(&self.methods);
-        all.find(|(report, _)| report.results.iter().any(|row| row.rope == rope))
-            .map_or(rope, |(_, method)| method.as_str())
-    }
-
-    fn json(&self) -> anyhow::Result<Value> {
-        let mut all = one_object(&self.reports)?;
-        all.insert("means".into(), serde_json::to_value(&self.means)?);
-        all.insert("differences".into(), serde_json::to_value(&self.paired)?);
-        Ok(all.into())
-    }
-
-    fn text(&self) -> String {
-        let mut out = self.reports.iter().map(Report::text).collect::<Vec<_>>().join("\n");
-        for map in self.maps() {
-            out += &format!("\n{}", map.text());
-        }
-        for m in &self.means {
-            let at = m.length.map_or_else(String::new, |l| format!(" at {l}"));
-            out += &format!(
-                "\n{}{at}: mean of {} tasks {:.2} ({})\n",
-                m.group,
-                m.tasks,
-                m.score,
-                self.method(&m.rope)
-            );
-        }
-        for p in &self.paired {
-            let at = p.length.map_or_else(String::new, |l| format!(" at {l}"));
-            out += &format!(
-                "\n{}{at}: {} minus {}: {:+.2} ({:+.1} to {:+.1}), {} samples\n",
-                p.task,
-                self.method(&p.to),
-                self.method(&p.from),
-                p.difference,
-                p.ci_low,
-                p.ci_high,
-                p.samples
-            );
-        }
-        out
-    }
-
-    /// A heat map of each report whose samples have depths.
-    fn maps(&self) -> Vec<Grid> {
-        self.reports.iter().zip(&self.methods).filter_map(|(report, method)| map(report, method)).collect()
-    }
-
-    /// Scores by length: a line for each report, with 95% intervals.
-    fn chart(&self, n_ctx_orig: usize) -> Chart {
-        let mut tasks: Vec<&str> = self.reports.iter().map(|r| r.task.as_str()).collect();
-        let mut methods: Vec<&str> = self.methods.iter().map(String::as_str).collect();
-        tasks.dedup();
-        methods.dedup();
-        let (mut series, mut longest) = (Vec::new(), 0);
-        for (report, method) in self.reports.iter().zip(&self.methods) {
-            let rows = || report.results.iter().filter_map(|row| Some((row.length?, row)));
-            let points: Vec<(f64, f64)> = rows().map(|(length, row)| (length as f64, row.score)).collect();
-            longest = rows().map(|(length, _)| length).fold(longest, usize::max);
-            if points.is_empty() {
-                continue;
-            }
-            let name = match (tasks.len() > 1, methods.len() > 1) {
-                (true, true) => format!("{}, {method}", report.task),
-                (true, false) => report.task.clone(),
-                (false, _) => method.clone(),
-            };
-            let bounds = rows().map(|(_, row)| (row.ci_low, row.ci_high)).collect();
-            series.push(Series::new(name, points).between(bounds));
-        }
-        let model = self.reports.first().map_or("", |r| r.model.as_str());
-        let what = if let [task] = tasks[..] { format!("{task}, score") } else { "score".to_owned() };
-        let under = if let [method] = methods[..] { format!(" ({method})") } else { String::new() };
-        let mut x = Axis::new("length, tokens", Scale::Linear);
-        if longest > n_ctx_orig {
-            x = x.mark(n_ctx_orig as f64, format!("original context {n_ctx_orig}"));
-        }
-        Chart {
-            title: format!("{model}: {what} by length{under}, 95% intervals"),
-            x,
-            y: Axis::new("score, percent", Scale::Linear),
-            series,
-        }
-    }
-}
-
-/// A heat map of a report whose samples have depths: lengths across, depths down.
-fn map(report: &Report, method: &str) -> Option<Grid> {
-    let at = |row: &suite::Row| row.by.iter().filter(|b| b.tag == "depth").cloned().collect::<Vec<_>>();
-    let mut rows: Vec<String> = Vec::new();
-    for depth in report.results.iter().flat_map(at) {
-        if !rows.contains(&depth.value) {
-            rows.push(depth.value);
-        }
-    }
-    if rows.is_empty() {
-        return None;
-    }
-    rows.sort_by(|a, b| a.parse().unwrap_or(0.0f64).total_cmp(&b.parse().unwrap_or(0.0)));
-    let score =
-        |depth: &String, row: &suite::Row| at(row).iter().find(|b| b.value == *depth).map(|b| b.score);
-    let scores = rows.iter().map(|d| report.results.iter().map(|row| score(d, row)).collect()).collect();
-    let columns = report.results.iter().map(|r| r.length.map_or_else(|| "-".into(), |l| l.to_string()));
-    Some(Grid {
-        title: format!("{}: {} ({method})", report.model, report.task),
-        x: "length, tokens".into(),
-        y: "depth".into(),
-        columns: columns.collect(),
-        rows,
-        scores,
-    })
 }

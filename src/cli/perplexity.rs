@@ -4,17 +4,17 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args as _, FromArgMatches};
+use ropewalk::eval::one_object;
 use ropewalk::eval::perplexity::{self, longppl, Params, Report};
 use ropewalk::eval::protocol::{default_protocol, protocol, PROTOCOLS};
-use ropewalk::eval::stats::perplexity_interval;
-use ropewalk::plot::{Axis, Chart, Scale, Series};
+use ropewalk::plot;
 use ropewalk::rope::Spec;
 use ropewalk_core::settings;
 
 use super::against::Against;
 use super::compare::Windows;
 use super::interrupt::Interrupt;
-use super::methods::{one_object, Comparison};
+use super::methods::Comparison;
 use super::options::{lengths, read_documents, tokens, tokens_or_zero, Lengths, ModelArgs, RopesArgs};
 use super::output::{self, check_plot_name, OutputArgs};
 use super::{compare, models, usage, Command};
@@ -203,7 +203,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         output::print(&reports.iter().map(Report::text).collect::<Vec<_>>().join("\n"))?;
     }
     if let Some(path) = &args.plot {
-        chart(&specs, &reports, model.hparams().n_ctx_orig()).write(path)?;
+        plot::perplexity(&specs, &reports, model.hparams().n_ctx_orig()).write(path)?;
         args.out.note(format_args!("drawn to {}", path.display()));
     }
     comparison.check_finished()
@@ -223,37 +223,4 @@ fn compare(args: &Args, specs: &[Option<Spec>]) -> anyhow::Result<()> {
         bucket: args.bucket,
     };
     compare::run(&args.model.resolve()?, spec.as_ref(), &args.against, &windows, args.out)
-}
-
-/// Perplexity by position: a line for each method and length, with 95% intervals.
-fn chart(specs: &[Option<Spec>], reports: &[Report], n_ctx_orig: usize) -> Chart {
-    let interval = |b: &perplexity::Bucket| {
-        let known = b.value.ppl_stderr.and_then(|e| perplexity_interval(b.value.ppl, e));
-        known.unwrap_or((f64::NAN, f64::NAN))
-    };
-    let (mut series, mut known) = (Vec::new(), false);
-    for (spec, report) in specs.iter().zip(reports) {
-        let name = spec.as_ref().map_or_else(|| report.rope.clone(), ToString::to_string);
-        for row in &report.results {
-            let middle = |b: &perplexity::Bucket| (b.start + b.end) as f64 / 2.0;
-            let points = row.buckets.iter().map(|b| (middle(b), b.value.ppl)).collect();
-            let bounds: Vec<(f64, f64)> = row.buckets.iter().map(interval).collect();
-            known |= bounds.iter().any(|b| b.0.is_finite());
-            let name =
-                if report.results.len() > 1 { format!("{name}, ctx {}", row.ctx) } else { name.clone() };
-            series.push(Series::new(name, points).between(bounds));
-        }
-    }
-    let title = reports
-        .first()
-        .map_or_else(String::new, |r| format!("{}: perplexity by position ({})", r.model, r.protocol));
-    let title = if known { format!("{title}, 95% intervals") } else { title };
-    let longest = reports.iter().flat_map(|r| &r.results).map(|r| r.ctx).max().unwrap_or(0);
-    let restarts = reports.first().is_some_and(|r| protocol(r.protocol).is_ok_and(|p| p.restarts));
-    let whole = if restarts { "document" } else { "window" };
-    let mut x = Axis::new(format!("position in the {whole}, tokens"), Scale::Linear);
-    if longest > n_ctx_orig {
-        x = x.mark(n_ctx_orig as f64, format!("original context {n_ctx_orig}"));
-    }
-    Chart { title, x, y: Axis::new("perplexity", Scale::Log), series }
 }

@@ -45,6 +45,7 @@ pub mod bench;
 pub mod divergence;
 mod document;
 pub mod imatrix;
+mod methods;
 pub mod perplexity;
 pub mod protocol;
 pub mod search;
@@ -54,6 +55,7 @@ pub mod suite;
 mod table;
 
 pub use document::{documents, Content, Document};
+pub use methods::one_object;
 pub use session::SessionSource;
 
 /// A language model at one context length, as evaluations see it.

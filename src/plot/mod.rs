@@ -10,7 +10,9 @@ mod map_draw;
 mod mark;
 mod pdf;
 mod pen;
+mod perplexity;
 mod rope;
+mod scores;
 mod text;
 
 use std::path::{Path, PathBuf};
@@ -18,7 +20,9 @@ use std::path::{Path, PathBuf};
 pub use grid::Grid;
 pub use heat::{Heat, HeatPanel};
 pub use map::Map;
+pub use perplexity::perplexity;
 pub use rope::rope;
+pub use scores::{depths, scores};
 
 /// An error in drawing a chart or a map, in one line.
 #[derive(Debug, thiserror::Error)]

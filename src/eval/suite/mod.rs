@@ -6,6 +6,7 @@
 
 mod ask;
 mod encoder;
+mod outcome;
 mod paired;
 mod report;
 mod store;
@@ -24,6 +25,7 @@ use crate::model::{Error, Result};
 
 pub use ask::encode_pair;
 pub use encoder::{Frame, TaskEncoder};
+pub use outcome::Outcome;
 pub use paired::{paired, Paired};
 pub use report::{means, Breakdown, GroupMean, Metric, Report, Row};
 pub use store::{FileStore, Record, Store, Unkept};

@@ -1,0 +1,107 @@
+//! Makes one object of the reports of several methods.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// One JSON object of several reports: at its top what they agree on, in `results` the rows of all. A row has its own `rope`
+/// and `task`, whatever else the reports differ in, and `finished`: whether it has all it was to have.
+///
+/// # Errors
+/// Returns an error if a report cannot be serialized.
+pub fn one_object(reports: &[impl Serialize]) -> serde_json::Result<Map<String, Value>> {
+    let mut all: Vec<Map<String, Value>> = Vec::new();
+    for report in reports {
+        let Value::Object(mut report) = serde_json::to_value(report)? else { continue };
+        // A run that was stopped before its first row knows no rope.
+        report.retain(|key, value| key != "rope" || *value != "");
+        all.push(report);
+    }
+    let Some(first) = all.first() else { return Ok(Map::new()) };
+    let agreed = |key: &str| all.iter().all(|report| report.get(key) == first.get(key));
+    let mut keys: Vec<String> = Vec::new();
+    for key in all.iter().flat_map(Map::keys) {
+        if !keys.contains(key) {
+            keys.push(key.clone());
+        }
+    }
+    let mut out = Map::new();
+    for key in &keys {
+        let values = all.iter().filter_map(|report| report.get(key));
+        if JOINED.contains(&key.as_str()) {
+            let mut list: Vec<Value> = Vec::new();
+            for value in values.filter_map(Value::as_array).flatten() {
+                if !list.contains(value) {
+                    list.push(value.clone());
+                }
+            }
+            out.insert(key.clone(), list.into());
+        } else if key == "interrupted" {
+            out.insert(key.clone(), values.into_iter().any(|v| *v == true).into());
+        } else if key == "results" {
+            out.insert(key.clone(), rows(&all, &keys, agreed).into());
+        } else if let Some(value) = first.get(key).filter(|_| agreed(key)) {
+            out.insert(key.clone(), value.clone());
+        }
+    }
+    Ok(out)
+}
+
+/// Lists of reports that become one list.
+const JOINED: [&str; 2] = ["notes", "mean_over_ctx"];
+
+fn rows(all: &[Map<String, Value>], keys: &[String], agreed: impl Fn(&str) -> bool) -> Vec<Value> {
+    let mut out = Vec::new();
+    for report in all {
+        let own = |key: &&String| {
+            let key = key.as_str();
+            let is_whole = ["results", "interrupted", "model"].contains(&key) || JOINED.contains(&key);
+            !is_whole && (["rope", "task"].contains(&key) || !agreed(key))
+        };
+        let own: Vec<&String> = keys.iter().filter(own).collect();
+        let rows = report.get("results").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        for row in rows {
+            let of_report = own.iter().filter_map(|key| Some(((*key).clone(), report.get(*key)?.clone())));
+            let mut whole: Map<String, Value> = of_report.collect();
+            whole.extend(row.as_object().cloned().unwrap_or_default());
+            let cut = row.get("interrupted") == Some(&true.into());
+            whole.insert("finished".into(), (!cut).into());
+            out.push(whole.into());
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn reports_become_one_object_with_flat_rows() {
+        let report = |rope: &str, task: &str, metric: &str, stopped: bool| {
+            json!({"model": "m", "rope": rope, "task": task, "metric": metric, "notes": ["n"], "interrupted": stopped,
+                   "results": [{"length": 1, "interrupted": false}, {"length": 2, "interrupted": stopped}]})
+        };
+        let one = Value::from(one_object(&[report("plain", "a", "x", false)]).unwrap());
+        let row =
+            |n| json!({"rope": "plain", "task": "a", "length": n, "interrupted": false, "finished": true});
+        assert_eq!(
+            one,
+            json!({"model": "m", "rope": "plain", "task": "a", "metric": "x", "notes": ["n"], "interrupted": false,
+                   "results": [row(1), row(2)]})
+        );
+        let empty =
+            json!({"model": "m", "rope": "", "task": "b", "metric": "x", "interrupted": true, "results": []});
+        let all = [report("plain", "a", "x", false), report("pi", "a", "y", true), empty];
+        let all = Value::from(one_object(&all).unwrap());
+        let row = |rope, metric, n, finished: bool| json!({"rope": rope, "task": "a", "metric": metric, "length": n, "interrupted": !finished, "finished": finished});
+        let rows = [
+            row("plain", "x", 1, true),
+            row("plain", "x", 2, true),
+            row("pi", "y", 1, true),
+            row("pi", "y", 2, false),
+        ];
+        assert_eq!(all, json!({"model": "m", "notes": ["n"], "interrupted": true, "results": rows}));
+    }
+}
