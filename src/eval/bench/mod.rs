@@ -266,7 +266,7 @@ fn measure(
     params: &Params,
     control: &Control<'_>,
 ) -> Result<Vec<Row>> {
-    let n_repeated = params.repetitions + u32::from(params.warmup);
+    let n_repeated = params.repetitions.saturating_add(u32::from(params.warmup));
     let n_runs = params.tests.len() as u64 * contenders.len() as u64 * u64::from(n_repeated);
     let mut done = 0;
     let mut rows: Vec<Row> = Vec::new();
