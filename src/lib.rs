@@ -1,54 +1,68 @@
-//! Long context for quantized GGUF language models: run, extend, measure, train.
+//! Long context for quantized GGUF language models: run, extend, measure, train, convert.
 //!
 //! # A tour
 //!
 //! A [`Model`] is a file on a device. It is a handle: a clone shares the weights, and whatever works with the model keeps
 //! one, so all of these can live in one struct or go to a thread. A [`Session`] is a model, a cache, and one rope method
 //! ([`Spec`], by [`Plan`] made exact for the model and the context) for life. An error is an [`Error`]: what a caller can
-//! act on, a full context or too little memory, is a variant with its numbers.
+//! act on, a full context or too little memory, is a variant with its numbers, and its [`remedy`] is data.
 //!
 //! ```
 //! # let dir = tempfile::tempdir()?;
-//! # let path = dir.path().join("model.gguf");
+//! # let [path, texts, adapter, output] =
+//! #     ["model.gguf", "texts.txt", "adapter.gguf", "long.gguf"].map(|name| dir.path().join(name));
 //! # convert::random::write(&convert::random::Shape::named("llama-tiny")?, ropewalk::DType::Q8_0, 1, &path)?;
-//! use ropewalk::{Error, GenerateParams, Model, ModelParams, Session, SessionParams, TrainParams, Trainer};
+//! use ropewalk::adapter::AdapterSpec;
+//! use ropewalk::control::Control;
+//! use ropewalk::convert::{self, Options};
+//! use ropewalk::eval::{perplexity, protocol::protocol, Document, SessionSource};
+//! use ropewalk::finetune::{self, Job};
+//! use ropewalk::{Error, GenerateParams, Model, ModelParams, Session, SessionParams};
 //!
 //! // Load. `auto` takes the best device there is.
 //! let model = Model::load(&path, &ModelParams::auto())?;
 //! let tokens = model.vocab().tokenize("A rope is walked, a yarn is spun.", true, false)?;
 //!
-//! // A session under the rope method that the file declares.
-//! let params = SessionParams::new(512);
-//! # let params = SessionParams { n_threads: 1, ..params };
+//! // Extend: YaRN, at four times the trained context. Without a method, a session has the one that the file declares.
+//! let mut params = SessionParams::new(4 * model.hparams().n_ctx_train);
+//! params.rope = Some("yarn:factor=4".parse()?);
+//! # params.n_threads = 1;
 //! let mut session = Session::new(&model, &params)?;
+//! println!("{}", session.plan().spec); // with every default filled in
 //!
 //! // Generate: an iterator over tokens and the text that is ready with them.
 //! for piece in session.generate(&tokens, &GenerateParams::greedy(8))? {
 //!     print!("{}", piece?.text);
 //! }
+//! // A full context is an error with numbers, and the session is as it was.
+//! let many = vec![tokens[0]; 3000];
+//! assert!(matches!(session.sequence(2).append(&many), Err(Error::ContextFull { needed: 3000, .. })));
 //!
-//! // Extend: the same model with YaRN, at four times its context.
-//! let n_ctx = 4 * model.hparams().n_ctx_train;
-//! let yarn = SessionParams { rope: Some("yarn:factor=4".parse()?), n_ctx, ..params };
-//! let mut long = Session::new(&model, &yarn)?;
-//! println!("{}", long.plan().spec); // with every default filled in
-//!
-//! // Score: how well it predicts each token, in nats. Any of 64 sequences, which share one cache.
-//! let nll = long.sequence(1).nll(&tokens, 1..tokens.len())?;
+//! // Measure: how well each token is predicted, in nats, in any of 64 sequences; and perplexity by a named protocol.
+//! let nll = session.sequence(1).nll(&tokens, 1..tokens.len())?;
 //! assert_eq!(nll.len(), tokens.len() - 1);
-//!
-//! // A context that is full is an error with numbers, and the session is as it was.
-//! let many = vec![tokens[0]; 600];
-//! assert!(matches!(session.sequence(2).append(&many), Err(Error::ContextFull { needed: 600, .. })));
+//! let text = "A rope is walked, a yarn is spun. ".repeat(40);
+//! let source = SessionSource::new(&model, params.clone());
+//! let how = perplexity::Params::new(protocol("window")?, vec![128, 256]);
+//! let documents = [Document::text("a saying", text.as_str())];
+//! let report = perplexity::run(&source, "model.gguf", &documents, &how, &Control::default())?;
+//! println!("{}", report.text());
 //!
 //! // Train a low-rank adapter on the quantized weights, under the same method.
-//! let mut how = TrainParams::new(64);
-//! how.rope = yarn.rope.clone();
-//! # how.n_threads = 1;
-//! let mut trainer = Trainer::new(&model, &how)?;
-//! drop(model); // each of them has its own handle
-//! let sequence = ropewalk::train::Sequence { tokens: &tokens, weights: &[], segment_starts: &[], positions: &[] };
-//! println!("{} nats", trainer.loss(sequence)?);
+//! # std::fs::write(&texts, &text)?;
+//! let mut job = Job::new(vec![texts.into()], &adapter);
+//! job.rope = params.rope.clone();
+//! job.n_ctx = Some(64);
+//! job.given.steps = Some(2);
+//! # job.n_threads = 1;
+//! let trained = finetune::run(&job, &model, &Control::default())?;
+//! assert_eq!(trained.run.steps, 2);
+//!
+//! // Convert: merge the adapter, and declare the method in a file that other programs can run.
+//! let adapters = vec![AdapterSpec::new(&adapter, 1.0)];
+//! let options = Options { rope: params.rope, adapters, ..Options::default() };
+//! let report = convert::convert(&path, &output, &options, &Control::default())?;
+//! println!("{} bytes: {}", report.bytes, report.llama_server.unwrap_or_default());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -57,10 +71,12 @@
 //! - [`session`]: [`Generation`] and [`Session::advance`] generate several texts at once, [`Session::step`] extends several
 //!   sequences, each with the answer that its caller wants, and sessions are saved to files.
 //! - [`rope`]: the methods, and what a plan does to positions.
-//! - [`train`]: [`Run`] is the loop over a data set ([`data`]), with validation and checkpoints; it writes the adapter.
+//! - [`train`]: [`Trainer`] computes losses and gradients. [`Run`] is the loop over a data set ([`data`]), with validation
+//!   and checkpoints; it writes the adapter.
 //! - [`finetune`]: a whole job, from texts to the written adapter, as `ropewalk finetune` runs it.
 //! - [`studies`]: every method by every task at every length of a plan, and the report of [`study`].
 //! - [`eval`]: perplexity by named protocols, passkeys, published benchmarks ([`tasks`]).
+//! - [`convert`]: import, quantize, merge, and write methods; adapters to and from PEFT.
 //! - [`adapter`], [`chat`], [`fetch`], [`plot`]: adapters in force, chat templates, models by name, charts.
 //!
 //! Modules are listed in layer order: each uses only those above it.
