@@ -22,7 +22,7 @@ fn batch(n: usize) -> Batch {
 pub fn run(bytes: &[u8]) -> bool {
     let path = file("in.session", &with_digest(bytes, |bytes| Sha256::digest(bytes).into()));
     let mut session = open();
-    let sound = accepted(session.restore(&path));
+    let sound = accepted(session.restore(path));
     accepted(session.decode(&batch(2)));
     sound
 }

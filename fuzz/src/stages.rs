@@ -8,7 +8,7 @@ use crate::{accepted, file};
 
 /// Reads the stages; those of a file that is accepted can be run one after another.
 pub fn run(bytes: &[u8]) -> bool {
-    accepted(Stage::read(&file("stages.toml", bytes)).map(|stages| {
+    accepted(Stage::read(file("stages.toml", bytes)).map(|stages| {
         assert!(!stages.is_empty() && stages[0].ctx > 0 && stages.is_sorted_by_key(|s| s.ctx));
         for stage in stages {
             assert!(!matches!(stage.length, Amount::Steps(0) | Amount::Tokens(0)));

@@ -131,7 +131,7 @@ impl Imatrix {
     ///
     /// # Errors
     /// Returns an error if a sum overflows F32, or if the file cannot be written.
-    pub fn write(&self, path: &Path) -> Result<u64> {
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<u64> {
         let number = |n: usize| Value::U32(u32::try_from(n).unwrap_or(u32::MAX));
         let mut out = Writer::new();
         out.set("general.type", "imatrix");
@@ -154,6 +154,6 @@ impl Imatrix {
             out.tensor_bytes(&format!("{name}.in_sum2"), DType::F32, &[columns, n as u64], sums)?;
             out.tensor_bytes(&format!("{name}.counts"), DType::F32, &[1, n as u64], counts)?;
         }
-        Ok(out.write(path)?)
+        Ok(out.write(path.as_ref())?)
     }
 }

@@ -53,7 +53,7 @@ impl Job {
         // Charts of the data have other names.
         let ends: &[&str] = if inspects { &["lengths", "distances"] } else { &[""] };
         for end in ends {
-            plot::check(&chart_path(&self.plot(), end)).map_err(|e| match e {
+            plot::check(chart_path(&self.plot(), end)).map_err(|e| match e {
                 PlotError::Extension(_) => refused(format!("`plot` {e}")),
                 e => JobError::Plot(e),
             })?;

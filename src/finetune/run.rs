@@ -203,7 +203,7 @@ impl Job {
         })?;
         let model = name(model.file().path());
         let chart = chart(run.history(), &format!("{model}: {rope}"));
-        if let Err(e) = chart.write(&self.plot()) {
+        if let Err(e) = chart.write(self.plot()) {
             report.problems.push(format!("no loss curve: {e}"));
         }
         Ok(Report {

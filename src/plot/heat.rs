@@ -114,8 +114,8 @@ impl Heat {
     ///
     /// # Errors
     /// Returns an error for another extension, or if the file cannot be written.
-    pub fn write(&self, path: &Path) -> Result<(), PlotError> {
-        pen::write(self, path)
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
+        pen::write(self, path.as_ref())
     }
 
     /// The maps as SVG text.

@@ -69,8 +69,8 @@ impl Map {
     ///
     /// # Errors
     /// Returns an error for another extension, or if the file cannot be written.
-    pub fn write(&self, path: &Path) -> Result<(), PlotError> {
-        pen::write(self, path)
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
+        pen::write(self, path.as_ref())
     }
 
     /// The map as SVG text.

@@ -54,7 +54,8 @@ pub enum PlotError {
 ///
 /// # Errors
 /// Returns an error if the extension is unknown, or if something other than an earlier plot exists there.
-pub fn check(path: &Path) -> Result<(), PlotError> {
+pub fn check(path: impl AsRef<Path>) -> Result<(), PlotError> {
+    let path = path.as_ref();
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
     let kind = match extension.as_str() {
         "svg" => &mark::SVG,
@@ -176,8 +177,8 @@ impl Chart {
     ///
     /// # Errors
     /// Returns an error if the chart has no point to show, for another extension, or if the file cannot be written.
-    pub fn write(&self, path: &Path) -> Result<(), PlotError> {
-        pen::write(self, path)
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
+        pen::write(self, path.as_ref())
     }
 
     /// The chart as SVG text.

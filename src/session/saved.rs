@@ -120,7 +120,8 @@ impl SavedSession {
     /// # Errors
     /// Returns an error if the file cannot be read, is not a saved session, has another version of this format, or
     /// has a length that does not match its header.
-    pub fn open(path: &Path) -> Result<SavedSession> {
+    pub fn open(path: impl AsRef<Path>) -> Result<SavedSession> {
+        let path = path.as_ref();
         let io = |e: std::io::Error| Error::io(path, e);
         let refuse = |what: String| Error::Invalid(format!("{}: {what}", path.display()));
         // Before it is opened, since opening a pipe would wait for a writer.
@@ -273,7 +274,8 @@ fn copy(input: &mut impl Read, n: u64, hash: &mut Sha256) -> std::io::Result<()>
 pub(super) const SESSION: files::Kind = files::Kind::new("a saved session", |head| version(head).is_some());
 
 /// Returns true if a file begins like a saved session, of any version of the format.
-pub fn is_session_file(path: &Path) -> bool {
+pub fn is_session_file(path: impl AsRef<Path>) -> bool {
+    let path = path.as_ref();
     let mut start = [0u8; 8];
     // Opening a pipe would wait for a writer.
     path.is_file()

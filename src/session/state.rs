@@ -51,7 +51,8 @@ impl Session {
     /// Returns an error if something at `path` is not a saved session (it is never replaced), if the attachment
     /// exceeds [`MAX_ATTACHMENT`](super::MAX_ATTACHMENT) bytes, if a session with these parameters could not restore
     /// the file for another reason, or if the file cannot be written (with its name). `path` is unchanged then.
-    pub fn save(&self, path: &Path, attachment: &[u8]) -> Result<()> {
+    pub fn save(&self, path: impl AsRef<Path>, attachment: &[u8]) -> Result<()> {
+        let path = path.as_ref();
         let io = |e: std::io::Error| Error::io(path, e);
         let refuse = |what: String| Error::Invalid(format!("{}: not saved: {what}", path.display()));
         SESSION.check(path)?;
@@ -101,7 +102,7 @@ impl Session {
     ///
     /// # Errors
     /// Returns the errors of [`SavedSession::open`] and [`Session::restore_from`].
-    pub fn restore(&mut self, path: &Path) -> Result<Vec<u8>> {
+    pub fn restore(&mut self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let mut saved = SavedSession::open(path)?;
         self.restore_from(&mut saved)?;
         Ok(saved.take_attachment())

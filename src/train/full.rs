@@ -79,7 +79,7 @@ fn is_float(dtype: DType) -> bool {
 /// A trainer of low-rank pairs; a value that is not finite or that the type cannot hold; the disk: then whatever was
 /// at `path` still is.
 pub fn write_model(
-    path: &Path,
+    path: impl AsRef<Path>,
     trainer: &Trainer,
     average: Option<&[Vec<f32>]>,
     types: Option<&File>,
@@ -112,7 +112,7 @@ pub fn write_model(
         };
         writer.tensor(&info.name, to, &info.shape, Box::new(data))?;
     }
-    Ok(writer.write(path)?)
+    Ok(writer.write(path.as_ref())?)
 }
 
 fn check(info: &TensorInfo, values: &[f32], to: DType) -> Result<()> {

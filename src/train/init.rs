@@ -52,7 +52,8 @@ impl Init {
     /// # Errors
     /// A file that is no adapter; one of another model, with other tensors or ranks than the trainer's, or another
     /// alpha; a trainer of all parameters, which goes on from the model itself.
-    pub fn adapter(path: &Path, trainer: &mut Trainer) -> Result<Init> {
+    pub fn adapter(path: impl AsRef<Path>, trainer: &mut Trainer) -> Result<Init> {
+        let path = path.as_ref();
         let reader = AdapterReader::open(path)?;
         let lora = trainer.settings().lora.clone();
         if lora.all {

@@ -387,7 +387,7 @@ impl Run {
     ///
     /// # Errors
     /// Returns the errors of [`write_adapter`](super::write_adapter).
-    pub fn write_adapter(&self, path: &Path) -> Result<u64> {
+    pub fn write_adapter(&self, path: impl AsRef<Path>) -> Result<u64> {
         write_adapter(path, &self.trainer, self.optimizer.average.as_deref(), self.meta())
     }
 
@@ -395,7 +395,7 @@ impl Run {
     ///
     /// # Errors
     /// Returns the errors of [`write_model`](super::write_model).
-    pub fn write_model(&self, path: &Path, types: Option<&gguf::File>) -> Result<u64> {
+    pub fn write_model(&self, path: impl AsRef<Path>, types: Option<&gguf::File>) -> Result<u64> {
         write_model(path, &self.trainer, self.optimizer.average.as_deref(), types, self.meta())
     }
 

@@ -55,7 +55,8 @@ impl Stage {
     ///
     /// # Errors
     /// A file that cannot be read or is too large, and whatever in it is no stage, with its line or number.
-    pub fn read(path: &Path) -> Result<Vec<Stage>> {
+    pub fn read(path: impl AsRef<Path>) -> Result<Vec<Stage>> {
+        let path = path.as_ref();
         let bad = |what: String| Error::Invalid(format!("{}: {what}", path.display()));
         let size = std::fs::metadata(path).map_err(|e| bad(e.to_string()))?.len();
         if size > MAX_BYTES {

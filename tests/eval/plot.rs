@@ -99,7 +99,7 @@ fn what_cannot_be_written_is_an_error_that_names_the_file() {
     for (path, word) in
         [("chart.jpg", ".png, or .pdf"), ("chart", ".png, or .pdf"), ("missing/chart.png", "missing")]
     {
-        let e = chart.write(&dir.path().join(path)).expect_err(path).to_string();
+        let e = chart.write(dir.path().join(path)).expect_err(path).to_string();
         assert!(e.contains(word) && e.contains("chart") && e.lines().count() == 1, "{e}");
     }
     assert_eq!(std::fs::read_dir(dir.path()).expect("listed").count(), 0);
@@ -318,7 +318,7 @@ fn maps_are_written_whole() {
     let both = [plan("self-extend", &hp, 16384), plan("dca", &hp, 16384)];
     let map = Map::new(&[&both[0], &both[1]], &hp).expect("a map");
     for (name, magic) in [("map.svg", &b"<svg"[..]), ("map.png", b"\x89PNG\r\n\x1a\n")] {
-        map.write(&dir.path().join(name)).expect("drawn");
+        map.write(dir.path().join(name)).expect("drawn");
         assert!(std::fs::read(dir.path().join(name)).expect("there").starts_with(magic), "{name}");
     }
     assert_eq!(std::fs::read_dir(dir.path()).expect("listed").count(), 2, "a temporary file was left behind");
@@ -337,7 +337,7 @@ fn maps_are_written_whole() {
     assert!(!svg.contains("never trained"));
     let plain = Map::new(&[&plan("plain", &hp, 16384)], &hp).expect("a map").to_svg().expect("drawn");
     assert!(plain.contains("never trained") && plain.contains("16383"));
-    assert!(matches!(map.write(&dir.path().join("map.jpg")), Err(PlotError::Extension(_))));
+    assert!(matches!(map.write(dir.path().join("map.jpg")), Err(PlotError::Extension(_))));
 }
 
 #[test]

@@ -185,8 +185,8 @@ fn files_of_something_else_are_refused() {
     let e = FileStore::open(&path).unwrap_err().to_string();
     assert!(e.contains("line 1: expected the record of a sample, found something else"), "{e}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "all I wrote");
-    let first = FileStore::open(&dir.path().join("a.jsonl")).unwrap();
-    let e = FileStore::open(&dir.path().join("a.jsonl")).unwrap_err().to_string();
+    let first = FileStore::open(dir.path().join("a.jsonl")).unwrap();
+    let e = FileStore::open(dir.path().join("a.jsonl")).unwrap_err().to_string();
     assert!(e.contains("a.jsonl"), "{e}");
     drop(first);
 }

@@ -198,7 +198,7 @@ fn a_stopped_run_goes_on_to_the_same_bytes() {
     let mut resumed = Run::resume(trainer, optimizer, data, world.params("cut")).unwrap();
     resumed.train(&Control::default()).unwrap();
     let bytes = |run: &Run, name: &str| {
-        run.write_adapter(&world.path(name)).unwrap();
+        run.write_adapter(world.path(name)).unwrap();
         std::fs::read(world.path(name)).unwrap()
     };
     assert!(bytes(&resumed, "cut.gguf") == bytes(&whole, "whole.gguf"));

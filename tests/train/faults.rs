@@ -47,11 +47,11 @@ fn pictures_adapters_and_sessions() {
         series: vec![Series::new("s", vec![(0.0, 1.0), (1.0, 2.0)])],
     };
     for name in ["a.svg", "a.png"] {
-        walked(&world.path(name), None, || text(chart.write(&world.path(name))));
+        walked(&world.path(name), None, || text(chart.write(world.path(name))));
     }
     let (trainer, optimizer, data) = world.parts();
     let run = Run::new(trainer, optimizer, data, Default::default()).unwrap();
-    walked(&world.path("a.gguf"), None, || text(run.write_adapter(&world.path("a.gguf"))));
+    walked(&world.path("a.gguf"), None, || text(run.write_adapter(world.path("a.gguf"))));
     let mut session =
         Session::new(&world.model, &SessionParams { n_threads: 1, ..SessionParams::new(64) }).unwrap();
     let path = world.path("a.session");

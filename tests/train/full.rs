@@ -125,7 +125,7 @@ fn a_stopped_run_of_all_parameters_goes_on_to_the_same_bits() {
     assert_eq!(resumed.step(), 2);
     resumed.train(&Control::default()).unwrap();
     let bytes = |run: &Run, name: &str| {
-        run.write_model(&world.path(name), None).unwrap();
+        run.write_model(world.path(name), None).unwrap();
         std::fs::read(world.path(name)).unwrap()
     };
     assert!(bytes(&resumed, "cut.gguf") == bytes(&whole, "whole.gguf"));

@@ -148,7 +148,7 @@ fn without_folders_nothing_but_the_adapter_is_written() {
     let mut run = world.new_run(RunParams { eval_every: Some(0), ..RunParams::default() }).unwrap();
     run.train(&Control::default()).unwrap();
     assert_eq!(run.history().validations.len(), 2, "before and after");
-    run.write_adapter(&world.path("a.gguf")).unwrap();
+    run.write_adapter(world.path("a.gguf")).unwrap();
     let mut names: Vec<_> =
         std::fs::read_dir(world.dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     names.sort();

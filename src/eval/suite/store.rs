@@ -134,7 +134,8 @@ impl FileStore {
     /// # Errors
     /// Returns an error if another process has the file open, if it cannot be read or written, or if a line is not a
     /// record.
-    pub fn open(path: &Path) -> Result<FileStore> {
+    pub fn open(path: impl AsRef<Path>) -> Result<FileStore> {
+        let path = path.as_ref();
         let lock = files::Lock::file(path)?;
         let mut store = FileStore { path: path.into(), known: HashMap::new(), _lock: lock };
         store.load()?;

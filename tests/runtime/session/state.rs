@@ -194,8 +194,8 @@ fn only_saved_sessions_are_replaced() {
     // Sessions are, those of older versions too, and where nothing is lost.
     for old in [&b"ropewlk2 and more"[..], b"ropewlk3", b""] {
         std::fs::write(at("s"), old).unwrap();
-        s.save(&at("s"), &[]).unwrap();
-        open(&m, &params(8)).restore(&at("s")).unwrap();
+        s.save(at("s"), &[]).unwrap();
+        open(&m, &params(8)).restore(at("s")).unwrap();
     }
 }
 
