@@ -53,7 +53,13 @@ pub struct Options {
 /// # Errors
 /// [`Error::Usage`] and [`Error::Argument`] for options that make no sense; otherwise what is wrong with the file, the
 /// spec for this model, the disk; [`Error::Interrupted`] when `control` asked for it.
-pub fn convert(input: &Path, output: &Path, options: &Options, control: &Control<'_>) -> Result<Report> {
+pub fn convert(
+    input: impl AsRef<Path>,
+    output: impl AsRef<Path>,
+    options: &Options,
+    control: &Control<'_>,
+) -> Result<Report> {
+    let (input, output) = (input.as_ref(), output.as_ref());
     if input.is_dir() {
         return crate::import::import(input, output, options, control);
     }

@@ -71,7 +71,7 @@ fn requests_of_readers_may_fail() {
     write(&at("a.gguf"), &adapter).unwrap();
     let base = File::open(&at("base.gguf")).unwrap();
     let read = || -> gguf::Result<()> {
-        let reader = AdapterReader::open(&at("a.gguf"))?;
+        let reader = AdapterReader::open(at("a.gguf"))?;
         reader.check(&base, "", true)?;
         reader.values(&reader.pairs()[0].name_a(), |file, info| file.floats(info)).map(drop)
     };
@@ -86,7 +86,7 @@ fn requests_of_readers_may_fail() {
     let mut config = std::fs::read(at("adapter_config.json")).unwrap();
     config.extend(vec![b' '; 400_000]);
     std::fs::write(at("adapter_config.json"), config).unwrap();
-    let errors = starve(LARGE, || from_peft(dir.path(), &fixture("base.gguf"), &at("out.gguf")));
+    let errors = starve(LARGE, || from_peft(dir.path(), fixture("base.gguf"), at("out.gguf")));
     assert!(!errors.is_empty());
     assert!(errors.iter().all(|e| e.contains("adapter_config.json") && !e.contains('\n')), "{errors:?}");
     jobs_may_fail(dir.path());
@@ -100,7 +100,7 @@ fn jobs_may_fail(dir: &Path) {
     let tiny = Shape::named("llama-tiny").unwrap();
     let (n_embd, n_head, n_head_kv, n_vocab) = (32, 2, 2, 259);
     let shape = Shape { n_layer: 1, n_embd, n_head, n_head_kv, n_ff: wide, n_vocab, ..tiny };
-    random::write(&shape, DType::F16, 3, &at("wide.gguf")).unwrap();
+    random::write(&shape, DType::F16, 3, at("wide.gguf")).unwrap();
     let (a, b) = (vec![0.5f32; 2 * wide], vec![0.25f32; 2 * shape.n_embd]);
     let weight = "blk.0.ffn_down.weight".to_owned();
     let adapter = AdapterFile {
@@ -129,16 +129,16 @@ fn jobs_may_fail(dir: &Path) {
     for (what, options) in jobs {
         let out = at(&format!("{what}.gguf"));
         let errors = starve(large, || {
-            let done = convert::convert(&at("wide.gguf"), &out, &options, &Control::default());
+            let done = convert::convert(at("wide.gguf"), &out, &options, &Control::default());
             assert_eq!(done.is_ok(), out.exists(), "{what}");
             done
         });
         whole(what, &errors, &out);
     }
     let folder = at("peft");
-    let errors = starve(large, || to_peft(&at("wide-a.gguf"), &at("wide.gguf"), &folder, None));
+    let errors = starve(large, || to_peft(at("wide-a.gguf"), at("wide.gguf"), &folder, None));
     whole("exported", &errors, &folder.join("adapter_config.json"));
     std::fs::remove_file(at("both.gguf")).unwrap();
-    let errors = starve(large, || from_peft(&folder, &at("wide.gguf"), &at("both.gguf")));
+    let errors = starve(large, || from_peft(&folder, at("wide.gguf"), at("both.gguf")));
     whole("imported", &errors, &at("both.gguf"));
 }

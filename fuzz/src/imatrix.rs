@@ -12,7 +12,7 @@ pub fn run(bytes: &[u8]) -> bool {
     let imatrix = Some(file("imatrix.gguf", bytes));
     let mixture = Mixture { name: "iq4_nl".into(), imatrix, ..Mixture::default() };
     let options = Options { mixture: Some(mixture), ..Options::default() };
-    accepted(convert(base().1, &scratch("weighed.gguf"), &options, &Control::default()))
+    accepted(convert(base().1, scratch("weighed.gguf"), &options, &Control::default()))
 }
 
 /// One for two of the model's matrices.

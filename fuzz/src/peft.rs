@@ -27,7 +27,7 @@ pub fn run(bytes: &[u8]) -> bool {
 /// An adapter of two pairs.
 pub fn seeds() -> Vec<Vec<u8>> {
     let folder = scratch("seed-peft");
-    to_peft(&adapter("seed-peft.gguf", AdapterMeta::default()), base().1, &folder, None).unwrap();
+    to_peft(adapter("seed-peft.gguf", AdapterMeta::default()), base().1, &folder, None).unwrap();
     let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
     vec![[read("adapter_config.json"), vec![0], read("adapter_model.safetensors")].concat()]
 }

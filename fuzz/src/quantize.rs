@@ -11,7 +11,7 @@ pub fn run(bytes: &[u8]) -> bool {
     let (input, output) = (file("in.gguf", bytes), scratch("quantized.gguf"));
     let mixture = Mixture { name: "iq4_nl".into(), ..Mixture::default() };
     let options = Options { mixture: Some(mixture), ..Options::default() };
-    accepted(convert(&input, &output, &options, &Control::default()))
+    accepted(convert(input, output, &options, &Control::default()))
 }
 
 /// A small model of each architecture.

@@ -34,7 +34,7 @@ impl Evening {
     fn new() -> Evening {
         let evening = Evening { dir: tempfile::tempdir().unwrap() };
         let shape = Shape { n_ctx_train: TRAINED, ..Shape::named("llama-tiny").unwrap() };
-        write(&shape, DType::Q8_0, 7, &evening.dir.path().join("random.gguf")).unwrap();
+        write(&shape, DType::Q8_0, 7, evening.dir.path().join("random.gguf")).unwrap();
         std::fs::create_dir(evening.dir.path().join("books")).unwrap();
         std::fs::write(evening.dir.path().join("books/1.txt"), text("")).unwrap();
         std::fs::write(evening.dir.path().join("essay.txt"), text("Another day.\n")).unwrap();

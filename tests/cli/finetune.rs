@@ -17,7 +17,7 @@ pub(crate) struct Folder {
 impl Folder {
     pub(crate) fn new() -> Folder {
         let folder = Folder { dir: tempfile::tempdir().unwrap() };
-        write(&Shape::named("llama-tiny").unwrap(), DType::Q8_0, 7, &folder.file("tiny.gguf")).unwrap();
+        write(&Shape::named("llama-tiny").unwrap(), DType::Q8_0, 7, folder.file("tiny.gguf")).unwrap();
         std::fs::create_dir(folder.file("texts")).unwrap();
         for i in 0..6 {
             let words = (0..400).map(|n| ["sea", "rope", "walk", "hemp", "tar"][(n * (i + 2) + n / 7) % 5]);

@@ -175,13 +175,13 @@ fn fixtures(dir: &Path, real: bool) {
     for (name, dtype) in
         [("model-f16.gguf", DType::F16), ("model.gguf", DType::Q8_0), ("llama-8b.gguf", DType::Q8_0)]
     {
-        write(&shape, dtype, 7, &dir.join(name)).unwrap();
+        write(&shape, dtype, 7, dir.join(name)).unwrap();
     }
     if real {
         std::os::unix::fs::symlink(fetched("SmolLM2-135M-Instruct.Q4_1.gguf"), dir.join(MODEL)).unwrap();
     } else {
         let shape = Shape::named("llama-tiny").unwrap();
-        write(&shape, DType::Q8_0, 7, &dir.join(MODEL)).unwrap();
+        write(&shape, DType::Q8_0, 7, dir.join(MODEL)).unwrap();
         std::fs::copy(dir.join(MODEL), dir.join("smollm2")).unwrap();
     }
     let copies = [

@@ -146,7 +146,7 @@ fn inspect_shows_an_adapter() {
     for (case, keeps) in [("tied-embed", true), ("tied-ensured", false)] {
         let to = folder.path(case);
         let (from, base) = (peft.join("cases").join(case), peft.join("tied/base.gguf"));
-        convert::peft::from_peft(&from, &base, Path::new(&to)).unwrap();
+        convert::peft::from_peft(from, base, &to).unwrap();
         assert_eq!(run(&["inspect", &to, "--json"]).json()["adapter"]["keeps_output"], keeps, "{case}");
         assert_eq!(run(&["inspect", &to]).stdout.contains("(keeps_output)"), keeps, "{case}");
     }

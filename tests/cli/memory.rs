@@ -44,7 +44,7 @@ fn a_longer_context_takes_what_was_planned() {
     for (name, more) in runs {
         let model = format!("{name}.gguf");
         if !folder.file(&model).exists() {
-            write(&Shape::named(name).unwrap(), DType::Q8_0, 7, &folder.file(&model)).unwrap();
+            write(&Shape::named(name).unwrap(), DType::Q8_0, 7, folder.file(&model)).unwrap();
         }
         let [short, long] = [1024, size(4096, 8192)].map(|ctx| planned_and_held(&folder, &model, ctx, more));
         let (planned, held) = (long[0] - short[0], long[1].saturating_sub(short[1]));

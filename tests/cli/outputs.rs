@@ -194,7 +194,7 @@ fn cases() -> Vec<Case> {
 /// With a model that can be trained whole as well.
 fn folder() -> Folder {
     let folder = Folder::new();
-    write(&Shape::named("llama-tiny").unwrap(), DType::F32, 7, &folder.file("floats.gguf")).unwrap();
+    write(&Shape::named("llama-tiny").unwrap(), DType::F32, 7, folder.file("floats.gguf")).unwrap();
     folder
 }
 

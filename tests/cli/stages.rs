@@ -205,7 +205,7 @@ fn what_cannot_be_gone_on_from_or_attended_to_is_said_in_one_line() {
         &convert::random::Shape::named("llama-tiny").unwrap(),
         ropewalk::DType::Q8_0,
         8,
-        &folder.file("tiny.gguf"),
+        folder.file("tiny.gguf"),
     )
     .unwrap();
     let out = finetune(&folder, "x.gguf", &["--lora", &a, "--ctx", "48", "--steps", "1"]);
@@ -222,7 +222,7 @@ fn what_cannot_be_gone_on_from_or_attended_to_is_said_in_one_line() {
 fn all_parameters_are_trained_and_a_model_is_written() {
     let folder = Folder::new();
     let (model, stages) = (folder.path("neox.gguf"), folder.path("stages.toml"));
-    write(&Shape::named("gptneox-tiny").unwrap(), DType::F16, 7, &folder.file("neox.gguf")).unwrap();
+    write(&Shape::named("gptneox-tiny").unwrap(), DType::F16, 7, folder.file("neox.gguf")).unwrap();
     std::fs::write(
         &stages,
         "[[stage]]\nctx = 32\nsteps = 6\nrope = \"pi:factor=2\"\n[[stage]]\nctx = 64\nsteps = 6\nrope = \"pi:factor=4\"\n",

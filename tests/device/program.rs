@@ -22,7 +22,7 @@ fn fine_tuning_goes_as_on_the_cpu_and_goes_on_where_it_stopped() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (model, text, device) = (path("tiny.gguf"), path("texts"), device());
-    write(&Shape::named("llama-tiny").unwrap(), DType::Q8_0, 7, model.as_ref()).unwrap();
+    write(&Shape::named("llama-tiny").unwrap(), DType::Q8_0, 7, &model).unwrap();
     std::fs::create_dir(&text).unwrap();
     for i in 0..5 {
         let words = (0..300).map(|n| ["sea", "rope", "walk", "hemp", "tar"][(n * (i + 2) + n / 7) % 5]);

@@ -50,7 +50,7 @@ fn imported(name: &str, expected: &serde_json::Value) -> ropewalk::model::Model 
     // Experts in MXFP4 stay so in an import. As floats they are multiplied without rounding what they are multiplied by.
     let (packed, floats) = (out, dir.path().join("floats.gguf"));
     let options = Options { dtype: Some(DType::F32), ..Options::default() };
-    convert(&packed, &floats, &options, &Control::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
+    convert(packed, &floats, &options, &Control::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
     load(&floats)
 }
 

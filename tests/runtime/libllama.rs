@@ -103,7 +103,7 @@ fn default_model_in_f32_agrees_under_every_stock_method() {
     let _turn = turn();
     let f32_path = scratch("agree-default-f32.gguf");
     let to_f32 = Options { dtype: Some(DType::F32), ..Options::default() };
-    convert(&default_model(), &f32_path, &to_f32, &Control::default()).unwrap_or_else(|e| panic!("{e}"));
+    convert(default_model(), &f32_path, &to_f32, &Control::default()).unwrap_or_else(|e| panic!("{e}"));
     let sba_path = scratch("agree-default-f32-sba.gguf");
     let sba = Options {
         rope: Some("sba:factor=2".parse().unwrap()),

@@ -55,7 +55,7 @@ fn mean_nll(model: &Model, tokens: &[Token], params: &SessionParams) -> f64 {
 fn on_the_model_in_f32_perplexities_are_the_recorded_ones() {
     let (recording, wide) = (recording(), scratch("reference-f32.gguf"));
     convert(
-        &default_model(),
+        default_model(),
         &wide,
         &Options { dtype: Some(DType::F32), ..Options::default() },
         &Control::default(),

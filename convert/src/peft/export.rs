@@ -29,11 +29,12 @@ use crate::{rows, Error, Result};
 /// Faults of the files; tensors that the model has not, or that have no name in transformers; a pair on a weight that
 /// is replaced; a repository of another form.
 pub fn to_peft(
-    adapter: &Path,
-    base: &Path,
-    folder: &Path,
+    adapter: impl AsRef<Path>,
+    base: impl AsRef<Path>,
+    folder: impl AsRef<Path>,
     repository: Option<&str>,
 ) -> Result<AdapterReport> {
+    let (adapter, base, folder) = (adapter.as_ref(), base.as_ref(), folder.as_ref());
     if let Some(name) = repository.filter(|name| !is_repository(name)) {
         return Err(Error::Argument(format!("base: expected ORG/REPO, found {}", shown(name))));
     }

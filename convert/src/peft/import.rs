@@ -22,7 +22,12 @@ use crate::{Error, Result};
 ///
 /// # Errors
 /// Faults of the files, by name; what a LoRA file cannot say (DoRA, other methods than LoRA, biases); tensors that the model has not, or in another shape.
-pub fn from_peft(folder: &Path, base: &Path, output: &Path) -> Result<AdapterReport> {
+pub fn from_peft(
+    folder: impl AsRef<Path>,
+    base: impl AsRef<Path>,
+    output: impl AsRef<Path>,
+) -> Result<AdapterReport> {
+    let (folder, base, output) = (folder.as_ref(), base.as_ref(), output.as_ref());
     let (model_path, config_path) = (folder.join(MODEL), folder.join(CONFIG));
     for (path, what) in [(base, "the model"), (&model_path, "the adapter"), (&config_path, "the adapter")] {
         if same_file(path, output)? {

@@ -42,7 +42,7 @@ pub enum Fill {
 ///
 /// # Errors
 /// A shape no model can have, a type that cannot be written, or the file system.
-pub fn write(shape: &Shape, dtype: DType, seed: u64, path: &Path) -> Result<u64> {
+pub fn write(shape: &Shape, dtype: DType, seed: u64, path: impl AsRef<Path>) -> Result<u64> {
     write_watched(shape, dtype, seed, path, &Control::default())
 }
 
@@ -54,9 +54,10 @@ pub fn write_watched(
     shape: &Shape,
     dtype: DType,
     seed: u64,
-    path: &Path,
+    path: impl AsRef<Path>,
     control: &Control<'_>,
 ) -> Result<u64> {
+    let path = path.as_ref();
     let work = Work::new(control);
     rows::available("random models")?;
     shape.check()?;

@@ -38,7 +38,7 @@ impl Lab {
         let factors = |step: f32| (0..32).map(|j| 1.0 + step * j as f32).collect();
         let longrope = Some([factors(0.5), factors(0.01)]);
         let shape = Shape { keys: keys.to_vec(), longrope, ..Shape::named("llama-tiny").unwrap() };
-        random::write(&shape, DType::Q8_0, 1, &lab.path("in")).unwrap();
+        random::write(&shape, DType::Q8_0, 1, lab.path("in")).unwrap();
         lab
     }
 
@@ -48,7 +48,7 @@ impl Lab {
 
     fn convert(&self, from: &str, to: &str, spec: &str, n_ctx: Option<usize>) -> Report {
         let options = Options { rope: Some(spec.parse().unwrap()), n_ctx, ..Options::default() };
-        convert(&self.path(from), &self.path(to), &options, &Control::default())
+        convert(self.path(from), self.path(to), &options, &Control::default())
             .unwrap_or_else(|e| panic!("{spec}: {e}"))
     }
 }

@@ -110,16 +110,16 @@ fn an_adapter_is_merged_and_quantised_in_one_call_as_in_two() {
     let at = |name: &str| root.join(name);
     // In F32, for a merged tensor that is to be quantized is written in that on the way.
     let base = Options { pre: Some("gpt-2".into()), dtype: Some(DType::F32), ..Options::default() };
-    convert(&llama, &at("base.gguf"), &base, &control).unwrap();
+    convert(&llama, at("base.gguf"), &base, &control).unwrap();
     let merge = Options { adapters: vec![adapter(&at("a.gguf"), None)], ..Options::default() };
     let mixture = Some(Mixture { name: "q4_k_m".into(), ..Mixture::default() });
     let quantise = Options { mixture: mixture.clone(), ..Options::default() };
-    convert(&at("base.gguf"), &at("one.gguf"), &Options { mixture, ..merge.clone() }, &control).unwrap();
-    convert(&at("base.gguf"), &at("merged.gguf"), &merge, &control).unwrap();
-    convert(&at("merged.gguf"), &at("two.gguf"), &quantise, &control).unwrap();
+    convert(at("base.gguf"), at("one.gguf"), &Options { mixture, ..merge.clone() }, &control).unwrap();
+    convert(at("base.gguf"), at("merged.gguf"), &merge, &control).unwrap();
+    convert(at("merged.gguf"), at("two.gguf"), &quantise, &control).unwrap();
     let read = |name: &str| std::fs::read(at(name)).unwrap();
     assert!(read("one.gguf") == read("two.gguf"));
-    convert(&at("base.gguf"), &at("plain.gguf"), &quantise, &control).unwrap();
+    convert(at("base.gguf"), at("plain.gguf"), &quantise, &control).unwrap();
     assert!(read("one.gguf") != read("plain.gguf"), "the adapter does something");
 }
 
@@ -297,7 +297,7 @@ fn libllama_computes_what_transformers_does() {
             // Experts in MXFP4 stay so in an import; beside them libllama rounds activations to 8 bits.
             let packed = std::mem::replace(&mut out, dir.path().join("floats.gguf"));
             let options = Options { dtype: Some(DType::F32), ..Options::default() };
-            convert(&packed, &out, &options, &Control::default()).unwrap();
+            convert(packed, &out, &options, &Control::default()).unwrap();
         }
         let mut oracle = llama::oracle::Oracle::open(&out, &crate::oracle::params()).unwrap();
         let tokens: Vec<i32> = (0..100).map(|i| i * 37 % 300).collect();

@@ -19,14 +19,14 @@ struct Lab(tempfile::TempDir);
 impl Lab {
     fn new(dtype: DType) -> Lab {
         let lab = Lab(tempfile::tempdir().unwrap());
-        random::write(&Shape::named("llama-tiny").unwrap(), dtype, 3, &lab.path("in")).unwrap();
+        random::write(&Shape::named("llama-tiny").unwrap(), dtype, 3, lab.path("in")).unwrap();
         lab
     }
     fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(format!("{name}.gguf"))
     }
     fn run(&self, options: &Options) -> convert::Result<convert::Report> {
-        convert(&self.path("in"), &self.path("out"), options, &Control::default())
+        convert(self.path("in"), self.path("out"), options, &Control::default())
     }
     fn files(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.0.path()).unwrap();
@@ -81,7 +81,7 @@ fn a_mixture_is_libllamas_own_after_all_other_changes() {
 fn every_architecture_is_quantised_as_libllama_does() {
     let lab = Lab::new(DType::F16);
     for named in SHAPES.iter().filter(|s| s.name.contains("tiny")) {
-        random::write(&Shape::named(named.name).unwrap(), DType::F16, 3, &lab.path("in")).unwrap();
+        random::write(&Shape::named(named.name).unwrap(), DType::F16, 3, lab.path("in")).unwrap();
         let report = lab.run(&to("q4_k_m")).unwrap_or_else(|e| panic!("{}: {e}", named.name));
         assert!(report.converted.iter().all(|t| t.rel_rmse < 0.12), "{}: {:?}", named.name, report.converted);
         let out = std::fs::read(lab.path("out")).unwrap();
@@ -214,7 +214,7 @@ fn a_stop_leaves_nothing() {
         };
         let control = Control::default().with_stop(&stop).with_progress(&show);
         let options = Options { rope, ..to("q4_k_m") };
-        let e = convert(&lab.path("in"), &lab.path("out"), &options, &control).unwrap_err();
+        let e = convert(lab.path("in"), lab.path("out"), &options, &control).unwrap_err();
         assert!(matches!(e, Error::Interrupted), "{e}");
         assert_eq!(lab.files(), ["in.gguf"]);
     }
@@ -301,7 +301,7 @@ proptest! {
         let lab = Lab(tempfile::tempdir().unwrap());
         let named = SHAPES.iter().filter(|s| s.name.contains("tiny")).nth(shape).unwrap();
         let shape = Shape { n_layer: 1, n_vocab: 259, ..Shape::named(named.name).unwrap() };
-        random::write(&shape, DType::F16, 3, &lab.path("in")).unwrap();
+        random::write(&shape, DType::F16, 3, lab.path("in")).unwrap();
         let mut bytes = std::fs::read(lab.path("in")).unwrap();
         let header = File::open(&lab.path("in")).unwrap().tensors().iter().map(|t| t.offset).min().unwrap();
         for (at, value) in flips {

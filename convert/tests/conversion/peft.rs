@@ -72,7 +72,7 @@ fn adapters_do_what_they_do_in_peft() {
         let (plain, adapted) = (expected(arch, "plain"), expected(arch, "adapted"));
         assert!(difference(&plain, &adapted) > 0.5, "the adapter does something");
         assert!(difference(&logits(arch, &base(arch), None), &plain) < rounded(&plain));
-        let report = from_peft(&fixture(arch), &base(arch), &adapter).unwrap();
+        let report = from_peft(fixture(arch), base(arch), &adapter).unwrap();
         assert_eq!((report.n_pairs, report.n_modules), (pairs, modules));
         assert_eq!(report.ranks, Some(if arch == "llama" { (2, 4) } else { (4, 4) }));
         let left_out = report.notes.iter().filter(|n| n.contains("Omitted")).count();
@@ -82,7 +82,7 @@ fn adapters_do_what_they_do_in_peft() {
             assert!(difference(&found, &adapted) < rounded(&adapted), "{}", difference(&found, &adapted));
         }
         let adapters = vec![AdapterSpec::new(adapter.clone(), 1.0)];
-        convert(&base(arch), &merged, &Options { adapters, ..Options::default() }, &Control::default())
+        convert(base(arch), &merged, &Options { adapters, ..Options::default() }, &Control::default())
             .unwrap();
         let found = logits(arch, &merged, None);
         assert!(difference(&found, &adapted) < rounded(&adapted), "{}", difference(&found, &adapted));
@@ -107,14 +107,14 @@ fn there_and_back_is_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let (adapter, again, folder) = (dir.path().join("a"), dir.path().join("b"), dir.path().join("new/peft"));
     // Ranks differ in one, but alphas do in the other order; rsLoRA becomes a plain alpha.
-    from_peft(&fixture("qwen2"), &base("qwen2"), &adapter).unwrap();
-    to_peft(&adapter, &base("qwen2"), &folder, None).unwrap();
+    from_peft(fixture("qwen2"), base("qwen2"), &adapter).unwrap();
+    to_peft(&adapter, base("qwen2"), &folder, None).unwrap();
     assert!(tensors(&fixture("qwen2")) == tensors(&folder));
     let config: Value =
         serde_json::from_slice(&std::fs::read(folder.join("adapter_config.json")).unwrap()).unwrap();
     assert_eq!((&config["r"], &config["lora_alpha"]), (&json!(4), &json!(6)));
     assert_eq!(config["modules_to_save"], json!(["lm_head", "model.layers.1.input_layernorm", "model.norm"]));
-    from_peft(&folder, &base("qwen2"), &again).unwrap();
+    from_peft(&folder, base("qwen2"), &again).unwrap();
     let same = |a: &Path, b: &Path| {
         let (a, b) = (File::open(a).unwrap(), File::open(b).unwrap());
         assert_eq!(a.tensors().len(), b.tensors().len());
@@ -124,9 +124,9 @@ fn there_and_back_is_the_same() {
     };
     assert!(same(&adapter, &again));
 
-    from_peft(&fixture("llama"), &base("llama"), &adapter).unwrap();
-    to_peft(&adapter, &base("llama"), &folder, None).unwrap();
-    from_peft(&folder, &base("llama"), &again).unwrap();
+    from_peft(fixture("llama"), base("llama"), &adapter).unwrap();
+    to_peft(&adapter, base("llama"), &folder, None).unwrap();
+    from_peft(&folder, base("llama"), &again).unwrap();
     assert!(same(&adapter, &again) && std::fs::read(&adapter).unwrap() == std::fs::read(&again).unwrap());
     let names: Vec<String> = tensors(&folder).into_iter().map(|t| t.0).collect();
     assert_eq!(names, tensors(&fixture("llama")).into_iter().map(|t| t.0).collect::<Vec<_>>());
@@ -164,10 +164,10 @@ fn what_only_our_files_say_survives() {
         dtype: DType::F16,
     };
     write(&adapter, &file).unwrap();
-    let report = to_peft(&adapter, &base("llama"), &folder, None).unwrap();
+    let report = to_peft(&adapter, base("llama"), &folder, None).unwrap();
     let rope = report.notes.iter().find(|note| note.contains("yarn:factor=4")).unwrap();
     assert!(rope.contains(r#""rope_scaling": {"rope_type":"yarn""#), "{rope}");
-    from_peft(&folder, &base("llama"), &again).unwrap();
+    from_peft(&folder, base("llama"), &again).unwrap();
     let read = AdapterReader::open(&again).unwrap();
     assert_eq!((read.meta(), read.alpha()), (&meta, 2.5));
     assert_eq!((read.pairs().len(), read.modules_to_save()[0].name.as_str()), (1, "blk.0.ffn_norm.weight"));
@@ -202,7 +202,7 @@ fn what_a_lora_file_cannot_say_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out.gguf");
     let refused = |folder: &Path, parts: &[&str]| {
-        let e = from_peft(folder, &base("llama"), &out).unwrap_err().to_string();
+        let e = from_peft(folder, base("llama"), &out).unwrap_err().to_string();
         assert!(parts.iter().all(|p| e.contains(p)) && !e.contains('\n'), "{parts:?}: {e}");
         assert!(!out.exists());
     };
@@ -261,7 +261,7 @@ fn what_a_lora_file_cannot_say_is_refused() {
         match part {
             // Files of older versions name the adapter.
             "" => {
-                from_peft(&folder, &base("llama"), &out).unwrap();
+                from_peft(&folder, base("llama"), &out).unwrap();
                 std::fs::remove_file(&out).unwrap();
             }
             part => refused(&folder, &[model, part]),
@@ -291,14 +291,14 @@ fn what_a_lora_file_cannot_say_is_refused() {
     let other = dir.path().join("other.gguf");
     let shape = convert::random::Shape::named("llama-tiny").unwrap();
     convert::random::write(&shape, DType::F16, 1, &other).unwrap();
-    let e = from_peft(&fixture("llama"), &other, &out).unwrap_err().to_string();
+    let e = from_peft(fixture("llama"), &other, &out).unwrap_err().to_string();
     assert!(e.contains("lm_head.base_layer.weight") && !e.contains('\n'), "{e}");
-    let e = from_peft(&fixture("qwen2"), &other, &out).unwrap_err().to_string();
+    let e = from_peft(fixture("qwen2"), &other, &out).unwrap_err().to_string();
     assert!(e.contains("the model's [") && !e.contains('\n'), "{e}");
     let mut writer = gguf::Writer::with_metadata_of(&File::open(&base("llama")).unwrap());
     writer.set("general.architecture", "mamba");
     writer.write(&other).unwrap();
-    let e = from_peft(&fixture("llama"), &other, &out).unwrap_err().to_string();
+    let e = from_peft(fixture("llama"), &other, &out).unwrap_err().to_string();
     assert!(e.contains("other.gguf") && !e.contains('\n'), "{e}");
 }
 
@@ -307,15 +307,15 @@ fn values_that_are_not_finite_are_refused_and_steps_that_fail_leave_the_old_file
     let dir = tempfile::tempdir().unwrap();
     let folder = changed(dir.path(), |_| {}, |_| {});
     let out = dir.path().join("out.gguf");
-    from_peft(&folder, &base("llama"), &out).unwrap();
+    from_peft(&folder, base("llama"), &out).unwrap();
     let new = std::fs::read(&out).unwrap();
-    let write = || from_peft(&folder, &base("llama"), &out).map(drop).map_err(|e| e.to_string());
+    let write = || from_peft(&folder, base("llama"), &out).map(drop).map_err(|e| e.to_string());
     walk(&out, &new[..new.len() / 2], |found| found == new, write);
     let mut bytes = std::fs::read(folder.join("adapter_model.safetensors")).unwrap();
     let n = bytes.len();
     bytes[n - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
     std::fs::write(folder.join("adapter_model.safetensors"), bytes).unwrap();
-    let e = from_peft(&folder, &base("llama"), &out).unwrap_err().to_string();
+    let e = from_peft(&folder, base("llama"), &out).unwrap_err().to_string();
     assert!(e.contains("NaN") && e.contains("lora_") && !e.contains('\n'), "{e}");
 }
 
@@ -336,7 +336,7 @@ proptest! {
         }
         std::fs::write(&path, bytes).unwrap();
         let out = dir.path().join("out.gguf");
-        match from_peft(&folder, &base("llama"), &out) {
+        match from_peft(&folder, base("llama"), &out) {
             Ok(_) => drop(AdapterReader::open(&out).unwrap()),
             Err(e) => prop_assert!(!e.to_string().contains('\n'), "{e}"),
         }
@@ -376,7 +376,7 @@ fn the_program_converts_adapters() {
 fn an_export_replaces_an_export_alone() {
     let dir = tempfile::tempdir().unwrap();
     let [adapter, folder] = ["a.gguf", "out"].map(|name| dir.path().join(name));
-    from_peft(&fixture("qwen2"), &base("qwen2"), &adapter).unwrap();
+    from_peft(fixture("qwen2"), base("qwen2"), &adapter).unwrap();
     let names = ["adapter_model.safetensors", "adapter_config.json"];
     // One that PEFT wrote, and something that is no adapter.
     for (name, what) in names.iter().flat_map(|name| {
@@ -385,14 +385,14 @@ fn an_export_replaces_an_export_alone() {
     }) {
         std::fs::create_dir(&folder).unwrap();
         std::fs::write(folder.join(name), &what).unwrap();
-        let said = to_peft(&adapter, &base("qwen2"), &folder, None).unwrap_err().to_string();
+        let said = to_peft(&adapter, base("qwen2"), &folder, None).unwrap_err().to_string();
         assert!(said.contains(name) && said.contains("is there already and is not "), "{said}");
         assert_eq!(std::fs::read(folder.join(name)).unwrap(), what, "{name}");
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "{name}: nothing else is written");
         std::fs::remove_dir_all(&folder).unwrap();
     }
-    to_peft(&adapter, &base("qwen2"), &folder, None).unwrap();
+    to_peft(&adapter, base("qwen2"), &folder, None).unwrap();
     let before = names.map(|name| std::fs::read(folder.join(name)).unwrap());
-    to_peft(&adapter, &base("qwen2"), &folder, None).unwrap();
+    to_peft(&adapter, base("qwen2"), &folder, None).unwrap();
     assert!(before == names.map(|name| std::fs::read(folder.join(name)).unwrap()));
 }

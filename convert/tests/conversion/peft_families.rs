@@ -120,7 +120,7 @@ fn merged_before_or_after_an_import() {
         let checkpoint = folder(dir.path(), &name, tokenizer);
         let pre = tokenizer.starts_with("bpe").then(|| "gpt-2".to_owned());
         let plain = Options { dtype: Some(DType::F32), pre, ..Options::default() };
-        convert(&checkpoint, &at("base.gguf"), &plain, &Control::default()).unwrap();
+        convert(&checkpoint, at("base.gguf"), &plain, &Control::default()).unwrap();
         let base = File::open(&at("base.gguf")).unwrap();
 
         let mut tensors = read(&checkpoint);
@@ -132,7 +132,7 @@ fn merged_before_or_after_an_import() {
             }
         }
         write(&checkpoint.join("model.safetensors"), &tensors);
-        convert(&checkpoint, &at("before.gguf"), &plain, &Control::default()).unwrap();
+        convert(&checkpoint, at("before.gguf"), &plain, &Control::default()).unwrap();
 
         let peft = at("peft");
         std::fs::create_dir(&peft).unwrap();
@@ -140,10 +140,10 @@ fn merged_before_or_after_an_import() {
         let config =
             json!({"peft_type": "LORA", "r": RANK, "lora_alpha": RANK, "modules_to_save": saved.clone()});
         std::fs::write(peft.join("adapter_config.json"), config.to_string()).unwrap();
-        from_peft(&peft, &at("base.gguf"), &at("a.gguf")).unwrap_or_else(|e| panic!("{name}: {e}"));
+        from_peft(&peft, at("base.gguf"), at("a.gguf")).unwrap_or_else(|e| panic!("{name}: {e}"));
         let adapters = vec![AdapterSpec::new(at("a.gguf"), 1.0)];
         let merged = Options { adapters, ..Options::default() };
-        convert(&at("base.gguf"), &at("after.gguf"), &merged, &Control::default())
+        convert(at("base.gguf"), at("after.gguf"), &merged, &Control::default())
             .unwrap_or_else(|e| panic!("{name}: {e}"));
         let (before, after) = (tensors_of(&at("before.gguf")), tensors_of(&at("after.gguf")));
         let plain = tensors_of(&at("base.gguf"));
@@ -160,7 +160,7 @@ fn merged_before_or_after_an_import() {
         let n_pairs = (adapter.len() - saved.len()) / 2;
         assert_eq!(n_changed, n_pairs + saved.len(), "{name}");
 
-        to_peft(&at("a.gguf"), &at("base.gguf"), &at("back"), None).unwrap_or_else(|e| panic!("{name}: {e}"));
+        to_peft(at("a.gguf"), at("base.gguf"), at("back"), None).unwrap_or_else(|e| panic!("{name}: {e}"));
         let back = read(&at("back"));
         assert!(back.keys().eq(adapter.keys()), "{name}");
         for (tensor, (shape, values)) in &adapter {

@@ -39,7 +39,7 @@ struct Lab {
 impl Lab {
     fn new(shape: &str) -> Lab {
         let lab = Lab { dir: tempfile::tempdir().unwrap() };
-        random::write(&Shape::named(shape).unwrap(), DType::Q8_0, 1, &lab.path("in")).unwrap();
+        random::write(&Shape::named(shape).unwrap(), DType::Q8_0, 1, lab.path("in")).unwrap();
         lab
     }
     fn path(&self, name: &str) -> PathBuf {
@@ -54,7 +54,7 @@ impl Lab {
     fn try_convert(&self, from: &str, to: &str, spec: &str, llama_cpp: bool) -> convert::Result<Report> {
         let rope = Some(spec.parse().unwrap());
         let options = Options { rope, n_ctx: Some(N_CTX), llama_cpp, ..Options::default() };
-        convert(&self.path(from), &self.path(to), &options, &Control::default())
+        convert(self.path(from), self.path(to), &options, &Control::default())
     }
     fn convert(&self, from: &str, to: &str, spec: &str) -> Report {
         self.try_convert(from, to, spec, false).unwrap()
@@ -179,8 +179,8 @@ fn declared_scaling_is_replaced_and_kept() {
     lab.extend(&yarn, &[]);
     let before = lab.hp("in");
     let report = convert(
-        &lab.path("in"),
-        &lab.path("out"),
+        lab.path("in"),
+        lab.path("out"),
         &Options { rope: Some("sba".parse().unwrap()), ..Options::default() },
         &Control::default(),
     );
@@ -203,7 +203,7 @@ fn contexts_chosen_when_none_is_given() {
         [("harpe", 2048), ("pi:factor=2", 1024), ("yarn:factor=3,original=256", 768), ("plain", 512)]
     {
         let options = Options { rope: Some(spec.parse().unwrap()), ..Options::default() };
-        let report = convert(&lab.path("in"), &lab.path("out"), &options, &Control::default()).unwrap();
+        let report = convert(lab.path("in"), lab.path("out"), &options, &Control::default()).unwrap();
         assert_eq!(report.rope.unwrap().n_ctx, n_ctx, "{spec}");
         assert!(report.notes.iter().any(|n| n.contains("No context given")), "{:?}", report.notes);
     }
@@ -277,7 +277,7 @@ fn llama_cpp_alone_exports_what_the_file_declares() {
     let lab = Lab::new("llama-tiny");
     lab.convert("in", "ours", "sba");
     let options = Options { llama_cpp: true, ..Options::default() };
-    convert(&lab.path("ours"), &lab.path("stock"), &options, &Control::default()).unwrap();
+    convert(lab.path("ours"), lab.path("stock"), &options, &Control::default()).unwrap();
     lab.try_convert("in", "direct", "sba", true).unwrap();
     assert!(lab.bytes("stock") == lab.bytes("direct"));
 }
@@ -318,7 +318,7 @@ fn a_split_model_becomes_one_file() {
         }
         writer.write(&part(no)).unwrap();
     }
-    let run = |out: &Path| convert(&part(0), out, &Options::default(), &Control::default());
+    let run = |out: &Path| convert(part(0), out, &Options::default(), &Control::default());
     run(&lab.path("whole")).unwrap();
     assert!(lab.bytes("whole") == lab.bytes("in"));
     let error = run(&part(1)).unwrap_err().to_string();

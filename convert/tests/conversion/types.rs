@@ -17,7 +17,7 @@ struct Lab {
 impl Lab {
     fn new(dtype: DType) -> Lab {
         let lab = Lab { dir: tempfile::tempdir().unwrap() };
-        random::write(&Shape::named("llama-tiny").unwrap(), dtype, 1, &lab.path("in")).unwrap();
+        random::write(&Shape::named("llama-tiny").unwrap(), dtype, 1, lab.path("in")).unwrap();
         lab
     }
     fn path(&self, name: &str) -> PathBuf {
@@ -28,7 +28,7 @@ impl Lab {
     }
     fn to(&self, dtype: DType, control: &Control<'_>) -> convert::Result<convert::Report> {
         let options = Options { dtype: Some(dtype), ..Options::default() };
-        convert(&self.path("in"), &self.path("out"), &options, control)
+        convert(self.path("in"), self.path("out"), &options, control)
     }
     /// Writes `in.gguf` anew: these tensors, F32.
     fn write(&self, tensors: &[(&str, &[u64], Vec<f32>)]) {
@@ -184,7 +184,7 @@ fn the_input_is_never_the_output() {
     let lab = Lab::new(DType::F16);
     let before = std::fs::read(lab.path("in")).unwrap();
     let refused = |name: &str| {
-        let result = convert(&lab.path("in"), &lab.path(name), &Options::default(), &Control::default());
+        let result = convert(lab.path("in"), lab.path(name), &Options::default(), &Control::default());
         let error = result.unwrap_err();
         assert!(matches!(error, Error::Usage(_)) && error.to_string().contains("is the input"), "{error}");
     };

@@ -71,8 +71,8 @@ impl AdapterReader {
     /// # Errors
     /// The file is no adapter or no LoRA; half of a pair is missing; ranks differ; alpha is not finite; a tensor cannot be converted to F32; a metadata key has another type; half
     /// of the network of CLEX is missing, or it does not suit the spec the adapter was trained under.
-    pub fn open(path: &Path) -> Result<AdapterReader> {
-        let file = File::open(path)?;
+    pub fn open(path: impl AsRef<Path>) -> Result<AdapterReader> {
+        let file = File::open(path.as_ref())?;
         for (key, expected) in [("general.type", "adapter"), ("adapter.type", "lora")] {
             let found: String = file.get(key)?;
             if found != expected {

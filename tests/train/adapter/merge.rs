@@ -190,13 +190,13 @@ fn a_merged_file_declares_what_it_was_trained_under() {
     // Merged weights are another model: the adapter does not go on them again.
     let again = Options { adapters: vec![spec_of(&adapter)], ..Options::default() };
     let e =
-        convert(&merged, &scratch("merge-again.gguf"), &again, &Control::default()).unwrap_err().to_string();
+        convert(&merged, scratch("merge-again.gguf"), &again, &Control::default()).unwrap_err().to_string();
     assert!(e.contains("ropewalk.lora.base"), "{e}");
     // Two that want different ropes need a word.
     made.meta.rope = Some("plain".parse().unwrap());
     let other = made.write("merge-rope-other.gguf");
     let both = Options { adapters: vec![spec_of(&adapter), spec_of(&other)], ..Options::default() };
-    let e = convert(&path, &scratch("merge-both.gguf"), &both, &Control::default()).unwrap_err().to_string();
+    let e = convert(&path, scratch("merge-both.gguf"), &both, &Control::default()).unwrap_err().to_string();
     assert!(e.contains("choose one of the methods"), "{e}");
 }
 

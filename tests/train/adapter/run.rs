@@ -138,7 +138,7 @@ fn scales_and_alphas_multiply() {
     let mut rslora = Made { alpha: made.alpha / 4.0, ..made.clone() };
     rslora.meta.rslora = true;
     assert_eq!(of(&rslora, "rslora", 1.0), half);
-    let opened = AdapterReader::open(&rslora.write("scale-rslora.gguf")).unwrap();
+    let opened = AdapterReader::open(rslora.write("scale-rslora.gguf")).unwrap();
     assert_eq!((opened.alpha(), opened.meta().rslora), (made.alpha / 2.0, true));
 
     // Where alpha is 0 or missing the scale is the scale.

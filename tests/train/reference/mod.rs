@@ -35,7 +35,7 @@ fn wide_file() -> &'static Path {
     FILE.get_or_init(|| {
         let path = scratch("train-reference-f32.gguf");
         let options = Options { dtype: Some(DType::F32), ..Options::default() };
-        convert(&default_model(), &path, &options, &Control::default()).unwrap();
+        convert(default_model(), &path, &options, &Control::default()).unwrap();
         path
     })
 }
