@@ -3,7 +3,7 @@
 //! A task is one module: it takes parameters, and `run(source, model, ..., control)` returns a report. It uses the
 //! traits [`Lm`] and [`LmSource`], which [`SessionSource`] implements for sessions of a model. Reports serialize to
 //! the JSON of the command line and format themselves as text. Nothing here prints, and only [`suite::FileStore`] and
-//! [`search`] open files. [`suite`] runs the benchmarks of the crate `ropewalk-tasks`. [`bench`] measures speed, of sessions
+//! [`search`] open files. [`suite`] runs the benchmarks of the crate `ropewalk-tasks`. [`mod@bench`] measures speed, of sessions
 //! and of other engines.
 //!
 //! ```

@@ -85,7 +85,7 @@ struct Lfs {
 /// there already is checked against its record, file by file, and never replaced.
 ///
 /// # Errors
-/// Returns the errors of [`pull`], and an error if a repository has no model that can be imported, or if its index
+/// Returns the errors of [`pull`](super::pull), and an error if a repository has no model that can be imported, or if its index
 /// names a file that it does not have.
 pub fn pull_folder(
     hub: &Hub,

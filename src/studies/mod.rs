@@ -1,6 +1,6 @@
 //! A study, run in this process: each cell of a plan is measured in sessions, after the training that its method asks for.
 //!
-//! The crate [`study`](crate::study) has the plan, the directory of results, and the report. [`run()`] measures, and
+//! The crate [`study`] has the plan, the directory of results, and the report. [`run()`] measures, and
 //! [`list()`] estimates the cost. Reasons of failed cells have the names of settings in backticks, as in
 //! [`finetune`](crate::finetune); [`Program::reason`] can word them otherwise.
 //!

@@ -20,7 +20,8 @@ use crate::common::naive::{Definition, Naive};
 use crate::common::rounding::{rounding, two_orders};
 use crate::common::{all_logits, assert_close, distance, load, log_softmax, params, scratch, some_tokens};
 use crate::common::{roundings, size, LOGITS};
-use crate::gradients::{fill, loss, models, moved, of_element, one, settings, targets, N_VOCAB};
+use crate::differences::{loss, moved, of_element, one};
+use crate::gradients::{fill, models, settings, targets, N_VOCAB};
 use crate::run::{adapter, World};
 
 const N_CTX: usize = 40;

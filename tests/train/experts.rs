@@ -6,7 +6,8 @@ use ropewalk::train::{TrainParams, Trainer};
 use ropewalk::DType;
 
 use crate::common::{load, scratch};
-use crate::gradients::{check, settings, targets, N_VOCAB};
+use crate::differences::check;
+use crate::gradients::{settings, targets, N_VOCAB};
 
 fn mixture(name: &str, dtype: DType) -> Model {
     let path = scratch(&format!("train-{name}-{}.gguf", dtype.name()));

@@ -12,7 +12,8 @@ use ropewalk::DType;
 
 use crate::common::rounding::two_orders;
 use crate::common::{load, open, params, roundings, scratch, some_tokens};
-use crate::gradients::{check, models, settings, N_VOCAB};
+use crate::differences::check;
+use crate::gradients::{models, settings, N_VOCAB};
 use crate::run::World;
 
 fn all(n_ctx: usize, n_block: usize, spec: &str) -> TrainParams {

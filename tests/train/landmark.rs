@@ -15,7 +15,8 @@ use ropewalk::train::{write_adapter, MemoryPlan, Sequence, TrainAttention, Train
 use ropewalk::{DType, Token};
 
 use crate::common::{self, scratch, some_tokens};
-use crate::gradients::{check, fill, models, named_model, settings, targets, N_VOCAB};
+use crate::differences::check;
+use crate::gradients::{fill, models, named_model, settings, targets, N_VOCAB};
 
 pub(crate) fn attention(block: usize) -> TrainAttention {
     TrainAttention::Landmark(Landmarks::new(block).unwrap())

@@ -8,7 +8,8 @@ use ropewalk::{DType, Token};
 
 use crate::common::naive::{worst_row, Naive};
 use crate::common::{assert_close, open, params, score, scratch, some_tokens, with_kv, LOGITS};
-use crate::gradients::{fill, models, moved, with_landmarks, Documents, N_VOCAB};
+use crate::differences::{moved, with_landmarks, Documents};
+use crate::gradients::{fill, models, N_VOCAB};
 use crate::landmark::{adapter, how};
 
 /// Positions of a block in these tests.

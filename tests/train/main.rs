@@ -14,6 +14,7 @@ mod checkpoint;
 mod clex;
 mod data;
 mod delta_net;
+mod differences;
 mod experts;
 mod faults;
 mod full;

@@ -13,7 +13,8 @@ use crate::cases::{case, dca, leaky, lm_infinite, rerope, self_extend, streaming
 use crate::common::naive::Definition;
 use crate::common::rounding::two_orders;
 use crate::common::{load, open, roundings, score, scratch, some_tokens, with_kv, LOGITS};
-use crate::gradients::{check_by, fill, models, settings, N_VOCAB};
+use crate::differences::check_by;
+use crate::gradients::{fill, models, settings, N_VOCAB};
 
 /// Log-n scaling of a model trained for 8 tokens.
 fn log_8(i: i64) -> f64 {
