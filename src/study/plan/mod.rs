@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::read::COPY;
 use crate::Result;
 
-/// Cells of a plan, at most.
-pub const MAX_CELLS: usize = 1_000_000;
+/// Cells of a plan, at most. A plan of a few kilobytes can ask for any number, by its lists, and a report has about a
+/// hundred bytes for each. At a minute a cell, these take ten weeks.
+pub const MAX_CELLS: usize = 100_000;
 
 /// The plan of a study. Paths are joined to the folder of the plan's file.
 #[derive(Debug, Clone, PartialEq)]

@@ -20,7 +20,7 @@ const MAX_BYTES: u64 = 1 << 20;
 const MAX_LENGTH: u64 = 1 << 30;
 /// Samples, windows and the like, at most.
 const MAX_COUNT: u64 = 1_000_000;
-/// Lengths or seeds of a task, at most.
+/// Models or methods of a plan, lengths or seeds of a task, at most: tables compare each with each.
 const MAX_LIST: usize = 1000;
 /// Bytes of a name, at most: they are columns of tables.
 const MAX_NAME: usize = 60;
@@ -166,6 +166,8 @@ fn check(place: &Place<'_>, file: PlanFile, names: &dyn Names) -> Result<Plan> {
     if let Some((key, _, at)) = empty.into_iter().find(|(_, empty, _)| *empty) {
         return Err(place.fault(at, format!("{key}: expected at least one, found none")));
     }
+    place.short("models", file.models.as_ref().len(), file.models.span())?;
+    place.short("methods", file.methods.as_ref().len(), file.methods.span())?;
     place.names("models", file.models.as_ref().iter().map(|m| &m.name))?;
     place.names("methods", file.methods.as_ref().iter().map(|m| &m.name))?;
     let mut models = Vec::new();

@@ -27,6 +27,9 @@ use crate::outcome::{Record, State};
 use crate::plan::{Attention, Parameters, Trained};
 use crate::{Error, Folder, Plan, Result};
 
+/// Cells that are listed as not run, at most: a few kilobytes of a plan can name 100,000.
+const MAX_LISTED: usize = 1000;
+
 /// A report.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
@@ -234,6 +237,11 @@ fn missing(data: &Data<'_>) -> Vec<Block> {
     if !open.is_empty() {
         out.push(Block::Heading(2, "Cells that were not run".into()));
         let what = format!("{}: the next run measures them", plural(open.len(), "cell"));
+        if open.len() > MAX_LISTED {
+            let more = format!("{} more", open.len() - MAX_LISTED);
+            open.truncate(MAX_LISTED);
+            open.push((more, "not run".to_owned()));
+        }
         out.push(Block::Details(what, vec![Block::List(open)]));
     }
     out

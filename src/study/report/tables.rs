@@ -282,7 +282,7 @@ pub(super) fn capital(text: &str) -> String {
     chars.next().map_or_else(String::new, |c| c.to_uppercase().chain(chars).collect())
 }
 
-/// Every cell with all that belongs to its figure.
+/// Every cell that was run, with all that belongs to its figure.
 pub(super) fn cells(data: &Data<'_>) -> Table {
     let head = [
         "model",
@@ -302,18 +302,17 @@ pub(super) fn cells(data: &Data<'_>) -> Table {
         "hash",
         "remarks",
     ];
-    let row = |cell: crate::Cell<'_>| {
+    let row = |cell: crate::Cell<'_>| -> Option<Vec<Entry>> {
         let key = cell.key();
-        let record = data.records.get(&key);
+        let record = data.records.get(&key)?;
         let mut row: Vec<String> = vec![key.model, key.method, key.task, length(key.length)];
         row.push(key.seed.map_or_else(|| "protocol's".into(), |s| s.to_string()));
-        let hash: String = record.map_or_else(String::new, |r| r.hash.chars().take(12).collect());
-        let Some(result) = record.and_then(|r| r.result()) else {
-            let state = if record.is_some() { "failed" } else { "not run" };
-            row.extend([String::new(), state.into()]);
+        let hash: String = record.hash.chars().take(12).collect();
+        let Some(result) = record.result() else {
+            row.extend([String::new(), "failed".into()]);
             row.extend(std::iter::repeat_n(String::new(), 7));
             row.extend([hash, String::new()]);
-            return row.into_iter().map(Entry::new).collect();
+            return Some(row.into_iter().map(Entry::new).collect());
         };
         let show = |x: f64| if cell.task.is_perplexity() { format!("{x:.4}") } else { format!("{x:.2}") };
         let interval =
@@ -341,7 +340,7 @@ pub(super) fn cells(data: &Data<'_>) -> Table {
             hash,
             remarks.join("; "),
         ]);
-        row.into_iter().map(Entry::new).collect()
+        Some(row.into_iter().map(Entry::new).collect())
     };
     Table {
         caption:
@@ -350,6 +349,6 @@ pub(super) fn cells(data: &Data<'_>) -> Table {
                 .into(),
         head: head.map(str::to_owned).to_vec(),
         words: 6,
-        rows: data.plan.cells().map(row).collect(),
+        rows: data.plan.cells().filter_map(row).collect(),
     }
 }

@@ -150,7 +150,7 @@ fn plans_that_are_none_or_too_large_are_refused() {
     assert!(refused(list(1001).as_bytes()).contains("lengths: expected at most 1000, found 1001"));
     let large = list(1000).replace("seeds = [1, 2]", &format!("seeds = {}", many(200)));
     // 7 methods x (1000 x (1 + 200 + 4) + 2).
-    assert!(refused(large.as_bytes()).contains("expected at most 1000000 cells in all, found 1435014"));
+    assert!(refused(large.as_bytes()).contains("expected at most 100000 cells in all, found 1435014"));
     let nowhere = Plan::read(std::path::Path::new("no/such/plan.toml"), &find).unwrap_err().to_string();
     assert!(nowhere.starts_with("no/such/plan.toml: "), "{nowhere}");
 }
