@@ -261,7 +261,7 @@ impl Model {
         {
             let key = keys::LORA_ROPE;
             let trained =
-                Plan::new(spec, &self.0.hparams, plan.n_ctx).map_err(|e| e.at(key).at(path.display()))?;
+                Plan::of_file(spec, &self.0.hparams, plan.n_ctx).map_err(|e| e.at(key).at(path.display()))?;
             if !trained.same_positions(plan) {
                 let (path, found) = (path.display(), &plan.spec);
                 return Err(Error::Unsupported(format!(

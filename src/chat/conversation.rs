@@ -20,6 +20,13 @@ use crate::session::{GenerateParams, SavedSession, Session, SessionParams, StopR
 use crate::vocab::Vocab;
 use crate::Token;
 
+/// Context that a saved session may ask for, in times the tokens that it has: otherwise a few bytes in a small file
+/// would take all memory for a cache. It may always ask for the present context, and for the trained one up to
+/// [`MAX_TRAINED`].
+const MAX_ROOM: usize = 8;
+/// Tokens of a trained context that any saved session may ask for: 4 GiB of cache for a model of 8B parameters.
+const MAX_TRAINED: usize = 32_768;
+
 /// Settings of a conversation.
 #[derive(Debug, Clone)]
 pub struct ConversationParams {
@@ -406,6 +413,13 @@ impl Conversation {
         let other = file.rope() != self.session()?.plan().spec.to_string() || file.n_ctx() != n_ctx;
         if other {
             let spec = file.rope().parse::<Spec>().map_err(|e| invalid(format!("rope: {e}")))?;
+            let (asked, hp) = (file.n_ctx(), self.model.hparams());
+            let most = file.n_tokens().saturating_mul(MAX_ROOM).max(n_ctx).max(hp.n_ctx_train.min(MAX_TRAINED));
+            if asked > most {
+                let what = format!("ctx: expected at most {most} tokens, found {asked} (/ctx {asked} makes room for it)");
+                return Err(invalid(what));
+            }
+            Plan::of_file(&spec, hp, asked).map_err(|e| invalid(e.to_string()))?;
             // The messages of now need not be computed in the session to be restored.
             let messages = std::mem::take(&mut self.messages);
             let reopened = self.reopen(file.n_ctx(), Some(spec), control);

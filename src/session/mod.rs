@@ -246,7 +246,7 @@ impl Session {
         Ok(match &params.rope {
             Some(spec) => Plan::new(spec, hp, n_ctx),
             None => {
-                Plan::new(&model.default_rope()?, hp, n_ctx).map_err(|e| e.at(model.file().path().display()))
+                Plan::of_file(&model.default_rope()?, hp, n_ctx).map_err(|e| e.at(model.file().path().display()))
             }
         })
     }

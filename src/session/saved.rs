@@ -175,6 +175,11 @@ impl SavedSession {
         self.header.n_ctx
     }
 
+    /// The tokens of its longest sequence.
+    pub fn n_tokens(&self) -> usize {
+        self.header.n_tokens.iter().max().map_or(0, |&n| n as usize)
+    }
+
     /// The attachment passed to [`Session::save`](super::Session::save). It is verified only when the session is
     /// restored.
     pub fn attachment(&self) -> &[u8] {

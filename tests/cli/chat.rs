@@ -68,6 +68,35 @@ fn nothing_but_a_saved_session_is_replaced() {
     assert!(one_failure(&output).contains("not a regular file"), "{output:?}");
 }
 
+/// A small file asks for a cache of gigabytes, or for a search of minutes: the header says what the session was opened with.
+#[test]
+fn a_saved_session_gets_no_more_than_it_needs() {
+    use sha2::{Digest, Sha256};
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let name = path.to_str().unwrap();
+    ok(chat(&[], &format!("hello\n/save {name}\n")));
+    let whole = std::fs::read(&path).unwrap();
+    let n = u64::from_le_bytes(whole[8..16].try_into().unwrap()) as usize;
+    let (json, rest) = whole[16..whole.len() - 32].split_at(n);
+    let json = std::str::from_utf8(json).unwrap();
+    let search = "harpe:base-min=1e4,base-max=1e6,stride=500,lo=10,hi=120000";
+    for (from, to, why) in [
+        ("\"n_ctx\":512", "\"n_ctx\":300000".to_owned(), "ctx: expected at most 8192 tokens, found 300000"),
+        ("\"rope\":\"plain\"", format!("\"rope\":\"{search}\""), "harpe: search: expected a cost of at most"),
+    ] {
+        assert!(json.contains(from), "{json}");
+        let json = json.replace(from, &to);
+        let length = (json.len() as u64).to_le_bytes();
+        let mut forged = [&whole[..8], &length, json.as_bytes(), rest].concat();
+        let digest = Sha256::digest(&forged);
+        forged.extend_from_slice(&digest);
+        std::fs::write(&path, forged).unwrap();
+        let output = chat(&[], &format!("one\n/restore {name}\ntwo\n"));
+        assert!(one_failure(&output).contains(why), "{why}: {output:?}");
+    }
+}
+
 #[test]
 fn a_file_that_cannot_be_restored_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();

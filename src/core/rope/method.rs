@@ -1,5 +1,7 @@
 //! The record of a rope method, the numbers it works from, and the parameters it resolves.
 
+use std::cell::Cell;
+
 use super::value::{number, rounded};
 use super::{Kind, LayerPlan, Part, RopeError, Value};
 use crate::hparams::{ClexNet, Hparams, LayerAttention, LayerRotation, RopeScaling};
@@ -122,6 +124,8 @@ pub struct Geometry<'a> {
     /// How many times the trained window the scaling of the file itself reaches: no default factor is less. 1 where it
     /// declares none.
     pub own_factor: f64,
+    /// What is left of the work that a spec out of a file may ask for; `None` for a spec that somebody typed.
+    pub left: Option<&'a Cell<f64>>,
 }
 
 /// An error unless a context, and the windows of the model it is for, can be counted in 32 bits.
@@ -179,6 +183,7 @@ impl<'a> Geometry<'a> {
             n_ctx_orig,
             n_ctx,
             own_factor: 1.0,
+            left: None,
         };
         if let Some(ff) = geo.freq_factors {
             geo.check_factors("rope_freqs.weight", ff)?;

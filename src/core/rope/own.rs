@@ -1,6 +1,8 @@
 //! The scaling that a file declares, as the plans of other specs keep it, restore it or replace it; and the step
 //! that both share, a method applied to one kind of layer.
 
+use std::cell::Cell;
+
 use super::method::{Args, Geometry, Resolved, MAX_CTX};
 use super::{settings, Axis, LayerPlan, Part, RopeError, Spec, Value};
 use crate::hparams::{Hparams, LayerAttention};
@@ -20,13 +22,23 @@ pub(super) struct Own<'a> {
     spellings: Vec<Part>,
     /// True if the planned spec has the declared frequencies: it names none, or the same.
     kept: bool,
+    /// True if the planned spec stands in a file.
+    of_file: bool,
+    /// What is left of the work that files may ask for in this plan.
+    left: Cell<f64>,
 }
 
+/// Work that the specs of a file may ask for in one plan, in cosines (see `harpe`): four searches at the size of the
+/// paper's, one or two seconds of one core. A name and a few numbers in a file can ask for minutes, at each kind of layer
+/// and at each plan. What users type has a larger limit.
+const MAX_OF_FILE: f64 = 6e9;
+
 impl<'a> Own<'a> {
-    pub(super) fn new(hp: &'a Hparams, n_ctx: usize, planned: &Spec) -> Own<'a> {
+    pub(super) fn new(hp: &'a Hparams, n_ctx: usize, planned: &Spec, of_file: bool) -> Own<'a> {
         let keys = Spec::of_keys(hp).map(|spec| spec.parts().iter().find(|p| !p.asks_for_nothing()).cloned());
         let spec = Spec::declared(hp);
-        let mut own = Own { hp, n_ctx, spec, keys, spellings: Vec::new(), kept: false };
+        let left = Cell::new(MAX_OF_FILE);
+        let mut own = Own { hp, n_ctx, spec, keys, spellings: Vec::new(), kept: false, of_file, left };
         if let Ok(Some(part)) = own.keys.clone() {
             let scaled = hp.attention.iter().find(|a| a.rotation.is_some_and(|r| r.scaled));
             let resolved = scaled.and_then(|layer| {
@@ -180,7 +192,8 @@ impl<'a> Own<'a> {
         let geo = Geometry::new(self.hp, layer, n_ctx, Some(self.original(part)))?.ok_or_else(|| {
             RopeError::new(format!("rope method {}: the layer has no rotation", method.name))
         })?;
-        let geo = Geometry { own_factor: self.factor_over(geo.n_ctx_orig as f64), ..geo };
+        let left = (self.of_file || self.is_declared(part)).then_some(&self.left);
+        let geo = Geometry { own_factor: self.factor_over(geo.n_ctx_orig as f64), left, ..geo };
         let original = args.count("original", || geo.n_ctx_orig as u64)?;
         let before = plan.clone();
         (method.apply)(&geo, &mut args, plan)?;
@@ -248,7 +261,7 @@ impl Spec {
     /// The trained window that it counts from on a model, tokens: `original`, where it gives one, else that of the
     /// model without any scaling.
     pub fn n_ctx_orig(&self, hp: &Hparams) -> usize {
-        let own = Own::new(hp, hp.n_ctx_train, self);
+        let own = Own::new(hp, hp.n_ctx_train, self, false);
         let first = self.of_axis(Axis::Frequency).or(own.frequencies()).or(self.parts().first());
         let given = self.parts().iter().find_map(Part::original);
         given.or(first.map(|part| own.original(part))).unwrap_or_else(|| hp.n_ctx_orig())

@@ -40,11 +40,24 @@ impl Plan {
     /// the trained range, but positions are told apart less well than they need be: give `factor` and `group`
     /// to share the work.
     pub fn new(spec: &Spec, hp: &Hparams, n_ctx: usize) -> Result<Plan, RopeError> {
+        Plan::within(spec, hp, n_ctx, false)
+    }
+
+    /// [`Plan::new`] for a spec out of a file, such as an adapter or a saved session: it may not ask for a search that
+    /// takes long. What the model's file declares is held to the same limit in every plan.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Plan::new`], and an error if the search is too large.
+    pub fn of_file(spec: &Spec, hp: &Hparams, n_ctx: usize) -> Result<Plan, RopeError> {
+        Plan::within(spec, hp, n_ctx, true)
+    }
+
+    fn within(spec: &Spec, hp: &Hparams, n_ctx: usize, of_file: bool) -> Result<Plan, RopeError> {
         check_contexts(hp, n_ctx, hp.n_ctx_orig())?;
         if spec.is_declared() {
-            return Plan::new(&Spec::declared(hp)?, hp, n_ctx);
+            return Plan::within(&Spec::declared(hp)?, hp, n_ctx, true);
         }
-        let own = Own::new(hp, n_ctx, spec);
+        let own = Own::new(hp, n_ctx, spec, of_file);
         let mut work = Work::new(hp, spec, &own);
         let kinds = (0..hp.attention.len()).map(|k| work.kind(k)).collect::<Result<Vec<_>, _>>()?;
         work.parts.iter().flatten().for_each(|(_, part, idle)| {

@@ -385,6 +385,26 @@ fn declared_scaling_is_the_default_spec() {
     assert!(with(broken).expect_err("not a spec").to_string().starts_with("ropewalk.rope.spec: "));
 }
 
+/// Both would take some ten seconds of a core for each plan.
+#[test]
+fn a_file_may_not_ask_for_a_long_search() {
+    // One with many cosines, one with few pairs and many positions.
+    for (n_rot, more) in [(64, "stride=500,lo=10,hi=120000"), (2, "stride=250,lo=10,hi=300000")] {
+        let hp = model(1e4, n_rot, 4096);
+        let long: Spec = format!("harpe:base-min=1e4,base-max=1e6,{more}").parse().expect("valid");
+        let scaling = RopeScaling { spec: Some(long.to_string()), ..RopeScaling::default() };
+        let declaring = Hparams { rope_scaling: scaling, ..hp.clone() };
+        for found in [Plan::of_file(&long, &hp, 4096), plan("declared", &declaring, 4096)] {
+            let e = found.expect_err("too long").0;
+            assert!(
+                e.contains("harpe: search: expected a cost of at most 6000000000 for a spec out of a file"),
+                "{e}"
+            );
+        }
+        assert!(Plan::of_file(&"harpe:hi=2500".parse().expect("valid"), &hp, 4096).is_ok());
+    }
+}
+
 #[test]
 fn errors_name_what_is_known() {
     let hp = model(1e5, 64, 8192);

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::waveform::Waveform;
+use super::waveform::{Waveform, MAX_EXTREMA};
 
 /// The candidates and positions of a search.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -40,9 +40,12 @@ impl Search {
         ((self.base_max - self.base_min) / self.stride + 1e-6).max(0.0) as usize
     }
 
-    /// Cosines the waveforms take.
+    /// Cosines the waveforms take, with what takes as long as that many: looking for their extrema, and comparing
+    /// those of each candidate with what is held for each base.
     pub(super) fn cost(&self) -> f64 {
-        (self.n_steps() + 1) as f64 * (self.hi - self.lo + 1) as f64 * (self.n_rot / 2) as f64
+        let of_waveform = (self.hi - self.lo + 1) as f64 * (self.n_rot / 2 + SCAN) as f64;
+        let of_picks = self.n_bases as f64 * (2 * MAX_EXTREMA * (2 * RADIUS + 1)) as f64;
+        (self.n_steps() + 1) as f64 * (of_waveform + of_picks)
     }
 
     fn candidates(&self) -> Vec<Candidate> {
@@ -62,6 +65,9 @@ struct Candidate {
     peaks: Vec<usize>,
     valleys: Vec<usize>,
 }
+
+/// Looking for extrema takes about as long as this many cosines at each position.
+const SCAN: usize = 8;
 
 /// Peaks and valleys closer than this complement each other.
 const RADIUS: usize = 3;
