@@ -38,6 +38,12 @@ pub use ropewalk_core::apart::{Apart, Limits};
 /// Most bytes of a template with its messages, and most bytes of the rendered text, each as JSON.
 pub const MAX_BYTES: u64 = 32 << 20;
 
+/// Most bytes that a template may add to what it is given: a page of instructions has a hundredth of it.
+const MAX_ADDED: usize = 1 << 20;
+/// How often a template may print what it is given, its own text among it. Each printed byte can become a token, and a
+/// loop of one line prints millions, which take a minute to tokenize before any context is too small for them.
+const MAX_COPIES: usize = 4;
+
 /// A request to the process.
 #[derive(Debug, Serialize, Deserialize)]
 struct Request<'a> {
@@ -87,7 +93,14 @@ pub(super) fn render(
     }
     let reply = apart.ask(&[&json], MAX_BYTES, |bytes| serde_json::from_slice(bytes).ok());
     match reply {
-        Ok(Reply::Text(text)) => Ok(text),
+        Ok(Reply::Text(text)) => {
+            let most = json.len().saturating_mul(MAX_COPIES).saturating_add(MAX_ADDED);
+            if text.len() > most {
+                let found = text.len();
+                return Err(invalid(&format!("its text: expected at most {most} bytes, found {found}")));
+            }
+            Ok(text)
+        }
         Ok(Reply::Error(e)) => Err(Error::Invalid(e)),
         Err(Fault::TooLong(_)) => Err(too_long()),
         Err(Fault::Stopped) => Err(Error::Interrupted),

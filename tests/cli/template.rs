@@ -42,6 +42,7 @@ fn templates_without_bounds_end_in_one_line() {
     let (memory, nested) = ("needs more than 512 MiB", "nested too deeply");
     let wide = "1099511627776: at most 1048576";
     let many = "expected 1 to 1048576, found 1099511627776";
+    let long = "its text: expected at most";
     let doubled = |from: &str, by: &str| {
         format!(
             "{{% set ns = namespace(s={from}) %}}{{% for i in range(60) %}}{{% set ns.s = ns.s {by} ns.s %}}\
@@ -62,6 +63,13 @@ fn templates_without_bounds_end_in_one_line() {
         ("recursion", format!("{{{{ {} }}}}", "[".repeat(100_000))),
         ("gets too large", "{{ 'x' * 33554432 }}".to_owned()),
         ("xxx", "{{ raise_exception('x' * 10000000) }}".to_owned()),
+        (long, "{{ 'x' * 3000000 }}".to_owned()),
+        (long, "{% for i in range(60000) %}{{ 'y z ' * 20 }}{% endfor %}".to_owned()),
+        (
+            long,
+            "{% for a in range(1500) %}{% for b in range(1000) %}{{ messages[0].content }}{% endfor %}{% endfor %}"
+                .to_owned(),
+        ),
         ("fuel", "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}".to_owned()),
     ] {
         let output = ask(&with_template(dir.path(), &template));
