@@ -7,5 +7,6 @@ fn main() -> std::process::ExitCode {
         return code;
     }
     files::explain_vanished_files();
+    ropewalk_core::signals::fail_large_writes();
     convert::cli::run(std::env::args_os())
 }

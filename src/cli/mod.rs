@@ -117,10 +117,7 @@ pub(crate) fn main() -> ExitCode {
         return code;
     }
     files::explain_vanished_files();
-    // The default would end the program when a file grows past the limit of the process (`ulimit -f`). With a
-    // handler, which need not do anything, it is an error of the write.
-    #[cfg(unix)]
-    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, std::sync::Arc::default());
+    ropewalk_core::signals::fail_large_writes();
     let words = match habits::translate(&app(), std::env::args_os().collect()) {
         Ok(words) => words,
         Err(e) => {

@@ -102,6 +102,14 @@ impl Signals {
     }
 }
 
+/// From now on a file that grows past the limit of the process (`ulimit -f`) is an error of the write, where the
+/// system would end the program. For programs, when they start.
+pub fn fail_large_writes() {
+    // A handler, which need not do anything: unlike a signal that is ignored, it is not passed on to other programs.
+    #[cfg(unix)]
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
+}
+
 /// The exit code of a program that a signal has ended, as shells give it.
 pub fn exit_code(signal: i32) -> u8 {
     128 + (signal & 127) as u8

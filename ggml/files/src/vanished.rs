@@ -123,7 +123,8 @@ impl Drop for Registered {
 
 /// From now on, when a file that [`Map`](crate::Map) maps afterwards is cut short and read past its new end,
 /// the program says so in one line on the standard error stream, `error: PATH: ...`, and ends with exit code
-/// 1. It ends at once: nothing is cleaned up, so temporary files stay. Other faults end as they did before.
+/// 1. On Linux the same holds for files that other code maps, such as libllama. It ends at once: nothing is
+/// cleaned up, so temporary files stay. Other faults end as they did before.
 ///
 /// For programs to call once, when they start: the action of SIGBUS is the whole process's. Where there is no
 /// such signal it does nothing.
@@ -148,7 +149,7 @@ pub fn explain_vanished_files() {
 }
 
 /// Called by the system, in a thread that may be inside the allocator or hold any lock: reads atomics, and
-/// calls `write`, `pause`, `_exit`, `sigaction` and `raise`, all of which POSIX allows here.
+/// calls `open`, `read`, `close`, `write`, `pause`, `_exit`, `sigaction` and `raise`, all of which POSIX allows here.
 extern "C" fn on_bus_error(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     // SAFETY: the system passes a valid description. One that a process sent with `kill` has no address.
     let address = unsafe {
@@ -159,18 +160,15 @@ extern "C" fn on_bus_error(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void)
         }
     };
     if let Some(path) = Entry::all().find_map(|entry| entry.path_at(address)) {
-        while SAID.swap(true, Ordering::AcqRel) {
-            // SAFETY: waits for a signal, or the end of the process.
-            unsafe { libc::pause() };
-        }
         // SAFETY: the path of an entry is NUL-terminated, and not freed while its map is read, as this thread does.
         let path = unsafe { std::slice::from_raw_parts(path.cast::<u8>(), libc::strlen(path)) };
-        for part in [b"error: ", path, AFTER_PATH] {
-            // SAFETY: a valid slice. What cannot be written is lost.
-            unsafe { libc::write(libc::STDERR_FILENO, part.as_ptr().cast(), part.len()) };
-        }
-        // SAFETY: ends the process.
-        unsafe { libc::_exit(1) };
+        end(|| say(path));
+    }
+    #[cfg(target_os = "linux")]
+    if address != 0 && mapped_at(address, |_| ()) {
+        end(|| {
+            mapped_at(address, |byte| say(&[byte]));
+        });
     }
     // SAFETY: the action from before, never freed. The signal is blocked until this returns and is then
     // delivered to that action.
@@ -178,6 +176,77 @@ extern "C" fn on_bus_error(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void)
         libc::sigaction(libc::SIGBUS, BEFORE.load(Ordering::Acquire), null_mut());
         libc::raise(libc::SIGBUS);
     }
+}
+
+/// Ends the process with the line that `path` writes the path of. Other threads wait for that.
+fn end(path: impl FnOnce()) -> ! {
+    while SAID.swap(true, Ordering::AcqRel) {
+        // SAFETY: waits for a signal, or the end of the process.
+        unsafe { libc::pause() };
+    }
+    say(b"error: ");
+    path();
+    say(AFTER_PATH);
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(1) }
+}
+
+fn say(part: &[u8]) {
+    // SAFETY: a valid slice. What cannot be written is lost.
+    unsafe { libc::write(libc::STDERR_FILENO, part.as_ptr().cast(), part.len()) };
+}
+
+/// Returns true if a file is mapped at an address, by whatever code, and gives its path byte by byte, without control
+/// characters. Allocates nothing, and takes little of what may be a small stack.
+#[cfg(target_os = "linux")]
+fn mapped_at(address: usize, mut path: impl FnMut(u8)) -> bool {
+    /// Where in a line, `START-END PERMISSIONS OFFSET DEVICE INODE PATH`.
+    #[derive(Clone, Copy)]
+    enum Place {
+        Start,
+        End,
+        Middle,
+        Path,
+    }
+    // SAFETY: the path is NUL-terminated.
+    let maps = unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    let (mut place, mut start, mut number, mut inside, mut before) = (Place::Start, 0, 0usize, false, 0u8);
+    let mut bytes = [0u8; 256];
+    let found = 'found: loop {
+        // SAFETY: a valid slice to write into. A bad descriptor is an error.
+        let n = unsafe { libc::read(maps, bytes.as_mut_ptr().cast(), bytes.len()) };
+        let n = usize::try_from(n).unwrap_or(0);
+        if n == 0 {
+            break false;
+        }
+        for &byte in bytes.iter().take(n) {
+            match (place, byte) {
+                (Place::Start, b'-') => (place, start, number) = (Place::End, number, 0),
+                (Place::End, b' ') => (place, inside) = (Place::Middle, (start..number).contains(&address)),
+                (Place::Start | Place::End, digit) => {
+                    let digit = char::from(digit).to_digit(16).unwrap_or(0) as usize;
+                    number = number.wrapping_mul(16).wrapping_add(digit);
+                }
+                (Place::Path, b'\n') => break 'found true,
+                (Place::Middle, b'\n') if inside => break 'found false,
+                (Place::Middle, b'\n') => (place, number) = (Place::Start, 0),
+                (Place::Middle, b'/') if inside => {
+                    place = Place::Path;
+                    path(byte);
+                }
+                (Place::Middle, _) => {}
+                (Place::Path, _) => {
+                    // In UTF-8, some control characters have two bytes.
+                    let control = byte.is_ascii_control() || (before == 0xc2 && byte < 0xa0);
+                    path(if control { b'?' } else { byte });
+                    before = byte;
+                }
+            }
+        }
+    };
+    // SAFETY: opened here, and closed once; a bad descriptor is an error.
+    unsafe { libc::close(maps) };
+    found
 }
 
 #[cfg(test)]

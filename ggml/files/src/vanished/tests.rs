@@ -35,6 +35,31 @@ fn the_last_of_many_maps_is_named() {
     assert!(output.status.code() == Some(1) && said.starts_with(&expected), "{:?}: {said}", output.status);
 }
 
+/// libllama maps files itself.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_map_of_other_code_is_named() {
+    let test = "vanished::tests::a_map_of_other_code_is_named";
+    if let Ok(folder) = std::env::var(ALONE) {
+        explain_vanished_files();
+        let path = Path::new(&folder).join("a\u{1b}b");
+        let file = std::fs::File::open(&path).unwrap();
+        let map = memmap2::MmapOptions::new().map_raw_read_only(&file).unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+        // SAFETY: within the map.
+        let byte = unsafe { map.as_ptr().add(map.len() - 1).read_volatile() };
+        unreachable!("read {byte}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a\u{1b}b"), vec![1; 1 << 16]).unwrap();
+    let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+    alone.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(ALONE, folder.path());
+    let output = alone.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let expected = format!("error: {}: cannot be read any more", folder.path().join("a?b").display());
+    assert!(output.status.code() == Some(1) && said.starts_with(&expected), "{:?}: {said}", output.status);
+}
+
 /// Entries are read while others write them: no address is ever in a range made of the ends of two.
 #[test]
 fn entries_are_read_whole() {
