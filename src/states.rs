@@ -18,7 +18,7 @@ use crate::kv::MAX_SEQS;
 const SLOTS_PER_SEQ: usize = 4;
 
 /// States kept of a sequence behind fewer tokens than it has.
-const MAX_KEPT: usize = 2;
+pub(crate) const MAX_KEPT: usize = 2;
 
 /// The slot of the state before any token, which is zero and never written.
 const ZERO: usize = 0;

@@ -10,6 +10,7 @@ use super::{Attention, Session};
 use crate::kv::{Cell, MAX_SEQS};
 use crate::model::{Error, Model, Result};
 use crate::rope::Plan;
+use crate::states::MAX_KEPT;
 use crate::Token;
 
 /// A hash, in hexadecimal, of everything about the model that its cached keys and values depend on: hyperparameters,
@@ -235,6 +236,14 @@ impl Session {
         }
         for (seq, tokens) in tokens.iter().enumerate() {
             let of = header.states.get(seq).map_or(&[][..], Vec::as_slice);
+            // One behind its last token, and those kept.
+            if of.len() > MAX_KEPT + 1 {
+                return Err(format!(
+                    "states: expected at most {} of sequence {seq}, found {}",
+                    MAX_KEPT + 1,
+                    of.len()
+                ));
+            }
             let ascending = of.windows(2).all(|w| w[0].0 < w[1].0) && of.iter().all(|s| s.0 > 0);
             if !ascending || of.last().map_or(0, |s| s.0) != tokens.len() as u64 {
                 let n = tokens.len();

@@ -308,6 +308,20 @@ fn files_that_contradict_themselves_are_refused() {
     std::fs::remove_file(path).unwrap();
 }
 
+/// A header of a megabyte could list a hundred thousand, and each is compared with each.
+#[test]
+fn a_sequence_has_few_states() {
+    let m = model("qwen35-tiny", DType::F32);
+    let (p, path) = (params(64), file("states"));
+    let bytes = saved(m, &p, &path);
+    let (header, data) = parts(&bytes);
+    let mut header: serde_json::Value = serde_json::from_str(&header).unwrap();
+    header["states"][0] = serde_json::json!((1..=40).map(|n| [n, 0]).collect::<Vec<_>>());
+    std::fs::write(&path, sealed(header.to_string().as_bytes(), data)).unwrap();
+    refused(m, &p, &path, "states: expected at most 3 of sequence 0, found 40");
+    std::fs::remove_file(path).unwrap();
+}
+
 /// No number of a header makes anything be allocated that the file does not have: this one has 4 TiB, of which nothing is
 /// on the disk.
 #[cfg(unix)]
@@ -382,5 +396,45 @@ proptest! {
             }
         }
         s.append(&[4]).unwrap();
+    }
+
+    /// Numbers at their limits, in the header and among tokens and cells, under a digest that agrees, for sessions that keep
+    /// every key, that evict, and with states: soon refused, or a session that works.
+    #[test]
+    fn forged_numbers_do_no_harm(
+        kind in 0usize..3,
+        edits in prop::collection::vec((any::<prop::sample::Index>(), 0usize..8, any::<bool>()), 1..4),
+    ) {
+        const NUMBERS: [u64; 8] = [0, 1, 41, 99_999_999, i32::MAX as u64, 1 << 31, 1 << 62, u64::MAX];
+        let kinds = [("llama-tiny", "plain"), ("llama-tiny", "streaming:window=16"), ("qwen35-tiny", "plain")];
+        let (shape, rope) = kinds[kind];
+        let (m, p) = (model(shape, DType::F32), SessionParams { rope: Some(rope.parse().unwrap()), ..params(64) });
+        let (good, path) = (file(&format!("numbers-good-{kind}")), file("numbers"));
+        let bytes = std::fs::read(&good).unwrap_or_else(|_| saved(m, &p, &good));
+        let (mut header, data) = parts(&bytes);
+        let mut data = data.to_vec();
+        for (at, which, in_header) in edits {
+            if in_header {
+                // What comes before is the model, the method and other words.
+                let numbers = header.find("\"n_ctx\"").unwrap();
+                let bytes = header.bytes().enumerate().skip(numbers);
+                let digits: Vec<usize> = bytes.filter(|(_, b)| b.is_ascii_digit()).map(|(i, _)| i).collect();
+                let at = digits[at.index(digits.len())];
+                header.replace_range(at..=at, &NUMBERS[which].to_string());
+            } else {
+                // The attachment, tokens, and cells, some of which may have been evicted.
+                let at = 8 + 4 * at.index(40 + 3 * 16);
+                data[at..at + 4].copy_from_slice(&(NUMBERS[which] as u32).to_le_bytes());
+            }
+        }
+        std::fs::write(&path, sealed(header.as_bytes(), &data)).unwrap();
+        let start = std::time::Instant::now();
+        let mut s = open(m, &p);
+        s.append(&[1, 2, 3]).unwrap();
+        if s.restore(&path).is_err() {
+            prop_assert_eq!(s.tokens(0), &[1, 2, 3]);
+        }
+        prop_assert!(s.append(&[4]).is_ok());
+        prop_assert!(start.elapsed() < std::time::Duration::from_secs(60), "{}", header);
     }
 }
