@@ -1,5 +1,9 @@
 //! Contents of reports.
 
+use std::collections::HashMap;
+
+use ropewalk_study::report::Report;
+
 use crate::fake::{Fake, Study, PLAN};
 
 /// Tags of HTML in order, with the end of each element where it belongs.
@@ -151,6 +155,26 @@ fn tables_hold_the_figures_of_the_cells() {
     );
     few.run("s", &mut Fake::default(), "1/1").unwrap();
     assert!(few.reports("s").1.contains("| too few |"));
+}
+
+/// A plan of a few kilobytes names a hundred thousand cells, of which nobody has measured any.
+#[test]
+fn a_report_of_nothing_is_small() {
+    for (n_lengths, n_seeds) in [(100, 1000), (1000, 100)] {
+        let list = |n: u64| format!("{:?}", (2..2 + n).collect::<Vec<_>>());
+        let study = Study::new(&format!(
+            "title = \"x\"\nlengths = {}\nseeds = {}\nmodels = [{{ name = \"m\", path = \"m.gguf\" }}]\n\
+             methods = [{{ name = \"a\" }}]\ntasks = [{{ name = \"vt\" }}]\n",
+            list(n_lengths),
+            list(n_seeds)
+        ));
+        let report = Report::new(&study.plan(), &HashMap::new());
+        assert_eq!(report.counts(), (0, 0, 100_000));
+        let (html, markdown) = (report.html(), report.markdown());
+        assert!(html.contains("99000 more") && markdown.contains("99000 more"));
+        let bytes = html.len() + markdown.len();
+        assert!(bytes < 16 << 20, "{n_lengths} lengths, {n_seeds} seeds: {bytes} bytes");
+    }
 }
 
 #[test]
