@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use super::value::{number, rounded};
+use super::value::{approx, number, rounded};
 use super::{Kind, LayerPlan, Part, RopeError, Value};
 use crate::hparams::{ClexNet, Hparams, LayerAttention, LayerRotation, RopeScaling};
 
@@ -63,6 +63,8 @@ pub(super) const MAX_CTX: u64 = i32::MAX as u64;
 pub(super) const MAX_BASE: f64 = 1e30;
 /// Frequencies a plan may hold, over all heads.
 const MAX_FREQS: usize = 1 << 22;
+/// Multiplications (or cosines, which take as long) of one search or solution, at most: some ten seconds of one core.
+const MAX_WORK: f64 = 2e10;
 
 /// A rope method: one file, one line of the registry [`METHODS`](super::METHODS).
 #[derive(Debug)]
@@ -189,6 +191,22 @@ impl<'a> Geometry<'a> {
             geo.check_factors("rope_freqs.weight", ff)?;
         }
         Ok(Some(geo))
+    }
+
+    /// Takes this much work, in multiplications, from what may be asked for.
+    ///
+    /// # Errors
+    /// What is expected instead, if that is too little.
+    pub(super) fn spend(&self, cost: f64) -> Result<(), String> {
+        let most = self.left.map_or(MAX_WORK, |left| left.get().min(MAX_WORK));
+        if cost > most {
+            let whose = if self.left.is_some() { " for a spec out of a file" } else { "" };
+            return Err(format!("a cost of at most {}{whose}", approx(most)));
+        }
+        if let Some(left) = self.left {
+            left.set(left.get() - cost);
+        }
+        Ok(())
     }
 
     /// Pairs of rotary dimensions.

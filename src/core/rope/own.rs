@@ -28,8 +28,8 @@ pub(super) struct Own<'a> {
     left: Cell<f64>,
 }
 
-/// Work that the specs of a file may ask for in one plan, in cosines (see `harpe`): four searches at the size of the
-/// paper's, one or two seconds of one core. A name and a few numbers in a file can ask for minutes, at each kind of layer
+/// Work that the specs of a file may ask for in one plan, in multiplications: one or two seconds of one core, four times
+/// HARPE's search at the size of the paper's. A name and a few numbers in a file can ask for minutes, at each kind of layer
 /// and at each plan. What users type has a larger limit.
 const MAX_OF_FILE: f64 = 6e9;
 

@@ -4,7 +4,7 @@ mod ode;
 #[cfg(test)]
 mod tests;
 
-use super::value::number;
+use super::value::{approx, number};
 use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, Part, RopeError, Spec, Value};
 use crate::hparams::ClexNet;
 
@@ -254,6 +254,14 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
             expected.0, expected.1, found.0, found.1
         )));
     }
+    // Four evaluations of two matrices in each step.
+    let cost = (t - 1) as f64 / step * (8 * geo.n_pairs() * clex.n_hidden(geo.n_rot)) as f64;
+    geo.spend(cost).map_err(|most| {
+        RopeError(format!(
+            "rope method clex: step: expected {most} (steps x network), found {}",
+            approx(cost)
+        ))
+    })?;
     args.note("clex: the frequencies come from the adapter's network.");
     plan.freqs.theta = geo.divided(clex.theta(net, geo.freq_base, t as usize));
     Ok(())

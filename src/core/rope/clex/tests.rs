@@ -136,6 +136,16 @@ fn plan(text: &str, hp: &Hparams, n_ctx: usize) -> Result<Plan, RopeError> {
     Plan::new(&text.parse()?, hp, n_ctx)
 }
 
+/// An adapter of a megabyte: the widest network, and as many steps as there may be.
+#[test]
+fn a_solution_may_not_take_minutes() {
+    let attention = vec![LayerAttention::new(4, 2, 128).rotated(1e4, 128)];
+    let clex = Some(Arc::new(net(64, 2048, [0.1, 0.1])));
+    let hp = Hparams { attention, clex, ..hparams(None) };
+    let e = plan("clex:max-factor=66,param-factor=16,step=0.001", &hp, 1 << 20).expect_err("long").0;
+    assert!(e.contains("step: expected a cost of at most 20000000000 (steps x network)"), "{e}");
+}
+
 #[test]
 fn t_is_the_context_over_the_window_rounded_up() {
     let hp = hparams(None);

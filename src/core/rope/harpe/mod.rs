@@ -22,8 +22,6 @@ const TABLE2: [u16; 32] = [
 const MAX_SPAN: u64 = 1 << 22;
 /// Candidate bases of a search.
 const MAX_STEPS: f64 = 4096.0;
-/// Cosines of a search, at most, and work that takes as long: some ten seconds of one core.
-const MAX_COST: f64 = 2e10;
 
 const fn base(key: &'static str, default: &'static str, about: &'static str) -> Param {
     Param { key, kind: Kind::Number { min: 1.0 + 1e-6, max: MAX_BASE }, default, unit: "", about }
@@ -186,18 +184,10 @@ fn search_between(
     if n == 1 {
         return Ok(vec![base_min]);
     }
-    let (cost, most) = (search.cost(), geo.left.map_or(MAX_COST, |left| left.get().min(MAX_COST)));
-    if cost > most {
-        let whose = if geo.left.is_some() { " for a spec out of a file" } else { "" };
-        let expected = format!(
-            "a cost of at most {}{whose} (candidates x positions x pairs); narrow lo..hi or widen stride",
-            approx(most)
-        );
-        return Err(bad("search", &expected, approx(cost)));
-    }
-    if let Some(left) = geo.left {
-        left.set(left.get() - cost);
-    }
+    geo.spend(search.cost()).map_err(|most| {
+        let expected = format!("{most} (candidates x positions x pairs); narrow lo..hi or widen stride");
+        bad("search", &expected, approx(search.cost()))
+    })?;
     let picks = if word == "algorithm1" { search::algorithm1(&search) } else { search::bases(&search) };
     let mut bases: Vec<f64> = picks.iter().map(|p| p.base).collect();
     bases.sort_by(f64::total_cmp);
