@@ -23,7 +23,7 @@ use ropewalk_core::terminal;
 use serde_json::{json, Value};
 
 use crate::random::{self, Shape, SHAPES};
-use crate::{types, Error, Options, Report, Result, TensorError};
+use crate::{types, Error, Options, Report, Result, TensorError, MAX_LOST};
 
 /// One line about the program.
 pub const ABOUT: &str =
@@ -304,12 +304,21 @@ pub fn act(args: &Args, helper: Option<PathBuf>, control: &Control<'_>) -> Resul
         let what = format!("{}: this is a PEFT adapter: pass its base model with -m MODEL", input.display());
         return Err(Error::Usage(what));
     }
-    let report = crate::convert(input, output, &options, control)?;
+    let mut report = crate::convert(input, output, &options, control)?;
+    report.notes.extend(lost_training(&report));
     let json = reported(input, output, &report)?;
     Ok(Done { lines: lines(&report, output, args.errors), json })
 }
 
-/// A report as JSON, behind the files it is of.
+/// A note if the merged weights are rounded so coarsely that the training is lost.
+fn lost_training(report: &Report) -> Option<String> {
+    report.change_kept.filter(|kept| (kept - 1.0).abs() > MAX_LOST)?;
+    let has = |name: &str| report.merged.iter().any(|m| m.dtype == name);
+    let better = if has("q8_0") { "f16" } else { "q8_0 (or f16)" };
+    Some(format!("Rounding hides most of the training: --type {better} keeps it."))
+}
+
+/// A report as JSON, after the names of its files.
 fn reported(input: &Path, output: &Path, report: &impl serde::Serialize) -> Result<Value> {
     let mut object = json!({"input": path(input), "output": path(output)});
     let rest = serde_json::to_value(report).map_err(|e| Error::Invalid(e.to_string()))?;
@@ -369,11 +378,13 @@ fn lines(report: &Report, output: &Path, all: bool) -> Vec<String> {
             d.window
         ));
     }
-    for m in &report.merged {
-        let percent = 100.0 * m.rel_rmse;
+    if let (Some(ratio), Some(kept)) = (report.rounding_over_change, report.change_kept) {
+        let n: usize = report.merged.iter().map(|m| m.n_tensors).sum();
+        let types: Vec<_> = report.merged.iter().map(|m| m.dtype).collect();
         lines.push(format!(
-            "{} merged tensors in {}: rmse {percent:.4} % of the exact merged weights",
-            m.n_tensors, m.dtype
+            "merged {n} tensors; rounding to {} is {ratio:.2}x the adapter's change and keeps {:.0} % of it",
+            types.join(", "),
+            100.0 * kept
         ));
     }
     let rope = report.rope.as_ref();

@@ -14,8 +14,8 @@ use ropewalk_core::remedy::Remedy;
 use ropewalk_core::rope::{Axis, Plan, Spec};
 
 use crate::llama_cpp::{self, Stock};
-use crate::merge::{self, Change, Merge};
-use crate::requantize::{self, Sums, TensorError};
+use crate::merge::{self, Change, Merge, Merged};
+use crate::requantize::{self, TensorError};
 use crate::rope::{self, FactorTensors, Factors};
 use ropewalk_core::control::Control;
 
@@ -146,7 +146,7 @@ pub(crate) fn rewrite(
             n_bytes += (t.n_elements() / row.max(1) * row_bytes) as u64;
             n_tensors += 1;
             let (file, errors) = (&file, &errors);
-            writer.tensor(name, to, &t.shape, data_of(file, t, to, change, errors, &work))?;
+            writer.tensor(name, to, &t.shape, data_of(file, t, (name, to), change, errors, &work))?;
         }
     }
     if let Some((_, number)) = file_type {
@@ -162,21 +162,22 @@ pub(crate) fn rewrite(
         done => done?,
     };
     let dtype = options.dtype.map(DType::name);
-    let (converted, merged) = (errors.converted.into_inner(), merge::by_type(&errors.merged.into_inner()));
-    let rope = rope_report;
-    let divergence = None;
-    Ok(Report {
+    let report = Report {
         bytes,
         n_tensors,
-        rope,
+        rope: rope_report,
         dtype,
-        converted,
-        merged,
-        divergence,
+        converted: errors.converted.into_inner(),
+        merged: Vec::new(),
+        rounding_over_change: None,
+        change_kept: None,
+        merges: Vec::new(),
+        divergence: None,
         llama_server,
         no_llama_server,
         notes,
-    })
+    };
+    Ok(report.with_merges(errors.merged.into_inner()))
 }
 
 /// Checks options that need no file. Returns the type asked for with its number for `general.file_type`.
@@ -253,13 +254,13 @@ fn write_rope(
     Ok((factors, Some(report)))
 }
 
-const TOKEN_EMBD: &str = "token_embd.weight";
+pub(crate) const TOKEN_EMBD: &str = "token_embd.weight";
 
 /// Errors of converted and merged tensors, filled in as they are written.
 #[derive(Default)]
 struct Errors {
     converted: RefCell<Vec<TensorError>>,
-    merged: RefCell<Vec<(DType, Sums)>>,
+    merged: RefCell<Vec<Merged>>,
 }
 
 /// The options, with the rope method that an adapter was trained under where none is given and it is not the
@@ -449,7 +450,7 @@ fn target(file: &File, t: &TensorInfo, wanted: DType, notes: &mut Vec<String>) -
 fn data_of<'a>(
     file: &'a File,
     t: &'a TensorInfo,
-    to: DType,
+    (name, to): (&'a str, DType),
     change: Option<Change<'a>>,
     errors: &'a Errors,
     work: &'a Work<'a>,
@@ -457,7 +458,7 @@ fn data_of<'a>(
     Box::new(move |out: &mut dyn Write| {
         if let Some(change) = &change {
             let sums = merge::write(file, t, to, change, out, work)?;
-            errors.merged.borrow_mut().push((to, sums));
+            errors.merged.borrow_mut().push(Merged { name: name.to_owned(), dtype: to, sums });
             return Ok(());
         }
         if t.dtype == to {

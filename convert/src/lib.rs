@@ -31,7 +31,7 @@ pub use divergence::Divergence;
 pub use import::serve_tokenizer;
 pub use job::{convert, Options};
 pub use merge::MergeError;
-pub use report::{Report, RopeReport};
+pub use report::{Report, RopeReport, MAX_LOST};
 pub use requantize::TensorError;
 pub use staged::Mixture;
 

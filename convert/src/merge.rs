@@ -31,6 +31,14 @@ pub struct MergeError {
     pub rel_rmse: f64,
 }
 
+/// One tensor that adapters changed.
+#[derive(Debug, Clone)]
+pub(crate) struct Merged {
+    pub(crate) name: String,
+    pub(crate) dtype: DType,
+    pub(crate) sums: Sums,
+}
+
 /// Adapters to be merged into one file.
 #[derive(Debug)]
 pub(crate) struct Merge {
@@ -129,7 +137,7 @@ impl Factors {
     }
 }
 
-/// Writes a changed tensor as `to`; adds to the sums of its type how far that is from the exact values.
+/// Writes a changed tensor as `to`. Returns how far that is from the exact values.
 pub(crate) fn write(
     file: &File,
     t: &TensorInfo,
@@ -160,20 +168,20 @@ pub(crate) fn write(
         let end = n_rows.min(start + step * RUNS);
         let runs = (start..end).into_par_iter().step_by(step).map(|at| -> rows::Result<(Vec<u8>, Sums)> {
             let rows = at..end.min(at + step);
-            let mut exact = zeros(rows.len() * width)?;
-            match &module {
-                Some(values) => exact.copy_from_slice(&values[rows.start * width..rows.end * width]),
-                None => {
-                    dequantize(t.dtype, data.slice(rows.start * row_bytes..rows.end * row_bytes), &mut exact)?
-                }
-            }
+            let mut base = zeros(rows.len() * width)?;
+            dequantize(t.dtype, data.slice(rows.start * row_bytes..rows.end * row_bytes), &mut base)?;
+            let mut exact = zeros(base.len())?;
+            exact.copy_from_slice(match &module {
+                Some(values) => &values[rows.start * width..rows.end * width],
+                None => &base[..],
+            });
             for (row, i) in exact.chunks_exact_mut(width).zip(rows.clone()) {
                 pairs.iter().for_each(|pair| pair.add(i, row));
             }
             let bytes = quantize(to, width, &exact)?;
             let mut new = zeros(exact.len())?;
             dequantize(to, &bytes, &mut new)?;
-            Ok((bytes, Sums::of(&exact, &new)))
+            Ok((bytes, Sums::of_merged(&base, &exact, &new)))
         });
         for (bytes, chunk) in runs.collect::<rows::Result<Vec<_>>>().map_err(io::Error::other)? {
             out.write_all(&bytes)?;
@@ -188,11 +196,11 @@ pub(crate) fn write(
 }
 
 /// The errors by type.
-pub(crate) fn by_type(sums: &[(DType, Sums)]) -> Vec<MergeError> {
+pub(crate) fn by_type(merged: &[Merged]) -> Vec<MergeError> {
     let mut types: BTreeMap<&'static str, (usize, Sums)> = BTreeMap::new();
-    for (dtype, s) in sums {
+    for Merged { dtype, sums, .. } in merged {
         let entry = types.entry(dtype.name()).or_default();
-        *entry = (entry.0 + 1, entry.1.plus(*s));
+        *entry = (entry.0 + 1, entry.1.plus(*sums));
     }
     types
         .into_iter()

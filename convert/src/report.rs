@@ -6,8 +6,8 @@ use std::path::Path;
 use gguf::File;
 use serde::Serialize;
 
-use crate::merge::MergeError;
-use crate::requantize::TensorError;
+use crate::merge::{self, MergeError, Merged};
+use crate::requantize::{Sums, TensorError};
 use crate::{llama_cpp, Divergence};
 
 /// The method that was written.
@@ -40,6 +40,12 @@ pub struct RopeReport {
     pub details: Vec<String>,
 }
 
+/// Most that [`Report::change_kept`] may differ from 1 before rounding hides the training: half of the step that training
+/// took. [`Report::rounding_over_change`] has no such bound, because rounding across the change adds noise but undoes
+/// nothing. An example is the adapter of the tutorial, which lowers perplexity from 32.9 to 26.3: rounding is as large as its
+/// change in Q4_1 (31.7) and in Q8_0 (26.3), but Q4_1 keeps 0.07 of the change, and Q8_0 all of it.
+pub const MAX_LOST: f64 = 0.5;
+
 /// The report of a conversion.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
@@ -57,6 +63,14 @@ pub struct Report {
     pub converted: Vec<TensorError>,
     /// For each type of the tensors that adapters changed, what writing them in it costs.
     pub merged: Vec<MergeError>,
+    /// Root mean square of the rounding errors of merged weights, over that of the adapters' change.
+    pub rounding_over_change: Option<f64>,
+    /// Component of the written change along the adapters' change: 1 if rounding loses nothing, 0 if all. If it differs by
+    /// more than [`MAX_LOST`] from 1, most of the training is lost.
+    pub change_kept: Option<f64>,
+    /// The tensors behind these figures.
+    #[serde(skip)]
+    pub(crate) merges: Vec<Merged>,
     /// How far predictions are from the source's, if that was asked for and can be measured.
     pub divergence: Option<Divergence>,
     /// The command that runs the new file in stock llama.cpp.
@@ -78,10 +92,25 @@ impl Report {
             dtype: None,
             converted: Vec::new(),
             merged: Vec::new(),
+            rounding_over_change: None,
+            change_kept: None,
+            merges: Vec::new(),
             divergence: None,
             llama_server,
             no_llama_server,
             notes: Vec::new(),
+        }
+    }
+
+    /// Fills in the figures of merged tensors.
+    pub(crate) fn with_merges(self, merges: Vec<Merged>) -> Report {
+        let sums = merges.iter().fold(Sums::default(), |sums, tensor| sums.plus(tensor.sums));
+        Report {
+            merged: merge::by_type(&merges),
+            rounding_over_change: sums.over_change(),
+            change_kept: sums.kept(),
+            merges,
+            ..self
         }
     }
 }

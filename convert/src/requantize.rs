@@ -59,6 +59,10 @@ pub(crate) struct Sums {
     power: f64,
     max_error: f64,
     max: f64,
+    /// Squares of the change that adapters make.
+    change: f64,
+    /// Products of that change and the written one.
+    along: f64,
 }
 
 impl Sums {
@@ -70,8 +74,15 @@ impl Sums {
                 power: s.power + a * a,
                 max_error: s.max_error.max(d.abs()),
                 max: s.max.max(a.abs()),
+                ..s
             }
         })
+    }
+    /// [`Sums::of`] the merged values `exact` and the written ones `new`, with what becomes of the change from `base`.
+    pub(crate) fn of_merged(base: &[f32], exact: &[f32], new: &[f32]) -> Sums {
+        let change = |values: &[f32], i: usize| f64::from(values[i]) - f64::from(base[i]);
+        let products = |new: &[f32]| (0..base.len()).map(|i| change(exact, i) * change(new, i)).sum::<f64>();
+        Sums { change: products(exact), along: products(new), ..Sums::of(exact, new) }
     }
     pub(crate) fn is_finite(&self) -> bool {
         self.max_error.is_finite() && self.error.is_finite()
@@ -84,12 +95,22 @@ impl Sums {
             0.0
         }
     }
+    /// Root mean square of the differences over that of the change; `None` if nothing changes.
+    pub(crate) fn over_change(&self) -> Option<f64> {
+        (self.change > 0.0).then(|| (self.error / self.change).sqrt())
+    }
+    /// The part of the change that the written values have: its component along the exact change.
+    pub(crate) fn kept(&self) -> Option<f64> {
+        (self.change > 0.0).then(|| self.along / self.change)
+    }
     pub(crate) fn plus(self, o: Sums) -> Sums {
         Sums {
             error: self.error + o.error,
             power: self.power + o.power,
             max_error: self.max_error.max(o.max_error),
             max: self.max.max(o.max),
+            change: self.change + o.change,
+            along: self.along + o.along,
         }
     }
 }
@@ -141,12 +162,14 @@ pub(crate) fn convert(
     Ok(TensorError::of(t.name.clone(), t.dtype, to, n, sums))
 }
 
-/// How far the values of a tensor are from those of the tensor of another file that it was made from.
+/// How far the values of a tensor are from those of the tensor of another file that it was made from; `base` is the one
+/// that adapters were merged into, if any were.
 pub(crate) fn difference(
+    base: Option<(&File, &TensorInfo)>,
     (old, t): (&File, &TensorInfo),
     (new, made): (&File, &TensorInfo),
     work: &Work<'_>,
-) -> io::Result<TensorError> {
+) -> io::Result<Sums> {
     let (n, mut sums) = (t.n_elements(), Sums::default());
     let part = |file: &File, t: &TensorInfo, at: usize, n: usize| -> rows::Result<Vec<f32>> {
         let bytes_at = |i: usize| i / t.dtype.block_size() * t.dtype.block_bytes();
@@ -157,14 +180,18 @@ pub(crate) fn difference(
     for start in (0..n).step_by(BATCH) {
         work.check()?;
         let end = n.min(start + BATCH);
-        let runs = (start..end).into_par_iter().step_by(RUN).map(|at| {
+        let runs = (start..end).into_par_iter().step_by(RUN).map(|at| -> rows::Result<Sums> {
             let n = RUN.min(end - at);
-            Ok(Sums::of(&part(old, t, at, n)?, &part(new, made, at, n)?))
+            let (old, new) = (part(old, t, at, n)?, part(new, made, at, n)?);
+            Ok(match base {
+                Some((file, t)) => Sums::of_merged(&part(file, t, at, n)?, &old, &new),
+                None => Sums::of(&old, &new),
+            })
         });
         for chunk in runs.collect::<rows::Result<Vec<_>>>().map_err(io::Error::other)? {
             sums = sums.plus(chunk);
         }
     }
     work.read(t.n_bytes);
-    Ok(TensorError::of(t.name.clone(), t.dtype, made.dtype, n, sums))
+    Ok(sums)
 }

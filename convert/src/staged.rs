@@ -78,7 +78,8 @@ pub(crate) fn convert(
             let named = |e: Error| e.renamed(source, input).renamed(result.path(), output);
             quantizer.run(source, result.path(), control).map_err(named)?;
             let report = report.unwrap_or_else(|| Report::unchanged(&file, output));
-            let report = quantized(source, result.path(), report, &quantizer, control).map_err(named)?;
+            let report =
+                quantized(&file, source, result.path(), report, &quantizer, control).map_err(named)?;
             (result, report)
         }
         None => {
@@ -113,6 +114,7 @@ fn length(path: &Path) -> gguf::Result<u64> {
 
 /// Completes the report of what was done before with what the quantizer has written, which is checked on the way.
 fn quantized(
+    input: &File,
     source: &Path,
     result: &Path,
     mut report: Report,
@@ -124,6 +126,7 @@ fn quantized(
     work.start(old.tensors().iter().map(|t| t.n_bytes as u64).sum());
     let mut counts = std::collections::BTreeMap::<&str, usize>::new();
     let mut again = 0;
+    let mut merges = std::mem::take(&mut report.merges);
     for t in old.tensors() {
         let written = new.tensor(&t.name).filter(|w| w.n_elements() == t.n_elements());
         let written = written.ok_or_else(|| new.error(&t.name, "was not written correctly"))?;
@@ -132,13 +135,22 @@ fn quantized(
             continue;
         }
         again += usize::from(t.dtype.is_quantized());
-        let error = requantize::difference((&old, t), (&new, written), &work);
-        let error: TensorError = error.map_err(|e| match work.stopped() {
+        let merged = merges.iter_mut().find(|merged| merged.name == t.name);
+        // An output that was the embedding has no tensor in the input.
+        let base =
+            merged.as_ref().and_then(|_| input.tensor(&t.name).or_else(|| input.tensor(job::TOKEN_EMBD)));
+        let sums = requantize::difference(base.map(|t| (input, t)), (&old, t), (&new, written), &work);
+        let sums = sums.map_err(|e| match work.stopped() {
             true => Error::Interrupted,
-            false => new.error(&t.name, e.to_string()).into(),
+            false => Error::from(new.error(&t.name, e.to_string())),
         })?;
-        report.converted.push(error);
+        if let Some(merged) = merged {
+            (merged.dtype, merged.sums) = (written.dtype, sums);
+        }
+        let n = t.n_elements();
+        report.converted.push(TensorError::of(t.name.clone(), t.dtype, written.dtype, n, sums));
     }
+    let mut report = report.with_merges(merges);
     let counts: Vec<String> = counts.iter().map(|(t, n)| format!("{n} {t}")).collect();
     report.notes.push(format!("Types of the tensors: {}.", counts.join(", ")));
     if again > 0 {

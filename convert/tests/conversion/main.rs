@@ -8,6 +8,7 @@ mod import;
 #[path = "../../../tests/common/limited.rs"]
 mod limited;
 mod memory;
+mod merge;
 mod mixtures;
 mod oracle;
 mod peft;
