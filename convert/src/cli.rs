@@ -57,7 +57,8 @@ pub struct Args {
     /// Target context, in tokens [default: factor x original context, or 4 x without a factor]
     ///
     /// Without --ctx, the first of these that applies: `trained` of the spec; its factor times the original context;
-    /// the trained context, for plain or a file that is already extended; 4 times the original context
+    /// the trained context, for plain or a file that is already extended; 4 times the original context. With --lora and
+    /// the method of the adapter, it is the context of its training, unless the method states a longer one
     #[arg(short, long, value_name = "N", value_parser = tokens)]
     pub ctx: Option<u32>,
     /// Write only what stock llama.cpp can run, or fail

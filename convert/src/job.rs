@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use files::same_file;
 use gguf::{DType, File, TensorInfo, Value, Writer};
-use ropewalk_core::adapter::AdapterSpec;
+use ropewalk_core::adapter::{AdapterReader, AdapterSpec};
 use ropewalk_core::hparams::{keys, Hparams};
 use ropewalk_core::remedy::Remedy;
 use ropewalk_core::rope::{Axis, Plan, Spec};
@@ -90,7 +90,7 @@ pub(crate) fn rewrite(
     check_output(&file, output, options)?;
     let mut notes = Vec::new();
     let merge = Merge::open(&options.adapters, &file)?;
-    let options = &with_trained_rope(options, &merge, &file, &mut notes)?;
+    let (options, trained_ctx) = &with_trained_rope(options, &merge, &file, &mut notes)?;
     let errors = Errors::default();
     if let Some(dtype) = options.dtype {
         note_fallbacks(&file, dtype, &mut notes);
@@ -99,7 +99,8 @@ pub(crate) fn rewrite(
     if !options.adapters.is_empty() {
         writer.remove(keys::SOURCE);
     }
-    let (factors, rope_report) = write_rope(&mut writer, &file, options, &merge, &mut notes)?;
+    let (factors, rope_report) =
+        write_rope(&mut writer, &file, (options, trained_ctx.as_ref()), &merge, &mut notes)?;
     // A file for llama.cpp with factors baked in is longrope no more, and llama.cpp refuses tensors it does
     // not load.
     let orphaned =
@@ -218,12 +219,15 @@ fn check_none_is<'a>(output: &Path, paths: impl Iterator<Item = &'a PathBuf>, wh
     Ok(())
 }
 
+/// A context to write a method for if none is given, and why.
+type DefaultCtx = (usize, String);
+
 /// Writes the rope method's metadata, if a method or a file for llama.cpp is asked for. Returns the factors
 /// to write as a tensor, and the report.
 fn write_rope(
     writer: &mut Writer<'_>,
     file: &File,
-    options: &Options,
+    (options, trained_ctx): (&Options, Option<&DefaultCtx>),
     merge: &Merge,
     notes: &mut Vec<String>,
 ) -> Result<(FactorTensors, Option<RopeReport>)> {
@@ -233,7 +237,7 @@ fn write_rope(
     let mut hp = Hparams::as_trained(file)?;
     hp.clex = merge.clex_net()?.map(Arc::new);
     let mut details = Vec::new();
-    let (plan, stock, ctx_why) = planned(file, &hp, options, notes, &mut details)?;
+    let (plan, stock, ctx_why) = planned(file, &hp, (options, trained_ctx), notes, &mut details)?;
     notes.extend(details.iter().cloned());
     let (stock, why) = stock.map_or_else(|why| (None, Some(why)), |stock| (Some(stock), None));
     rope::restore(writer, file, &hp.arch);
@@ -264,22 +268,28 @@ struct Errors {
 }
 
 /// The options, with the rope method that an adapter was trained under where none is given and it is not the
-/// file's own.
+/// file's own. If that method is written, also the default context.
 fn with_trained_rope(
     options: &Options,
     merge: &Merge,
     file: &File,
     notes: &mut Vec<String>,
-) -> Result<Options> {
+) -> Result<(Options, Option<DefaultCtx>)> {
     let mut options = options.clone();
     let mut all = merge.ropes();
-    let Some((opened, trained)) = all.next() else { return Ok(options) };
+    let Some((opened, trained)) = all.next() else { return Ok((options, None)) };
     let from = opened.file().path().display();
+    let declared = Hparams::from_gguf(file)?;
+    let n_ctx = options.n_ctx.unwrap_or(declared.n_ctx_train);
+    let plan = |spec: &Spec| Plan::new(spec, &declared, n_ctx);
+    let is_trained = |other: &Plan| plan(trained).is_ok_and(|trained| trained.same_positions(other));
+    let ctx = || Ok::<_, Error>(Some(trained_ctx(opened, trained, &Hparams::as_trained(file)?)));
     if let Some(spec) = &options.rope {
-        if spec != trained {
-            notes.push(format!("{from} was trained under {trained}; writing {spec}, as requested."));
+        if spec == trained || plan(spec).is_ok_and(|plan| is_trained(&plan)) {
+            return Ok((options, ctx()?));
         }
-        return Ok(options);
+        notes.push(format!("{from} was trained under {trained}; writing {spec}, as requested."));
+        return Ok((options, None));
     }
     let forced = options.adapters.iter().any(|adapter| adapter.force);
     if let Some((other, spec)) = all.find(|(_, spec)| *spec != trained).filter(|_| !forced) {
@@ -288,17 +298,25 @@ fn with_trained_rope(
             format!("{other} was trained under {spec}, {from} under {trained}: choose one of the methods");
         return Err(avoidable(what, Remedy::OneMethod));
     }
-    let declared = Hparams::from_gguf(file)?;
-    let plan = |spec: &Spec| Plan::new(spec, &declared, declared.n_ctx_train);
     let own = Spec::declared(&declared).and_then(|own| plan(&own));
-    if !own.is_ok_and(|own| plan(trained).is_ok_and(|trained| trained.same_positions(&own))) {
-        let as_trained = Hparams::as_trained(file)?;
-        let n_ctx = opened.meta().n_ctx.unwrap_or(0).max(as_trained.n_ctx_train);
-        notes.push(format!("{from} was trained under {trained}: the file declares that."));
-        options.n_ctx = options.n_ctx.or(Some(n_ctx));
-        options.rope = Some(trained.clone());
+    if own.is_ok_and(|own| is_trained(&own)) {
+        return Ok((options, None));
     }
-    Ok(options)
+    notes.push(format!("{from} was trained under {trained}: the file declares that."));
+    options.rope = Some(trained.clone());
+    Ok((options, ctx()?))
+}
+
+/// The context that the adapter was trained at, or a longer one that its method states. `hp` is the model as trained.
+fn trained_ctx(adapter: &AdapterReader, spec: &Spec, hp: &Hparams) -> DefaultCtx {
+    let path = adapter.file().path().display();
+    let (n_ctx, why) = match adapter.meta().n_ctx.filter(|&n| n > 0) {
+        Some(n) => (n, format!("the context that {path} was trained at")),
+        None => (hp.n_ctx_train, "the model's trained context".into()),
+    };
+    // A factor of 1 states no context.
+    let least = n_ctx.max(spec.n_ctx_orig(hp));
+    rope::stated_ctx(spec, hp).filter(|(stated, _)| *stated > least).unwrap_or((n_ctx, why))
 }
 
 fn is_longrope(report: &Option<RopeReport>) -> bool {
@@ -322,7 +340,7 @@ fn with_kept_frequencies(spec: Spec, file: &File, n_ctx: usize, notes: &mut Vec<
 fn planned(
     file: &File,
     hp: &Hparams,
-    options: &Options,
+    (options, trained_ctx): (&Options, Option<&DefaultCtx>),
     notes: &mut Vec<String>,
     details: &mut Vec<String>,
 ) -> Result<(Plan, std::result::Result<Stock, String>, Option<String>)> {
@@ -330,7 +348,7 @@ fn planned(
     let mut ctx_why = None;
     let (spec, n_ctx) = match options.rope.as_ref().filter(|spec| !spec.is_declared()) {
         Some(spec) => {
-            let (n_ctx, why) = rope::default_ctx(spec, hp);
+            let (n_ctx, why) = trained_ctx.cloned().unwrap_or_else(|| rope::default_ctx(spec, hp));
             if given.is_none() {
                 details.push(format!("No context given: converted for {n_ctx} tokens, {why}."));
                 ctx_why = Some(why);

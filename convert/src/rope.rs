@@ -17,20 +17,28 @@ fn is_rope_key(name: &str) -> bool {
     STANDARD.contains(&name) || name.starts_with(SCALING)
 }
 
+fn clip(n: f64) -> usize {
+    n.clamp(1.0, f64::from(i32::MAX)) as usize
+}
+
+/// The context that a spec states by `trained` or `factor`, and how. `hp` is the model as trained.
+pub(crate) fn stated_ctx(spec: &Spec, hp: &Hparams) -> Option<(usize, String)> {
+    let number = |key: &str| spec.parts().iter().find_map(|p| p.get(key)?.as_f64());
+    if let Some(trained) = number("trained") {
+        return Some((clip(trained), format!("the {trained} tokens of the spec's trained=")));
+    }
+    let (factor, original) = (number("factor")?, spec.n_ctx_orig(hp));
+    let why = format!("factor {factor} times the original context of {original} tokens");
+    Some((clip(original as f64 * factor), why))
+}
+
 /// The context to convert for when none is given, and why: what the spec's own factor reaches; for `plain`
 /// the trained one; what the file says it was extended to; else four times the trained window. `hp` is the
 /// model as trained.
 pub fn default_ctx(spec: &Spec, hp: &Hparams) -> (usize, String) {
-    let number = |key: &str| spec.parts().iter().find_map(|p| p.get(key)?.as_f64());
     let trained = spec.n_ctx_orig(hp);
-    let clip = |n: f64| n.clamp(1.0, f64::from(i32::MAX)) as usize;
-    if let Some(trained) = number("trained") {
-        (clip(trained), format!("the {trained} tokens of the spec's trained="))
-    } else if let Some(factor) = number("factor") {
-        (
-            clip(trained as f64 * factor),
-            format!("factor {factor} times the original context of {trained} tokens"),
-        )
+    if let Some(stated) = stated_ctx(spec, hp) {
+        stated
     } else if *spec == Spec::plain() {
         (hp.n_ctx_train, "the model's trained context".into())
     } else if hp.n_ctx_train > trained {

@@ -182,6 +182,19 @@ fn a_merged_file_declares_what_it_was_trained_under() {
     let spec = open(&load(&merged), &params(256)).plan().spec.to_string();
     assert!(spec.starts_with("pi:factor=2"), "{spec}");
 
+    // The same method without its defaults, and a context that only the adapter states.
+    let same = Options { rope: Some("pi:factor=2".parse().unwrap()), ..Options::default() };
+    let report = merge(&path, &adapters, same, &merged);
+    assert!(report.notes.iter().all(|n| !n.contains("trained under")), "{:?}", report.notes);
+    assert_eq!(report.rope.as_ref().map(|r| r.n_ctx), Some(8192));
+    let mut short = made.clone();
+    short.meta.rope = Some("abf:base=40000".parse().unwrap());
+    short.meta.n_ctx = Some(256);
+    let short = short.write("merge-rope-short.gguf");
+    let report = merge(&path, &[(&short, 1.0)], Options::default(), &merged);
+    assert_eq!(report.rope.as_ref().map(|r| r.n_ctx), Some(256));
+    assert!(report.notes.iter().any(|n| n.contains("was trained at")), "{:?}", report.notes);
+
     let plain = Options { rope: Some("plain".parse().unwrap()), ..Options::default() };
     let report = merge(&path, &adapters, plain, &merged);
     assert!(report.notes.iter().any(|n| n.contains("trained under pi:factor=2")), "{:?}", report.notes);
