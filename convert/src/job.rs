@@ -383,11 +383,6 @@ fn planned(
             None => refuse(&why),
         };
     }
-    if options.llama_cpp && spec.part("dynamic-ntk").is_some() {
-        let same = llama_cpp::base_of(&plan, hp)
-            .map_or(String::new(), |b| format!("; abf:base={b} is the same at this length"));
-        return refuse(&format!("it has no base that depends on the length{same}"));
-    }
     if let Some(clex) = spec.part("clex") {
         if options.llama_cpp && clex.get("factor").is_none() {
             return refuse("it has no frequencies that depend on the length; factor fixes them");

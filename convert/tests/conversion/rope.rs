@@ -216,7 +216,17 @@ fn llama_cpp_files_say_the_same_in_standard_keys() {
     for shape in ["llama-tiny", "llama-tiny-gqa", "qwen2-tiny"] {
         let lab = Lab::new(shape);
         let before = lab.hp("in");
-        for spec in ["plain", "pi", "ntk", "abf", "yarn", "yarn:factor=4,beta-fast=20", "sba", "sba+plain"] {
+        for spec in [
+            "plain",
+            "pi",
+            "ntk",
+            "dynamic-ntk",
+            "abf",
+            "yarn",
+            "yarn:factor=4,beta-fast=20",
+            "sba",
+            "sba+plain",
+        ] {
             let Ok(spec) = spec.parse::<Spec>() else { continue };
             let spec = spec.to_string();
             let bakes = spec.contains("sba") || spec.contains("beta-fast");
@@ -253,8 +263,6 @@ fn llama_cpp_cannot_say_everything() {
     let lab = Lab::new("llama-tiny");
     for (spec, why) in [
         ("harpe", "differ from head to head"),
-        ("dynamic-ntk", "abf:base="),
-        ("dynamic-ntk", "depends on the length"),
         ("yarn:factor=4,keep-short=true", "cannot leave short contexts as they are"),
         ("yarn:factor=4,temperature=logn", "no attention temperature but the model's own"),
         ("yarn:factor=4,temperature=llama4", "no attention temperature but the model's own"),
