@@ -7,7 +7,8 @@
 
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ropewalk::control::Control;
@@ -58,7 +59,7 @@ impl OutputArgs {
     }
 
     /// A progress bar over `len` steps. It is shown on a terminal, without `-q`, once the work has taken two
-    /// seconds. A log gets a line a minute instead.
+    /// seconds. A log gets a line a minute instead, however rarely the work reports.
     pub(crate) fn progress(&self, len: u64, what: &str, unit: Unit) -> Progress {
         let watched = !self.quiet && std::io::stderr().is_terminal();
         let bar = ProgressBar::with_draw_target(Some(len), ProgressDrawTarget::hidden());
@@ -72,8 +73,8 @@ impl OutputArgs {
         }
         bar.set_message(inline(what).into_owned());
         let in_lines = !self.quiet && !std::io::stderr().is_terminal();
-        let started = Instant::now();
-        Progress { bar, started, waiting: watched, next_line: in_lines.then(|| started + LINE_EVERY) }
+        let _lines = in_lines.then(|| write_lines(bar.clone()));
+        Progress { bar, waiting: watched, _lines }
     }
 }
 
@@ -97,25 +98,22 @@ pub(crate) enum Unit {
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
-    started: Instant,
     waiting: bool,
-    /// When the next line is due, where stderr is no terminal.
-    next_line: Option<Instant>,
+    /// Dropped, it ends the lines of a log.
+    _lines: Option<Sender<()>>,
 }
 impl Progress {
     /// Sets the position.
     pub(crate) fn set(&mut self, position: u64) {
-        if self.waiting && self.started.elapsed() >= QUIET_FOR {
+        if self.waiting && self.bar.elapsed() >= QUIET_FOR {
             self.waiting = false;
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
-        self.bar.set_position(position);
-        if self.next_line.is_some_and(|due| Instant::now() >= due) {
-            self.next_line = Some(Instant::now() + LINE_EVERY);
-            let total = self.bar.length().unwrap_or(0);
-            let line = progress_line(&self.bar.message(), position, total, self.started.elapsed());
-            let _ = writeln!(std::io::stderr(), "{line}");
+        // Another part of the work, with another rate. Threads may report out of order, but not by so much.
+        if position < self.bar.position() / 2 {
+            self.bar.reset();
         }
+        self.bar.set_position(position);
     }
     /// Sets the total.
     pub(crate) fn set_len(&mut self, len: u64) {
@@ -130,6 +128,21 @@ impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// Writes a line a minute to stderr until the sender is dropped. Work that reports each part when it is done would
+/// otherwise have its first line at its end.
+fn write_lines(bar: ProgressBar) -> Sender<()> {
+    let (end, ended) = channel();
+    // Without a thread there are no lines.
+    let _ = std::thread::Builder::new().spawn(move || {
+        while ended.recv_timeout(LINE_EVERY) == Err(RecvTimeoutError::Timeout) {
+            let line =
+                progress_line(&bar.message(), bar.position(), bar.length().unwrap_or(0), bar.elapsed());
+            let _ = writeln!(std::io::stderr(), "{line}");
+        }
+    });
+    end
 }
 
 /// Formats the share of the work that is done, and the time left at this rate.
