@@ -110,10 +110,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let params = Params { ctx: args.ctx, n_ctx_orig: hp.n_ctx_orig(), seconds: 60.0 * minutes };
     let name = models::label(&choice);
     args.out.note(format_args!(
-        "{name}: {} methods at {} tokens, about {:.0} minutes",
+        "{name}: {} methods at {} tokens, limit {minutes} minutes",
         candidates.len(),
-        args.ctx,
-        minutes
+        args.ctx
     ));
     let draw = draw(args.out.progress(0, "measuring", Unit::Steps));
     let source_of = choice.sources(&model);

@@ -156,7 +156,7 @@ pub fn run<'a>(
             let least = begun.elapsed().as_secs_f64() * (candidates.len() - i + passkeys) as f64;
             if least > 1.2 * params.seconds {
                 control.note(format_args!(
-                    "{} methods at {} tokens need about {:.0} minutes or more here ({:.0} were asked for); continuing: Ctrl-C \
+                    "{} methods at {} tokens need about {:.0} minutes or more here (the limit is {}); continuing: Ctrl-C \
                      prints the results so far, fewer methods or a shorter context take less time",
                     candidates.len(),
                     params.ctx,
