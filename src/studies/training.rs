@@ -35,10 +35,13 @@ impl Training {
             n_threads: usual.n_threads,
             checkpointing: None,
             portable: false,
+            average: false,
             dequantize_bytes: usual.dequantize_bytes,
             ..settings
         };
-        Ok(format!("{rope:?}, {settings:?}, {batch}, {optimiser:?}, {}", texts_in_words(&self.job)))
+        // `optimiser` has the decay. Studies of earlier builds have their settings without the field.
+        let settings = format!("{settings:?}").replace(", average: false", "");
+        Ok(format!("{rope:?}, {settings}, {batch}, {optimiser:?}, {}", texts_in_words(&self.job)))
     }
 
     /// Trains an adapter and puts it at `output`, with checkpoints and log in the same folder. Goes on from the newest

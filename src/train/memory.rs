@@ -198,6 +198,9 @@ impl MemoryPlan {
         if let Some(states) = states {
             parts.push(("states of a recurrent layer and their gradients", states.n_bytes(), 0));
         }
+        if settings.average {
+            parts.push(("moving average", 0, trained * 4));
+        }
         if network.is_some() {
             parts.push(("equation of clex", 0, clex::n_bytes(&rope, hp)?));
         }

@@ -35,6 +35,9 @@ pub struct TrainParams {
     pub math: Math,
     /// Only ops every backend has; on the CPU with one thread.
     pub portable: bool,
+    /// True if the optimizer keeps a moving average of the trained tensors, for which [`MemoryPlan`](super::MemoryPlan)
+    /// counts the memory.
+    pub average: bool,
 }
 
 impl TrainParams {
@@ -53,6 +56,7 @@ impl TrainParams {
             dequantize_bytes: 128 << 20,
             math: Math::Auto,
             portable: false,
+            average: false,
         }
     }
 

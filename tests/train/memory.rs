@@ -2,6 +2,7 @@
 //! there is.
 
 use ropewalk::model::{Error, Model};
+use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
 use ropewalk::train::{Budget, Checkpointing, MemoryPlan, SavedType, TrainParams, Trainer};
 
 use crate::gradients::{models, settings};
@@ -160,6 +161,23 @@ fn what_cannot_be_is_refused_before_anything_is_allocated() {
         ..settings(64, 16, "plain")
     };
     assert!(error(reach).contains("its 2 branches are trained on the CPU"));
+}
+
+/// The optimizer's moving average has a float for each trained parameter, and leaves room for fewer tokens.
+#[test]
+fn a_moving_average_is_planned() {
+    let (_, model) = models().remove(0);
+    let without = with(2048, Checkpointing::Inputs, false);
+    let average = TrainParams { average: true, ..without.clone() };
+    let trainer = Trainer::new(&model, &average).unwrap();
+    let optim =
+        OptimParams { adamw: AdamW::default(), schedule: Schedule::constant(1e-3, 1), clip: 1.0, ema: 0.9 };
+    let optimizer = Optimizer::new(optim, trainer.params()).unwrap();
+    let kept: usize = optimizer.average.iter().flatten().map(|values| 4 * values.len()).sum();
+    assert_eq!(total(&model, &average) - total(&model, &without), kept as i64);
+    let budget = Budget { device: total(&model, &without) as usize, host: None };
+    assert_eq!(MemoryPlan::largest(&model, &without, budget).unwrap(), Some(2048));
+    assert!(MemoryPlan::largest(&model, &average, budget).unwrap() < Some(2048));
 }
 
 /// A method that keys are kept under two maps of positions for has twice the keys; nothing else is larger but graphs.
