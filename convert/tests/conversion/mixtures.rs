@@ -89,6 +89,21 @@ fn every_architecture_is_quantised_as_libllama_does() {
     }
 }
 
+/// Q1_0 has blocks of 128 and no type that libllama takes in its place.
+#[test]
+fn rows_without_a_type_to_fall_back_to_are_named() {
+    let lab = Lab::new(DType::F16);
+    let tiny = Shape::named("llama-tiny").unwrap();
+    let shape = Shape { n_embd: 192, n_head: 3, n_head_kv: 1, ..tiny };
+    random::write(&shape, DType::F16, 3, &lab.path("in")).unwrap();
+    let e = lab.run(&to("q1_0")).unwrap_err().to_string();
+    assert!(
+        e.contains("in.gguf") && e.contains(".weight: rows of 192 are not whole q1_0 blocks of 128"),
+        "{e}"
+    );
+    assert_eq!(lab.files(), ["in.gguf"]);
+}
+
 #[test]
 fn methods_that_llama_server_cannot_run_have_no_line() {
     let lab = Lab::new(DType::F16);

@@ -71,6 +71,18 @@ pub(super) fn all(f: &File, p: &QuantizeParams, go_on: &dyn Fn() -> bool) -> Res
     Ok(overrides)
 }
 
+/// The error of the first matrix whose rows are not whole blocks of its type, which libllama replaces by another type only
+/// if it knows one (`tensor_type_fallback`).
+pub(super) fn uneven(f: &File, p: &QuantizeParams) -> Option<Error> {
+    f.tensors().iter().filter(|t| is_matrix(t)).find_map(|t| {
+        let given = p.overrides.iter().find(|(pattern, _)| pattern.is_match(&t.name));
+        let dtype = given.map_or(p.mixture.dtype, |(_, dtype)| *dtype);
+        let (row, block) = (t.shape[0] as usize, dtype.block_size());
+        let what = format!("rows of {row} are not whole {dtype} blocks of {block}; choose another type");
+        dtype.row_bytes(row).is_none().then(|| f.error(&t.name, what).into())
+    })
+}
+
 /// About how large the new file will be.
 pub(super) fn expected_bytes(f: &File, p: &QuantizeParams) -> u64 {
     let of = |t: &TensorInfo| match is_matrix(t) {

@@ -206,7 +206,9 @@ pub fn quantize(
     }
     if status != 0 {
         let what = logging::errors_or("the quantizer failed");
-        return Err(Error::Backend(format!("{}: libllama: {what}", input.display())));
+        let uneven = what.contains("no tensor type fallback").then(|| check::uneven(&file, params)).flatten();
+        let other = || Error::Backend(format!("{}: libllama: {what}", input.display()));
+        return Err(uneven.unwrap_or_else(other));
     }
     Ok(())
 }
