@@ -159,7 +159,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Does what was asked at a terminal; `signal` is the one that has stopped it, if one has.
+/// Runs the conversion at a terminal. If a signal stops it, `signal` is set to that.
 fn watched(args: &Args, signal: &mut Option<i32>) -> Result<()> {
     if !args.imatrix_from().is_empty() {
         let what = "--imatrix-from runs the model: this program cannot, but `ropewalk convert` does";
@@ -249,7 +249,7 @@ impl Args {
     }
 }
 
-/// The error with the option that it speaks of, which the library knows only as a setting.
+/// Adds the option to an error of the library, which knows only settings.
 pub fn with_options(e: Error) -> Error {
     match e {
         Error::Argument(what) => Error::Usage(format!("--{what}")),
@@ -275,7 +275,7 @@ pub fn with_options(e: Error) -> Error {
     }
 }
 
-/// Does what was asked. `helper` is the program of [`Options::helper`].
+/// Runs the conversion. `helper` is the program of [`Options::helper`].
 ///
 /// # Errors
 /// Returns the errors of [`crate::convert`], [`peft`](crate::peft) and [`random`].
@@ -442,7 +442,7 @@ impl Terminal {
         self.bar.set_length(p.total);
         self.bar.set_position(p.done);
     }
-    /// Removes the progress bar; gives the signal that has come, if one has.
+    /// Removes the progress bar. Returns the signal received, if any.
     fn done(&self) -> Option<i32> {
         self.bar.finish_and_clear();
         self.signals.received()

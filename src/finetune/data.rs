@@ -164,7 +164,7 @@ impl Job {
                 "`packing`=long: it cuts records, which `chat` does not; expected records, whole or truncate",
             ));
         }
-        // A mistake in the data method is said before texts are tokenized.
+        // Fail on a mistake in the data method before texts are tokenized.
         self.transform(model, settings.n_ctx)?;
         let (set, separator) = (self.set(), self.separator());
         let free = ggml::machine::memory_available();

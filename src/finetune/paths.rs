@@ -16,7 +16,7 @@ impl Job {
 
     /// The given path, or else the adapter's with this ending in place of `.gguf` (dots inside the name
     /// stay).
-    fn beside(&self, given: Option<&PathBuf>, ending: &str) -> PathBuf {
+    fn next_to(&self, given: Option<&PathBuf>, ending: &str) -> PathBuf {
         let name = self.output.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let stem = name.strip_suffix(".gguf").unwrap_or(&name);
         given.cloned().unwrap_or_else(|| self.output.with_file_name(format!("{stem}{ending}")))
@@ -24,17 +24,17 @@ impl Job {
 
     /// Returns the directory of the checkpoints.
     pub fn checkpoints(&self) -> PathBuf {
-        self.beside(self.given.checkpoints.as_ref(), ".checkpoints")
+        self.next_to(self.given.checkpoints.as_ref(), ".checkpoints")
     }
 
     /// Returns the path of the log.
     pub fn log(&self) -> PathBuf {
-        self.beside(self.given.log.as_ref(), ".log.jsonl")
+        self.next_to(self.given.log.as_ref(), ".log.jsonl")
     }
 
     /// Returns the path of the loss plot.
     pub fn plot(&self) -> PathBuf {
-        self.beside(self.plot.as_ref(), ".loss.svg")
+        self.next_to(self.plot.as_ref(), ".loss.svg")
     }
 
     /// Checks the paths of all outputs of training on the model at `model`. If `inspects` is true, only plots of the
@@ -71,8 +71,8 @@ impl Job {
         // A path that does not exist yet is taken with its folder's real name.
         let real = |p: &Path| -> PathBuf {
             let folder = p.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let beside = || Some(folder.canonicalize().ok()?.join(p.file_name()?));
-            p.canonicalize().ok().or_else(beside).unwrap_or_else(|| p.to_owned())
+            let in_folder = || Some(folder.canonicalize().ok()?.join(p.file_name()?));
+            p.canonicalize().ok().or_else(in_folder).unwrap_or_else(|| p.to_owned())
         };
         let mut outputs = vec![
             ("`output`", self.output.clone()),

@@ -20,7 +20,7 @@ impl Job {
     }
 
     /// Describes the recipe in sentences: its settings, their source, how its paper trained otherwise, and the given
-    /// settings that replace some of its own. Empty without a recipe.
+    /// settings that replace some of these. Empty without a recipe.
     pub fn recipe_notes(&self) -> Vec<String> {
         let Some(recipe) = self.recipe else { return Vec::new() };
         let n_ctx = self.n_ctx.unwrap_or(recipe.n_ctx);

@@ -42,7 +42,7 @@ pub struct Report {
     pub ctx: usize,
     /// Number of tokens of the texts, in their training order, up to the place where the run ended.
     pub data_end: u64,
-    /// Figures of the run. `problems` has a sentence for each output besides the adapter that could not be written.
+    /// Figures of the run. `problems` has a sentence for each output other than the adapter that could not be written.
     #[serde(flatten)]
     pub run: RunReport,
     /// Size of the written file, in bytes.

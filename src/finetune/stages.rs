@@ -90,7 +90,7 @@ pub fn run_stages<E: From<JobError>>(
     model: &Model,
     mut one: impl FnMut(&Job, &Model) -> Result<Report, E>,
 ) -> Result<Vec<Report>, E> {
-    // What cannot be is said before hours of work, not between them.
+    // Fail before hours of work, not between two stages.
     let earlier = stages.iter().map(|stage| check(stage, model)).collect::<Result<Vec<bool>>>()?;
     let resume = stages.iter().any(|stage| stage.resume);
     if resume && !earlier.contains(&true) {
