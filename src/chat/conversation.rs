@@ -414,9 +414,12 @@ impl Conversation {
         if other {
             let spec = file.rope().parse::<Spec>().map_err(|e| invalid(format!("rope: {e}")))?;
             let (asked, hp) = (file.n_ctx(), self.model.hparams());
-            let most = file.n_tokens().saturating_mul(MAX_ROOM).max(n_ctx).max(hp.n_ctx_train.min(MAX_TRAINED));
+            let most =
+                file.n_tokens().saturating_mul(MAX_ROOM).max(n_ctx).max(hp.n_ctx_train.min(MAX_TRAINED));
             if asked > most {
-                let what = format!("ctx: expected at most {most} tokens, found {asked} (/ctx {asked} makes room for it)");
+                let what = format!(
+                    "ctx: expected at most {most} tokens, found {asked} (/ctx {asked} makes room for it)"
+                );
                 return Err(invalid(what));
             }
             Plan::of_file(&spec, hp, asked).map_err(|e| invalid(e.to_string()))?;

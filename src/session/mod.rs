@@ -245,9 +245,8 @@ impl Session {
         let (hp, n_ctx) = (model.hparams(), model.n_positions(params.n_ctx));
         Ok(match &params.rope {
             Some(spec) => Plan::new(spec, hp, n_ctx),
-            None => {
-                Plan::of_file(&model.default_rope()?, hp, n_ctx).map_err(|e| e.at(model.file().path().display()))
-            }
+            None => Plan::of_file(&model.default_rope()?, hp, n_ctx)
+                .map_err(|e| e.at(model.file().path().display())),
         })
     }
 

@@ -38,7 +38,7 @@ fn numbers(n: usize, step: usize) -> Vec<f32> {
 fn rounding_is_compared_with_the_adapters_change() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    random::write(&Shape::named("llama-tiny").unwrap(), DType::Q4_0, 1, &at("in.gguf")).unwrap();
+    random::write(&Shape::named("llama-tiny").unwrap(), DType::Q4_0, 1, at("in.gguf")).unwrap();
     let (base, [n_in, n_out]) = values(&at("in.gguf"));
     let (a, b) = (numbers(n_in * RANK, 37), numbers(RANK * n_out, 101));
     let product = |row: usize, column: usize| -> f64 {
@@ -61,7 +61,7 @@ fn rounding_is_compared_with_the_adapters_change() {
 
     let merge = |options: Options| -> Report {
         let adapters = vec![AdapterSpec::new(at("a.gguf"), scale)];
-        convert(&at("in.gguf"), &at("out.gguf"), &Options { adapters, ..options }, &Control::default())
+        convert(at("in.gguf"), at("out.gguf"), &Options { adapters, ..options }, &Control::default())
             .unwrap()
     };
     let to = |dtype| Options { dtype, ..Options::default() };

@@ -95,7 +95,7 @@ fn rows_without_a_type_to_fall_back_to_are_named() {
     let lab = Lab::new(DType::F16);
     let tiny = Shape::named("llama-tiny").unwrap();
     let shape = Shape { n_embd: 192, n_head: 3, n_head_kv: 1, ..tiny };
-    random::write(&shape, DType::F16, 3, &lab.path("in")).unwrap();
+    random::write(&shape, DType::F16, 3, lab.path("in")).unwrap();
     let e = lab.run(&to("q1_0")).unwrap_err().to_string();
     assert!(
         e.contains("in.gguf") && e.contains(".weight: rows of 192 are not whole q1_0 blocks of 128"),

@@ -122,9 +122,9 @@ impl Drop for Registered {
 }
 
 /// From now on, when a file that [`Map`](crate::Map) maps afterwards is cut short and read past its new end,
-/// the program says so in one line on the standard error stream, `error: PATH: ...`, and ends with exit code
-/// 1. On Linux the same holds for files that other code maps, such as libllama. It ends at once: nothing is
-/// cleaned up, so temporary files stay. Other faults end as they did before.
+/// the program prints one line on the standard error stream, `error: PATH: ...`, and exits with code 1. On Linux
+/// the same holds for files that other code maps, such as libllama. It exits at once: nothing is cleaned up, so
+/// temporary files stay. Other faults end as they did before.
 ///
 /// For programs to call once, when they start: the action of SIGBUS is the whole process's. Where there is no
 /// such signal it does nothing.

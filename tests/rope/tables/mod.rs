@@ -395,7 +395,7 @@ fn a_file_may_not_ask_for_a_long_search() {
         let scaling = RopeScaling { spec: Some(long.to_string()), ..RopeScaling::default() };
         let declaring = Hparams { rope_scaling: scaling, ..hp.clone() };
         for found in [Plan::of_file(&long, &hp, 4096), plan("declared", &declaring, 4096)] {
-            let e = found.expect_err("too long").0;
+            let e = found.expect_err("too long").to_string();
             assert!(
                 e.contains("harpe: search: expected a cost of at most 6000000000 for a spec out of a file"),
                 "{e}"

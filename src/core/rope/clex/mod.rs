@@ -257,7 +257,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     // Four evaluations of two matrices in each step.
     let cost = (t - 1) as f64 / step * (8 * geo.n_pairs() * clex.n_hidden(geo.n_rot)) as f64;
     geo.spend(cost).map_err(|most| {
-        RopeError(format!(
+        RopeError::new(format!(
             "rope method clex: step: expected {most} (steps x network), found {}",
             approx(cost)
         ))
