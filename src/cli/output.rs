@@ -73,8 +73,7 @@ impl OutputArgs {
         }
         bar.set_message(inline(what).into_owned());
         let in_lines = !self.quiet && !std::io::stderr().is_terminal();
-        let _lines = in_lines.then(|| write_lines(bar.clone()));
-        Progress { bar, waiting: watched, _lines }
+        Progress { _lines: in_lines.then(|| write_lines(bar.clone())), bar, waiting: watched }
     }
 }
 
