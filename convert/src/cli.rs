@@ -306,14 +306,15 @@ pub fn act(args: &Args, helper: Option<PathBuf>, control: &Control<'_>) -> Resul
         return Err(Error::Usage(what));
     }
     let mut report = crate::convert(input, output, &options, control)?;
-    report.notes.extend(lost_training(&report));
+    let lost = lost_training(&report);
+    report.notes.extend(lost);
     let json = reported(input, output, &report)?;
     Ok(Done { lines: lines(&report, output, args.errors), json })
 }
 
 /// A note if the merged weights are rounded so coarsely that the training is lost.
 fn lost_training(report: &Report) -> Option<String> {
-    report.change_kept.filter(|kept| (kept - 1.0).abs() > MAX_LOST)?;
+    report.change_kept.filter(|kept| (*kept - 1.0).abs() > MAX_LOST)?;
     let has = |name: &str| report.merged.iter().any(|m| m.dtype == name);
     let better = if has("q8_0") { "f16" } else { "q8_0 (or f16)" };
     Some(format!("Rounding hides most of the training: --type {better} keeps it."))
