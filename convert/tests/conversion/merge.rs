@@ -61,8 +61,7 @@ fn rounding_is_compared_with_the_adapters_change() {
 
     let merge = |options: Options| -> Report {
         let adapters = vec![AdapterSpec::new(at("a.gguf"), scale)];
-        convert(at("in.gguf"), at("out.gguf"), &Options { adapters, ..options }, &Control::default())
-            .unwrap()
+        convert(at("in.gguf"), at("out.gguf"), &Options { adapters, ..options }, &Control::default()).unwrap()
     };
     let to = |dtype| Options { dtype, ..Options::default() };
     let mixture = Mixture { name: "q4_0".into(), ..Mixture::default() };

@@ -142,7 +142,8 @@ fn a_solution_may_not_take_minutes() {
     let attention = vec![LayerAttention::new(4, 2, 128).rotated(1e4, 128)];
     let clex = Some(Arc::new(net(64, 2048, [0.1, 0.1])));
     let hp = Hparams { attention, clex, ..hparams(None) };
-    let e = plan("clex:max-factor=66,param-factor=16,step=0.001", &hp, 1 << 20).expect_err("long").0;
+    let e =
+        plan("clex:max-factor=66,param-factor=16,step=0.001", &hp, 1 << 20).expect_err("long").to_string();
     assert!(e.contains("step: expected a cost of at most 20000000000 (steps x network)"), "{e}");
 }
 
