@@ -27,7 +27,7 @@ NOT_SHOWN = """
 
 - **GPUs.** No GPU was ever used. Mesa's software Vulkan device was tested; its times are not those of a GPU.
 - **Large models.** The largest model with real weights is Qwen2.5-Coder-1.5B. The 8B row is an estimate.
-- **Retrieval with many questions.** A task has ten questions per length on a small model, and one on SmolLM2. No interval is narrow.
+- **Retrieval with many questions.** Past the trained context, a task has ten questions per length on a small model, and one on SmolLM2.
   [Evidence](evidence.md) is not finished: most of its claims, and all of its needles, are not measured yet.
 - **Other texts.** Perplexity of real models past their trained context is from one text. Evidence measures twelve documents.
 - **Training at the papers' scale.** They train on 400 to 200,000 times as many tokens, and train all parameters.
