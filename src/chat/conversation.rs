@@ -20,12 +20,11 @@ use crate::session::{GenerateParams, SavedSession, Session, SessionParams, StopR
 use crate::vocab::Vocab;
 use crate::Token;
 
-/// Context that a saved session may ask for, in times the tokens that it has: otherwise a few bytes in a small file
-/// would take all memory for a cache. It may always ask for the present context, and for the trained one up to
-/// [`MAX_TRAINED`].
+/// Context that a saved session may ask for, in times the tokens that it has, and in times the trained context:
+/// otherwise a few bytes in a small file would take all memory for a cache. It may always ask for the present context.
 const MAX_ROOM: usize = 8;
-/// Tokens of a trained context that any saved session may ask for: 4 GiB of cache for a model of 8B parameters.
-const MAX_TRAINED: usize = 32_768;
+/// Most tokens that a file without as many tokens gets for the trained context's sake.
+const MAX_TRAINED: usize = 131_072;
 
 /// Settings of a conversation.
 #[derive(Debug, Clone)]

@@ -4,10 +4,11 @@ use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
 use super::{Lm, LmSource};
+use crate::kv::MAX_SEQS;
 use crate::math::Math;
 use crate::model::{Model, Result};
 use crate::rope::Spec;
-use crate::session::{Attention, Ending, Greedy, Session, SessionParams};
+use crate::session::{Attention, Ending, Greedy, SeqId, Session, SessionParams};
 use crate::Token;
 
 /// Called with each session that was opened.
@@ -76,7 +77,7 @@ impl LmSource for SessionSource {
         if let Some(opened) = &self.opened {
             opened(&session);
         }
-        Ok(Box::new(SessionLm { session }))
+        Ok(Box::new(SessionLm { session, seqs: (0..MAX_SEQS).collect() }))
     }
 
     fn rope_at(&self, n_ctx: usize) -> Result<String> {
@@ -99,6 +100,8 @@ impl LmSource for SessionSource {
 /// A session in which every call starts from an empty context; `Session::nll` itself appends.
 struct SessionLm {
     session: Session,
+    /// All of the session's sequences.
+    seqs: Vec<SeqId>,
 }
 
 impl Lm for SessionLm {
@@ -149,11 +152,11 @@ impl Lm for SessionLm {
     }
 
     fn answers(&mut self, prompts: &[Vec<Token>], how: &Greedy) -> Result<Vec<Vec<Token>>> {
-        self.session.continue_all(prompts, how)
+        self.session.continue_all(&self.seqs, prompts, how)
     }
 
     fn endings(&mut self, text: &[Token], endings: &[Vec<Token>]) -> Result<Vec<Ending>> {
-        self.session.endings(text, endings)
+        self.session.endings(&self.seqs, text, endings)
     }
 
     fn cancel_flag(&self) -> Option<Arc<AtomicBool>> {

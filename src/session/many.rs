@@ -34,15 +34,22 @@ struct Growing {
 }
 
 impl Session {
-    /// Continues up to [`SessionParams::n_seq_max`](super::SessionParams) prompts greedily, and decodes the answers
-    /// together. Prefixes that prompts share with each other, or with sequences of the previous call, are computed
-    /// once. End-of-generation tokens are not part of the answers.
+    /// Continues up to [`SessionParams::n_seq_max`](super::SessionParams) prompts greedily, the first in the first of the
+    /// sequences `seqs`, and decodes the answers together. Prefixes that prompts share with each other, or with any
+    /// sequence of the session, are computed once. If there is not enough room, sequences of `seqs` are dropped, the next
+    /// first; all other sequences stay as they are. End-of-generation tokens are not part of the answers.
     ///
     /// # Errors
-    /// Returns an error if there are too many prompts, if a prompt is empty, or if a prompt has no room for
-    /// `n_predict` tokens after it; and the errors of [`Session::decode`].
-    pub fn continue_all(&mut self, prompts: &[Vec<Token>], how: &Greedy) -> Result<Vec<Vec<Token>>> {
-        let (n, most) = (prompts.len(), self.params.n_seq_max);
+    /// Returns an error if there are too many prompts or too few sequences, if a prompt is empty, or if a prompt has no
+    /// room for `n_predict` tokens after it; and the errors of [`Session::decode`].
+    pub fn continue_all(
+        &mut self,
+        seqs: &[SeqId],
+        prompts: &[Vec<Token>],
+        how: &Greedy,
+    ) -> Result<Vec<Vec<Token>>> {
+        check_seqs(seqs)?;
+        let (n, most) = (prompts.len(), self.params.n_seq_max.min(seqs.len()));
         if n > most {
             return Err(Error::argument("prompts", format_args!("at most {most}"), n));
         }
@@ -57,8 +64,8 @@ impl Session {
         let mut next = Vec::with_capacity(n);
         for (i, prompt) in prompts.iter().enumerate() {
             let extra = n.saturating_mul(self.cells_at_most(how.n_predict));
-            let (shared, departed) = self.begin(i as SeqId, prompt, extra)?;
-            let row = self.extend_prompt(i as SeqId, prompt, shared, departed)?;
+            let (shared, departed) = self.begin(&seqs[i..], prompt, extra)?;
+            let row = self.extend_prompt(seqs[i], prompt, shared, departed)?;
             let row = row.to_vec();
             next.push(self.likeliest(&row, 0, how)?);
         }
@@ -72,7 +79,7 @@ impl Session {
             let mut batch = Batch::new();
             let live: Vec<usize> = (0..n).filter(|&i| answers[i].live).collect();
             for &i in &live {
-                batch.push(next[i], i as SeqId, true);
+                batch.push(next[i], seqs[i], true);
             }
             if live.is_empty() {
                 break;
@@ -129,11 +136,12 @@ impl Session {
         Ok(())
     }
 
-    /// Makes a sequence hold the longest prefix of a prompt that any sequence has, without the last token, whose
-    /// logits are needed. Returns the length of that prefix, and the maximum number of tokens that any sequence
+    /// Makes the first of `seqs` hold the longest prefix of a prompt that any sequence has, without the last token,
+    /// whose logits are needed. Returns the length of that prefix, and the maximum number of tokens that any sequence
     /// shares with the prompt. The second number is larger if recurrent layers have no state after those tokens.
-    /// Sequences with higher numbers are dropped if the prompt and `extra` slots need their room.
-    fn begin(&mut self, seq: SeqId, prompt: &[Token], extra: usize) -> Result<(usize, usize)> {
+    /// The other sequences of `seqs` are dropped if the prompt and `extra` slots need their room.
+    fn begin(&mut self, seqs: &[SeqId], prompt: &[Token], extra: usize) -> Result<(usize, usize)> {
+        let (seq, others) = (seqs[0], &seqs[1..]);
         let shared = |s: SeqId| self.resumable(s, self.shared(s, prompt).min(prompt.len() - 1));
         let departed = (0..MAX_SEQS).map(|s| self.shared(s, prompt)).max().unwrap_or(0);
         let best = (0..MAX_SEQS).map(|s| (shared(s), s == seq, s)).max().unwrap_or((0, true, seq));
@@ -142,7 +150,7 @@ impl Session {
             self.copy_seq(from, seq)?;
         }
         self.truncate(seq, n)?;
-        for other in seq + 1..MAX_SEQS {
+        for &other in others {
             if self.kv.n_free() >= self.cells_at_most(prompt.len() - n).saturating_add(extra) {
                 break;
             }
@@ -152,19 +160,25 @@ impl Session {
     }
 
     /// Log-likelihoods of several continuations of one text, in a context that holds the text and all continuations.
-    /// The text is computed once, and the prefix that sequence 0 already holds is reused.
+    /// The text is computed once, in the first of the sequences `seqs`, whose prefix is reused. The others are
+    /// emptied and hold continuations, as many at once as there are sequences. No other sequence changes.
     ///
     /// # Errors
-    /// Returns an error if the text or a continuation is empty; and the errors of [`Session::decode`].
-    pub fn endings(&mut self, text: &[Token], endings: &[Vec<Token>]) -> Result<Vec<Ending>> {
+    /// Returns an error if the text or a continuation is empty, or if there is no sequence; and the errors of
+    /// [`Session::decode`].
+    pub fn endings(&mut self, seqs: &[SeqId], text: &[Token], endings: &[Vec<Token>]) -> Result<Vec<Ending>> {
+        check_seqs(seqs)?;
         if text.is_empty() || endings.iter().any(Vec::is_empty) {
             return Err(Error::Invalid("endings: expected a text and endings of at least one token".into()));
         }
-        (1..MAX_SEQS).try_for_each(|seq| self.truncate(seq, 0))?;
-        if self.plan.evict {
-            return endings.iter().map(|ending| self.ending(text, ending)).collect();
+        let Some((&of_text, copies)) = seqs.split_first() else {
+            return Err(Error::argument("sequences", "at least 1", 0));
+        };
+        copies.iter().try_for_each(|&seq| self.truncate(seq, 0))?;
+        if self.plan.evict || copies.is_empty() {
+            return endings.iter().map(|ending| self.ending(of_text, text, ending)).collect();
         }
-        let first = self.prompt(text)?.0.to_vec();
+        let first = self.sequence(of_text).prompt(text)?.0.to_vec();
         let mut out = vec![Ending { logprobs: Vec::new(), greedy: true }; endings.len()];
         for (out, ending) in out.iter_mut().zip(endings) {
             out.push(&first, ending[0]);
@@ -173,18 +187,19 @@ impl Session {
         let mut rest: Vec<usize> = (0..endings.len()).filter(|&i| endings[i].len() > 1).collect();
         while !rest.is_empty() {
             let (mut batch, mut owners) = (Batch::new(), Vec::new());
-            let most_seqs = self.states.as_ref().map_or(MAX_SEQS, |states| states.n_free() as SeqId);
-            let (room, mut cells, mut seq) = (self.kv.n_free(), 0, 0);
+            let n_states = self.states.as_ref().map_or(copies.len(), |states| states.n_free().max(1));
+            let mut free = copies.iter().take(n_states);
+            let (room, mut cells) = (self.kv.n_free(), 0);
             while let Some(&i) = rest.first() {
                 let tokens = &endings[i][..endings[i].len() - 1];
                 cells += self.cells_at_most(tokens.len());
                 let full = cells > room || batch.len() + tokens.len() > self.params.n_batch;
-                if seq + 1 == MAX_SEQS || seq >= most_seqs.max(1) || (full && !batch.is_empty()) {
+                if full && !batch.is_empty() {
                     break;
                 }
+                let Some(&seq) = free.next() else { break };
                 rest.remove(0);
-                seq += 1;
-                self.copy_seq(0, seq)?;
+                self.copy_seq(of_text, seq)?;
                 for (at, &token) in tokens.iter().enumerate() {
                     batch.push(token, seq, true);
                     owners.push((i, at + 1));
@@ -194,20 +209,31 @@ impl Session {
             for (row, &(i, at)) in owners.iter().enumerate() {
                 out[i].push(logits.row(row), endings[i][at]);
             }
-            (1..MAX_SEQS).try_for_each(|seq| self.truncate(seq, 0))?;
+            copies.iter().try_for_each(|&seq| self.truncate(seq, 0))?;
         }
         Ok(out)
     }
 
     /// One ending, for plans under which sequences cannot share what they have read.
-    fn ending(&mut self, text: &[Token], ending: &[Token]) -> Result<Ending> {
+    fn ending(&mut self, seq: SeqId, text: &[Token], ending: &[Token]) -> Result<Ending> {
         let tokens = [text, ending].concat();
-        let shared = self.reuse_prefix(&tokens, text.len() - 1)?;
+        let mut sequence = self.sequence(seq);
+        let shared = sequence.reuse_prefix(&tokens, text.len() - 1)?;
         let mut out = Ending { logprobs: Vec::new(), greedy: true };
         let wanted = text.len() - 1 - shared..tokens.len() - 1 - shared;
-        self.score(&tokens[shared..], wanted, &mut |i, row| out.push(row, tokens[shared + i + 1]))?;
+        sequence.score(&tokens[shared..], wanted, &mut |i, row| out.push(row, tokens[shared + i + 1]))?;
         Ok(out)
     }
+}
+
+/// Checks for sequences that do not exist or are given twice.
+fn check_seqs(seqs: &[SeqId]) -> Result<()> {
+    for (i, &seq) in seqs.iter().enumerate() {
+        if seq >= MAX_SEQS || seqs[..i].contains(&seq) {
+            return Err(Error::argument("sequences", format_args!("different ones below {MAX_SEQS}"), seq));
+        }
+    }
+    Ok(())
 }
 
 fn holds(bytes: &[u8], stop: &str) -> bool {

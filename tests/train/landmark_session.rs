@@ -180,7 +180,9 @@ fn sequences_do_not_see_each_other() {
     }
     // Endings share their text.
     let endings = [texts[1][20..31].to_vec(), texts[0][..3].to_vec(), texts[1][20..21].to_vec()];
-    for (ending, scored) in endings.iter().zip(session.endings(&texts[1][..20], &endings).unwrap()) {
+    for (ending, scored) in
+        endings.iter().zip(session.endings(&[0, 1, 2], &texts[1][..20], &endings).unwrap())
+    {
         let text = [&texts[1][..20], ending].concat();
         let nll = open(&with, &kv).nll(&text, 20..text.len()).unwrap();
         let logprobs: Vec<f32> = nll.iter().map(|x| -x).collect();

@@ -439,7 +439,7 @@ fn errors_name_what_is_known() {
         ("harpe:stride=1e9", &["stride", "at least 3"]),
         ("harpe:lo=500,hi=400", &["lo", "400"]),
         ("harpe:hi=2000000000", &["hi - lo", "4194304"]),
-        ("harpe:hi=4000000,stride=250", &["cosines"]),
+        ("harpe:hi=4000000,stride=250", &["candidates x positions x pairs"]),
         ("abf:base=1e6,factor=2", &["factor", "no effect"]),
         ("abf:base=1e31", &["1e30"]),
         ("dynamic-ntk:t=5,factor=2", &["factor", "no effect"]),

@@ -1,13 +1,15 @@
 //! Several prompts and several endings at once give what each gives alone.
 
 use proptest::prelude::*;
-use ropewalk::session::{GenerateParams, Greedy, Session, SessionParams};
+use ropewalk::session::{Batch, GenerateParams, Greedy, SeqId, Session, SessionParams};
 use ropewalk::{DType, Token};
 
 use super::{model, SHAPES};
 use crate::common::{open, params};
 
 const N_CTX: usize = 512;
+/// Sequences of a call, not in order.
+const EVERY: [SeqId; 5] = [3, 1, 40, 0, 7];
 
 fn many(n_seq_max: usize, rope: &str) -> SessionParams {
     SessionParams { n_seq_max, kv_type: DType::F32, rope: Some(rope.parse().unwrap()), ..params(N_CTX) }
@@ -45,7 +47,7 @@ fn prompts_together_are_answered_as_alone() {
             // Twice, so that the second round finds what the first one left.
             for round in 0..2 {
                 let found: Vec<_> =
-                    prompts.chunks(3).flat_map(|p| all.continue_all(p, &how).unwrap()).collect();
+                    prompts.chunks(3).flat_map(|p| all.continue_all(&EVERY, p, &how).unwrap()).collect();
                 assert_eq!(found, expected, "{shape}, {rope}, round {round}");
             }
         }
@@ -64,7 +66,34 @@ fn prompts_longer_than_what_a_plan_keeps_are_answered_together() {
     let (mut one, mut all) = (open(model, &many(1, rope)), open(model, &many(4, rope)));
     let expected: Vec<_> = prompts.iter().map(|p| alone(&mut one, p, 20)).collect();
     let how = Greedy { n_predict: 20, ..Greedy::default() };
-    assert_eq!(all.continue_all(&prompts, &how).unwrap(), expected);
+    assert_eq!(all.continue_all(&EVERY, &prompts, &how).unwrap(), expected);
+}
+
+/// Sequences that a call does not name go on as they would have, also when it fails or finds too little room.
+#[test]
+fn other_sequences_stay_as_they_are() {
+    for shape in SHAPES.into_iter().chain(["qwen35-tiny"]) {
+        let model = model(shape, DType::F32);
+        let prompts = prompts(model.hparams().n_vocab);
+        let mut batch = Batch::new();
+        batch.push(9, 2, true);
+        let next = |s: &mut Session| s.decode(&batch).unwrap().row(0).to_vec();
+        let mut expected = open(model, &many(4, "plain"));
+        expected.sequence(2).append(&prompts[3]).unwrap();
+        let expected = next(&mut expected);
+        let mut s = open(model, &many(4, "plain"));
+        s.sequence(2).append(&prompts[3]).unwrap();
+        let how = Greedy { n_predict: 5, ..Greedy::default() };
+        for seqs in [&EVERY[..3], &[0, 1, 3]] {
+            s.continue_all(seqs, &prompts[..3], &how).unwrap();
+            s.endings(seqs, &prompts[0], &prompts[1..4]).unwrap();
+            assert!(s.continue_all(seqs, &prompts[..4], &how).is_err());
+        }
+        // The last alone has no copies.
+        s.endings(&[63], &prompts[3], &prompts[..2]).unwrap();
+        assert_eq!(s.tokens(2), prompts[3], "{shape}");
+        assert_eq!(next(&mut s), expected, "{shape}");
+    }
 }
 
 #[test]
@@ -73,7 +102,7 @@ fn answers_end_where_they_are_told_to() {
     let prompts = prompts(model.hparams().n_vocab);
     let mut session = open(model, &many(2, "plain"));
     let whole = Greedy { n_predict: 60, n_min: 60, ..Greedy::default() };
-    let free = session.continue_all(&prompts[..1], &whole).unwrap();
+    let free = session.continue_all(&EVERY, &prompts[..1], &whole).unwrap();
     assert_eq!(free[0].len(), 60, "no end before there are n_min tokens");
     let text = |tokens: &[Token]| {
         let pieces = tokens.iter().flat_map(|&t| model.vocab().piece(t, false).unwrap());
@@ -82,7 +111,7 @@ fn answers_end_where_they_are_told_to() {
     // A token whose text is one, has not come before, and behind which the answer would go on.
     let freely = Greedy { n_predict: 60, ..Greedy::default() };
     let found = prompts.iter().find_map(|prompt| {
-        let answer = session.continue_all(std::slice::from_ref(prompt), &freely).unwrap().remove(0);
+        let answer = session.continue_all(&EVERY, std::slice::from_ref(prompt), &freely).unwrap().remove(0);
         let at = (0..answer.len().saturating_sub(1)).find(|&i| {
             let piece = text(&answer[i..i + 1]);
             !piece.is_empty() && !piece.contains('\u{fffd}') && !text(&answer[..i]).contains(&piece)
@@ -91,9 +120,9 @@ fn answers_end_where_they_are_told_to() {
     });
     let (prompt, answer, at) = found.expect("a prompt whose answer has text");
     let stop = Greedy { stop: vec![text(&answer[at..at + 1])], ..freely };
-    assert_eq!(session.continue_all(&[prompt], &stop).unwrap()[0], answer[..=at]);
+    assert_eq!(session.continue_all(&EVERY, &[prompt], &stop).unwrap()[0], answer[..=at]);
     let none = Greedy { n_predict: 0, ..Greedy::default() };
-    assert!(session.continue_all(&prompts[..2], &none).unwrap().iter().all(Vec::is_empty));
+    assert!(session.continue_all(&EVERY, &prompts[..2], &none).unwrap().iter().all(Vec::is_empty));
 }
 
 #[test]
@@ -101,9 +130,14 @@ fn what_cannot_be_continued_is_refused() {
     let model = model("llama-tiny", DType::F32);
     let mut session = open(model, &many(2, "plain"));
     let how = Greedy { n_predict: 20, ..Greedy::default() };
-    let refused =
-        |s: &mut Session, prompts: &[Vec<Token>]| s.continue_all(prompts, &how).unwrap_err().to_string();
+    let refused = |s: &mut Session, prompts: &[Vec<Token>]| {
+        s.continue_all(&EVERY, prompts, &how).unwrap_err().to_string()
+    };
     assert!(refused(&mut session, &vec![vec![1]; 3]).contains("at most 2, found 3"));
+    let mut of = |seqs: &[SeqId]| session.continue_all(seqs, &[vec![1]], &how).unwrap_err().to_string();
+    assert!(of(&[]).contains("at most 0, found 1"));
+    assert!(of(&[64]).contains("below 64, found 64") && of(&[1, 1]).contains("found 1"));
+    assert!(session.endings(&[], &[1], &[vec![1]]).unwrap_err().to_string().contains("at least 1"));
     assert!(refused(&mut session, &[vec![]]).contains("found 0"));
     assert!(refused(&mut session, &[vec![1; N_CTX]]).contains(&format!("1 to {}", N_CTX - 20)));
     // A sequence may not outgrow its context, though the cache has room.
@@ -130,7 +164,7 @@ proptest! {
             .collect();
         let mut session = open(model, &many(1, rope));
         for round in 0..2 {
-            let found = session.endings(&text, &endings).unwrap();
+            let found = session.endings(&EVERY, &text, &endings).unwrap();
             for (found, ending) in found.iter().zip(&endings) {
                 let mut fresh = open(model, &many(1, rope));
                 let all = [&text[..], ending].concat();
@@ -150,10 +184,10 @@ fn a_greedy_ending_is_known_as_such() {
     let prompt = prompts(model.hparams().n_vocab).remove(0);
     let mut session = open(model, &many(1, "plain"));
     let made = session
-        .continue_all(std::slice::from_ref(&prompt), &Greedy { n_predict: 6, ..Greedy::default() })
+        .continue_all(&EVERY, std::slice::from_ref(&prompt), &Greedy { n_predict: 6, ..Greedy::default() })
         .unwrap();
     let mut other = made[0].clone();
     other[3] = if other[3] == 7 { 8 } else { 7 };
-    let endings = session.endings(&prompt, &[made[0].clone(), other]).unwrap();
+    let endings = session.endings(&EVERY, &prompt, &[made[0].clone(), other]).unwrap();
     assert!(endings[0].greedy && !endings[1].greedy, "{endings:?}");
 }

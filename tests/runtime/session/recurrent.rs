@@ -195,17 +195,21 @@ fn many_are_answered_as_alone() {
     let mut alone = open(recurrent(), &params(256, 1));
     let mut answer = |prompt: &Vec<Token>| {
         alone.clear();
-        alone.continue_all(std::slice::from_ref(prompt), &how).unwrap_or_else(|e| panic!("{e}")).remove(0)
+        alone
+            .continue_all(&[0], std::slice::from_ref(prompt), &how)
+            .unwrap_or_else(|e| panic!("{e}"))
+            .remove(0)
     };
     let expected: Vec<Vec<Token>> = prompts.iter().map(&mut answer).collect();
     let mut s = open(recurrent(), &params(256, 3));
     for _ in 0..2 {
-        assert_eq!(s.continue_all(&prompts, &how).unwrap_or_else(|e| panic!("{e}")), expected);
+        assert_eq!(s.continue_all(&[0, 1, 2], &prompts, &how).unwrap_or_else(|e| panic!("{e}")), expected);
     }
     // Twenty endings share the state of one text, more than there are slots.
     let endings: Vec<Vec<Token>> = (0..20).map(|i| tokens(60)[i..i + 1 + i % 5].to_vec()).collect();
     let mut s = open(recurrent(), &params(256, 1));
-    let found = s.endings(&prompts[0], &endings).unwrap_or_else(|e| panic!("{e}"));
+    let every: Vec<_> = (0..64).collect();
+    let found = s.endings(&every, &prompts[0], &endings).unwrap_or_else(|e| panic!("{e}"));
     for (ending, found) in endings.iter().zip(&found) {
         let all = [&prompts[0][..], ending].concat();
         let mut one = open(recurrent(), &params(256, 1));
