@@ -13,7 +13,7 @@ use crate::rope::{Branch, LayerPlan, Plan};
 /// # fn draw(plan: &Plan, hp: &Hparams) -> Result<(), PlotError> {
 /// let map = Map::new(&[plan], hp)?;
 /// println!("{}", map.text(64, 24));
-/// map.write("map.svg".as_ref())?;
+/// map.write("map.svg")?;
 /// # Ok(())
 /// # }
 /// ```

@@ -97,7 +97,7 @@ impl Session {
         let mut admitted: Vec<usize> = Vec::new();
         let mut free = self.kv.n_free();
         for (i, step) in steps.iter().enumerate() {
-            let others = admitted.iter().map(|&i| steps[i].seq);
+            let others = steps[..i].iter().map(|step| step.seq);
             match self.admit(step, others, &mut free) {
                 Ok(()) => admitted.push(i),
                 Err(e) => results[i] = Some(Err(e)),

@@ -5,7 +5,7 @@ use ropewalk::session::{Batch, GenerateParams, Greedy, SeqId, Session, SessionPa
 use ropewalk::{DType, Token};
 
 use super::{model, SHAPES};
-use crate::common::{open, params};
+use crate::common::{assert_close, open, params, LOGITS};
 
 const N_CTX: usize = 512;
 /// Sequences of a call, not in order.
@@ -92,7 +92,8 @@ fn other_sequences_stay_as_they_are() {
         // The last alone has no copies.
         s.endings(&[63], &prompts[3], &prompts[..2]).unwrap();
         assert_eq!(s.tokens(2), prompts[3], "{shape}");
-        assert_eq!(next(&mut s), expected, "{shape}");
+        // The cache is longer, and with it the sums of attention.
+        assert_close(&next(&mut s), &expected, LOGITS, shape);
     }
 }
 

@@ -84,11 +84,11 @@ fn check(shape: &str, rope: Option<&str>, ops: &[Op]) {
                 for ((&(seq, ..), tokens), answer) in asked.iter().zip(&new).zip(answers) {
                     let own = &mut held[seq as usize];
                     let twice = seen.contains(&seq);
+                    seen.push(seq);
                     match answer {
                         Ok(answer) => {
                             assert!(!twice, "{ops:?}");
                             assert!(evicts || own.len() + tokens.len() <= N_CTX);
-                            seen.push(seq);
                             own.extend_from_slice(tokens);
                             let (row, nll) = alone(m, rope, own, tokens.len() - 1);
                             match answer {
