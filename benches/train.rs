@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use ropewalk::math::Math;
 use ropewalk::model::{Model, ModelParams};
-use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
+use ropewalk::train::optim::{OptimParams, Optimizer, Schedule};
 use ropewalk::train::{Checkpointing, SavedType, Sequence, TrainParams, Trainer};
 
 type Error = Box<dyn std::error::Error>;
@@ -59,21 +59,19 @@ impl Case {
             other => return Err(format!("--keep-type {other}: expected f32, f16 or bf16").into()),
         };
         let model = Model::load(&self.model, &ModelParams::cpu())?;
-        let settings = TrainParams {
-            n_block: self.block,
-            n_threads: self.threads,
-            checkpointing: keep,
-            saved_type,
-            math: self.math,
-            ..TrainParams::new(self.ctx)
-        };
+        let settings = TrainParams::new(self.ctx)
+            .n_block(self.block)
+            .n_threads(self.threads)
+            .checkpointing(keep)
+            .saved_type(saved_type)
+            .math(self.math);
         let mut trainer = Trainer::new(&model, &settings)?;
         let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md"))?;
         let tokens: Vec<i32> = model.vocab().tokenize(&text.repeat(20), false, false)?;
         let tokens = tokens.get(..=self.ctx).ok_or("the text is too short for this context")?;
         let steps = self.steps.max(1) as u64;
         let schedule = Schedule::constant(1e-4, steps);
-        let params = OptimParams { adamw: AdamW::default(), schedule, clip: 1.0, ema: 0.0 };
+        let params = OptimParams::new(schedule);
         let mut optimizer = Optimizer::new(params, trainer.params())?;
         let (mut loss, mut walls, mut cpus) = (0.0, Vec::new(), Vec::new());
         for _ in 0..steps {

@@ -27,7 +27,7 @@ impl Client {
         params.rope = Some(rope.parse()?);
         params.n_seq_max = prompts.len();
         let mut session = Session::new(model, &params)?;
-        let how = GenerateParams { ignore_eos: true, ..GenerateParams::greedy(n_predict) };
+        let how = GenerateParams::greedy(n_predict).ignore_eos(true);
         let mut running = Vec::new();
         for (seq, prompt) in (0..).zip(prompts) {
             let prompt = model.vocab().tokenize(prompt, true, false)?;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use ropewalk::adapter::AdapterSpec;
 use ropewalk::control::{Control, Progress};
 use ropewalk::data::{Corpus, Dataset, DatasetParams, Separator, Sources, TextOptions};
-use ropewalk::train::optim::{AdamW, Decay, OptimParams, Optimizer, Schedule};
+use ropewalk::train::optim::{Decay, OptimParams, Optimizer, Schedule};
 use ropewalk::{
     convert, DType, Model, ModelParams, Run, RunParams, Session, SessionParams, TrainParams, Trainer,
 };
@@ -54,7 +54,7 @@ pub(crate) fn run(
     how.rope = Some("yarn:factor=2".parse()?);
     let trainer = Trainer::new(&model, &how)?;
     let schedule = Schedule { warmup: 2, decay: Decay::Cosine, ..Schedule::constant(1e-2, 12) };
-    let optim = OptimParams { adamw: AdamW::default(), schedule, clip: 1.0, ema: 0.0 };
+    let optim = OptimParams::new(schedule);
     let optimizer = Optimizer::new(optim, trainer.params())?;
 
     // Texts are tokenized once, into a file.
@@ -63,7 +63,7 @@ pub(crate) fn run(
     let corpus = Corpus::open(&cache, model.vocab(), &sources, &Separator::Auto, &Control::default())?;
     let data = Dataset::new(Arc::new(corpus), &DatasetParams::new(N_CTX))?;
 
-    let params = RunParams { log: Some(dir.path().join("log.jsonl")), ..RunParams::default() };
+    let params = RunParams::default().log(Some(dir.path().join("log.jsonl")));
     let mut run = Run::new(trainer, optimizer, data, params)?;
     let show = |p: &Progress<'_>| eprintln!("step {} of {}: {}", p.done, p.total, p.what);
     run.train(&Control::default().with_progress(&show))?;

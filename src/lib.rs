@@ -82,6 +82,8 @@
 //! Modules are listed in layer order: each uses only those above it.
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod setters;
 mod error;
 pub mod math;
 mod weights;

@@ -59,13 +59,15 @@ impl fmt::Display for Device {
     }
 }
 
-/// Settings for loading a model.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ModelParams {
-    /// The device; a name that does not exist is an error that lists the devices.
-    pub device: Device,
-    /// Adapters in force, all at once.
-    pub adapters: Vec<AdapterSpec>,
+setters! {
+    /// Settings for loading a model.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct ModelParams {
+        /// The device; a name that does not exist is an error that lists the devices.
+        pub device: Device,
+        /// Adapters in force, all at once.
+        pub adapters: Vec<AdapterSpec>,
+    }
 }
 
 impl ModelParams {

@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 
 use ropewalk::train::checkpoint::{load, save, State};
-use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
+use ropewalk::train::optim::{OptimParams, Optimizer, Schedule};
 use ropewalk::train::{LoraParams, ParamSet};
 
 use crate::{accepted, base, file};
 
 fn fresh() -> (ParamSet, Optimizer) {
-    let lora = LoraParams { targets: vec!["q".into()], rank: 2, ..LoraParams::default() };
+    let lora = LoraParams::default().targets(vec!["q".into()]).rank(2);
     let params = ParamSet::new(base().0, &lora).unwrap();
-    let optim =
-        OptimParams { adamw: AdamW::default(), schedule: Schedule::constant(1e-3, 4), clip: 1.0, ema: 0.0 };
+    let optim = OptimParams::new(Schedule::constant(1e-3, 4));
     let optimizer = Optimizer::new(optim, &params).unwrap();
     (params, optimizer)
 }

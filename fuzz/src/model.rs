@@ -15,7 +15,7 @@ pub fn run(bytes: &[u8]) -> bool {
 
 fn compute(path: &Path) -> Result<()> {
     let model = Model::load(path, &ModelParams::cpu())?;
-    let params = SessionParams { n_threads: 1, n_ubatch: 8, ..SessionParams::new(32) };
+    let params = SessionParams::new(32).n_threads(1).n_ubatch(8);
     let mut session = Session::new(&model, &params)?;
     let mut batch = Batch::new();
     for &token in model.vocab().tokenize("A rope walk.", true, true)?.iter().take(8) {

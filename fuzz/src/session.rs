@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use crate::{accepted, base, file, with_digest};
 
 fn open() -> Session {
-    let params = SessionParams { n_threads: 1, n_ubatch: 8, ..SessionParams::new(32) };
+    let params = SessionParams::new(32).n_threads(1).n_ubatch(8);
     Session::new(base().0, &params).unwrap()
 }
 

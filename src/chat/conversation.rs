@@ -77,7 +77,7 @@ pub type Sink<'a> = &'a mut dyn FnMut(&str) -> ControlFlow<()>;
 ///
 /// let model = Model::load(&path, &ModelParams::cpu())?;
 /// let session = SessionParams::new(256);
-/// # let session = SessionParams { n_threads: 1, ..session };
+/// # let session = session.n_threads(1);
 /// let params = ConversationParams { session, generate: GenerateParams::greedy(8) };
 /// let mut chat = Conversation::open(&model, Template::of(&model)?, params)?;
 /// let turn = chat.say("What is a rope walk?", &Control::default(), &mut |text| {

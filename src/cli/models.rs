@@ -187,7 +187,7 @@ impl ModelChoice {
 
     /// Parameters of a session of this context under this spec.
     pub(crate) fn session(&self, n_ctx: usize, rope: Option<&Spec>) -> SessionParams {
-        SessionParams { n_ctx, rope: rope.cloned(), ..self.session.clone() }
+        self.session.clone().n_ctx(n_ctx).rope(rope.cloned())
     }
 }
 

@@ -133,7 +133,7 @@ impl MachineArgs {
     ) -> anyhow::Result<ModelChoice> {
         Ok(ModelChoice {
             path: models::find(model)?,
-            params: ModelParams { device: self.device.as_str().into(), adapters: adapters.to_vec() },
+            params: ModelParams::auto().device(self.device.as_str().into()).adapters(adapters.to_vec()),
             session: self.session(kv_type),
         })
     }

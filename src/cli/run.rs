@@ -125,8 +125,11 @@ fn run(args: &Args) -> anyhow::Result<()> {
         shown.print(&text)?;
     }
 
-    let params =
-        GenerateParams { n_predict, sampler, stop, ignore_eos: args.ignore_eos, special: args.special };
+    let params = GenerateParams::greedy(n_predict)
+        .sampler(sampler)
+        .stop(stop)
+        .ignore_eos(args.ignore_eos)
+        .special(args.special);
     let answer = generate(&mut session, &prompt, &params, (!args.out.json).then_some(&mut shown))?;
     let timings = Timings { n_prompt: prompt.len(), n_generated: answer.tokens.len(), load_s, prefill_s };
     if args.out.json {

@@ -32,6 +32,7 @@ pub use stages::run_stages;
 
 /// The settings of a fine-tuning job. A setting that is `None` has the value of the recipe, or else its default.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Job {
     /// RoPE method; without it and without a recipe, the method that the model's file declares.
     pub rope: Option<Spec>,

@@ -55,7 +55,7 @@ impl Session {
     /// use ropewalk::session::{Batch, Session, SessionParams};
     ///
     /// let model = Model::load(&path, &ModelParams::cpu())?;
-    /// let params = SessionParams { n_threads: 1, ..SessionParams::new(512) };
+    /// let params = SessionParams::new(512).n_threads(1);
     /// let mut session = Session::new(&model, &params)?;
     ///
     /// let mut batch = Batch::new();

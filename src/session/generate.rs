@@ -10,19 +10,21 @@ use crate::model::{Error, Model, Result};
 use crate::sampler::{Sampler, SamplerParams};
 use crate::Token;
 
-/// Limits and sampling of a generation.
-#[derive(Debug, Clone)]
-pub struct GenerateParams {
-    /// Maximum number of tokens. A generation also ends when the context is full.
-    pub n_predict: usize,
-    /// Sampler settings.
-    pub sampler: SamplerParams,
-    /// Texts that end the generation; they are not part of the returned text.
-    pub stop: Vec<String>,
-    /// Continue past end-of-generation tokens.
-    pub ignore_eos: bool,
-    /// Render special tokens.
-    pub special: bool,
+setters! {
+    /// Limits and sampling of a generation.
+    #[derive(Debug, Clone)]
+    pub struct GenerateParams {
+        /// Maximum number of tokens. A generation also ends when the context is full.
+        pub n_predict: usize,
+        /// Sampler settings.
+        pub sampler: SamplerParams,
+        /// Texts that end the generation; they are not part of the returned text.
+        pub stop: Vec<String>,
+        /// Continue past end-of-generation tokens.
+        pub ignore_eos: bool,
+        /// Render special tokens.
+        pub special: bool,
+    }
 }
 
 impl GenerateParams {
@@ -110,7 +112,7 @@ impl Session {
     /// let cancel = session.cancel_flag(); // for another thread, or a handler of Ctrl-C
     ///
     /// let prompt = model.vocab().tokenize("Once upon a time", true, false)?;
-    /// let mut how = GenerateParams { ignore_eos: true, ..GenerateParams::greedy(64) };
+    /// let mut how = GenerateParams::greedy(64).ignore_eos(true);
     /// how.stop.push("The end".into());
     /// let mut pieces = session.generate(&prompt, &how)?;
     /// for piece in pieces.by_ref() {
@@ -156,7 +158,7 @@ impl Generation {
     /// params.n_seq_max = 2;
     /// # params.n_threads = 1;
     /// let mut session = Session::new(&model, &params)?;
-    /// let how = GenerateParams { ignore_eos: true, ..GenerateParams::greedy(8) };
+    /// let how = GenerateParams::greedy(8).ignore_eos(true);
     /// let mut running = Vec::new();
     /// for (seq, text) in (0..).zip(["Once upon a time", "The rope walk"]) {
     ///     let prompt = model.vocab().tokenize(text, true, false)?;

@@ -55,33 +55,35 @@ pub enum Attention {
     Landmark(TopBlocks),
 }
 
-/// Settings of a session.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SessionParams {
-    /// Maximum tokens of a sequence, without the landmarks that the session adds. With a plan that evicts keys, text
-    /// can have any length, and the cache is as large as such sequences need.
-    pub n_ctx: usize,
-    /// Number of sequences of that length that fit in the cache. More sequences fit if they are shorter or share
-    /// prefixes.
-    pub n_seq_max: usize,
-    /// Logical batch size: maximum tokens per call of `decode`.
-    pub n_batch: usize,
-    /// Physical batch (micro-batch) size, in tokens.
-    pub n_ubatch: usize,
-    /// Threads; 0 is [`default_threads`](ggml::backend::default_threads).
-    pub n_threads: usize,
-    /// KV cache type: f32, f16, q8_0, or q4_0.
-    pub kv_type: DType,
-    /// The RoPE method; `None` uses [`Model::default_rope`], the method of the file or of an adapter.
-    pub rope: Option<Spec>,
-    /// The attention implementation.
-    pub attention: Attention,
-    /// Rounding allowed in matrix products. Devices other than the CPU, and `portable`, use the device's own
-    /// products.
-    pub math: Math,
-    /// Use only ops that every backend has. Also on the CPU, this rotates with ggml's rope and multiplies in the
-    /// weights' own types, with one thread.
-    pub portable: bool,
+setters! {
+    /// Settings of a session.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct SessionParams {
+        /// Maximum tokens of a sequence, without the landmarks that the session adds. With a plan that evicts keys, text
+        /// can have any length, and the cache is as large as such sequences need.
+        pub n_ctx: usize,
+        /// Number of sequences of that length that fit in the cache. More sequences fit if they are shorter or share
+        /// prefixes.
+        pub n_seq_max: usize,
+        /// Logical batch size: maximum tokens per call of `decode`.
+        pub n_batch: usize,
+        /// Physical batch (micro-batch) size, in tokens.
+        pub n_ubatch: usize,
+        /// Threads; 0 is [`default_threads`](ggml::backend::default_threads).
+        pub n_threads: usize,
+        /// KV cache type: f32, f16, q8_0, or q4_0.
+        pub kv_type: DType,
+        /// The RoPE method; `None` uses [`Model::default_rope`], the method of the file or of an adapter.
+        pub rope: Option<Spec>,
+        /// The attention implementation.
+        pub attention: Attention,
+        /// Rounding allowed in matrix products. Devices other than the CPU, and `portable`, use the device's own
+        /// products.
+        pub math: Math,
+        /// Use only ops that every backend has. Also on the CPU, this rotates with ggml's rope and multiplies in the
+        /// weights' own types, with one thread.
+        pub portable: bool,
+    }
 }
 
 impl SessionParams {

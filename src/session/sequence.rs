@@ -187,7 +187,7 @@ impl Session {
     /// use ropewalk::{GenerateParams, Model, ModelParams, Session, SessionParams};
     ///
     /// let model = Model::load(&path, &ModelParams::cpu())?;
-    /// let params = SessionParams { n_seq_max: 2, n_threads: 1, ..SessionParams::new(256) };
+    /// let params = SessionParams::new(256).n_seq_max(2).n_threads(1);
     /// let mut session = Session::new(&model, &params)?;
     /// let (one, two) = (model.vocab().tokenize("One", true, false)?, model.vocab().tokenize("Two", true, false)?);
     /// session.sequence(1).prompt(&one)?;

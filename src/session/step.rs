@@ -73,7 +73,7 @@ impl Session {
     /// use ropewalk::{Model, ModelParams};
     ///
     /// let model = Model::load(&path, &ModelParams::cpu())?;
-    /// let params = SessionParams { n_seq_max: 2, n_threads: 1, ..SessionParams::new(64) };
+    /// let params = SessionParams::new(64).n_seq_max(2).n_threads(1);
     /// let mut session = Session::new(&model, &params)?;
     /// let text = model.vocab().tokenize("Two texts at once", true, false)?;
     /// let endless = vec![text[0]; 1000];

@@ -51,18 +51,18 @@ impl Budget {
 pub(super) fn plan(model: &Model, settings: &TrainParams) -> Result<Plan> {
     let hp = model.hparams();
     let spec = settings.rope.clone().map_or_else(|| Spec::declared(hp), Ok)?;
-    let plan = Plan::new(&spec, hp, settings.attention.n_positions(settings.n_positions()))?;
+    let plan = Plan::new(&spec, hp, settings.attention.n_positions(settings.planned_ctx()))?;
     check_reach(model, settings, &plan)?;
     if settings.attention.landmarks().is_some() {
         model.check_landmarks(&plan, capabilities(model, settings).custom_ops)?;
     }
     let own = settings.attention.landmarks().is_some() || clex::shape(&plan, hp)?.is_some();
-    if own && settings.n_positions() > settings.n_ctx {
+    if own && settings.planned_ctx() > settings.n_ctx {
         return Err(Error::Unsupported(format!(
             "positions: expected {} consecutive tokens, found a context of {}: landmark attention and clex \
              assign their own positions",
             settings.n_ctx,
-            settings.n_positions()
+            settings.planned_ctx()
         )));
     }
     Ok(plan)
@@ -77,7 +77,7 @@ fn check_reach(model: &Model, settings: &TrainParams, plan: &Plan) -> Result<()>
     }
     let refuse = |what: String| Err(Error::Unsupported(format!("rope {}: {what}", plan.spec)));
     let n = plan.kinds().iter().map(|kind| kind.branches.len()).max().unwrap_or(1);
-    let (n_ctx, n_positions) = (settings.n_ctx, settings.n_positions());
+    let (n_ctx, n_positions) = (settings.n_ctx, settings.planned_ctx());
     match settings.attention {
         // Landmark attention says so itself.
         TrainAttention::Landmark(_) => Ok(()),

@@ -303,7 +303,7 @@ impl Trainer {
         if !sequence.segment_starts.is_sorted() {
             return invalid("segment_starts: expected ascending positions".into());
         }
-        let (positions, most) = (sequence.positions, self.settings.n_positions());
+        let (positions, most) = (sequence.positions, self.settings.planned_ctx());
         let ascend = positions.len() == n && positions.is_sorted_by(|a, b| a < b);
         if !positions.is_empty() && (!ascend || positions.last().is_some_and(|&p| p as usize >= most)) {
             return invalid(format!("positions: expected {n} in ascending order, below {most}"));

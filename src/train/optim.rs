@@ -231,17 +231,26 @@ pub fn average(decay: f64, average: &mut [f32], value: &[f32]) {
     average.par_iter_mut().zip(value).for_each(|(a, v)| *a = mix(*a, *v));
 }
 
-/// Settings of the optimizer.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct OptimParams {
-    /// The rule.
-    pub adamw: AdamW,
-    /// Learning rate schedule.
-    pub schedule: Schedule,
-    /// Gradients are scaled down to this norm, all together; 0: never.
-    pub clip: f64,
-    /// Decay of the moving average of the trained tensors; 0: none is kept.
-    pub ema: f64,
+setters! {
+    /// Settings of the optimizer.
+    #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+    pub struct OptimParams {
+        /// The rule.
+        pub adamw: AdamW,
+        /// Learning rate schedule.
+        pub schedule: Schedule,
+        /// Gradients are scaled down to this norm, all together; 0: never.
+        pub clip: f64,
+        /// Decay of the moving average of the trained tensors; 0: none is kept.
+        pub ema: f64,
+    }
+}
+
+impl OptimParams {
+    /// AdamW's defaults with this schedule; gradients are clipped to a norm of 1, and no moving average is kept.
+    pub fn new(schedule: Schedule) -> OptimParams {
+        OptimParams { adamw: AdamW::default(), schedule, clip: 1.0, ema: 0.0 }
+    }
 }
 
 /// The figures of a step.

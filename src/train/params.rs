@@ -18,33 +18,35 @@ use crate::ids::{LinearId, ParamId, TOKEN_EMBD};
 use crate::layers::LinearShape;
 use crate::model::{Error, Model, Result};
 
-/// Which tensors are trained, and from where they start: low-rank pairs beside weights, norms and the embedding as a
-/// whole, or all parameters.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LoraParams {
-    /// Linear maps that get a low-rank pair, by name: [`Role::target`](crate::ids::Role::target), or `all` for those of every layer but its router. Where
-    /// a model has queries, keys and values as one map, each of these three names means that map, and `gate`
-    /// means the map that the gate is a part of. `attention.` before a name means layers with attention alone,
-    /// `delta-net.` gated delta-nets alone.
-    pub targets: Vec<String>,
-    /// Rows of A, columns of B.
-    pub rank: usize,
-    /// The pair's product counts `alpha / rank` times.
-    pub alpha: f64,
-    /// `alpha / sqrt(rank)` instead (rank-stabilised LoRA, arXiv 2312.03732).
-    pub rslora: bool,
-    /// Probability with which an input of A is 0 in training.
-    pub dropout: f32,
-    /// Train the norms, in place (LongLoRA).
-    pub norms: bool,
-    /// Train the embedding, as a copy in floats (LongLoRA).
-    pub embeddings: bool,
-    /// Train every parameter of a model whose weights are floats, as copies in F32, and no low-rank pair: the
-    /// weights and biases of all linear maps, norms, the embedding and the output matrix. All settings above but the
-    /// seed are without effect.
-    pub all: bool,
-    /// Seed of the random values of A and of dropout.
-    pub seed: u64,
+setters! {
+    /// Which tensors are trained, and from where they start: low-rank pairs beside weights, norms and the embedding as a
+    /// whole, or all parameters.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct LoraParams {
+        /// Linear maps that get a low-rank pair, by name: [`Role::target`](crate::ids::Role::target), or `all` for those of every layer but its router. Where
+        /// a model has queries, keys and values as one map, each of these three names means that map, and `gate`
+        /// means the map that the gate is a part of. `attention.` before a name means layers with attention alone,
+        /// `delta-net.` gated delta-nets alone.
+        pub targets: Vec<String>,
+        /// Rows of A, columns of B.
+        pub rank: usize,
+        /// The pair's product counts `alpha / rank` times.
+        pub alpha: f64,
+        /// `alpha / sqrt(rank)` instead (rank-stabilised LoRA, arXiv 2312.03732).
+        pub rslora: bool,
+        /// Probability with which an input of A is 0 in training.
+        pub dropout: f32,
+        /// Train the norms, in place (LongLoRA).
+        pub norms: bool,
+        /// Train the embedding, as a copy in floats (LongLoRA).
+        pub embeddings: bool,
+        /// Train every parameter of a model whose weights are floats, as copies in F32, and no low-rank pair: the
+        /// weights and biases of all linear maps, norms, the embedding and the output matrix. All settings above but the
+        /// seed are without effect.
+        pub all: bool,
+        /// Seed of the random values of A and of dropout.
+        pub seed: u64,
+    }
 }
 
 impl Default for LoraParams {

@@ -36,7 +36,7 @@ const MAX_OFFSET: u64 = 1 << 60;
 /// use ropewalk::control::Control;
 /// use ropewalk::data::{Corpus, Dataset, DatasetParams, Separator, Sources, TextOptions};
 /// use ropewalk::model::{Model, ModelParams};
-/// use ropewalk::train::optim::{AdamW, Decay, OptimParams, Optimizer, Schedule};
+/// use ropewalk::train::optim::{Decay, OptimParams, Optimizer, Schedule};
 /// use ropewalk::train::{Run, RunParams, TrainParams, Trainer};
 ///
 /// let model = Model::load(&path, &ModelParams::cpu())?;
@@ -45,8 +45,7 @@ const MAX_OFFSET: u64 = 1 << 60;
 /// # how.n_threads = 1;
 /// let trainer = Trainer::new(&model, &how)?;
 /// let schedule = Schedule { warmup: 1, decay: Decay::Cosine, ..Schedule::constant(1e-2, 4) };
-/// let optim = OptimParams { adamw: AdamW::default(), schedule, clip: 1.0, ema: 0.0 };
-/// let optimizer = Optimizer::new(optim, trainer.params())?;
+/// let optimizer = Optimizer::new(OptimParams::new(schedule), trainer.params())?;
 ///
 /// let sources = Sources::find(&[texts], &TextOptions::default())?;
 /// let corpus = Corpus::open(&cache, model.vocab(), &sources, &Separator::Auto, &Control::default())?;
@@ -452,7 +451,7 @@ fn check_data(trainer: &Trainer, data: &Dataset, params: &RunParams) -> Result<(
     if params.doc_mask && transform.mixes() {
         return unsupported("doc-mask: a data method that mixes documents needs attention across them");
     }
-    let (target, found) = (transform.n_positions(), trainer.settings().n_positions());
+    let (target, found) = (transform.n_positions(), trainer.settings().planned_ctx());
     if let Some(target) = target.filter(|n| *n != found) {
         let expected = format!("a plan for a context of {target}");
         return Err(Error::argument("positions", expected, format_args!("one for {found}")));

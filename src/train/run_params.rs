@@ -14,38 +14,40 @@ use crate::data::Dataset;
 use crate::math::Math;
 use crate::model::{Error, Result};
 
-/// Settings of a run, except those of its trainer, optimizer, and data.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RunParams {
-    /// Sequences of a step.
-    pub batch: usize,
-    /// The order of samples.
-    pub order: SampleOrder,
-    /// The token of the texts at which the run's data begins. Under [`SampleOrder::Shuffled`] it must be a multiple
-    /// of the context: so many samples are left out.
-    pub data_offset: u64,
-    /// The runs that this one goes on from, first to last.
-    pub ancestors: Vec<Ancestor>,
-    /// Attention stays within documents: it starts anew where one begins.
-    pub doc_mask: bool,
-    /// Targets count by how much likelier the long context makes them.
-    pub longce: Option<LongCe>,
-    /// Steps between validations. `Some(0)`: only before the first step and after the last; `None`: a tenth
-    /// of all.
-    pub eval_every: Option<u64>,
-    /// The folder for checkpoints; `None` writes none, and such a run cannot be resumed.
-    pub checkpoints: Option<PathBuf>,
-    /// Steps between checkpoints; 0: only after the last step, and when the run is stopped.
-    pub save_every: u64,
-    /// The number of newest checkpoints that stay in the folder.
-    pub keep_last: usize,
-    /// A file that gets a line of JSON for each step and each validation.
-    pub log: Option<PathBuf>,
-    /// The names of the texts, for the adapter's metadata.
-    pub texts: Option<String>,
-    /// Settings by name that must be the same when the run is resumed, beyond those that the run knows by
-    /// itself.
-    pub settings: BTreeMap<String, String>,
+setters! {
+    /// Settings of a run, except those of its trainer, optimizer, and data.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct RunParams {
+        /// Sequences of a step.
+        pub batch: usize,
+        /// The order of samples.
+        pub order: SampleOrder,
+        /// The token of the texts at which the run's data begins. Under [`SampleOrder::Shuffled`] it must be a multiple
+        /// of the context: so many samples are left out.
+        pub data_offset: u64,
+        /// The runs that this one goes on from, first to last.
+        pub ancestors: Vec<Ancestor>,
+        /// Attention stays within documents: it starts anew where one begins.
+        pub doc_mask: bool,
+        /// Targets count by how much likelier the long context makes them.
+        pub longce: Option<LongCe>,
+        /// Steps between validations. `Some(0)`: only before the first step and after the last; `None`: a tenth
+        /// of all.
+        pub eval_every: Option<u64>,
+        /// The folder for checkpoints; `None` writes none, and such a run cannot be resumed.
+        pub checkpoints: Option<PathBuf>,
+        /// Steps between checkpoints; 0: only after the last step, and when the run is stopped.
+        pub save_every: u64,
+        /// The number of newest checkpoints that stay in the folder.
+        pub keep_last: usize,
+        /// A file that gets a line of JSON for each step and each validation.
+        pub log: Option<PathBuf>,
+        /// The names of the texts, for the adapter's metadata.
+        pub texts: Option<String>,
+        /// Settings by name that must be the same when the run is resumed, beyond those that the run knows by
+        /// itself.
+        pub settings: BTreeMap<String, String>,
+    }
 }
 
 impl Default for RunParams {
@@ -147,7 +149,7 @@ pub(super) fn settings(
         ("order", params.order != SampleOrder::Shuffled, params.order.name().to_owned()),
         ("data-offset", params.data_offset > 0, text(&params.data_offset)),
         ("longce", params.longce.is_some(), format!("{:?}", params.longce)),
-        ("positions", settings.n_positions.is_some(), text(&settings.n_positions())),
+        ("positions", settings.n_positions.is_some(), text(&settings.planned_ctx())),
     ];
     let others = others.into_iter().filter(|(_, named, _)| *named).map(|(name, _, value)| (name, value));
     let init = params.ancestors.last().map(|a| ("init", a.sha256.clone()));

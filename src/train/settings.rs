@@ -7,37 +7,39 @@ use crate::math::Math;
 use crate::rope::Spec;
 use crate::Token;
 
-/// Settings of a [`Trainer`](super::Trainer). Data, schedule and number of steps are the caller's.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TrainParams {
-    /// Tokens of a sequence.
-    pub n_ctx: usize,
-    /// The context that the rope method is made for and positions stay below, where it is longer than
-    /// sequences are (PoSE); `None` is `n_ctx`.
-    pub n_positions: Option<usize>,
-    /// The rope method trained under; `None` takes the one that the file declares.
-    pub rope: Option<Spec>,
-    /// Which keys queries see while gradients are computed.
-    pub attention: TrainAttention,
-    /// The tensors that are trained.
-    pub lora: LoraParams,
-    /// Tokens computed at once.
-    pub n_block: usize,
-    /// Threads; 0 is [`default_threads`](ggml::backend::default_threads).
-    pub n_threads: usize,
-    /// Activation checkpointing; `None` saves as much as fits into half of the memory that is free.
-    pub checkpointing: Option<Checkpointing>,
-    /// The type activations are saved as.
-    pub saved_type: SavedType,
-    /// Bytes that a weight dequantized to floats may take at once.
-    pub dequantize_bytes: usize,
-    /// Rounding allowed in products: [`Math::Auto`], [`Math::F32`] or [`Math::Bf16`].
-    pub math: Math,
-    /// Only ops every backend has; on the CPU with one thread.
-    pub portable: bool,
-    /// True if the optimizer keeps a moving average of the trained tensors, for which [`MemoryPlan`](super::MemoryPlan)
-    /// counts the memory.
-    pub average: bool,
+setters! {
+    /// Settings of a [`Trainer`](super::Trainer). Data, schedule and number of steps are the caller's.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct TrainParams {
+        /// Tokens of a sequence.
+        pub n_ctx: usize,
+        /// The context that the rope method is made for and positions stay below, where it is longer than
+        /// sequences are (PoSE); `None` is `n_ctx`.
+        pub n_positions: Option<usize>,
+        /// The rope method trained under; `None` takes the one that the file declares.
+        pub rope: Option<Spec>,
+        /// Which keys queries see while gradients are computed.
+        pub attention: TrainAttention,
+        /// The tensors that are trained.
+        pub lora: LoraParams,
+        /// Tokens computed at once.
+        pub n_block: usize,
+        /// Threads; 0 is [`default_threads`](ggml::backend::default_threads).
+        pub n_threads: usize,
+        /// Activation checkpointing; `None` saves as much as fits into half of the memory that is free.
+        pub checkpointing: Option<Checkpointing>,
+        /// The type activations are saved as.
+        pub saved_type: SavedType,
+        /// Bytes that a weight dequantized to floats may take at once.
+        pub dequantize_bytes: usize,
+        /// Rounding allowed in products: [`Math::Auto`], [`Math::F32`] or [`Math::Bf16`].
+        pub math: Math,
+        /// Only ops every backend has; on the CPU with one thread.
+        pub portable: bool,
+        /// True if the optimizer keeps a moving average of the trained tensors, for which [`MemoryPlan`](super::MemoryPlan)
+        /// counts the memory.
+        pub average: bool,
+    }
 }
 
 impl TrainParams {
@@ -61,7 +63,7 @@ impl TrainParams {
     }
 
     /// The context that the plan is made for.
-    pub(crate) fn n_positions(&self) -> usize {
+    pub(crate) fn planned_ctx(&self) -> usize {
         self.n_positions.unwrap_or(self.n_ctx).max(self.n_ctx)
     }
 }

@@ -72,7 +72,7 @@ pub fn load(path: &Path) -> Model {
 
 /// Session settings of the tests.
 pub fn params(n_ctx: usize) -> SessionParams {
-    SessionParams { n_threads: N_THREADS, ..SessionParams::new(n_ctx) }
+    SessionParams::new(n_ctx).n_threads(N_THREADS)
 }
 
 /// A session that must open.
@@ -82,7 +82,7 @@ pub fn open(model: &Model, params: &SessionParams) -> Session {
 
 /// [`params`] with a type of cache.
 pub fn with_kv(n_ctx: usize, kv_type: DType) -> SessionParams {
-    SessionParams { kv_type, ..params(n_ctx) }
+    params(n_ctx).kv_type(kv_type)
 }
 
 /// All logits of tokens added to sequence 0.

@@ -31,15 +31,15 @@ pub(crate) const SHAPES: [&str; 17] = [
 ];
 
 fn under(spec: &str, kv_type: DType) -> SessionParams {
-    SessionParams { rope: Some(spec.parse().unwrap()), kv_type, ..params(640) }
+    params(640).rope(Some(spec.parse().unwrap())).kv_type(kv_type)
 }
 
 fn logits(way: Way<'_>, p: &SessionParams, text: &[Token]) -> Vec<f32> {
-    all_logits(way.model, &SessionParams { portable: way.portable, ..p.clone() }, text)
+    all_logits(way.model, &p.clone().portable(way.portable), text)
 }
 
 fn plain() -> SessionParams {
-    SessionParams { kv_type: DType::F32, ..params(640) }
+    params(640).kv_type(DType::F32)
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn every_type_of_weights() {
         let text = s.text(40);
         // Many tokens at once and one at a time are different programs on a device.
         for n_ubatch in [512, 1] {
-            let p = SessionParams { n_ubatch, ..plain() };
+            let p = plain().n_ubatch(n_ubatch);
             let what = format!("{n_ubatch} at once");
             s.check(&what, &mut failures, |way| logits(way, &p, &text), |a, b| s.apart(a, b));
         }
@@ -110,7 +110,7 @@ fn recurrent_layers() {
         let s = Subject::named("qwen35-tiny", dtype);
         let text = s.text(48);
         for n_ubatch in [512, 1] {
-            let p = SessionParams { n_ubatch, ..plain() };
+            let p = plain().n_ubatch(n_ubatch);
             let what = format!("{n_ubatch} at once");
             s.check(&what, &mut failures, |way| logits(way, &p, &text), |a, b| s.apart(a, b));
         }
@@ -141,7 +141,7 @@ fn every_method() {
         let text = s.text(150);
         // Factors of LongRoPE are in files of some models only, which these are not.
         for case in cases::all().filter(|case| !case.spec.contains("longrope")) {
-            let p = SessionParams { n_ubatch: 64, ..under(case.spec, DType::F32) };
+            let p = under(case.spec, DType::F32).n_ubatch(64);
             s.check(case.spec, &mut failures, |way| logits(way, &p, &text), |a, b| s.apart(a, b));
         }
     }
@@ -153,7 +153,7 @@ fn every_method() {
 fn every_reach_one_token_at_a_time() {
     let mut failures = Vec::new();
     let mut one_at_a_time = |s: &Subject, spec: &str| {
-        let (text, p) = (s.text(100), SessionParams { n_ubatch: 1, ..under(spec, DType::F32) });
+        let (text, p) = (s.text(100), under(spec, DType::F32).n_ubatch(1));
         let what = format!("{spec}, one at a time");
         s.check(&what, &mut failures, |way| logits(way, &p, &text), |a, b| s.apart(a, b));
     };
@@ -198,7 +198,7 @@ fn every_way_to_the_same_state() {
                         s.about
                     );
                 };
-                let one = SessionParams { n_ubatch: 1, ..under(spec, kv_type) };
+                let one = under(spec, kv_type).n_ubatch(1);
                 same("one at a time", &all_logits(&s.on_device, &one, &text), &whole);
                 let n_vocab = s.exact.hparams().n_vocab;
                 let mut first = open(&s.on_device, &under(spec, kv_type));
@@ -237,12 +237,12 @@ fn greedy_text_is_the_cpus_but_for_ties() {
         for spec in
             ["plain", "yarn:factor=4", "harpe", "self-extend:window=32,group=4", "dca:chunk=64,local=16"]
         {
-            let p = SessionParams { n_ctx: 1024, ..under(spec, DType::F16) };
+            let p = under(spec, DType::F16).n_ctx(1024);
             let (ours, theirs) = (greedy(&s.on_device, &p, &prompt, 24), greedy(&s.exact, &p, &prompt, 24));
             let Some(at) = ours.iter().zip(&theirs).position(|(a, b)| a != b) else { continue };
             ties += 1;
             let row = |model: &Model, portable| {
-                let mut session = open(model, &SessionParams { portable, ..p.clone() });
+                let mut session = open(model, &p.clone().portable(portable));
                 session.prompt(&theirs[..at]).unwrap().0.to_vec()
             };
             let (exact, rounded, got) =

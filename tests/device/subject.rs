@@ -76,7 +76,7 @@ impl Subject {
             convert(&path, &to, &options, &Control::default()).unwrap_or_else(|e| panic!("{about}: {e}"));
             load(&to)
         };
-        let params = ModelParams { device: device().as_str().into(), ..ModelParams::auto() };
+        let params = ModelParams::auto().device(device().as_str().into());
         let on_device = Model::load(&path, &params).unwrap_or_else(|e| panic!("{about}: {e}"));
         let (exact, rounded) = (on_cpu(DType::F32), on_cpu(DType::F16));
         let rounds_more = !matches!(dtype, DType::F32 | DType::F16);

@@ -9,14 +9,12 @@ use crate::subject::{none, Subject, Way};
 
 fn settings(spec: &str) -> TrainParams {
     let all = vec!["all".to_owned()];
-    TrainParams {
-        n_block: 20,
-        n_threads: 1,
-        rope: Some(spec.parse().unwrap()),
-        checkpointing: Some(Checkpointing::Inputs),
-        lora: LoraParams { targets: all, rank: 3, alpha: 5.0, norms: true, ..LoraParams::default() },
-        ..TrainParams::new(48)
-    }
+    TrainParams::new(48)
+        .n_block(20)
+        .n_threads(1)
+        .rope(Some(spec.parse().unwrap()))
+        .checkpointing(Some(Checkpointing::Inputs))
+        .lora(LoraParams::default().targets(all).rank(3).alpha(5.0).norms(true))
 }
 
 type Gradient = (ParamId, Vec<f32>);
@@ -24,7 +22,7 @@ type Gradients = (f64, Vec<Gradient>);
 
 /// Loss and gradients, tensor by tensor, with pairs that have an effect.
 fn gradients(way: Way<'_>, settings: &TrainParams, tokens: &[Token]) -> Gradients {
-    let settings = TrainParams { portable: way.portable, ..settings.clone() };
+    let settings = settings.clone().portable(way.portable);
     let mut trainer = Trainer::new(way.model, &settings).unwrap_or_else(|e| panic!("{e}"));
     for t in trainer.params_mut().list_mut().iter_mut().filter(|t| matches!(t.id, ParamId::LoraB(_))) {
         let n = t.value.len();

@@ -55,7 +55,7 @@ fn the_report_names_what_the_file_declares() {
     write(&Shape::named("mistral3-tiny").unwrap(), DType::F32, 7, &path).unwrap();
     let model = Model::load(&path, &ModelParams::cpu()).unwrap();
     let source_of = |spec: &Spec| -> Box<dyn LmSource + '_> {
-        let params = SessionParams { rope: Some(spec.clone()), n_threads: 1, ..SessionParams::new(0) };
+        let params = SessionParams::new(0).rope(Some(spec.clone())).n_threads(1);
         Box::new(SessionSource::new(&model, params))
     };
     let documents = [letters("a", 9000)];

@@ -27,7 +27,7 @@ fn model() -> &'static Model {
 }
 
 fn session(spec: Option<&Spec>) -> SessionParams {
-    SessionParams { rope: spec.cloned(), kv_type: DType::F32, n_threads: 1, ..SessionParams::new(0) }
+    SessionParams::new(0).rope(spec.cloned()).kv_type(DType::F32).n_threads(1)
 }
 
 fn texts() -> Vec<Document> {

@@ -26,14 +26,12 @@ fn model() -> &'static Model {
 }
 
 fn params(rope: &str) -> SessionParams {
-    SessionParams {
-        rope: Some(rope.parse().unwrap()),
-        kv_type: DType::F32,
-        n_threads: 1,
-        n_batch: 64,
-        n_ubatch: 32,
-        ..SessionParams::new(0)
-    }
+    SessionParams::new(0)
+        .rope(Some(rope.parse().unwrap()))
+        .kv_type(DType::F32)
+        .n_threads(1)
+        .n_batch(64)
+        .n_ubatch(32)
 }
 
 /// Tokens of a text, a window of them behind BOS (token 1).

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use convert::random::{write, Shape};
 use gguf::{File, Value, Writer};
 use ropewalk::model::{Model, ModelParams, Result};
-use ropewalk::session::{GenerateParams, Session, SessionParams};
+use ropewalk::session::{GenerateParams, Session};
 use ropewalk::DType;
 
 /// No file of a few dozen kilobytes keeps the runtime busy for longer, on a loaded machine.
@@ -83,7 +83,7 @@ fn rewritten(
 fn use_model(path: &Path) -> Result<()> {
     let model = Model::load(path, &ModelParams::cpu())?;
     for portable in [false, true] {
-        let params = SessionParams { portable, n_ubatch: 16, ..common::params(40) };
+        let params = common::params(40).portable(portable).n_ubatch(16);
         let mut session = Session::new(&model, &params)?;
         let n_vocab = model.hparams().n_vocab;
         session.append(&common::some_tokens(20, n_vocab))?;

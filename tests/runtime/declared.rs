@@ -77,7 +77,7 @@ fn wide(method: &str) -> &'static str {
 
 fn logits(model: &Model, rope: Option<&str>, n_ctx: usize, text: &[Token]) -> Vec<f32> {
     let rope = rope.map(|spec| spec.parse().unwrap_or_else(|e| panic!("{e}")));
-    all_logits(model, &ropewalk::session::SessionParams { rope, ..with_kv(n_ctx, DType::F32) }, text)
+    all_logits(model, &with_kv(n_ctx, DType::F32).rope(rope), text)
 }
 
 /// Largest difference of logits over the largest logit.

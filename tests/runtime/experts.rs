@@ -4,7 +4,6 @@
 use std::path::{Path, PathBuf};
 
 use gguf::{File, Writer};
-use ropewalk::session::SessionParams;
 use ropewalk::DType;
 
 use crate::common::*;
@@ -45,7 +44,7 @@ fn check(path: &Path, bounds: Bounds, what: &str) {
     let theirs = oracle_logits(path, &oracle_params(256, DType::F32), &tokens);
     let spread = f64::from(theirs.iter().map(|x| x.abs()).fold(0.0, f32::max)).max(1.0);
     for (portable, n_ubatch) in [(false, 96), (false, 1), (true, 96)] {
-        let p = SessionParams { kv_type: DType::F32, portable, n_ubatch, ..params(256) };
+        let p = params(256).kv_type(DType::F32).portable(portable).n_ubatch(n_ubatch);
         let ours = all_logits(&model, &p, &tokens);
         let d = compare(&theirs, &ours, &tokens, n_vocab);
         let rows = theirs.chunks_exact(n_vocab).zip(ours.chunks_exact(n_vocab));

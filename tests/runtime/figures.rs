@@ -1,7 +1,7 @@
 //! Published figures of the default model on the needle essays, measured by others through libllama.
 
 use crate::common::*;
-use ropewalk::session::{Session, SessionParams};
+use ropewalk::session::Session;
 
 /// One window of 4,096 tokens from the start, every token from the second on, no BOS.
 #[test]
@@ -10,7 +10,7 @@ fn essays_at_4096_tokens() {
     let tokens = model.vocab().tokenize(&essays()[..40_000], false, false).unwrap()[..4096].to_vec();
     let figures = [("yarn:factor=2", 24.59), ("plain", 24.09), ("pi:factor=2", 63.4)];
     for &(rope, published) in &figures[..size(1, 3)] {
-        let params = SessionParams { rope: Some(rope.parse().unwrap()), ..params(4096) };
+        let params = params(4096).rope(Some(rope.parse().unwrap()));
         let nll = Session::new(&model, &params).unwrap().nll(&tokens, 1..4096).unwrap();
         let ppl = (nll.iter().map(|&x| f64::from(x)).sum::<f64>() / nll.len() as f64).exp();
         println!("{rope}: {ppl:.3}, published {published}");

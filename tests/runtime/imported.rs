@@ -5,7 +5,7 @@ use std::path::Path;
 
 use convert::{convert, Options};
 use ropewalk::control::Control;
-use ropewalk::session::{Batch, Session, SessionParams};
+use ropewalk::session::{Batch, Session};
 use ropewalk::{DType, Token};
 
 use crate::common::*;
@@ -68,7 +68,7 @@ fn imported_checkpoints_have_the_logits_of_transformers() {
         let wanted: Vec<f64> =
             expected["logits"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
         for portable in [false, true] {
-            let p = SessionParams { kv_type: DType::F32, portable, ..params(128) };
+            let p = params(128).kv_type(DType::F32).portable(portable);
             let all = all_logits(&model, &p, &tokens);
             let last = &all[all.len() - model.hparams().n_vocab..];
             let off = last.iter().zip(&wanted).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
@@ -100,7 +100,7 @@ fn imported_checkpoints_write_the_text_of_transformers() {
         let model = imported(&name, &expected);
         let wanted: Vec<Token> = serde_json::from_value(greedy[&name]["tokens"].clone()).unwrap();
         let margins: Vec<f64> = serde_json::from_value(greedy[&name]["margins"].clone()).unwrap();
-        let p = SessionParams { kv_type: DType::F32, ..params(256) };
+        let p = params(256).kv_type(DType::F32);
         let mut session = Session::new(&model, &p).unwrap();
         let mut next = prompt();
         for (i, (wanted, margin)) in wanted.iter().zip(&margins).enumerate() {

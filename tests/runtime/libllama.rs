@@ -7,7 +7,6 @@ use crate::common::*;
 use convert::{convert, Options};
 use llama::oracle::{Oracle, OracleParams};
 use ropewalk::control::Control;
-use ropewalk::session::SessionParams;
 use ropewalk::{DType, Token};
 
 /// The number of tokens of the essays that the default model is compared on.
@@ -79,7 +78,7 @@ fn random_models_agree() {
             let theirs = oracle_logits(&path, &oracle_params(256, DType::F32), &tokens);
             let spread = theirs.iter().map(|x| x.abs()).fold(0.0, f32::max);
             for portable in [false, true] {
-                let p = SessionParams { kv_type: DType::F32, portable, n_ubatch: 96, ..params(256) };
+                let p = params(256).kv_type(DType::F32).portable(portable).n_ubatch(96);
                 let d = compare(&theirs, &all_logits(&model, &p, &tokens), &tokens, n_vocab);
                 // Rounding activations to 8 bits makes large differences of small ones; dequantized weights avoid it.
                 let (abs, kl) = match (dtype, portable) {
@@ -142,12 +141,11 @@ fn default_model_in_f32_agrees_under_every_stock_method() {
     ];
     for (rope, path, oracle) in cases {
         let theirs = oracle_logits(path, &oracle, &tokens);
-        let p =
-            SessionParams { kv_type: DType::F32, rope: Some(rope.parse().unwrap()), ..params(n_tokens()) };
+        let p = params(n_tokens()).kv_type(DType::F32).rope(Some(rope.parse().unwrap()));
         if path != f32_path {
             // The baked file opens under the method by itself, here as there.
             let baked = load(path);
-            let alone = all_logits(&baked, &SessionParams { rope: None, ..p.clone() }, &tokens);
+            let alone = all_logits(&baked, &p.clone().rope(None), &tokens);
             let d = compare(&theirs, &alone, &tokens, n_vocab);
             assert!(d.ppl_ratio() < 2e-4 && d.top_differs == 0, "{rope}, from the file: {d:?}");
         }
@@ -169,7 +167,7 @@ fn default_model_in_q4_1_agrees_with_the_same_products_and_beats_them_without() 
     let tokens = model.vocab().tokenize(&essays()[..20_000], false, false).unwrap()[..n_tokens()].to_vec();
     let theirs = oracle_logits(&path, &oracle_params(n_tokens(), DType::F16), &tokens);
 
-    let same = SessionParams { portable: true, ..params(n_tokens()) };
+    let same = params(n_tokens()).portable(true);
     let d = compare(&theirs, &all_logits(&model, &same, &tokens), &tokens, n_vocab);
     println!("q4_1, same products: {d:?}");
     assert!(d.ppl_ratio() < 5e-3 && d.kl < 1e-3, "same products: {d:?}");
@@ -199,7 +197,7 @@ fn real_model_agrees(file: &str, n: usize) {
     let n_vocab = model.hparams().n_vocab;
     let tokens = model.vocab().tokenize(&essays()[..8 * n], true, false).unwrap()[..n].to_vec();
     let theirs = oracle_logits(&path, &oracle_params(n, DType::F16), &tokens);
-    let alike = all_logits(&model, &SessionParams { portable: true, ..params(n) }, &tokens);
+    let alike = all_logits(&model, &params(n).portable(true), &tokens);
     let d = compare(&theirs, &alike, &tokens, n_vocab);
     println!("{file}, same products: {d:?}");
     assert!(d.ppl_ratio() < 5e-3 && d.kl < 1e-2, "{file}, same products: {d:?}");

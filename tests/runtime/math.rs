@@ -6,7 +6,7 @@ use convert::{convert, Options};
 use ropewalk::control::Control;
 use ropewalk::eval::SessionSource;
 use ropewalk::math::Math;
-use ropewalk::session::{Session, SessionParams};
+use ropewalk::session::Session;
 use ropewalk::DType;
 
 const TYPES: [DType; 7] =
@@ -28,7 +28,7 @@ fn each_rounds_what_it_says() {
         let spread = exact.iter().map(|x| x.abs()).fold(1.0, f32::max);
         for n_ubatch in [3, 96] {
             let found = Math::ALL.map(|math| {
-                let p = SessionParams { kv_type: DType::F32, n_ubatch, math, ..params(256) };
+                let p = params(256).kv_type(DType::F32).n_ubatch(n_ubatch).math(math);
                 let d = compare(&exact, &all_logits(&model, &p, &tokens), &tokens, n_vocab);
                 println!("{} {math} by {n_ubatch}: {d:?}", dtype.name());
                 (d.max_abs / f64::from(spread), d.kl)
@@ -47,7 +47,7 @@ fn each_rounds_what_it_says() {
 fn what_cannot_be_is_refused() {
     let model = load(&random_model("llama-tiny", DType::Q8_0, "math-refused"));
     for math in [Math::F32, Math::Bf16] {
-        let p = SessionParams { math, portable: true, ..params(64) };
+        let p = params(64).math(math).portable(true);
         let error = Session::new(&model, &p).expect_err("products of floats without ops of our own");
         assert!(error.to_string().contains(&format!("math {math}: needs the CPU")), "{error}");
     }
@@ -57,8 +57,7 @@ fn what_cannot_be_is_refused() {
 #[test]
 fn a_setting_is_part_of_the_identity() {
     let model = load(&random_model("llama-tiny", DType::Q8_0, "math-identity"));
-    let identity =
-        |math| SessionSource::new(&model, SessionParams { math, ..params(64) }).identity().unwrap();
+    let identity = |math| SessionSource::new(&model, params(64).math(math)).identity().unwrap();
     let all = Math::ALL.map(identity);
     assert!(!all[0].contains("math"), "records of earlier versions stay valid: {}", all[0]);
     for (i, one) in all.iter().enumerate() {

@@ -65,13 +65,11 @@ fn on_the_model_in_f32_perplexities_are_the_recorded_ones() {
     for case in cases(&recording) {
         let both = [(Attention::Auto, 512), (Attention::Explicit, 96)];
         for &(attention, n_ubatch) in if runs_twice(case) { &both[..] } else { &both[..1] } {
-            let params = SessionParams {
-                rope: Some(case.spec.parse().unwrap()),
-                kv_type: DType::F32,
-                attention,
-                n_ubatch,
-                ..params(1024)
-            };
+            let params = params(1024)
+                .rope(Some(case.spec.parse().unwrap()))
+                .kv_type(DType::F32)
+                .attention(attention)
+                .n_ubatch(n_ubatch);
             let found = mean_nll(&model, &recording.tokens, &params);
             println!("{} {attention:?}: {found:.8}, recorded {:.8}", case.name, case.nll);
             assert!((found - case.nll).abs() < 1e-5, "{}: {found}, recorded {}", case.name, case.nll);
@@ -92,7 +90,7 @@ fn on_the_quantised_file_they_are_within_three_percent() {
     for case in cases(&recording) {
         let both = [DType::F16, DType::Q8_0];
         for &kv_type in if runs_twice(case) { &both[..] } else { &both[..1] } {
-            let params = SessionParams { rope: Some(case.spec.parse().unwrap()), kv_type, ..params(1024) };
+            let params = params(1024).rope(Some(case.spec.parse().unwrap())).kv_type(kv_type);
             let off = (mean_nll(&model, &recording.tokens, &params) - case.nll).exp() - 1.0;
             println!("{} {}: {:+.3} %", case.name, kv_type.name(), off * 100.0);
             assert!(off.abs() < 0.03, "{} {}: {:+.3} %", case.name, kv_type.name(), off * 100.0);

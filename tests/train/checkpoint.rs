@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use ropewalk::model::Model;
 use ropewalk::train::checkpoint::{list, load, path, prune, save, State};
 use ropewalk::train::optim::{AdamW, Decay, OptimParams, Optimizer, Schedule};
-use ropewalk::train::{LoraParams, ParamSet, Sequence, TrainParams, Trainer};
+use ropewalk::train::{LoraParams, ParamSet, Sequence, Trainer};
 use safetensors::SafeTensors;
 
 use crate::common::process::{alone, run_alone, test_program};
@@ -16,12 +16,9 @@ use crate::common::some_tokens;
 use crate::gradients::{models, settings, targets, N_VOCAB};
 
 fn optim(ema: f64) -> OptimParams {
-    OptimParams {
-        adamw: AdamW { weight_decay: 0.01, ..AdamW::default() },
-        schedule: Schedule { warmup: 3, decay: Decay::Cosine, ..Schedule::constant(1e-2, 16) },
-        clip: 1.0,
-        ema,
-    }
+    OptimParams::new(Schedule { warmup: 3, decay: Decay::Cosine, ..Schedule::constant(1e-2, 16) })
+        .adamw(AdamW { weight_decay: 0.01, ..AdamW::default() })
+        .ema(ema)
 }
 
 fn names(rank: usize) -> BTreeMap<String, String> {
@@ -80,7 +77,7 @@ fn a_resumed_run_ends_bit_identical_with_dropout_and_a_moving_average() {
 
 /// The smallest thing to keep.
 pub(crate) fn small(model: &Model, rank: usize, on: &[&str], ema: f64) -> (ParamSet, Optimizer) {
-    let lora = LoraParams { targets: targets(on), rank, ..LoraParams::default() };
+    let lora = LoraParams::default().targets(targets(on)).rank(rank);
     let params = ParamSet::new(model, &lora).unwrap();
     let optimizer = Optimizer::new(optim(ema), &params).unwrap();
     (params, optimizer)
@@ -299,8 +296,7 @@ fn files_that_are_not_there_or_cannot_be_are_errors() {
 #[test]
 fn writing_that_fails_leaves_the_old_checkpoint() {
     if let Some(file) = alone() {
-        let how =
-            TrainParams { lora: LoraParams { rank: 16, ..LoraParams::default() }, ..settings(8, 8, "plain") };
+        let how = settings(8, 8, "plain").lora(LoraParams::default().rank(16));
         // The other process has written it.
         let model = crate::common::load(&crate::common::scratch("train-checkpoint.gguf"));
         let params = ParamSet::new(&model, &how.lora).unwrap();

@@ -12,7 +12,7 @@ use ropewalk::hparams::{ClexNet, Hparams};
 use ropewalk::ids::ParamId;
 use ropewalk::model::{Error, Model, ModelParams};
 use ropewalk::rope::{Activation, Clex, Plan};
-use ropewalk::session::{Session, SessionParams};
+use ropewalk::session::Session;
 use ropewalk::train::{write_adapter, ClexDraw, Init, LoraParams, Run, Sequence, TrainParams, Trainer};
 use ropewalk::DType;
 
@@ -165,7 +165,7 @@ fn gradients_are_those_of_finite_differences() {
         let specs = if model.hparams().arch == "cohere2" { &[SHORT][..] } else { &[SHORT, LONG] };
         for &spec in specs {
             for portable in [false, true].into_iter().take(if spec == SHORT { 2 } else { 1 }) {
-                let mut how = TrainParams { portable, ..settings(N_CTX, 16, spec) };
+                let mut how = settings(N_CTX, 16, spec).portable(portable);
                 how.lora.targets =
                     targets(if model.hparams().arch == "phi3" { &["qkv"] } else { &["q", "k"] });
                 check(&format!("{about}, {spec}, portable {portable}"), &model, &how, |d| d.t == 3);
@@ -238,10 +238,10 @@ fn a_session_computes_with_the_trained_network() {
         write_adapter(&path, &trainer, None, AdapterMeta::default()).unwrap();
         let of = |scale: f32| {
             let adapters = vec![AdapterSpec::new(path.clone(), scale)];
-            Model::load(model.file().path(), &ModelParams { adapters, ..ModelParams::cpu() }).unwrap()
+            Model::load(model.file().path(), &ModelParams::cpu().adapters(adapters)).unwrap()
         };
         let tuned = of(1.0);
-        let f32s = |n_ctx: usize| SessionParams { kv_type: DType::F32, ..params(n_ctx) };
+        let f32s = |n_ctx: usize| params(n_ctx).kv_type(DType::F32);
         let session = Session::new(&tuned, &f32s(N_CTX)).unwrap();
         assert!(session.plan().spec.to_string().starts_with("clex:max-factor=3,"), "{}", session.plan().spec);
         let tokens = some_tokens(N_CTX + 1, N_VOCAB);
@@ -268,11 +268,11 @@ fn a_session_computes_with_the_trained_network() {
         let ntk = Plan::new(&"ntk:factor=5,original=16".parse().unwrap(), model.hparams(), N_CTX).unwrap();
         let pairs = none.layer(0).freqs.theta.iter().zip(&ntk.layer(0).freqs.theta);
         pairs.for_each(|(a, b)| assert!((a / b - 1.0).abs() < 1e-3, "{about}: {a}, {b}"));
-        let other = SessionParams { rope: Some("ntk:factor=5".parse().unwrap()), ..f32s(N_CTX) };
+        let other = f32s(N_CTX).rope(Some("ntk:factor=5".parse().unwrap()));
         let e = Session::new(&tuned, &other).unwrap_err().to_string();
         assert!(e.contains("trained under clex") && e.lines().count() == 1, "{e}");
         let other = format!("{SHORT},act=tanh").parse().unwrap();
-        assert!(Session::new(&tuned, &SessionParams { rope: Some(other), ..f32s(N_CTX) }).is_err());
+        assert!(Session::new(&tuned, &f32s(N_CTX).rope(Some(other))).is_err());
     }
 }
 
@@ -299,10 +299,10 @@ fn one_length_is_written_into_a_file() {
     }
     let fixed = format!("{SHORT},factor=3");
     merge(Some(&fixed), true).unwrap_or_else(|e| panic!("{e}"));
-    let tuned = Model::load(model.file().path(), &ModelParams { adapters, ..ModelParams::cpu() }).unwrap();
+    let tuned = Model::load(model.file().path(), &ModelParams::cpu().adapters(adapters)).unwrap();
     let tokens = some_tokens(N_CTX, N_VOCAB);
-    let f32s = SessionParams { kv_type: DType::F32, ..params(N_CTX) };
-    let with = SessionParams { rope: Some(fixed.parse().unwrap()), ..f32s.clone() };
+    let f32s = params(N_CTX).kv_type(DType::F32);
+    let with = f32s.clone().rope(Some(fixed.parse().unwrap()));
     let (want, got) = (all_logits(&tuned, &with, &tokens), all_logits(&load(&out), &f32s, &tokens));
     assert_close(&got, &want, LOGITS, "merged");
     assert!(distance(&want, &all_logits(&model, &f32s, &tokens)) > 0.1);
@@ -382,7 +382,7 @@ fn damaged_networks_are_refused_with_their_fault() {
     };
     let open = |path: std::path::PathBuf| {
         let adapters = vec![AdapterSpec::new(path, 1.0)];
-        let tuned = Model::load(model.file().path(), &ModelParams { adapters, ..ModelParams::cpu() })?;
+        let tuned = Model::load(model.file().path(), &ModelParams::cpu().adapters(adapters))?;
         Session::new(&tuned, &params(N_CTX)).map(|_| ())
     };
     open(write("good", Some(good), &[up(16, 32), down(32, 16)])).unwrap_or_else(|e| panic!("{e}"));
@@ -410,8 +410,8 @@ fn damaged_networks_are_refused_with_their_fault() {
 #[test]
 fn what_cannot_be_trained_is_refused() {
     let (_, model) = models().remove(0);
-    let all = LoraParams { all: true, ..LoraParams::default() };
-    let how = TrainParams { lora: all, rope: Some(SHORT.parse().unwrap()), ..TrainParams::new(N_CTX) };
+    let all = LoraParams::default().all(true);
+    let how = TrainParams::new(N_CTX).lora(all).rope(Some(SHORT.parse().unwrap()));
     let e = Trainer::new(&model, &how).map(|_| ()).unwrap_err().to_string();
     assert!(e.contains("cannot hold the network of clex"), "{e}");
     for (spec, words) in [
@@ -419,7 +419,7 @@ fn what_cannot_be_trained_is_refused() {
         ("clex:max-factor=0", "max-factor"),
         ("clex+self-extend:window=8,group=4", "own attention"),
     ] {
-        let how = spec.parse().map(|rope| TrainParams { rope: Some(rope), ..TrainParams::new(N_CTX) });
+        let how = spec.parse().map(|rope| TrainParams::new(N_CTX).rope(Some(rope)));
         let e = match how {
             Ok(how) => Trainer::new(&model, &how).map(|_| ()).unwrap_err().to_string(),
             Err(e) => ropewalk::rope::RopeError::to_string(&e),

@@ -7,8 +7,8 @@ use ropewalk::data::{
     parse_method, Corpus, Dataset, DatasetParams, HeldOut, Packing, Separator, Sources, TextOptions,
 };
 use ropewalk::model::Model;
-use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
-use ropewalk::train::{LongCe, Run, RunParams, Sequence, TrainParams, Trainer};
+use ropewalk::train::optim::{OptimParams, Optimizer, Schedule};
+use ropewalk::train::{LongCe, Run, RunParams, Sequence, Trainer};
 
 use crate::common::rounding::{rounding, two_orders};
 use crate::common::{roundings, LOGITS};
@@ -18,7 +18,7 @@ use crate::run::{knotted, World};
 const N_CTX: usize = 32;
 
 fn trainer(model: &Model, rope: &str, n_positions: Option<usize>) -> Trainer {
-    Trainer::new(model, &TrainParams { n_positions, ..settings(N_CTX, 7, rope) }).unwrap()
+    Trainer::new(model, &settings(N_CTX, 7, rope).n_positions(n_positions)).unwrap()
 }
 
 fn tokens(seed: usize) -> Vec<i32> {
@@ -55,12 +55,7 @@ fn positions_are_what_tokens_are_rotated_by() {
     let gradients = |rope: &str, positions: &[u32]| {
         let mut trainer = trainer(&model, rope, Some(64));
         trainer.accumulate(Sequence { positions, ..Sequence::new(&tokens) }, 1.0).unwrap();
-        let optim = OptimParams {
-            adamw: AdamW::default(),
-            schedule: Schedule::constant(1e-2, 1),
-            clip: 0.0,
-            ema: 0.0,
-        };
+        let optim = OptimParams::new(Schedule::constant(1e-2, 1)).clip(0.0);
         let mut optimizer = Optimizer::new(optim, trainer.params()).unwrap();
         optimizer.step(trainer.params_mut()).unwrap().grad_norm
     };
@@ -103,9 +98,8 @@ fn longce_weighs_by_what_the_long_context_adds() {
     let expected = loss.iter().zip(&weights).map(|(l, w)| l * w).sum::<f64>() / loss.len() as f64;
 
     let longce = "longce:short=6,stride=4,gamma=1.02".parse::<LongCe>().unwrap();
-    let params = RunParams { longce: Some(longce), eval_every: Some(0), ..RunParams::default() };
-    let optim =
-        OptimParams { adamw: AdamW::default(), schedule: Schedule::constant(1e-2, 1), clip: 1.0, ema: 0.0 };
+    let params = RunParams::default().longce(Some(longce)).eval_every(Some(0));
+    let optim = OptimParams::new(Schedule::constant(1e-2, 1));
     let trainer = self::trainer(&world.model, "plain", None);
     let optimizer = Optimizer::new(optim, trainer.params()).unwrap();
     let mut run = Run::new(trainer, optimizer, data, params).unwrap();
@@ -155,10 +149,10 @@ fn longce_without_weights_is_no_silence() {
     let run = |longce: &str, packing| {
         let trainer = self::trainer(&world.model, "plain", None);
         let schedule = Schedule::constant(1e-2, 3);
-        let optim = OptimParams { adamw: AdamW::default(), schedule, clip: 1.0, ema: 0.0 };
+        let optim = OptimParams::new(schedule);
         let optimizer = Optimizer::new(optim, trainer.params()).unwrap();
         let longce = (longce != "ce").then(|| longce.parse::<LongCe>().unwrap());
-        let params = RunParams { longce, eval_every: Some(0), ..RunParams::default() };
+        let params = RunParams::default().longce(longce).eval_every(Some(0));
         let mut run = Run::new(trainer, optimizer, data(&world, "none", packing), params)?;
         let notes = std::sync::Mutex::new(Vec::new());
         let note = |text: std::fmt::Arguments<'_>| notes.lock().unwrap().push(text.to_string());
@@ -213,25 +207,20 @@ fn data(world: &World, method: &str, packing: Packing) -> Dataset {
 fn methods_that_do_not_go_together_are_refused() {
     let world = World::new("methods-refused");
     let new = |method: &str, params: RunParams, n_positions| {
-        let how = TrainParams { n_positions, ..settings(N_CTX, 20, "plain") };
+        let how = settings(N_CTX, 20, "plain").n_positions(n_positions);
         let trainer = Trainer::new(&world.model, &how).unwrap();
-        let optim = OptimParams {
-            adamw: AdamW::default(),
-            schedule: Schedule::constant(1e-2, 5),
-            clip: 1.0,
-            ema: 0.0,
-        };
+        let optim = OptimParams::new(Schedule::constant(1e-2, 5));
         let optimizer = Optimizer::new(optim, trainer.params()).unwrap();
         Run::new(trainer, optimizer, data(&world, method, Packing::Pack), params)
             .map(|_| ())
             .unwrap_err()
             .to_string()
     };
-    let doc_mask = RunParams { doc_mask: true, ..RunParams::default() };
+    let doc_mask = RunParams::default().doc_mask(true);
     assert!(new("utk", doc_mask.clone(), None).starts_with("doc-mask: a data method that mixes documents"));
     assert!(new("cip", doc_mask, None).starts_with("doc-mask: "));
     let e = new("pose:target=64", RunParams::default(), None);
     assert_eq!(e, "positions: expected a plan for a context of 64, found one for 32");
-    let longce = RunParams { longce: Some(LongCe::default()), ..RunParams::default() };
+    let longce = RunParams::default().longce(Some(LongCe::default()));
     assert!(new("pose:target=64", longce, Some(64)).starts_with("longce: "));
 }

@@ -90,7 +90,7 @@ fn a_session_with_landmarks_is_the_model_that_was_trained() {
     let model = model("qwen35-tiny", DType::F32);
     let (path, _) = adapter(&model, BLOCK, "delta-landmark.gguf");
     let adapters = vec![AdapterSpec::new(path, 1.0)];
-    let with = Model::load(model.file().path(), &ModelParams { adapters, ..ModelParams::cpu() }).unwrap();
+    let with = Model::load(model.file().path(), &ModelParams::cpu().adapters(adapters)).unwrap();
     let tokens = some_tokens(100, N_VOCAB);
     let want = without_landmark(&exact(&model, &tokens));
     let mut session = open(&with, &with_kv(100, DType::F32));
@@ -104,7 +104,7 @@ fn what_changes_attention_leaves_delta_nets_alone() {
     let model = model("qwen35-tiny", DType::F32);
     for attention in ["s2", "landmark:block=6"] {
         let attention: TrainAttention = attention.parse().unwrap();
-        let how = TrainParams { attention, ..settings(40, 16, "yarn:factor=4") };
+        let how = settings(40, 16, "yarn:factor=4").attention(attention);
         check(&attention.to_string(), &model, &how, 36, &[], false);
     }
 }
@@ -131,7 +131,7 @@ fn blocks_threads_and_what_is_kept_do_not_matter() {
             for (keep, n_threads) in
                 [(Checkpointing::Inputs, 1), (Checkpointing::Attention, 2), (Checkpointing::Products, 3)]
             {
-                let cut = TrainParams { n_block, n_threads, checkpointing: Some(keep), ..whole.clone() };
+                let cut = whole.clone().n_block(n_block).n_threads(n_threads).checkpointing(Some(keep));
                 let (l, got) = gradients(&model, &cut, 90);
                 let norm =
                     |x: &mut dyn Iterator<Item = f32>| x.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt();
@@ -174,8 +174,7 @@ fn the_loss_is_that_of_a_session() {
         let path = scratch(&format!("delta-{name}.gguf"));
         write_adapter(&path, &trainer, None, AdapterMeta::default()).unwrap();
         let adapters = vec![AdapterSpec::new(path, 1.0)];
-        let tuned =
-            Model::load(model.file().path(), &ModelParams { adapters, ..ModelParams::cpu() }).unwrap();
+        let tuned = Model::load(model.file().path(), &ModelParams::cpu().adapters(adapters)).unwrap();
         let (want, found) = (trainer.loss(Sequence::new(&tokens)).unwrap(), session_loss(&tuned));
         assert!((found / want - 1.0).abs() < bound, "{name}, tuned: {found}, {want} in training");
     }
@@ -295,7 +294,7 @@ fn what_cannot_be_trained_is_refused() {
         let errors = [MemoryPlan::new(&model, how).err(), Trainer::new(&model, how).err()];
         errors.map(|e| e.expect("refused").to_string())
     };
-    for e in refused(&TrainParams { portable: true, ..settings(16, 8, "plain") }) {
+    for e in refused(&settings(16, 8, "plain").portable(true)) {
         assert!(e.contains("gated delta-nets (layers 0 2) needs the CPU"), "{e}");
     }
     let mut all = settings(16, 8, "plain");

@@ -70,7 +70,7 @@ fn what_cannot_be_trained_is_refused_by_name() {
     let mut settings = settings_of_mixtures(32, 16, "plain");
     settings.lora.targets = targets(&["q", "gate"]);
     assert!(refused(&settings).contains("ffn_gate.weight"));
-    let portable = TrainParams { portable: true, ..settings_of_mixtures(32, 16, "plain") };
+    let portable = settings_of_mixtures(32, 16, "plain").portable(true);
     assert!(refused(&portable).contains("mixture of experts"), "{}", refused(&portable));
     // All are those of attention: routers are trained where they are named.
     let mut all = settings_of_mixtures(32, 16, "plain");

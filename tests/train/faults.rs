@@ -52,8 +52,7 @@ fn pictures_adapters_and_sessions() {
     let (trainer, optimizer, data) = world.parts();
     let run = Run::new(trainer, optimizer, data, Default::default()).unwrap();
     walked(&world.path("a.gguf"), None, || text(run.write_adapter(world.path("a.gguf"))));
-    let mut session =
-        Session::new(&world.model, &SessionParams { n_threads: 1, ..SessionParams::new(64) }).unwrap();
+    let mut session = Session::new(&world.model, &SessionParams::new(64).n_threads(1)).unwrap();
     let path = world.path("a.session");
     session.append(&[1, 2, 3]).unwrap();
     session.save(&path, &[]).unwrap();

@@ -5,8 +5,7 @@ use convert::{convert, Options};
 use ropewalk::control::{Control, Progress, Stop};
 use ropewalk::gguf::File;
 use ropewalk::model::{Error, Model, ModelParams};
-use ropewalk::session::SessionParams;
-use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
+use ropewalk::train::optim::{OptimParams, Optimizer, Schedule};
 use ropewalk::train::{MemoryPlan, Run, Sequence, TrainAttention, TrainParams, Trainer};
 use ropewalk::DType;
 
@@ -34,10 +33,10 @@ fn every_parameter_has_a_gradient() {
         assert_eq!(trained, given, "{about}");
     }
     for (about, model) in models().into_iter().filter(|(about, _)| about.starts_with("gptneox")) {
-        let portable = TrainParams { portable: true, ..all(14, 6, "sba:factor=2,original=8") };
+        let portable = all(14, 6, "sba:factor=2,original=8").portable(true);
         check(about, &model, &portable, 14, &[4], true);
         let attention = TrainAttention::Shifted { group: Some(5) };
-        let settings = TrainParams { attention, ..all(14, 6, "plain") };
+        let settings = all(14, 6, "plain").attention(attention);
         check(about, &model, &settings, 13, &[], false);
     }
 }
@@ -53,7 +52,7 @@ fn the_model_written_is_the_model_trained() {
         let how = all(32, 12, "pi:factor=2");
         let mut trainer = Trainer::new(&model, &how).unwrap();
         let schedule = Schedule::constant(1e-2, 4);
-        let optim = OptimParams { adamw: AdamW::default(), schedule, clip: 1.0, ema: 0.0 };
+        let optim = OptimParams::new(schedule);
         let mut optimizer = Optimizer::new(optim, trainer.params()).unwrap();
         let tokens = some_tokens(33, model.hparams().n_vocab.min(N_VOCAB));
         let before = trainer.accumulate(Sequence::new(&tokens), 1.0).unwrap();
@@ -71,7 +70,7 @@ fn the_model_written_is_the_model_trained() {
             let meta = ropewalk::adapter::AdapterMeta { steps: Some(1), ..Default::default() };
             ropewalk::train::write_model(&out, &trainer, None, types, meta).unwrap();
             let trained = load(&out);
-            let session = SessionParams { kv_type: DType::F32, ..params(48) };
+            let session = params(48).kv_type(DType::F32);
             let mut session = open(&trained, &session);
             assert!(session.plan().spec.to_string().starts_with("pi:factor=2"), "{}", session.plan().spec);
             let nll = session.nll(&tokens, 1..tokens.len()).unwrap();
@@ -104,7 +103,7 @@ fn a_stopped_run_of_all_parameters_goes_on_to_the_same_bits() {
     let run = |name: &str, resume: bool| {
         let trainer = Trainer::new(&world.model, &all(32, 20, "pi:factor=2")).unwrap();
         let schedule = Schedule { warmup: 1, ..Schedule::constant(1e-3, 4) };
-        let optim = OptimParams { adamw: AdamW::default(), schedule, clip: 1.0, ema: 0.0 };
+        let optim = OptimParams::new(schedule);
         let optimizer = Optimizer::new(optim, trainer.params()).unwrap();
         std::fs::create_dir_all(world.path(name)).unwrap();
         let new = if resume { Run::resume } else { Run::new };
@@ -178,7 +177,7 @@ fn an_adapter_in_force_is_refused() {
     let path = scratch("full-adapter.gguf");
     ropewalk::train::write_adapter(&path, &trainer, None, Default::default()).unwrap();
     let adapters = vec![ropewalk::adapter::AdapterSpec::new(path, 1.0)];
-    let with = Model::load(model.file().path(), &ModelParams { adapters, ..ModelParams::cpu() }).unwrap();
+    let with = Model::load(model.file().path(), &ModelParams::cpu().adapters(adapters)).unwrap();
     let e = Trainer::new(&with, &all(16, 8, "plain")).map(|_| ()).unwrap_err().to_string();
     assert!(e.contains("merge the adapters first"), "{e}");
 }

@@ -112,14 +112,12 @@ fn model(i: usize, shape: &Shape, n_rot: usize) -> Model {
 
 /// Settings under which every block and piece border is crossed.
 pub(crate) fn settings(n_ctx: usize, n_block: usize, spec: &str) -> TrainParams {
-    TrainParams {
-        n_block,
-        n_threads: 1,
-        rope: Some(spec.parse().unwrap()),
-        checkpointing: Some(Checkpointing::Inputs),
-        lora: LoraParams { targets: targets(&["all"]), rank: 3, alpha: 5.0, ..LoraParams::default() },
-        ..TrainParams::new(n_ctx)
-    }
+    TrainParams::new(n_ctx)
+        .n_block(n_block)
+        .n_threads(1)
+        .rope(Some(spec.parse().unwrap()))
+        .checkpointing(Some(Checkpointing::Inputs))
+        .lora(LoraParams::default().targets(targets(&["all"])).rank(3).alpha(5.0))
 }
 
 /// Gives B values, so that every gradient has some.
@@ -150,7 +148,7 @@ fn gradients_are_those_of_finite_differences() {
         let portable = methods.iter().take(2).map(|&spec| (true, spec));
         let runs = methods.iter().map(|&spec| (false, spec)).chain(portable);
         for (portable, spec) in runs {
-            let settings = TrainParams { portable, ..settings(40, 16, spec) };
+            let settings = settings(40, 16, spec).portable(portable);
             check(&format!("{about}, {spec}, portable {portable}"), &model, &settings, 37, &[], false);
         }
     }
@@ -160,7 +158,7 @@ fn gradients_are_those_of_finite_differences() {
 fn weights_of_tokens_and_segment_starts_count() {
     let (about, model) = models().remove(0);
     for portable in [false, true] {
-        let settings = TrainParams { portable, ..settings(40, 16, "plain") };
+        let settings = settings(40, 16, "plain").portable(portable);
         check(about, &model, &settings, 40, &[0, 7, 16, 30], true);
     }
 }
@@ -171,16 +169,16 @@ fn gradients_of_shifted_sparse_attention() {
     for (about, model) in models() {
         for portable in [false, true] {
             let attention = TrainAttention::Shifted { group: None };
-            let settings = TrainParams { portable, attention, ..settings(40, 16, "yarn:factor=4") };
+            let settings = settings(40, 16, "yarn:factor=4").portable(portable).attention(attention);
             let spec = if model.hparams().arch == "cohere2" { "plain" } else { "yarn:factor=4" };
-            let settings = TrainParams { rope: Some(spec.parse().unwrap()), ..settings };
+            let settings = settings.rope(Some(spec.parse().unwrap()));
             check(&format!("{about}, s2, portable {portable}"), &model, &settings, 36, &[], false);
         }
     }
     let (about, model) = models().remove(1);
     for (portable, group) in [(false, 7), (true, 7), (false, 64)] {
         let attention = TrainAttention::Shifted { group: Some(group) };
-        let settings = TrainParams { portable, attention, ..settings(40, 16, "plain") };
+        let settings = settings(40, 16, "plain").portable(portable).attention(attention);
         check(&format!("{about}, groups of {group}"), &model, &settings, 37, &[5, 20], true);
     }
 }
@@ -199,7 +197,7 @@ fn gradients_of_shifted_sparse_attention_at_any_length() {
             for (n, n_ctx) in
                 [(1, 1), (2, 40), (3, 3), (5, 40), (6, 40), (7, 7), (18, 40), (37, 37), (39, 40)]
             {
-                let settings = TrainParams { portable, attention, ..settings(n_ctx, 16, "yarn:factor=4") };
+                let settings = settings(n_ctx, 16, "yarn:factor=4").portable(portable).attention(attention);
                 // In groups of one token nobody sees another, and scores have no gradient.
                 let settings = match n {
                     ..=4 => of_values(settings),
@@ -211,7 +209,7 @@ fn gradients_of_shifted_sparse_attention_at_any_length() {
         }
     }
     let (about, model) = models().remove(1);
-    let settings = TrainParams { attention, ..settings(40, 16, "plain") };
+    let settings = settings(40, 16, "plain").attention(attention);
     check(&format!("{about}, s2, documents"), &model, &settings, 37, &[5, 20], true);
 }
 
@@ -222,7 +220,7 @@ fn shifted_sparse_attention_is_for_gradients_alone() {
     let (_, model) = models().remove(0);
     let tokens = some_tokens(25, N_VOCAB);
     let grouped = |attention: TrainAttention, n: usize| {
-        let how = TrainParams { attention, ..settings(24, 9, "plain") };
+        let how = settings(24, 9, "plain").attention(attention);
         let mut trainer = Trainer::new(&model, &how).unwrap();
         fill(&mut trainer);
         let sequence = Sequence::new(&tokens[..=n]);
@@ -245,7 +243,7 @@ fn shifted_sparse_attention_is_for_gradients_alone() {
 fn norms_embeddings_and_the_output_have_gradients() {
     for (about, model) in models() {
         for portable in [false, true] {
-            let mut settings = TrainParams { portable, ..settings(24, 10, "plain") };
+            let mut settings = settings(24, 10, "plain").portable(portable);
             (settings.lora.norms, settings.lora.embeddings) = (true, true);
             check(about, &model, &settings, 24, &[], false);
             // A pair beside the output matrix, which may be the embedding.
@@ -262,7 +260,8 @@ fn quantised_weights_dequantized_in_chunks_give_the_same() {
         let model = quantised(shape, DType::Q8_0);
         for (portable, dequantize_bytes) in [(false, 1 << 30), (false, 40_000), (true, 40_000), (true, 9_000)]
         {
-            let mut settings = TrainParams { portable, dequantize_bytes, ..settings(24, 10, "plain") };
+            let mut settings =
+                settings(24, 10, "plain").portable(portable).dequantize_bytes(dequantize_bytes);
             settings.lora.targets.push("output".into());
             check(&format!("{shape} {dequantize_bytes} {portable}"), &model, &settings, 24, &[], false);
         }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use ropewalk::adapter::AdapterReader;
 use ropewalk::control::Control;
-use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
+use ropewalk::train::optim::{OptimParams, Optimizer, Schedule};
 use ropewalk::train::{Init, Run, RunParams, SampleOrder, Sequence, TrainParams, Trainer};
 use ropewalk::Token;
 
@@ -21,20 +21,13 @@ fn stage(world: &World, from: Option<&PathBuf>, name: &str, how: &TrainParams, s
     let mut trainer = Trainer::new(&world.model, how).unwrap();
     let init = from.map(|path| Init::adapter(path, &mut trainer).unwrap());
     let (data, order) = (world.data(how.n_ctx), SampleOrder::Text);
-    let params = RunParams {
-        order,
-        data_offset: init.as_ref().map_or(0, |init| init.data_offset(&data, order).unwrap()),
-        ancestors: init.map_or(Vec::new(), |init| init.ancestors),
-        texts: Some("ropes".into()),
-        eval_every: Some(0),
-        ..RunParams::default()
-    };
-    let optim = OptimParams {
-        adamw: AdamW::default(),
-        schedule: Schedule::constant(1e-2, steps),
-        clip: 1.0,
-        ema: 0.0,
-    };
+    let params = RunParams::default()
+        .order(order)
+        .data_offset(init.as_ref().map_or(0, |init| init.data_offset(&data, order).unwrap()))
+        .ancestors(init.map_or(Vec::new(), |init| init.ancestors))
+        .texts(Some("ropes".into()))
+        .eval_every(Some(0));
+    let optim = OptimParams::new(Schedule::constant(1e-2, steps));
     let optimizer = Optimizer::new(optim, trainer.params()).unwrap();
     let mut run = Run::new(trainer, optimizer, data, params).unwrap();
     run.train(&Control::default()).unwrap();
@@ -141,10 +134,10 @@ fn data_goes_on_only_where_the_place_is_the_same() {
     );
     // Shuffled samples are left out whole.
     let (trainer, optimizer, data) = world.parts();
-    let params = RunParams { data_offset: 33, ..RunParams::default() };
+    let params = RunParams::default().data_offset(33);
     let e = Run::new(trainer, optimizer, data, params).unwrap_err().to_string();
     assert!(e.starts_with("data offset: expected a multiple of the context, 32 tokens"), "{e}");
-    let params = RunParams { data_offset: u64::MAX, ..RunParams::default() };
+    let params = RunParams::default().data_offset(u64::MAX);
     let e = world.new_run(params).unwrap_err().to_string();
     assert!(e.starts_with("data offset: expected at most"), "{e}");
 }

@@ -4,7 +4,7 @@ use convert::random::{write, Shape};
 use gguf::{File, Writer};
 use ropewalk::math::Math;
 use ropewalk::model::Model;
-use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
+use ropewalk::train::optim::{OptimParams, Optimizer, Schedule};
 use ropewalk::train::{MemoryPlan, Sequence, TrainAttention, TrainParams, Trainer};
 use ropewalk::{DType, Token};
 
@@ -57,7 +57,7 @@ fn sequences_that_cannot_be_are_refused() {
 fn activations_are_not_rounded_to_8_bits_in_training() {
     let (_, model) = models().remove(1);
     let new = |math, portable| {
-        Trainer::new(&model, &TrainParams { math, portable, ..settings(16, 8, "plain") }).map(|_| ())
+        Trainer::new(&model, &settings(16, 8, "plain").math(math).portable(portable)).map(|_| ())
     };
     let error = new(Math::Int8, false).expect_err("8 bits").to_string();
     assert!(error.contains("math: expected auto, f32 or bf16 in training, found int8"), "{error}");
@@ -74,7 +74,7 @@ fn blocks_that_cannot_be_counted_are_refused() {
     let most = ggml::tensor::MAX_INDEX / N_VOCAB;
     let plan = |n_block: usize, portable: bool| {
         // No activation is as large as the logits: the block alone decides.
-        let settings = TrainParams { portable, n_block, ..settings(most + 1, most, "plain") };
+        let settings = settings(most + 1, most, "plain").portable(portable).n_block(n_block);
         MemoryPlan::new(&model, &settings).map(|_| ()).map_err(|e| e.to_string())
     };
     let refused = plan(most + 1, true).unwrap_err();
@@ -119,7 +119,7 @@ fn adapters_that_cannot_be_are_refused() {
 
 fn optimizer(trainer: &Trainer) -> Optimizer {
     let schedule = Schedule::constant(1e-3, 9);
-    let params = OptimParams { adamw: AdamW::default(), schedule, clip: 1.0, ema: 0.5 };
+    let params = OptimParams::new(schedule).ema(0.5);
     Optimizer::new(params, trainer.params()).unwrap()
 }
 
@@ -245,10 +245,10 @@ fn what_places_tokens_does_so_alone() {
         assert!(e.contains(said) && e.lines().count() == 1, "{e}");
     };
     let landmark: TrainAttention = "landmark:block=8".parse().unwrap();
-    let apart = |how: TrainParams| TrainParams { n_positions: Some(64), ..how };
+    let apart = |how: TrainParams| how.n_positions(Some(64));
     refused(apart(settings(16, 8, "clex:original=16")), "positions: expected 16 consecutive tokens");
-    let both = TrainParams { attention: landmark, ..settings(16, 8, "plain") };
+    let both = settings(16, 8, "plain").attention(landmark);
     refused(apart(both.clone()), "positions: expected 16 consecutive tokens");
-    refused(TrainParams { rope: Some("clex:original=16".parse().unwrap()), ..both }, "found clex");
+    refused(both.rope(Some("clex:original=16".parse().unwrap())), "found clex");
     assert!(Trainer::new(&model, &apart(settings(16, 8, "plain"))).is_ok());
 }

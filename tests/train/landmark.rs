@@ -24,7 +24,7 @@ pub(crate) fn attention(block: usize) -> TrainAttention {
 
 /// Settings under which blocks of tokens, of landmarks and of documents all end in different places.
 pub(crate) fn how(n_ctx: usize, block: usize) -> TrainParams {
-    TrainParams { attention: attention(block), ..settings(n_ctx, 16, "plain") }
+    settings(n_ctx, 16, "plain").attention(attention(block))
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn gradients_are_those_of_finite_differences() {
     let (about, model) = models().remove(1);
     for block in [2, 6, 21] {
         let rope = Some("yarn:factor=4".parse().unwrap());
-        let mut how = TrainParams { rope, ..how(40, block) };
+        let mut how = how(40, block).rope(rope);
         how.lora.targets = targets(&["v", "output"]);
         (how.lora.norms, how.lora.embeddings) = (true, true);
         // The last block ends with the text.
@@ -82,12 +82,9 @@ fn rows_start_from_the_mean() {
 fn a_resumed_run_ends_bit_identical() {
     let (_, model) = models().remove(0);
     let how = how(24, 6);
-    let optim = OptimParams {
-        adamw: AdamW { weight_decay: 0.01, ..AdamW::default() },
-        schedule: Schedule::constant(1e-2, 6),
-        clip: 1.0,
-        ema: 0.9,
-    };
+    let optim = OptimParams::new(Schedule::constant(1e-2, 6))
+        .adamw(AdamW { weight_decay: 0.01, ..AdamW::default() })
+        .ema(0.9);
     let tokens = some_tokens(6 * 25, N_VOCAB);
     let run = |trainer: &mut Trainer, optimizer: &mut Optimizer, steps: std::ops::Range<usize>| {
         let step = |i: usize| {
@@ -115,7 +112,7 @@ fn a_resumed_run_ends_bit_identical() {
     assert_eq!(run(&mut again, &mut optimizer, 3..6), whole);
     assert_eq!(again.params().list(), trainer.params().list());
     // One without landmarks is another run.
-    let plain = TrainParams { attention: TrainAttention::Full, ..how };
+    let plain = how.attention(TrainAttention::Full);
     let mut plain = Trainer::new(&model, &plain).unwrap();
     let mut optimizer = Optimizer::new(optim, plain.params()).unwrap();
     let e = load(&file, &BTreeMap::new(), plain.params_mut(), &mut optimizer).unwrap_err().to_string();
@@ -143,7 +140,7 @@ fn adapters_have_the_landmark_and_cannot_do_without() {
     assert_eq!(found, embedding);
     let with = |scale: f32| {
         let spec = ropewalk::adapter::AdapterSpec::new(file.clone(), scale);
-        Model::load(model.file().path(), &ModelParams { adapters: vec![spec], ..ModelParams::cpu() })
+        Model::load(model.file().path(), &ModelParams::cpu().adapters(vec![spec]))
     };
     assert_eq!(with(1.0).unwrap().landmarks(), Some(Landmarks::new(7).unwrap()));
     let e = with(0.5).unwrap_err().to_string();
@@ -196,8 +193,7 @@ fn the_plan_of_memory_counts_landmarks() {
         (found.1, found.2)
     };
     let n_embd = model.hparams().n_embd;
-    let (landmarks, full) =
-        (how(63 * 4, 64), TrainParams { attention: TrainAttention::Full, ..how(63 * 4, 64) });
+    let (landmarks, full) = (how(63 * 4, 64), how(63 * 4, 64).attention(TrainAttention::Full));
     for part in ["layer inputs", "keys, values and their gradients of a layer", "gradient between layers"] {
         let (a, b) = (of(&landmarks, part), of(&full, part));
         assert_eq!((a.0 * 63, a.1 * 63), (b.0 * 64, b.1 * 64), "{part}");
@@ -211,7 +207,7 @@ fn the_plan_of_memory_counts_landmarks() {
 fn what_has_no_definition_is_refused() {
     let refused = |model: &Model, how: &TrainParams| Trainer::new(model, how).unwrap_err().to_string();
     let all = models();
-    let e = refused(&all[0].1, &TrainParams { portable: true, ..how(24, 8) });
+    let e = refused(&all[0].1, &how(24, 8).portable(true));
     assert!(e.contains("landmark attention: its op runs on the CPU alone"), "{e}");
     for (_, model) in &all {
         if model.hparams().attention.iter().any(|l| l.window.is_some()) {

@@ -25,7 +25,7 @@ pub(crate) fn pair_of(i: usize, name: &str) -> (Model, Model) {
     let (_, model) = models().remove(i);
     let (file, _) = adapter(&model, BLOCK, name);
     let spec = AdapterSpec::new(file, 1.0);
-    let params = ModelParams { adapters: vec![spec], ..ModelParams::cpu() };
+    let params = ModelParams::cpu().adapters(vec![spec]);
     let with = Model::load(model.file().path(), &params).unwrap_or_else(|e| panic!("{e}"));
     (model, with)
 }
@@ -100,7 +100,7 @@ fn batches_of_any_size_are_one_text() {
     let kv = with_kv(90, DType::F32);
     let want = score(&mut open(&with, &kv), &tokens);
     for n_ubatch in [1, 5, 7, 64] {
-        let rows = score(&mut open(&with, &SessionParams { n_ubatch, ..kv.clone() }), &tokens);
+        let rows = score(&mut open(&with, &kv.clone().n_ubatch(n_ubatch)), &tokens);
         assert_close(&rows, &want, LOGITS, &format!("{n_ubatch} at once"));
     }
     // Token by token, and in pieces that end beside, at and behind a landmark.
@@ -149,7 +149,7 @@ fn a_text_cut_back_or_restored_is_as_one_that_never_stopped() {
 #[test]
 fn sequences_do_not_see_each_other() {
     let (_, with) = pair("landmark-sequences.gguf");
-    let kv = SessionParams { n_seq_max: 3, ..with_kv(40, DType::F32) };
+    let kv = with_kv(40, DType::F32).n_seq_max(3);
     let texts = [some_tokens(33, 200), some_tokens(40, 100), some_tokens(36, N_VOCAB)];
     let alone: Vec<Vec<f32>> = texts.iter().map(|text| score(&mut open(&with, &kv), text)).collect();
     let mut session = open(&with, &kv);
@@ -201,7 +201,7 @@ fn the_context_counts_tokens_alone() {
         session.append(&tokens[..n_ctx]).unwrap();
         assert!(session.append(&tokens[..1]).is_err());
         // A generation goes on to the end of the context.
-        let how = GenerateParams { ignore_eos: true, ..GenerateParams::greedy(100) };
+        let how = GenerateParams::greedy(100).ignore_eos(true);
         let mut pieces = session.generate(&tokens[..1], &how).unwrap();
         assert!(pieces.by_ref().all(|piece| piece.is_ok()));
         assert_eq!(session.tokens(0).len(), n_ctx);
@@ -213,14 +213,14 @@ fn what_is_not_defined_is_refused() {
     let (_, with) = pair("landmark-refused.gguf");
     // Adapters are forced, for else another rope method is refused before.
     let spec = AdapterSpec { force: true, ..AdapterSpec::new(scratch("landmark-refused.gguf"), 1.0) };
-    let forced = ModelParams { adapters: vec![spec], ..ModelParams::cpu() };
+    let forced = ModelParams::cpu().adapters(vec![spec]);
     let forced = Model::load(with.file().path(), &forced).unwrap();
     let refused = |params: &SessionParams| Session::new(&forced, params).unwrap_err().to_string();
     let plain = || params(32);
     for (params, expected) in [
-        (SessionParams { portable: true, ..plain() }, "runs on the CPU alone"),
-        (SessionParams { attention: Attention::Explicit, ..plain() }, "runs on the CPU alone"),
-        (SessionParams { rope: Some("streaming:window=8,sinks=2".parse().unwrap()), ..plain() }, "a reach"),
+        (plain().portable(true), "runs on the CPU alone"),
+        (plain().attention(Attention::Explicit), "runs on the CPU alone"),
+        (plain().rope(Some("streaming:window=8,sinks=2".parse().unwrap())), "a reach"),
     ] {
         let e = refused(&params);
         assert!(e.starts_with("landmark attention: ") && e.contains(expected), "{e}");

@@ -11,7 +11,7 @@ use crate::gradients::N_VOCAB;
 use crate::landmark_session::{exact_of, pair, pair_of, without_landmark, BLOCK};
 
 fn taking(top: usize, piece: Option<usize>, params: SessionParams) -> SessionParams {
-    SessionParams { attention: Attention::Landmark(TopBlocks { top, piece }), ..params }
+    params.attention(Attention::Landmark(TopBlocks { top, piece }))
 }
 
 /// Heads in groups, of which 20 of 32 dimensions are turned, and a layer without rotation; sixteen blocks.
@@ -59,7 +59,7 @@ fn batches_of_any_size_are_one_text() {
         let kv = taking(2, piece, with_kv(90, DType::F32));
         let want = score(&mut open(&with, &kv), &tokens);
         for n_ubatch in [1, 5, 7, 64] {
-            let rows = score(&mut open(&with, &SessionParams { n_ubatch, ..kv.clone() }), &tokens);
+            let rows = score(&mut open(&with, &kv.clone().n_ubatch(n_ubatch)), &tokens);
             assert_close(&rows, &want, LOGITS, &format!("{n_ubatch} at once"));
         }
         for pieces in [vec![1; 90], vec![5, 1, 6, 7, 11, 60]] {
@@ -70,7 +70,7 @@ fn batches_of_any_size_are_one_text() {
             }
             assert_close(&rows, &want, LOGITS, "pieces");
         }
-        let threads = SessionParams { n_threads: 3, ..kv };
+        let threads = kv.n_threads(3);
         assert_eq!(score(&mut open(&with, &threads), &tokens), want, "threads change no bit");
     }
 }
@@ -110,6 +110,6 @@ fn what_cannot_be_taken_is_refused() {
     );
     let e = refused(&with, &taking(2, Some(BLOCK + 1), params(32)));
     assert!(e.ends_with("piece: expected a multiple of the block of 7, found 8"), "{e}");
-    let e = refused(&with, &SessionParams { portable: true, ..taking(2, None, params(32)) });
+    let e = refused(&with, &taking(2, None, params(32)).portable(true));
     assert!(e.contains("runs on the CPU alone"), "{e}");
 }

@@ -2,13 +2,13 @@
 //! there is.
 
 use ropewalk::model::{Error, Model};
-use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
+use ropewalk::train::optim::{OptimParams, Optimizer, Schedule};
 use ropewalk::train::{Budget, Checkpointing, MemoryPlan, SavedType, TrainParams, Trainer};
 
 use crate::gradients::{models, settings};
 
 fn with(n_ctx: usize, keep: Checkpointing, portable: bool) -> TrainParams {
-    TrainParams { checkpointing: Some(keep), portable, ..settings(n_ctx, 128, "plain") }
+    settings(n_ctx, 128, "plain").checkpointing(Some(keep)).portable(portable)
 }
 
 fn total(model: &Model, settings: &TrainParams) -> i64 {
@@ -66,7 +66,7 @@ fn what_is_kept_costs_in_order_and_half_types_cost_half() {
             (at(Checkpointing::Inputs), at(Checkpointing::Attention), at(Checkpointing::Products));
         assert!(inputs < attention && attention < products, "{about}: {inputs} {attention} {products}");
         let part = |saved_type, name: &str| {
-            let settings = TrainParams { saved_type, ..with(2048, Checkpointing::Products, false) };
+            let settings = with(2048, Checkpointing::Products, false).saved_type(saved_type);
             let plan = MemoryPlan::new(&model, &settings).unwrap();
             assert_eq!((plan.checkpointing, plan.n_ctx), (Checkpointing::Products, 2048));
             plan.parts.iter().find(|p| p.0 == name).unwrap_or_else(|| panic!("{name}")).2
@@ -118,11 +118,8 @@ fn the_plan_holds_what_a_trainer_allocates() {
             );
         }
         // With room for all, all is kept.
-        let plan = MemoryPlan::new(
-            &model,
-            &TrainParams { checkpointing: None, ..with(64, Checkpointing::Inputs, false) },
-        )
-        .unwrap();
+        let plan =
+            MemoryPlan::new(&model, &with(64, Checkpointing::Inputs, false).checkpointing(None)).unwrap();
         assert_eq!(plan.checkpointing, Checkpointing::Products, "{about}");
     }
 }
@@ -133,13 +130,13 @@ fn what_cannot_be_is_refused_before_anything_is_allocated() {
     let error = |settings: TrainParams| Trainer::new(&model, &settings).map(|_| ()).unwrap_err().to_string();
     assert!(error(with(0, Checkpointing::Inputs, false)).starts_with("ctx: expected 1 to"));
     assert!(error(with(usize::MAX, Checkpointing::Inputs, false)).starts_with("ctx: expected 1 to"));
-    assert!(error(TrainParams { n_block: 0, ..with(8, Checkpointing::Inputs, false) }).starts_with("block: "));
+    assert!(error(with(8, Checkpointing::Inputs, false).n_block(0)).starts_with("block: "));
     // More rows than ggml can count.
     assert!(error(with(i32::MAX as usize, Checkpointing::Inputs, false)).starts_with("ctx: expected 1 to"));
     const LONG: usize = 1 << 28;
     for portable in [false, true] {
         for keep in [Some(Checkpointing::Inputs), Some(Checkpointing::Products), None] {
-            let settings = TrainParams { checkpointing: keep, ..with(LONG, Checkpointing::Inputs, portable) };
+            let settings = with(LONG, Checkpointing::Inputs, portable).checkpointing(keep);
             let Err(Error::OutOfMemory { needed, free: Some(free), what: e, .. }) =
                 Trainer::new(&model, &settings)
             else {
@@ -152,14 +149,11 @@ fn what_cannot_be_is_refused_before_anything_is_allocated() {
             assert!(e.contains("training at ctx 268435456 needs") && e.contains("is available"), "{e}");
         }
     }
-    let e = error(TrainParams { n_block: usize::MAX, ..with(LONG, Checkpointing::Inputs, false) });
+    let e = error(with(LONG, Checkpointing::Inputs, false).n_block(usize::MAX));
     assert!(e.starts_with("blocks of 268435456 tokens: ") && e.ends_with("is too large"), "{e}");
     // Branches are for ops of our own.
-    let reach = TrainParams {
-        rope: Some("self-extend:window=8,group=2".parse().unwrap()),
-        portable: true,
-        ..settings(64, 16, "plain")
-    };
+    let reach =
+        settings(64, 16, "plain").rope(Some("self-extend:window=8,group=2".parse().unwrap())).portable(true);
     assert!(error(reach).contains("its 2 branches are trained on the CPU"));
 }
 
@@ -168,10 +162,9 @@ fn what_cannot_be_is_refused_before_anything_is_allocated() {
 fn a_moving_average_is_planned() {
     let (_, model) = models().remove(0);
     let without = with(2048, Checkpointing::Inputs, false);
-    let average = TrainParams { average: true, ..without.clone() };
+    let average = without.clone().average(true);
     let trainer = Trainer::new(&model, &average).unwrap();
-    let optim =
-        OptimParams { adamw: AdamW::default(), schedule: Schedule::constant(1e-3, 1), clip: 1.0, ema: 0.9 };
+    let optim = OptimParams::new(Schedule::constant(1e-3, 1)).ema(0.9);
     let optimizer = Optimizer::new(optim, trainer.params()).unwrap();
     let kept: usize = optimizer.average.iter().flatten().map(|values| 4 * values.len()).sum();
     assert_eq!(total(&model, &average) - total(&model, &without), kept as i64);
@@ -185,7 +178,7 @@ fn a_moving_average_is_planned() {
 fn keys_of_each_map_of_positions_are_planned() {
     let (_, model) = models().remove(0);
     let part = |spec: &str, name: &str| {
-        let how = TrainParams { checkpointing: Some(Checkpointing::Inputs), ..settings(2048, 128, spec) };
+        let how = settings(2048, 128, spec).checkpointing(Some(Checkpointing::Inputs));
         let plan = MemoryPlan::new(&model, &how).unwrap();
         plan.parts.iter().find(|p| p.0 == name).unwrap().1
     };

@@ -9,7 +9,7 @@ use ropewalk::train::optim::{
 };
 use ropewalk::train::recipe::{Data, Recipe, RECIPES};
 use ropewalk::train::TrainAttention;
-use ropewalk::train::{LoraParams, Sequence, Trainer};
+use ropewalk::train::{Sequence, Trainer};
 
 use crate::common::rounding::rounding;
 use crate::common::some_tokens;
@@ -239,7 +239,7 @@ fn weight_decay_leaves_norms_and_biases_alone() {
     let mut seen = std::collections::BTreeSet::new();
     for (about, model) in models() {
         let mut how = settings(8, 8, "plain");
-        how.lora = LoraParams { targets: Vec::new(), all: true, ..how.lora };
+        how.lora = how.lora.targets(Vec::new()).all(true);
         let mut pairs = settings(8, 8, "plain");
         (pairs.lora.norms, pairs.lora.embeddings) = (true, true);
         for how in [how, pairs] {
@@ -279,12 +279,15 @@ fn a_linear_warmup_is_not_written() {
 }
 
 fn params() -> OptimParams {
-    OptimParams {
-        adamw: AdamW { weight_decay: 0.1, ..AdamW::default() },
-        schedule: Schedule { lr_min: 1e-3, warmup: 1, decay: Decay::Cosine, ..Schedule::constant(1e-2, 6) },
-        clip: 0.05,
-        ema: 0.75,
-    }
+    OptimParams::new(Schedule {
+        lr_min: 1e-3,
+        warmup: 1,
+        decay: Decay::Cosine,
+        ..Schedule::constant(1e-2, 6)
+    })
+    .adamw(AdamW { weight_decay: 0.1, ..AdamW::default() })
+    .clip(0.05)
+    .ema(0.75)
 }
 
 /// With accumulation, clipping, decay, a schedule and the moving average, which starts from what there is at the start.

@@ -2,9 +2,8 @@
 
 use ropewalk::adapter::{AdapterMeta, AdapterSpec};
 use ropewalk::model::{Model, ModelParams};
-use ropewalk::session::SessionParams;
-use ropewalk::train::optim::{AdamW, Decay, OptimParams, Optimizer, Schedule};
-use ropewalk::train::{write_adapter, Checkpointing, Sequence, TrainParams, Trainer};
+use ropewalk::train::optim::{Decay, OptimParams, Optimizer, Schedule};
+use ropewalk::train::{write_adapter, Checkpointing, Sequence, Trainer};
 use ropewalk::{DType, Token};
 
 use crate::common::rounding::two_orders;
@@ -16,17 +15,13 @@ use crate::gradients::{models, settings, targets, ALL};
 fn a_text_is_learnt_by_heart() {
     let (_, model) = models().remove(0);
     let tokens: Vec<Token> = essays().bytes().take(513).map(|b| Token::from(b) + 3).collect();
-    let mut how = TrainParams {
-        checkpointing: Some(Checkpointing::Products),
-        n_block: 512,
-        ..settings(512, 512, "plain")
-    };
+    let mut how = settings(512, 512, "plain").checkpointing(Some(Checkpointing::Products)).n_block(512);
     how.lora.targets = targets(&ALL);
     (how.lora.rank, how.lora.alpha, how.lora.norms, how.lora.embeddings) = (16, 32.0, true, true);
     let mut trainer = Trainer::new(&model, &how).unwrap();
     let schedule =
         Schedule { lr_min: 1e-3, warmup: 5, decay: Decay::Cosine, ..Schedule::constant(1e-2, 110) };
-    let optim = OptimParams { adamw: AdamW::default(), schedule, clip: 1.0, ema: 0.0 };
+    let optim = OptimParams::new(schedule);
     let mut optimizer = Optimizer::new(optim, trainer.params()).unwrap();
     let sequence = Sequence::new(&tokens);
     let first = trainer.loss(sequence).unwrap();
@@ -54,7 +49,7 @@ fn an_adapter_has_in_a_session_the_loss_it_was_trained_to() {
                 Err(e) => panic!("{about}, {spec}: {e}"),
             };
             let schedule = Schedule::constant(5e-3, 9);
-            let optim = OptimParams { adamw: AdamW::default(), schedule, clip: 0.0, ema: 0.0 };
+            let optim = OptimParams::new(schedule).clip(0.0);
             let mut optimizer = Optimizer::new(optim, trainer.params()).unwrap();
             let tokens = crate::common::some_tokens(48, crate::gradients::N_VOCAB);
             let fresh = trainer.loss(Sequence::new(&tokens)).unwrap();
@@ -68,11 +63,11 @@ fn an_adapter_has_in_a_session_the_loss_it_was_trained_to() {
             write_adapter(&path, &trainer, None, AdapterMeta::default()).unwrap();
             let adapters = vec![AdapterSpec::new(path.clone(), 1.0)];
             let base = scratch(&format!("train-{i}.gguf"));
-            let with = Model::load(&base, &ModelParams { adapters, ..ModelParams::cpu() }).unwrap();
+            let with = Model::load(&base, &ModelParams::cpu().adapters(adapters)).unwrap();
             // What the file itself declares comes first, and must be replaced by name.
             let declares = with.hparams().rope_scaling.kind.is_some();
             let rope = declares.then(|| spec.parse().unwrap());
-            let mut session = open(&with, &SessionParams { kv_type: DType::F32, rope, ..params(48) });
+            let mut session = open(&with, &params(48).kv_type(DType::F32).rope(rope));
             let nll = session.nll(&tokens, 1..tokens.len()).unwrap();
             let found = nll.iter().map(|&x| f64::from(x)).sum::<f64>() / nll.len() as f64;
             let about = format!("{about}, {spec}");

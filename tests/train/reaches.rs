@@ -171,8 +171,7 @@ fn gradients_under_reaches_are_those_of_finite_differences() {
 fn a_window_is_trained_in_ops_of_every_backend() {
     let (about, model) = models().remove(0);
     let case = REACHES.iter().find(|case| case.spec.starts_with("streaming:sinks=0")).unwrap();
-    let (settings, reached) =
-        (TrainParams { portable: true, ..settings(40, 16, case.spec) }, reached(&model));
+    let (settings, reached) = (settings(40, 16, case.spec).portable(true), reached(&model));
     check_by(about, &model, &settings, 39, &[4], false, &|plan, segment_starts| {
         Box::new(InDocuments { case, plan, segment_starts, reached: reached.clone() })
     });
@@ -186,10 +185,7 @@ fn losses_are_those_of_sessions() {
     for case in REACHES {
         let mut trainer = Trainer::new(&model, &settings(199, 64, case.spec)).unwrap();
         let losses = trainer.losses(Sequence::new(&tokens)).unwrap();
-        let params = ropewalk::session::SessionParams {
-            rope: Some(case.spec.parse().unwrap()),
-            ..with_kv(199, DType::F32)
-        };
+        let params = with_kv(199, DType::F32).rope(Some(case.spec.parse().unwrap()));
         let rows = score(&mut open(&model, &params), &tokens[..199]);
         for (i, (row, loss)) in rows.chunks_exact(N_VOCAB).zip(&losses).enumerate() {
             let lse = row.iter().map(|&x| f64::from(x).exp()).sum::<f64>().ln();
@@ -207,7 +203,7 @@ fn blocks_and_saved_activations_change_nothing() {
     for case in REACHES {
         let of = |n_block: usize, checkpointing: Checkpointing, n_threads: usize| {
             let how = settings(89, n_block, case.spec);
-            let how = TrainParams { checkpointing: Some(checkpointing), n_threads, ..how };
+            let how = how.checkpointing(Some(checkpointing)).n_threads(n_threads);
             let mut trainer = Trainer::new(&model, &how).unwrap();
             fill(&mut trainer);
             let loss = trainer.accumulate(Sequence::new(&tokens), 1.0).unwrap();

@@ -11,7 +11,7 @@ use ropewalk::data::{
 };
 use ropewalk::model::Error;
 use ropewalk::rope::{Axis, Spec};
-use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
+use ropewalk::train::optim::{OptimParams, Optimizer, Schedule};
 use ropewalk::train::{LongCe, Run, RunParams, SampleOrder, TrainAttention, Trainer};
 
 use crate::gradients::settings;
@@ -140,23 +140,16 @@ fn run(world: &World, setup: &Setup, name: &str, resume: bool) -> ropewalk::mode
     (how.lora.dropout, how.attention) = (0.1, setup.attention);
     how.n_positions = data.transform().and_then(|t| t.n_positions());
     let trainer = Trainer::new(&world.model, &how)?;
-    let optim = OptimParams {
-        adamw: AdamW::default(),
-        schedule: Schedule::constant(1e-2, STEPS),
-        clip: 1.0,
-        ema: 0.5,
-    };
+    let optim = OptimParams::new(Schedule::constant(1e-2, STEPS)).ema(0.5);
     let optimizer = Optimizer::new(optim, trainer.params())?;
-    let params = RunParams {
-        batch: setup.batch,
-        order: setup.order,
-        doc_mask: setup.doc_mask,
-        longce: setup.longce,
-        eval_every: Some(0),
-        checkpoints: Some(world.path(name)),
-        save_every: 2,
-        ..RunParams::default()
-    };
+    let params = RunParams::default()
+        .batch(setup.batch)
+        .order(setup.order)
+        .doc_mask(setup.doc_mask)
+        .longce(setup.longce)
+        .eval_every(Some(0))
+        .checkpoints(Some(world.path(name)))
+        .save_every(2);
     let new = if resume { Run::resume } else { Run::new };
     new(trainer, optimizer, data, params)
 }

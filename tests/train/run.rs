@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use ropewalk::control::{Control, Progress, Stop};
 use ropewalk::data::{Corpus, Dataset, DatasetParams, HeldOut, Separator, Sources, TextOptions};
 use ropewalk::model::{Error, Model};
-use ropewalk::train::optim::{AdamW, Decay, OptimParams, Optimizer, Schedule};
+use ropewalk::train::optim::{Decay, OptimParams, Optimizer, Schedule};
 use ropewalk::train::{Run, RunParams, Trainer};
 
 use crate::gradients::{named_model, settings};
@@ -59,20 +59,18 @@ impl World {
         how.lora.dropout = 0.1;
         let trainer = Trainer::new(&self.model, &how).unwrap();
         let schedule = Schedule { warmup: 2, decay: Decay::Cosine, ..Schedule::constant(1e-2, STEPS) };
-        let optim = OptimParams { adamw: AdamW::default(), schedule, clip: 1.0, ema: 0.5 };
+        let optim = OptimParams::new(schedule).ema(0.5);
         let optimizer = Optimizer::new(optim, trainer.params()).unwrap();
         (trainer, optimizer, self.data(N_CTX))
     }
 
     pub(crate) fn params(&self, name: &str) -> RunParams {
-        RunParams {
-            batch: 2,
-            eval_every: Some(4),
-            checkpoints: Some(self.path(name).join("checkpoints")),
-            save_every: 3,
-            log: Some(self.path(name).join("log.jsonl")),
-            ..RunParams::default()
-        }
+        RunParams::default()
+            .batch(2)
+            .eval_every(Some(4))
+            .checkpoints(Some(self.path(name).join("checkpoints")))
+            .save_every(3)
+            .log(Some(self.path(name).join("log.jsonl")))
     }
 
     pub(crate) fn new_run(&self, params: RunParams) -> ropewalk::model::Result<Run> {
@@ -145,7 +143,7 @@ fn a_stopped_run_goes_on_as_if_it_had_not_stopped() {
 #[test]
 fn without_folders_nothing_but_the_adapter_is_written() {
     let world = World::new("run-bare");
-    let mut run = world.new_run(RunParams { eval_every: Some(0), ..RunParams::default() }).unwrap();
+    let mut run = world.new_run(RunParams::default().eval_every(Some(0))).unwrap();
     run.train(&Control::default()).unwrap();
     assert_eq!(run.history().validations.len(), 2, "before and after");
     run.write_adapter(world.path("a.gguf")).unwrap();
@@ -158,7 +156,7 @@ fn without_folders_nothing_but_the_adapter_is_written() {
 #[test]
 fn what_cannot_be_a_run_is_said() {
     let world = World::new("run-refused");
-    let e = world.new_run(RunParams { batch: 0, ..RunParams::default() }).unwrap_err().to_string();
+    let e = world.new_run(RunParams::default().batch(0)).unwrap_err().to_string();
     assert_eq!(e, "batch: expected at least 1, found 0");
     let (trainer, optimizer, _) = world.parts();
     let e = Run::new(trainer, optimizer, world.data(16), RunParams::default()).unwrap_err().to_string();
@@ -166,7 +164,7 @@ fn what_cannot_be_a_run_is_said() {
     let (trainer, optimizer, data) = world.parts();
     let e = Run::resume(trainer, optimizer, data, world.params("none")).unwrap_err().to_string();
     assert!(e.ends_with("checkpoints: no checkpoint found"), "{e}");
-    let nowhere = RunParams { log: Some(world.path("no/such/log")), ..RunParams::default() };
+    let nowhere = RunParams::default().log(Some(world.path("no/such/log")));
     assert!(world.new_run(nowhere).unwrap_err().to_string().contains("log"));
 }
 

@@ -30,12 +30,12 @@ fn blocks_and_what_is_kept_do_not_matter() {
         let n = roundings(model.hparams(), 90);
         let (of_loss, of_gradients) = (two_orders(n), two_orders(3 * n + 90));
         for portable in [false, true] {
-            let whole = TrainParams { portable, ..settings(96, 96, "plain") };
+            let whole = settings(96, 96, "plain").portable(portable);
             let (loss, want) = gradients(&model, &whole, 90);
             for n_block in [7, 32, 89, 90] {
                 let mut first = None;
                 for keep in [Checkpointing::Inputs, Checkpointing::Attention, Checkpointing::Products] {
-                    let cut = TrainParams { n_block, checkpointing: Some(keep), ..whole.clone() };
+                    let cut = whole.clone().n_block(n_block).checkpointing(Some(keep));
                     let (l, got) = gradients(&model, &cut, 90);
                     let off = distance(&got, &want);
                     let close = off < of_gradients && (l - loss).abs() < of_loss * loss;
@@ -49,8 +49,7 @@ fn blocks_and_what_is_kept_do_not_matter() {
                 }
             }
             for (saved_type, bound) in [(SavedType::F16, 6e-3), (SavedType::Bf16, 5e-2)] {
-                let half =
-                    TrainParams { saved_type, checkpointing: Some(Checkpointing::Products), ..whole.clone() };
+                let half = whole.clone().saved_type(saved_type).checkpointing(Some(Checkpointing::Products));
                 let off = distance(&gradients(&model, &half, 90).1, &want);
                 assert!(off < bound && off > 1e-6, "{about}: {saved_type:?}: {off:.1e}");
             }

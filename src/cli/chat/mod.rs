@@ -83,7 +83,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let ignore_eos = args.ignore_eos;
     let params = ConversationParams {
         session: choice.session(n_ctx, spec.as_ref()),
-        generate: GenerateParams { sampler, ignore_eos, ..GenerateParams::greedy(n_predict) },
+        generate: GenerateParams::greedy(n_predict).sampler(sampler).ignore_eos(ignore_eos),
     };
     let mut chat = Chat::open(&model, &choice, params, &interrupt, args.out)?;
     if chat.talk.template().is_fallback() {

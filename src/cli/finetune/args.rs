@@ -148,34 +148,33 @@ impl Args {
         }
         // Required by clap where it is written.
         let output = self.output.clone().unwrap_or_else(|| "adapter.gguf".into());
-        Ok(Job {
-            rope: self.rope.spec()?,
-            n_ctx: self.ctx,
-            attention: self.attention,
-            recipe: options.recipe.as_deref().and_then(Recipe::find),
-            targets: options.targets.clone(),
-            rank: options.rank,
-            alpha: options.alpha,
-            given,
-            transform: options.transform.clone(),
-            chat: options.chat,
-            answers_only: options.answers_only,
-            template: options.chat.then(template::program).transpose()?,
-            init: self.lora.as_ref().map(|lora| lora.path.clone()),
-            resume: options.resume,
-            seed: self.seed,
-            plot: self.plot.clone(),
-            n_block: self.ubatch,
-            n_threads: self.threads,
-            math: self.math.math,
-            portable: self.math.portable,
-            ..Job::new(options.data.clone(), output)
-        })
+        let mut job = Job::new(options.data.clone(), output);
+        job.rope = self.rope.spec()?;
+        job.n_ctx = self.ctx;
+        job.attention = self.attention;
+        job.recipe = options.recipe.as_deref().and_then(Recipe::find);
+        job.targets = options.targets.clone();
+        job.rank = options.rank;
+        job.alpha = options.alpha;
+        job.given = given;
+        job.transform = options.transform.clone();
+        job.chat = options.chat;
+        job.answers_only = options.answers_only;
+        job.template = options.chat.then(template::program).transpose()?;
+        job.init = self.lora.as_ref().map(|lora| lora.path.clone());
+        job.resume = options.resume;
+        job.seed = self.seed;
+        job.plot = self.plot.clone();
+        job.n_block = self.ubatch;
+        job.n_threads = self.threads;
+        job.math = self.math.math;
+        job.portable = self.math.portable;
+        Ok(job)
     }
 
     /// The model to open.
     pub(super) fn model(&self) -> anyhow::Result<ModelChoice> {
-        let params = ModelParams { device: self.device.as_str().into(), ..ModelParams::auto() };
+        let params = ModelParams::auto().device(self.device.as_str().into());
         Ok(ModelChoice::plain(models::find(&self.model)?, params))
     }
 }

@@ -15,7 +15,8 @@ pub(super) fn show(args: &Args, job: &Job, model: &Model, settings: &TrainParams
     let mut settings = match job.at_context(model, settings) {
         // Memory does not depend on the tokens that a recipe's method lacks.
         Err(_) if job.transform.is_none() => {
-            let plain = Job { transform: Some(NO_METHOD.to_owned()), ..job.clone() };
+            let mut plain = job.clone();
+            plain.transform = Some(NO_METHOD.to_owned());
             plain.at_context(model, settings)?
         }
         made => made?,

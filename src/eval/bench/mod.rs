@@ -13,7 +13,7 @@
 //!
 //! let model = Model::load(&path, &ModelParams::cpu())?;
 //! let session = SessionParams::new(64);
-//! # let session = SessionParams { n_threads: 1, ..session };
+//! # let session = session.n_threads(1);
 //! let mut contenders = [Contender::session(Session::new(&model, &session)?)];
 //! let tests = vec![Test { n_prompt: 32, n_gen: 0, depth: 16 }];
 //! let params = Params { repetitions: 2, ..Params::new(tests) };

@@ -25,7 +25,7 @@ const BOUND: f64 = SAME;
 const PORTABLE: f64 = BOUND + ANGLES;
 
 fn small(case: &Case) -> SessionParams {
-    SessionParams { n_ubatch: 16, n_seq_max: 3, ..under(case.spec, N_CTX, DType::F32) }
+    under(case.spec, N_CTX, DType::F32).n_ubatch(16).n_seq_max(3)
 }
 
 /// Cases whose plan drops keys.
@@ -48,7 +48,7 @@ fn text_runs_past_the_context_at_constant_memory() {
         for (n_ubatch, attention, portable) in
             [(16, Attention::Auto, false), (16, Attention::Explicit, true), (1, Attention::Auto, false)]
         {
-            let p = SessionParams { n_ubatch, attention, portable, ..small(case) };
+            let p = small(case).n_ubatch(n_ubatch).attention(attention).portable(portable);
             let mut s = open(&twins()[0].model, &p);
             let memory = s.memory();
             let mut rows = Vec::new();
@@ -81,7 +81,7 @@ fn evicting_changes_nothing_but_memory() {
         let whole = all_logits(model, &under(kept, 640, kv), &text(600));
         let dropped = format!("{kept},evict=true");
         for n_ctx in [640, N_CTX] {
-            let p = SessionParams { n_ubatch: 16, ..under(&dropped, n_ctx, kv) };
+            let p = under(&dropped, n_ctx, kv).n_ubatch(16);
             let off = apart(&whole, &all_logits(model, &p, &text(600)));
             println!("{kv} cache, ctx {n_ctx}: {off:.2e}");
             assert!(off < bound, "{kv} cache, ctx {n_ctx}: {off:e}");
@@ -97,7 +97,7 @@ fn what_is_gone_is_not_gone_back_to() {
     let mut failures = Failures::default();
     for case in evicting() {
         let model = &twins()[0].model;
-        let (p, roomy) = (small(case), SessionParams { n_ctx: 1024, ..small(case) });
+        let (p, roomy) = (small(case), small(case).n_ctx(1024));
         let mut s = open(model, &p);
         s.append(&text(500)).unwrap();
         for n in [100, 200, 300, 350] {
@@ -221,7 +221,7 @@ fn a_batch_of_too_many_sequences_leaves_the_text_it_says() {
 fn a_context_smaller_than_its_window_is_refused_or_right() {
     let mut failures = Failures::default();
     for case in evicting() {
-        let p = SessionParams { n_ctx: 16, ..small(case) };
+        let p = small(case).n_ctx(16);
         let mut rows = Vec::new();
         let done = Session::new(&twins()[0].model, &p)
             .and_then(|mut s| s.score(&text(100), 0..100, &mut |_, row| rows.extend_from_slice(row)));

@@ -86,12 +86,7 @@ const SOME: &[Way] = &[
 ];
 
 fn params(case: &Case, way: &Way) -> SessionParams {
-    SessionParams {
-        n_ubatch: way.n_ubatch,
-        attention: way.attention,
-        portable: way.portable,
-        ..under(case.spec, N_CTX, way.kv)
-    }
+    under(case.spec, N_CTX, way.kv).n_ubatch(way.n_ubatch).attention(way.attention).portable(way.portable)
 }
 
 /// All rows of a text, from the naive model.

@@ -109,7 +109,7 @@ fn text(n: usize) -> Vec<Token> {
 
 /// Settings of a session under a method.
 fn under(spec: &str, n_ctx: usize, kv_type: DType) -> SessionParams {
-    SessionParams { rope: Some(spec.parse().unwrap_or_else(|e| panic!("{e}"))), ..with_kv(n_ctx, kv_type) }
+    with_kv(n_ctx, kv_type).rope(Some(spec.parse().unwrap_or_else(|e| panic!("{e}"))))
 }
 
 /// Largest difference of two sets of logits in a row, relative to the first one's norm.

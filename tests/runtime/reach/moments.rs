@@ -9,7 +9,7 @@ use ropewalk::eval::{Content, Document};
 use ropewalk::hparams::Hparams;
 use ropewalk::model::Error;
 use ropewalk::rope::Plan;
-use ropewalk::session::{Session, SessionParams};
+use ropewalk::session::Session;
 use ropewalk::DType;
 
 use super::cases::{DCA, FREQUENCIES};
@@ -82,7 +82,7 @@ fn sums_follow_their_definition() {
                 if c > 0 && n_ubatch == 7 {
                     continue;
                 }
-                let params = SessionParams { n_ubatch, portable, ..under(case.spec, N_CTX, DType::F32) };
+                let params = under(case.spec, N_CTX, DType::F32).n_ubatch(n_ubatch).portable(portable);
                 let what = format!("{}: {}, {n_ubatch} at once, portable {portable}", case.spec, twin.about);
                 let mut session = open(&twin.model, &params);
                 if portable && twin.model.hparams().experts.is_some() {
@@ -127,7 +127,7 @@ fn sums_of_other_architectures() {
         let model = load(&random_model(shape, DType::F32, "moments"));
         let tokens = some_tokens(150, model.hparams().n_vocab);
         for spec in ["plain", "yarn:factor=4"] {
-            let mut session = open(&model, &SessionParams { n_ubatch: 64, ..under(spec, N_CTX, DType::F32) });
+            let mut session = open(&model, &under(spec, N_CTX, DType::F32).n_ubatch(64));
             let plan = session.plan().clone();
             let want = Naive::of(&model).squares(&tokens, &OfPlan(&plan), &plan);
             let what = format!("{shape}, {spec}");
@@ -146,7 +146,7 @@ fn windows_are_added_up_and_stops_are_heard() {
     let ids = text(N + 50);
     let content = Content::Ids(ids.iter().map(|&id| id as u16).collect());
     let documents = [Document { name: "ids.bin".into(), content }];
-    let params = SessionParams { n_ubatch: 64, ..under(case.spec, CTX, DType::F32) };
+    let params = under(case.spec, CTX, DType::F32).n_ubatch(64);
     let mut session = open(&twin.model, &params);
     let how = Params { ctx: CTX, max_windows: Some(2) };
     let found = collect(&mut session, &documents, &how, &Control::default()).unwrap();
@@ -199,7 +199,7 @@ fn what_is_no_number_is_an_error() {
     }
     out.write(&path).unwrap();
     let model = load(&path);
-    let mut session = open(&model, &SessionParams { n_ubatch: 32, ..with_kv(64, DType::F32) });
+    let mut session = open(&model, &with_kv(64, DType::F32).n_ubatch(32));
     let e = session.moments(&some_tokens(40, 250), &mut |_| Ok(())).unwrap_err().to_string();
     let place = "blk.1.ffn_gate.weight, blk.1.ffn_up.weight: tokens 0 to 31: expected finite";
     assert!(e.contains(place) && e.contains("NaN in column 3"), "{e}");

@@ -3,7 +3,7 @@
 use ropewalk::control::Control;
 use ropewalk::eval::attention::{measure, Params};
 use ropewalk::rope::Plan;
-use ropewalk::session::{Session, SessionParams};
+use ropewalk::session::Session;
 use ropewalk::DType;
 
 use super::cases::{self, Case, DCA, FREQUENCIES};
@@ -90,7 +90,7 @@ fn probabilities_follow_their_definitions() {
             }
             let want = definition(twin, case);
             for (kv, n_ubatch, portable) in ways {
-                let params = SessionParams { n_ubatch, portable, ..under(case.spec, N_CTX, kv) };
+                let params = under(case.spec, N_CTX, kv).n_ubatch(n_ubatch).portable(portable);
                 let (worst, sums) = off(&mut open(&twin.model, &params), &want);
                 let what = format!("{}: {}, {kv} cache, portable {portable}", case.spec, twin.about);
                 failures.at_most(part(twin, &want, kv, portable), worst, &what);
@@ -111,7 +111,7 @@ fn probabilities_of_plans_that_drop_keys() {
     let mut failures = Failures::default();
     let mut found = 0;
     for case in cases::all() {
-        let params = SessionParams { n_ubatch: 16, ..under(case.spec, 128, DType::F32) };
+        let params = under(case.spec, 128, DType::F32).n_ubatch(16);
         let mut session = open(&twin.model, &params);
         if session.plan().evict {
             let want = definition(twin, case);

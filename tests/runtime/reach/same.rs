@@ -19,14 +19,14 @@ pub(super) const SAME: f64 = two_orders(1_600);
 
 /// All methods, each by itself and as their parameters have branches or not.
 fn walked() -> impl Iterator<Item = (&'static Case, SessionParams)> {
-    cases::all().filter(|case| !case.spec.contains('+')).map(|case| {
-        (case, SessionParams { n_ubatch: 50, n_seq_max: 3, ..under(case.spec, N_CTX, DType::F32) })
-    })
+    cases::all()
+        .filter(|case| !case.spec.contains('+'))
+        .map(|case| (case, under(case.spec, N_CTX, DType::F32).n_ubatch(50).n_seq_max(3)))
 }
 
 /// All rows of a text in a fresh session, at once.
 fn fresh(p: &SessionParams, tokens: &[Token]) -> Vec<f32> {
-    all_logits(&twins()[0].model, &SessionParams { n_ubatch: 512, ..p.clone() }, tokens)
+    all_logits(&twins()[0].model, &p.clone().n_ubatch(512), tokens)
 }
 
 /// Rows from token `at` on.
@@ -94,7 +94,7 @@ fn restored_sessions_go_on() {
     let mut refused = 0;
     for (case, p) in walked() {
         for kv_type in [DType::F32, DType::Q8_0] {
-            let p = SessionParams { kv_type, ..p.clone() };
+            let p = p.clone().kv_type(kv_type);
             let mut s = open(&twins()[0].model, &p);
             s.append(&text(130)).unwrap();
             s.copy_seq(0, 2).unwrap();
@@ -102,7 +102,7 @@ fn restored_sessions_go_on() {
             s.save(&path, &[]).unwrap();
             let want = score(&mut s, &other(100));
             for n_ctx in [N_CTX, 2 * N_CTX] {
-                let mut t = open(&twins()[0].model, &SessionParams { n_ctx, ..p.clone() });
+                let mut t = open(&twins()[0].model, &p.clone().n_ctx(n_ctx));
                 t.append(&other(30)).unwrap();
                 if !t.plan().same_positions(s.plan()) {
                     // Left as it is at 640 tokens and not at 1280, or at a factor of each; keys are cached rotated.
@@ -164,7 +164,7 @@ fn two_sequences_in_a_batch_are_each_alone() {
         let (batch, seqs) = interleaved(&a, &b);
         let want = [fresh(&p, &a), fresh(&p, &b)];
         for n_ubatch in [512, 13] {
-            let mut s = open(&twins()[0].model, &SessionParams { n_ubatch, ..p.clone() });
+            let mut s = open(&twins()[0].model, &p.clone().n_ubatch(n_ubatch));
             let got = rows_of(&mut s, &batch, &seqs);
             assert_eq!((s.tokens(0), s.tokens(3)), (&a[..], &b[..]));
             for (i, (want, got)) in want.iter().zip(&got).enumerate() {

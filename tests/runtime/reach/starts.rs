@@ -3,7 +3,7 @@
 
 use ropewalk::model::Error;
 use ropewalk::session::Attention::{self, Auto, Explicit};
-use ropewalk::session::{Batch, Session, SessionParams};
+use ropewalk::session::{Batch, Session};
 use ropewalk::{DType, Token};
 
 use super::same::SAME;
@@ -50,7 +50,9 @@ fn logits_are_those_of_a_copy_of_all_keys_to_the_bit() {
         for kv in [DType::F32, DType::F16, DType::Q8_0] {
             for (attention, portable) in [(Auto, false), (Explicit, false), (Explicit, true)] {
                 for n_ubatch in [1, 3, 4, 7, 300] {
-                    let p = |n_ctx| SessionParams { n_ubatch, attention, portable, ..under(SPEC, n_ctx, kv) };
+                    let p = |n_ctx| {
+                        under(SPEC, n_ctx, kv).n_ubatch(n_ubatch).attention(attention).portable(portable)
+                    };
                     let [copies, starts] =
                         [COPIES, STARTS].map(|n_ctx| all_logits(&twin.model, &p(n_ctx), &text(100)));
                     let what = format!("{}, {kv}, {attention:?}, {portable}, {n_ubatch}", twin.about);
@@ -104,7 +106,7 @@ fn files_are_of_either_cache() {
 #[test]
 fn every_sequence_has_first_positions_of_its_own() {
     let model = &twins()[0].model;
-    let p = SessionParams { n_ubatch: 100, ..under(SPEC, STARTS, DType::F32) };
+    let p = under(SPEC, STARTS, DType::F32).n_ubatch(100);
     let mut s = open(model, &p);
     let texts: Vec<Vec<Token>> =
         (0..64).map(|i| some_tokens(15 + 7 * 64, N_VOCAB)[7 * i..][..15].to_vec()).collect();
@@ -117,7 +119,7 @@ fn every_sequence_has_first_positions_of_its_own() {
     }
     let mut failures = Failures::default();
     for (i, (text, found)) in texts.iter().zip(&found).enumerate() {
-        let want = all_logits(model, &SessionParams { n_ctx: COPIES, ..p.clone() }, text);
+        let want = all_logits(model, &p.clone().n_ctx(COPIES), text);
         failures.at_most(SAME, apart(&want, found), &format!("sequence {i} of 64"));
     }
     failures.none();
@@ -149,8 +151,8 @@ fn sequences_come_and_go() {
 
 fn come_and_go(spec: &str, alone: usize, (attention, portable): (Attention, bool), n_ubatch: usize) {
     let model = &twins()[0].model;
-    let p = SessionParams { attention, portable, n_ubatch, ..under(spec, alone, DType::F32) };
-    let mut s = open(model, &SessionParams { n_seq_max: 8, ..p.clone() });
+    let p = under(spec, alone, DType::F32).attention(attention).portable(portable).n_ubatch(n_ubatch);
+    let mut s = open(model, &p.clone().n_seq_max(8));
     let per_cell = s.memory().kv / ROW / N_LAYER;
     let one = open(model, &p).memory().kv / ROW / N_LAYER;
     assert!(one.is_multiple_of(3 * 256) && !per_cell.is_multiple_of(3 * 256), "{one}, {per_cell}: two kinds");

@@ -1,7 +1,7 @@
 //! One sequence: chunks, single tokens, truncation, prompts.
 
 use ropewalk::model::Error;
-use ropewalk::session::{Attention, Session, SessionParams};
+use ropewalk::session::{Attention, Session};
 use ropewalk::{DType, Token};
 
 use super::{assert_close, batch_of, distance, model, open, score, with_kv, KV, SHAPES};
@@ -21,7 +21,7 @@ fn chunked_prefill_is_one_shot() {
         for (kv, bound) in KV {
             let whole = all_logits(m, &with_kv(512, kv), &tokens);
             for n_ubatch in [1, 7, 64, 255, 256] {
-                let p = SessionParams { n_ubatch, ..with_kv(512, kv) };
+                let p = with_kv(512, kv).n_ubatch(n_ubatch);
                 let what = format!("{shape}, {kv} cache, {n_ubatch} at once");
                 assert_close(&whole, &all_logits(m, &p, &tokens), bound, &what);
             }
@@ -36,10 +36,10 @@ fn chunked_prefill_is_one_shot_with_quantised_weights() {
             let m = model(shape, dtype);
             let n_vocab = m.hparams().n_vocab;
             let tokens = some_tokens(N, n_vocab);
-            let p = SessionParams { portable: true, ..params(512) };
+            let p = params(512).portable(true);
             let whole = all_logits(m, &p, &tokens);
             for n_ubatch in [1, 32, 200] {
-                let p = SessionParams { n_ubatch, ..p.clone() };
+                let p = p.clone().n_ubatch(n_ubatch);
                 let d = compare(&whole, &all_logits(m, &p, &tokens), &tokens, n_vocab);
                 println!("{shape} {dtype}, {n_ubatch} at once: {d:?}");
                 assert!(d.kl < QUANTISED_KL, "{shape} {dtype}, {n_ubatch} at once: {d:?}");
@@ -56,10 +56,10 @@ fn the_default_model_chunked_decoded_and_one_shot() {
     let m = load(&default_model());
     let n_vocab = m.hparams().n_vocab;
     let tokens = m.vocab().tokenize(&essays()[..2000], false, false).unwrap()[..64].to_vec();
-    let p = SessionParams { portable: true, ..params(64) };
+    let p = params(64).portable(true);
     let whole = all_logits(&m, &p, &tokens);
     for n_ubatch in [1, 24] {
-        let p = SessionParams { n_ubatch, ..p.clone() };
+        let p = p.clone().n_ubatch(n_ubatch);
         let d = compare(&whole, &all_logits(&m, &p, &tokens), &tokens, n_vocab);
         println!("{n_ubatch} at once: {d:?}");
         assert!(d.kl < DEFAULT_KL, "{n_ubatch} at once: {d:?}");
@@ -100,7 +100,7 @@ fn rows_wanted_are_the_rows_of_all() {
     let tokens = some_tokens(50, n_vocab);
     let all = all_logits(m, &params(64), &tokens);
     for n_ubatch in [64, 9] {
-        let mut s = open(m, &SessionParams { n_ubatch, ..params(64) });
+        let mut s = open(m, &params(64).n_ubatch(n_ubatch));
         let mut batch = ropewalk::session::Batch::new();
         tokens.iter().enumerate().for_each(|(i, &t)| batch.push(t, 0, i % 7 == 3));
         let rows = s.decode(&batch).unwrap();
@@ -121,7 +121,7 @@ fn nll_is_that_of_the_logits() {
     let n_vocab = m.hparams().n_vocab;
     let tokens = some_tokens(80, n_vocab);
     let all = all_logits(m, &params(128), &tokens);
-    let mut s = open(m, &SessionParams { n_ubatch: 33, ..params(128) });
+    let mut s = open(m, &params(128).n_ubatch(33));
     let nll = s.nll(&tokens, 1..80).unwrap();
     for (i, x) in nll.iter().enumerate() {
         let p = crate::common::log_softmax(&all[i * n_vocab..(i + 1) * n_vocab]);
@@ -144,7 +144,7 @@ fn after_truncation_it_is_as_if_never_there() {
         let (kept, other) = (&tokens[..120], &tokens[N..]);
         for (kv, _) in KV {
             for attention in [Attention::Auto, Attention::Explicit] {
-                let p = SessionParams { attention, ..with_kv(400, kv) };
+                let p = with_kv(400, kv).attention(attention);
                 let mut fresh = open(m, &p);
                 fresh.append(kept).unwrap();
                 let mut s = open(m, &p);
@@ -210,9 +210,9 @@ fn explicit_attention_is_flash_attention() {
         let tokens = some_tokens(N, m.hparams().n_vocab);
         for (kv, bound) in KV {
             for n_ubatch in [512, 16] {
-                let p = SessionParams { n_ubatch, ..with_kv(512, kv) };
+                let p = with_kv(512, kv).n_ubatch(n_ubatch);
                 let flash = all_logits(m, &p, &tokens);
-                let p = SessionParams { attention: Attention::Explicit, ..p };
+                let p = p.attention(Attention::Explicit);
                 let what = format!("{shape}, {kv} cache, {n_ubatch} at once: explicit");
                 // Explicit products round the queries as the cache's type asks; our own op does not.
                 assert_close(&flash, &all_logits(m, &p, &tokens), 3.0 * bound, &what);
@@ -226,7 +226,7 @@ fn explicit_attention_is_flash_attention() {
 fn a_call_that_fails_halfway_leaves_the_session_as_it_was() {
     let m = model("llama-tiny", DType::F32);
     let tokens = some_tokens(N, m.hparams().n_vocab);
-    let p = SessionParams { n_ubatch: 16, ..params(512) };
+    let p = params(512).n_ubatch(16);
     let mut s = open(m, &p);
     s.append(&tokens[..100]).unwrap();
     let flag = s.cancel_flag();
@@ -249,7 +249,7 @@ fn a_call_that_fails_halfway_leaves_the_session_as_it_was() {
 fn wrong_calls_are_refused_and_change_nothing() {
     let m = model("llama-tiny", DType::F32);
     let n_vocab = m.hparams().n_vocab as Token;
-    let p = SessionParams { n_batch: 8, ..params(16) };
+    let p = params(16).n_batch(8);
     let mut s = open(m, &p);
     s.append(&[1, 2, 3]).unwrap();
     let held = |s: &Session| assert_eq!((s.tokens(0), s.tokens(1)), (&[1, 2, 3][..], &[][..]));

@@ -12,7 +12,7 @@ use crate::common::{params, some_tokens, LOGITS};
 const SHAPES: [&str; 3] = ["llama-tiny", "gemma3-tiny", "qwen35-tiny"];
 
 fn four(n_ctx: usize) -> SessionParams {
-    SessionParams { n_seq_max: 4, kv_type: DType::F32, ..params(n_ctx) }
+    params(n_ctx).n_seq_max(4).kv_type(DType::F32)
 }
 
 /// All that one sequence made: rows of scores and of the prompt, `-ln p`, generated tokens, tokens used again.
@@ -42,7 +42,7 @@ fn work(s: &mut Session, seq: SeqId, text: &[Token]) -> Made {
     shared.push(again);
     shared.push(sequence.prefill(text, &Control::default()).unwrap());
     assert_eq!(sequence.tokens(), text);
-    let how = GenerateParams { ignore_eos: true, ..GenerateParams::greedy(10) };
+    let how = GenerateParams::greedy(10).ignore_eos(true);
     let made = sequence.generate(text, &how).unwrap();
     let tokens: Vec<Token> = made.filter_map(|piece| piece.unwrap().token).collect();
     // The last token that was made is not decoded.
@@ -60,9 +60,7 @@ fn the_same_prompt_gives_the_same_on_every_sequence() {
     for (shape, m) in models() {
         let text = some_tokens(60, m.hparams().n_vocab);
         for rope in [None, Some("lm-infinite:window=24,global=3,evict=true"), Some("dca:chunk=48,local=8")] {
-            let Ok(mut first) =
-                Session::new(m, &SessionParams { rope: rope.map(|r| r.parse().unwrap()), ..four(100) })
-            else {
+            let Ok(mut first) = Session::new(m, &four(100).rope(rope.map(|r| r.parse().unwrap()))) else {
                 continue;
             };
             let made = work(&mut first, 0, &text);
@@ -103,7 +101,7 @@ fn sequences_of_one_session_agree_and_leave_each_other_alone() {
 #[test]
 fn a_sequence_that_does_not_exist_is_an_error_of_each_call() {
     let m = model("llama-tiny", DType::F32);
-    let evicting = SessionParams { rope: Some("streaming".parse().unwrap()), ..four(100) };
+    let evicting = four(100).rope(Some("streaming".parse().unwrap()));
     for p in [four(100), evicting] {
         let mut s = open(m, &p);
         s.append(&[1, 2, 3]).unwrap();

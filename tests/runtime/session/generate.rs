@@ -36,7 +36,7 @@ fn generate(s: &mut Session, prompt: &[Token], p: &GenerateParams) -> Made {
 fn random(n_predict: usize, seed: u32) -> GenerateParams {
     let sampler =
         SamplerParams { temp: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed, ..SamplerParams::greedy() };
-    GenerateParams { sampler, ignore_eos: true, ..GenerateParams::greedy(n_predict) }
+    GenerateParams::greedy(n_predict).sampler(sampler).ignore_eos(true)
 }
 
 /// The text of bytes of a generation: tokens of the random models are one byte each, or none.
@@ -65,7 +65,7 @@ fn the_same_seed_is_the_same_text_and_greedy_is_the_top() {
     let one = generate(&mut s, &prompt, &random(50, 9));
     assert_eq!(generate(&mut s, &prompt, &random(50, 9)).tokens, one.tokens);
     assert_ne!(generate(&mut s, &prompt, &random(50, 10)).tokens, one.tokens);
-    let p = GenerateParams { ignore_eos: true, ..GenerateParams::greedy(30) };
+    let p = GenerateParams::greedy(30).ignore_eos(true);
     let made = generate(&mut s, &prompt, &p);
     let mut fresh = open(m, &params(128));
     let mut row = fresh.append(&prompt).unwrap();
@@ -106,7 +106,7 @@ fn end_tokens_end_it_unless_ignored() {
         .find(|(_, made)| made.tokens.iter().position(ends).is_some_and(|i| i > 0))
         .expect("some seed whose text has an end token");
     assert_eq!(on.tokens.len(), 200);
-    let made = generate(&mut s, &prompt, &GenerateParams { ignore_eos: false, ..random(200, seed) });
+    let made = generate(&mut s, &prompt, &random(200, seed).ignore_eos(false));
     let at = on.tokens.iter().position(ends).unwrap();
     assert_eq!((&made.tokens[..], made.reason), (&on.tokens[..at], StopReason::EndOfGeneration));
 }
@@ -127,10 +127,7 @@ fn stop_strings_are_found_across_tokens() {
             let Some(at) = (20..bytes.len() - n).find(|&i| bytes[i..i + n].is_ascii()) else { continue };
             let stop = String::from_utf8(bytes[at..at + n].to_vec()).unwrap();
             let at = bytes.windows(n).position(|w| w == stop.as_bytes()).unwrap();
-            let p = GenerateParams {
-                stop: vec!["never there \u{1F600}".into(), stop.clone()],
-                ..random(200, seed)
-            };
+            let p = random(200, seed).stop(vec!["never there \u{1F600}".into(), stop.clone()]);
             let made = generate(&mut s, &prompt, &p);
             assert_eq!(made.reason, StopReason::StopString);
             assert_eq!(
@@ -145,7 +142,7 @@ fn stop_strings_are_found_across_tokens() {
         }
     }
     assert!(found >= 12, "{found}");
-    let p = GenerateParams { stop: vec![String::new()], ..random(5, 1) };
+    let p = random(5, 1).stop(vec![String::new()]);
     assert!(matches!(s.generate(&prompt, &p), Err(Error::Argument { name, .. }) if name == "stop"));
 }
 
@@ -156,7 +153,7 @@ fn characters_are_whole() {
     let text = "😀🎉😀🎉😀🎉😀🎉😀🎉😀🎉😀🎉😀🎉";
     let prompt = m.vocab().tokenize(text, false, false).unwrap();
     let mut s = open(&m, &params(256));
-    let p = GenerateParams { ignore_eos: true, ..GenerateParams::greedy(40) };
+    let p = GenerateParams::greedy(40).ignore_eos(true);
     let made = generate(&mut s, &prompt, &p);
     let is_part = |t: &&Token| String::from_utf8(m.vocab().piece(**t, false).unwrap()).is_err();
     assert!(
@@ -170,7 +167,7 @@ fn characters_are_whole() {
 
     let first = shown.chars().next().unwrap();
     let stop = shown.chars().find(|c| *c != first && c.len_utf8() == 4).unwrap();
-    let p = GenerateParams { stop: vec![stop.to_string()], ..p };
+    let p = p.stop(vec![stop.to_string()]);
     // A new session computes the prompt in one batch again: in the one at hand only its last token would be computed,
     // by the product for few rows, whose rounding may choose another of two emoji that are as likely.
     let mut s = open(&m, &params(256));

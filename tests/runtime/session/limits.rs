@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ropewalk::model::Error;
-use ropewalk::session::{Attention, Session, SessionParams};
+use ropewalk::session::{Attention, Session};
 use ropewalk::DType;
 
 use super::{assert_close, model, open, with_kv, KV};
@@ -29,7 +29,7 @@ fn a_context_of_one_token() {
 fn a_full_context_can_be_matched() {
     let m = model("llama-tiny", DType::F32);
     // Room for 20 tokens in two sequences of 10.
-    let mut s = open(m, &SessionParams { n_seq_max: 2, ..params(10) });
+    let mut s = open(m, &params(10).n_seq_max(2));
     s.append(&[1; 7]).unwrap();
     let Err(Error::ContextFull { needed, free, n_ctx }) = s.append(&[2; 5]) else { panic!("not full") };
     assert_eq!((needed, free, n_ctx, s.tokens(0).len()), (5, 3, 10, 7));
@@ -66,7 +66,7 @@ fn a_context_beyond_memory_is_refused_at_once_with_one_that_fits() {
         #[cfg(target_os = "linux")]
         let before = resident();
         let start = Instant::now();
-        let p = SessionParams { attention, rope: rope.map(|r| r.parse().unwrap()), ..params(n_ctx) };
+        let p = params(n_ctx).attention(attention).rope(rope.map(|r| r.parse().unwrap()));
         let e = Session::new(m, &p).unwrap_err();
         let took = start.elapsed();
         let Error::OutOfMemory { needed, free: Some(free), .. } = e else { panic!("{e:?}") };
@@ -95,8 +95,8 @@ fn settings_that_cannot_be_are_refused() {
     let m = model("llama-tiny", DType::F32);
     for (p, expected) in [
         (params(0), "ctx"),
-        (SessionParams { n_batch: 0, ..params(8) }, "batch and ubatch"),
-        (SessionParams { n_seq_max: 0, ..params(8) }, "sequences"),
+        (params(8).n_batch(0), "batch and ubatch"),
+        (params(8).n_seq_max(0), "sequences"),
         (with_kv(8, DType::I32), "kv type"),
     ] {
         let e = Session::new(m, &p).unwrap_err();
@@ -104,13 +104,13 @@ fn settings_that_cannot_be_are_refused() {
     }
     for (p, holds) in [
         (params(0), "ctx"),
-        (SessionParams { n_batch: 0, ..params(8) }, "batch"),
-        (SessionParams { n_ubatch: 0, ..params(8) }, "ubatch"),
+        (params(8).n_batch(0), "batch"),
+        (params(8).n_ubatch(0), "ubatch"),
         (with_kv(8, DType::Q4_K), "q4_k"),
         (with_kv(8, DType::I32), "i32"),
-        (SessionParams { n_threads: 100_000, ..params(8) }, "threads"),
-        (SessionParams { rope: Some("longrope".parse().unwrap()), ..params(8) }, "longrope"),
-        (SessionParams { rope: Some("harpe:bases=1e4/2e4/3e4".parse().unwrap()), ..params(8) }, "harpe"),
+        (params(8).n_threads(100_000), "threads"),
+        (params(8).rope(Some("longrope".parse().unwrap())), "longrope"),
+        (params(8).rope(Some("harpe:bases=1e4/2e4/3e4".parse().unwrap())), "harpe"),
     ] {
         let e = Session::new(m, &p).unwrap_err().to_string();
         assert!(e.contains(holds) && !e.contains('\n'), "{holds}: {e}");
@@ -135,7 +135,7 @@ fn memory_is_what_the_tensors_take() {
         s.append(&some_tokens(300, hp.n_vocab)).unwrap();
         assert_eq!(s.memory(), memory, "{kv_type}");
     }
-    let small = open(m, &SessionParams { n_ubatch: 8, ..params(300) }).memory().compute;
+    let small = open(m, &params(300).n_ubatch(8)).memory().compute;
     assert!(small < open(m, &params(300)).memory().compute, "a smaller micro-batch takes less");
 }
 
@@ -148,12 +148,8 @@ fn attention_by_tiles_takes_a_tile_at_any_length() {
         [("plain", 1), ("self-extend:window=512,group=8", 2), ("dca:chunk=512,local=64", 3)]
     {
         let compute = |n_ctx: usize| {
-            let p = SessionParams {
-                rope: Some(rope.parse().unwrap()),
-                attention: Attention::Explicit,
-                portable: true,
-                ..params(n_ctx)
-            };
+            let p =
+                params(n_ctx).rope(Some(rope.parse().unwrap())).attention(Attention::Explicit).portable(true);
             open(m, &p).memory().compute
         };
         let found: Vec<usize> = [14, 15, 16].map(|n| compute(1 << n)).into();

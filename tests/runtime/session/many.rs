@@ -12,7 +12,7 @@ const N_CTX: usize = 512;
 const EVERY: [SeqId; 5] = [3, 1, 40, 0, 7];
 
 fn many(n_seq_max: usize, rope: &str) -> SessionParams {
-    SessionParams { n_seq_max, kv_type: DType::F32, rope: Some(rope.parse().unwrap()), ..params(N_CTX) }
+    params(N_CTX).n_seq_max(n_seq_max).kv_type(DType::F32).rope(Some(rope.parse().unwrap()))
 }
 
 fn alone(session: &mut Session, prompt: &[Token], n: usize) -> Vec<Token> {

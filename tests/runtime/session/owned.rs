@@ -8,8 +8,8 @@ use ropewalk::control::Control;
 use ropewalk::data::{Corpus, Dataset, DatasetParams, Separator, Sources, TextOptions};
 use ropewalk::eval::SessionSource;
 use ropewalk::model::Model;
-use ropewalk::session::{GenerateParams, Generation, Session, SessionParams};
-use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
+use ropewalk::session::{GenerateParams, Generation, Session};
+use ropewalk::train::optim::{OptimParams, Optimizer, Schedule};
 use ropewalk::train::{Run, RunParams, Sequence, TrainParams, Trainer};
 use ropewalk::{DType, Token};
 
@@ -56,9 +56,9 @@ struct Held {
 impl Held {
     /// A session with a generation in each of its sequences.
     fn new(model: &Model, prompts: &[Vec<Token>]) -> Held {
-        let how = GenerateParams { ignore_eos: true, ..GenerateParams::greedy(12) };
+        let how = GenerateParams::greedy(12).ignore_eos(true);
         let n_seq_max = prompts.len();
-        let mut session = open(model, &SessionParams { n_seq_max, n_threads: 1, ..params(256) });
+        let mut session = open(model, &params(256).n_seq_max(n_seq_max).n_threads(1));
         let start =
             |(seq, prompt): (u32, &Vec<Token>)| Generation::new(&mut session, seq, prompt, &how).unwrap();
         let running = (0..).zip(prompts).map(start).collect();
@@ -138,7 +138,7 @@ fn a_session_outlives_its_model() {
     let work = |mut session: Session| -> (Vec<u32>, Vec<Token>) {
         let tokens = some_tokens(40, session.model().hparams().n_vocab);
         let bits = score(&mut session, &tokens).iter().map(|x| x.to_bits()).collect();
-        let how = GenerateParams { ignore_eos: true, ..GenerateParams::greedy(12) };
+        let how = GenerateParams::greedy(12).ignore_eos(true);
         let made =
             session.generate(&tokens, &how).unwrap().filter_map(|piece| piece.unwrap().token).collect();
         (bits, made)
@@ -192,8 +192,7 @@ fn run_in(model: &Model, dir: &Path) -> Run {
     let texts = dir.join("texts.txt");
     std::fs::write(&texts, "A rope is walked, a yarn is spun. ".repeat(30)).unwrap();
     let trainer = Trainer::new(model, &train_params()).unwrap();
-    let optim =
-        OptimParams { adamw: AdamW::default(), schedule: Schedule::constant(1e-2, 3), clip: 1.0, ema: 0.0 };
+    let optim = OptimParams::new(Schedule::constant(1e-2, 3));
     let optimizer = Optimizer::new(optim, trainer.params()).unwrap();
     let sources = Sources::find(&[texts], &TextOptions::default()).unwrap();
     let (cache, control) = (dir.join("texts.tokens"), Control::default());

@@ -16,7 +16,7 @@ fn recurrent() -> &'static Model {
 }
 
 fn params(n_ctx: usize, n_seq_max: usize) -> SessionParams {
-    SessionParams { n_seq_max, ..with_kv(n_ctx, DType::F32) }
+    with_kv(n_ctx, DType::F32).n_seq_max(n_seq_max)
 }
 
 fn tokens(n: usize) -> Vec<Token> {
@@ -46,7 +46,7 @@ fn ways_of_reading_agree() {
     let text = tokens(150);
     let whole = all_logits(recurrent(), &params(150, 1), &text);
     for (n_batch, n_ubatch) in [(1, 1), (150, 7), (32, 32), (40, 3)] {
-        let p = SessionParams { n_batch, n_ubatch, ..params(150, 1) };
+        let p = params(150, 1).n_batch(n_batch).n_ubatch(n_ubatch);
         let parts = all_logits(recurrent(), &p, &text);
         assert_close(&whole, &parts, BOUND, &format!("batches of {n_batch}, {n_ubatch} at once"));
     }
@@ -59,7 +59,7 @@ fn sequences_of_unlike_lengths_are_read_together() {
     // In turns and one behind the other; with room for all at once, and cut where one is much longer.
     for (n_ubatch, in_turns) in [(512, true), (512, false), (64, true), (20, false)] {
         let what = format!("{n_ubatch} at once, in turns: {in_turns}");
-        let mut s = open(recurrent(), &SessionParams { n_ubatch, ..params(256, 3) });
+        let mut s = open(recurrent(), &params(256, 3).n_ubatch(n_ubatch));
         let (mut batch, mut owners) = (Batch::new(), Vec::new());
         let mut push = |which: usize, i: usize| {
             batch.push(all[which][i], seqs[which], true);
@@ -128,7 +128,7 @@ fn what_has_no_state_is_not_cut_back_to() {
 fn failed_calls_leave_states_as_they_were() {
     let (text, more) = (tokens(40), tokens(64));
     for n_before in [0, 40] {
-        let mut s = open(recurrent(), &SessionParams { n_ubatch: 16, ..params(256, 1) });
+        let mut s = open(recurrent(), &params(256, 1).n_ubatch(16));
         if n_before > 0 {
             s.append(&text).unwrap();
         }
@@ -223,12 +223,12 @@ fn many_are_answered_as_alone() {
 fn methods_act_on_layers_with_attention_alone() {
     let text = tokens(200);
     for rope in ["yarn:factor=4", "self-extend:window=32,group=8", "streaming:sinks=4,window=64"] {
-        let p = SessionParams { rope: Some(rope.parse().unwrap()), ..params(256, 1) };
+        let p = params(256, 1).rope(Some(rope.parse().unwrap()));
         let mut s = open(recurrent(), &p);
         let notes = s.plan().notes.join(" ");
         assert!(notes.contains("Unchanged: layers 0, 1, 2, 4 (gated delta-net"), "{rope}: {notes}");
         let whole = score(&mut s, &text);
-        let parts = all_logits(recurrent(), &SessionParams { n_ubatch: 9, ..p.clone() }, &text);
+        let parts = all_logits(recurrent(), &p.clone().n_ubatch(9), &text);
         assert_close(&whole, &parts, BOUND, rope);
     }
 }

@@ -32,7 +32,7 @@ const SPECS: [&str; 12] = [
 ];
 
 fn under(rope: &str, kv_type: DType, portable: bool) -> SessionParams {
-    SessionParams { rope: Some(rope.parse().unwrap()), portable, ..with_kv(N_CTX, kv_type) }
+    with_kv(N_CTX, kv_type).rope(Some(rope.parse().unwrap())).portable(portable)
 }
 
 fn logits(shape: &str, rope: &str, portable: bool, tokens: &[Token]) -> Vec<f32> {
@@ -62,7 +62,7 @@ fn decode_is_prefill_under_every_method() {
         let tokens = some_tokens(100, 320);
         for rope in SPECS {
             for portable in [false, true] {
-                let p = SessionParams { n_ubatch: 1, ..under(rope, DType::F32, portable) };
+                let p = under(rope, DType::F32, portable).n_ubatch(1);
                 let one = all_logits(model(shape, DType::F32), &p, &tokens);
                 let what = format!("{shape}, {rope}, portable {portable}, token by token");
                 assert_close(&one, &logits(shape, rope, portable, &tokens), KV[0].1, &what);
@@ -126,13 +126,13 @@ fn dynamic_ntk_keeps_its_base_for_life() {
     let tokens = some_tokens(900, 320);
     let rope = "dynamic-ntk:factor=2";
     let whole = all_logits(m, &under(rope, DType::F32, false), &tokens);
-    let p = SessionParams { n_ubatch: 50, ..under(rope, DType::F32, false) };
+    let p = under(rope, DType::F32, false).n_ubatch(50);
     assert_close(&whole, &all_logits(m, &p, &tokens), KV[0].1, "in chunks, past the trained window");
     let mut s = open(m, &p);
     let before = s.plan().clone();
     s.append(&tokens).unwrap();
     assert_eq!(*s.plan(), before);
-    let short = SessionParams { n_ctx: 512, ..under(rope, DType::F32, false) };
+    let short = under(rope, DType::F32, false).n_ctx(512);
     assert_ne!(open(m, &short).plan().layer(0).freqs, before.layer(0).freqs, "another promise, another base");
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ropewalk::model::Error;
-use ropewalk::session::{Batch, SessionParams};
+use ropewalk::session::Batch;
 use ropewalk::{DType, Token};
 
 use super::{assert_close, batch_of, model, open, score, with_kv, KV, SHAPES};
@@ -91,7 +91,7 @@ fn interleaved_sequences_are_independent() {
         }
         for (kv, bound) in KV {
             for n_ubatch in [512, 13] {
-                let mut s = open(m, &SessionParams { n_ubatch, ..with_kv(256, kv) });
+                let mut s = open(m, &with_kv(256, kv).n_ubatch(n_ubatch));
                 let (mut batch, mut at) = (Batch::new(), [0; N_SEQ]);
                 for &i in &order {
                     batch.push(texts[i][at[i]], i as u32 * 15, true);
@@ -120,7 +120,7 @@ fn interleaved_sequences_are_independent() {
 fn a_failed_batch_of_several_sequences_leaves_all_of_them_as_they_were() {
     let m = model("llama-tiny", DType::F32);
     let tokens = some_tokens(1200, m.hparams().n_vocab);
-    let p = SessionParams { n_ubatch: 3, ..params(2000) };
+    let p = params(2000).n_ubatch(3);
     let prepare = || {
         let mut s = open(m, &p);
         s.append(&tokens[..50]).unwrap();

@@ -16,7 +16,7 @@ fn file(name: &str) -> PathBuf {
 }
 
 fn greedy(s: &mut Session, prompt: &[Token], n: usize) -> Vec<Token> {
-    let p = GenerateParams { ignore_eos: true, ..GenerateParams::greedy(n) };
+    let p = GenerateParams::greedy(n).ignore_eos(true);
     s.generate(prompt, &p).unwrap().filter_map(|piece| piece.unwrap().token).collect()
 }
 
@@ -32,7 +32,7 @@ fn goes_on(m: &Model, p: &SessionParams, prompt: &[Token], name: &str) {
     let rest = greedy(&mut s, &so_far, 25);
 
     for n_ctx in [p.n_ctx, p.n_ctx * 2] {
-        let mut t = open(m, &SessionParams { n_ctx, ..p.clone() });
+        let mut t = open(m, &p.clone().n_ctx(n_ctx));
         t.restore(&path).unwrap();
         assert_eq!(t.tokens(0), held, "{name}");
         assert_eq!(greedy(&mut t, &so_far, 25), rest, "{name} into ctx {n_ctx}");
@@ -45,7 +45,7 @@ fn restored_sessions_go_on_as_if_never_stopped() {
     for shape in SHAPES {
         for (kv, _) in KV {
             for rope in ["plain", "yarn:factor=2,original=512", "harpe:bases=20000/900000"] {
-                let p = SessionParams { rope: Some(rope.parse().unwrap()), ..with_kv(300, kv) };
+                let p = with_kv(300, kv).rope(Some(rope.parse().unwrap()));
                 let name = format!("{shape}-{kv}-{}", &rope[..4]);
                 goes_on(model(shape, DType::Q4_0), &p, &some_tokens(150, 256), &name);
             }
@@ -129,12 +129,7 @@ fn other_settings_are_refused() {
     convert::random::write(&shape, DType::F32, 8, &other).unwrap();
     refused(&load(&other), &p, &path, "model: expected");
     for rope in ["pi:factor=2", "yarn:factor=2", "harpe:bases=1e4/1e4", "abf:base=2e4"] {
-        refused(
-            m,
-            &SessionParams { rope: Some(rope.parse().unwrap()), ..p.clone() },
-            &path,
-            "rope: expected",
-        );
+        refused(m, &p.clone().rope(Some(rope.parse().unwrap())), &path, "rope: expected");
     }
     for kv in [DType::F32, DType::Q8_0, DType::Q4_0] {
         refused(m, &with_kv(64, kv), &path, "kv type: expected");
@@ -408,7 +403,7 @@ proptest! {
         const NUMBERS: [u64; 8] = [0, 1, 41, 99_999_999, i32::MAX as u64, 1 << 31, 1 << 62, u64::MAX];
         let kinds = [("llama-tiny", "plain"), ("llama-tiny", "streaming:window=16"), ("qwen35-tiny", "plain")];
         let (shape, rope) = kinds[kind];
-        let (m, p) = (model(shape, DType::F32), SessionParams { rope: Some(rope.parse().unwrap()), ..params(64) });
+        let (m, p) = (model(shape, DType::F32), params(64).rope(Some(rope.parse().unwrap())));
         let (good, path) = (file(&format!("numbers-good-{kind}")), file("numbers"));
         let bytes = std::fs::read(&good).unwrap_or_else(|_| saved(m, &p, &good));
         let (mut header, data) = parts(&bytes);

@@ -6,9 +6,7 @@ use std::sync::atomic::Ordering;
 use proptest::prelude::*;
 use ropewalk::model::{Error, Model};
 use ropewalk::sampler::{Sampler, SamplerParams};
-use ropewalk::session::{
-    GenerateParams, Generation, Session, SessionParams, Step, Stepped, StopReason, Want,
-};
+use ropewalk::session::{GenerateParams, Generation, Session, Step, Stepped, StopReason, Want};
 use ropewalk::{DType, Token};
 
 use super::{assert_close, model, open};
@@ -19,7 +17,7 @@ const N_CTX: usize = 48;
 
 fn session(m: &Model, rope: Option<&str>, n_seq_max: usize) -> Session {
     let rope = rope.map(|spec| spec.parse().unwrap());
-    open(m, &SessionParams { n_seq_max, kv_type: DType::F32, rope, ..params(N_CTX) })
+    open(m, &params(N_CTX).n_seq_max(n_seq_max).kv_type(DType::F32).rope(rope))
 }
 
 /// What is done next, in terms that fit any state.
@@ -206,7 +204,7 @@ fn sequences_are_admitted_while_there_is_room() {
 fn generations_advance_together() {
     let m = model("llama-tiny", DType::F32);
     let text = some_tokens(60, m.hparams().n_vocab);
-    let how = |n| GenerateParams { ignore_eos: true, ..GenerateParams::greedy(n) };
+    let how = |n| GenerateParams::greedy(n).ignore_eos(true);
     let prompts = [&text[..10], &text[10..25], &text[25..30]];
     let alone: Vec<Vec<Token>> = prompts
         .iter()

@@ -125,7 +125,7 @@ pub fn spec(path: &Path, scale: f32) -> AdapterSpec {
 
 pub fn params(adapters: &[(&Path, f32)]) -> ModelParams {
     let adapters = adapters.iter().map(|(path, scale)| spec(path, *scale)).collect();
-    ModelParams { adapters, ..ModelParams::cpu() }
+    ModelParams::cpu().adapters(adapters)
 }
 
 /// The model with adapters.

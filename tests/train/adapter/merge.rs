@@ -33,7 +33,7 @@ fn a_merged_f32_model_gives_the_adapted_models_logits() {
             let (adapted, merged) = (load_with(&path, adapters), load(&merged));
             let tokens = some_tokens(120, adapted.hparams().n_vocab);
             for portable in [false, true] {
-                let p = ropewalk::session::SessionParams { portable, ..with_kv(256, DType::F32) };
+                let p = with_kv(256, DType::F32).portable(portable);
                 let (a, b) = (all_logits(&adapted, &p, &tokens), all_logits(&merged, &p, &tokens));
                 assert_close(&a, &b, deviation(&a) * two_orders(roundings(adapted.hparams(), 120)), shape);
                 let base = all_logits(&load(&path), &p, &tokens);

@@ -18,7 +18,7 @@ const N_TOKENS: usize = 150;
 
 /// F32 cache, micro-batches on both sides of where weights are dequantized.
 fn settings(portable: bool) -> SessionParams {
-    SessionParams { kv_type: DType::F32, n_ubatch: 96, portable, ..params(256) }
+    params(256).kv_type(DType::F32).n_ubatch(96).portable(portable)
 }
 
 fn logits(model: &Model, portable: bool) -> Vec<f32> {
@@ -181,7 +181,7 @@ fn a_session_runs_under_the_rope_of_its_adapter() {
     assert_eq!(*opened.meta(), made.meta);
 
     let model = load_with(&path, &[(&adapter, 1.0)]);
-    let rope = |text: &str| SessionParams { rope: Some(text.parse().unwrap()), ..params(256) };
+    let rope = |text: &str| params(256).rope(Some(text.parse().unwrap()));
     let spec = open(&model, &params(256)).plan().spec.to_string();
     assert!(spec.starts_with("pi:factor=4"), "{spec}");
     // Another way to say the same is the same; another method is not.
@@ -209,7 +209,7 @@ fn a_session_runs_under_the_rope_of_its_adapter() {
 fn an_adapter_of_dynamic_ntk_opens_at_every_length() {
     let path = random_model("llama-tiny", DType::F32, "lora-dynamic");
     let bare = load(&path);
-    let of = |text: &str, n_ctx: usize| SessionParams { rope: Some(text.parse().unwrap()), ..params(n_ctx) };
+    let of = |text: &str, n_ctx: usize| params(n_ctx).rope(Some(text.parse().unwrap()));
     let (l, given) = (128, "dynamic-ntk:trained=1024,original=128");
     let mut made = Made::on(&path, 2, false, 9);
     made.meta = AdapterMeta {

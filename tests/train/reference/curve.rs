@@ -25,22 +25,17 @@ fn length() -> Length {
 
 fn optim(curve: &Curve) -> OptimParams {
     let Curve { lr, beta1, beta2, eps, weight_decay, clip, .. } = *curve;
-    OptimParams {
-        adamw: AdamW { beta1, beta2, eps, weight_decay },
-        schedule: Schedule::constant(lr, curve.steps as u64),
-        clip,
-        ema: 0.0,
-    }
+    OptimParams::new(Schedule::constant(lr, curve.steps as u64))
+        .adamw(AdamW { beta1, beta2, eps, weight_decay })
+        .clip(clip)
 }
 
 fn settings(recording: &Recording) -> TrainParams {
-    TrainParams {
-        rope: Some("plain".parse().unwrap()),
-        n_threads: 1,
-        checkpointing: Some(Checkpointing::Products),
-        lora: recording.lora(&recording.curve.targets),
-        ..TrainParams::new(recording.curve.tokens_per_step)
-    }
+    TrainParams::new(recording.curve.tokens_per_step)
+        .rope(Some("plain".parse().unwrap()))
+        .n_threads(1)
+        .checkpointing(Some(Checkpointing::Products))
+        .lora(recording.lora(&recording.curve.targets))
 }
 
 /// The tokens of a step, the one predicted last included.
@@ -121,16 +116,11 @@ fn the_default_model_learns_a_text_by_heart() {
     (lora.rank, lora.alpha) = (16, 32.0);
     let mut trainer = Trainer::new(
         shipped(),
-        &TrainParams {
-            n_threads: 1,
-            checkpointing: Some(Checkpointing::Products),
-            lora,
-            ..TrainParams::new(512)
-        },
+        &TrainParams::new(512).n_threads(1).checkpointing(Some(Checkpointing::Products)).lora(lora),
     )
     .unwrap();
     let schedule = Schedule { lr_min: 3e-4, warmup: 2, decay: Decay::Cosine, ..Schedule::constant(3e-3, 25) };
-    let params = OptimParams { schedule, ..optim(&recording.curve) };
+    let params = optim(&recording.curve).schedule(schedule);
     let mut optimizer = Optimizer::new(params, trainer.params()).unwrap();
     for i in 0..schedule.steps {
         let (loss, norm) = step(&mut trainer, &mut optimizer, &recording.tokens[..513]);

@@ -24,7 +24,7 @@ impl Found {
     fn of(model: &Model, recording: &Recording, case: &Case, settings: TrainParams) -> Found {
         let mut lora = recording.lora(&case.targets);
         (lora.norms, lora.embeddings) = (true, true);
-        let settings = TrainParams { lora, ..settings };
+        let settings = settings.lora(lora);
         let mut trainer = trainer(model, &settings, true);
         let loss = trainer.accumulate(Sequence::new(recording.text()), 1.0).unwrap();
         let grads = trainer.params().grads().unwrap();
@@ -35,14 +35,12 @@ impl Found {
 
 /// `n_block` 96 makes three blocks of the text, the last one short.
 fn settings(case: &Case, portable: bool, n_block: usize) -> TrainParams {
-    TrainParams {
-        rope: Some(case.spec.parse().unwrap()),
-        n_threads: 1,
-        n_block,
-        checkpointing: Some(Checkpointing::Products),
-        portable,
-        ..TrainParams::new(256)
-    }
+    TrainParams::new(256)
+        .rope(Some(case.spec.parse().unwrap()))
+        .n_threads(1)
+        .n_block(n_block)
+        .checkpointing(Some(Checkpointing::Products))
+        .portable(portable)
 }
 
 fn norm(x: impl Iterator<Item = f64>) -> f64 {

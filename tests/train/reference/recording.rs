@@ -97,12 +97,7 @@ impl Recording {
             let found = Role::all().find(|role| role.gguf() == file);
             found.unwrap_or_else(|| panic!("{file}: no target")).target().to_string()
         };
-        LoraParams {
-            targets: targets.iter().map(users).collect(),
-            rank: self.rank,
-            alpha: self.alpha,
-            ..LoraParams::default()
-        }
+        LoraParams::default().targets(targets.iter().map(users).collect()).rank(self.rank).alpha(self.alpha)
     }
 }
 

@@ -2,7 +2,6 @@
 
 use ropewalk::adapter::{AdapterMeta, AdapterSpec};
 use ropewalk::model::{Model, ModelParams};
-use ropewalk::session::SessionParams;
 use ropewalk::train::{write_adapter, Sequence, TrainParams};
 use ropewalk::DType;
 
@@ -18,12 +17,8 @@ fn a_session_with_the_adapter_has_the_loss_of_the_trainer() {
         let (case, tokens) = (recording.case(name), &recording.text()[..160]);
         let mut lora = recording.lora(&case.targets);
         (lora.norms, lora.embeddings) = (whole, whole);
-        let settings = TrainParams {
-            rope: Some(case.spec.parse().unwrap()),
-            n_threads: 1,
-            lora,
-            ..TrainParams::new(tokens.len())
-        };
+        let settings =
+            TrainParams::new(tokens.len()).rope(Some(case.spec.parse().unwrap())).n_threads(1).lora(lora);
         let mut trainer = trainer(wide(), &settings, true);
         let before = trainer.loss(Sequence::new(tokens)).unwrap();
         if whole {
@@ -41,8 +36,8 @@ fn a_session_with_the_adapter_has_the_loss_of_the_trainer() {
         write_adapter(&path, &trainer, None, AdapterMeta::default()).unwrap();
         drop(trainer);
         let adapters = vec![AdapterSpec::new(path.clone(), 1.0)];
-        let model = Model::load(wide_file(), &ModelParams { adapters, ..ModelParams::cpu() }).unwrap();
-        let mut session = open(&model, &SessionParams { kv_type: DType::F32, ..params(tokens.len()) });
+        let model = Model::load(wide_file(), &ModelParams::cpu().adapters(adapters)).unwrap();
+        let mut session = open(&model, &params(tokens.len()).kv_type(DType::F32));
         let nll = session.nll(tokens, 1..tokens.len()).unwrap();
         let found = nll.iter().map(|&x| f64::from(x)).sum::<f64>() / nll.len() as f64;
         println!("{name}: {found} in a session, {want} in training, {before} before");
