@@ -23,8 +23,8 @@ use crate::Token;
 /// Context that a saved session may ask for, in times the tokens that it has, and in times the trained context:
 /// otherwise a few bytes in a small file would take all memory for a cache. It may always ask for the present context.
 const MAX_ROOM: usize = 8;
-/// Most tokens that a file without as many tokens gets for the trained context's sake.
-const MAX_TRAINED: usize = 131_072;
+/// Least and most tokens that a file without as many gets for the trained context's sake.
+const TRAINED_ROOM: (usize, usize) = (8_192, 131_072);
 
 /// Settings of a conversation.
 #[derive(Debug, Clone)]
@@ -413,8 +413,9 @@ impl Conversation {
         if other {
             let spec = file.rope().parse::<Spec>().map_err(|e| invalid(format!("rope: {e}")))?;
             let (asked, hp) = (file.n_ctx(), self.model.hparams());
-            let most =
-                file.n_tokens().saturating_mul(MAX_ROOM).max(n_ctx).max(hp.n_ctx_train.min(MAX_TRAINED));
+            let room = |n: usize| n.saturating_mul(MAX_ROOM);
+            let trained = room(hp.n_ctx_train).clamp(TRAINED_ROOM.0, TRAINED_ROOM.1);
+            let most = room(file.n_tokens()).max(n_ctx).max(trained);
             if asked > most {
                 let what = format!(
                     "ctx: expected at most {most} tokens, found {asked} (/ctx {asked} makes room for it)"

@@ -82,7 +82,7 @@ fn a_saved_session_gets_no_more_than_it_needs() {
     let json = std::str::from_utf8(json).unwrap();
     let search = "harpe:base-min=1e4,base-max=1e6,stride=500,lo=10,hi=120000";
     for (from, to, why) in [
-        ("\"n_ctx\":512", "\"n_ctx\":300000".to_owned(), "ctx: expected at most 4096 tokens, found 300000"),
+        ("\"n_ctx\":512", "\"n_ctx\":300000".to_owned(), "ctx: expected at most 8192 tokens, found 300000"),
         ("\"rope\":\"plain\"", format!("\"rope\":\"{search}\""), "harpe: search: expected a cost of at most"),
     ] {
         assert!(json.contains(from), "{json}");

@@ -114,6 +114,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "src",
         &[
+            &["setters"],
             &["error"],
             &["math"],
             &["weights"],
