@@ -4,6 +4,7 @@
 use super::{Batch, SeqId, Session};
 use crate::kv::MAX_SEQS;
 use crate::model::{Error, Result};
+use crate::states::States;
 use crate::Token;
 
 /// Limits of greedy answers.
@@ -37,11 +38,15 @@ impl Session {
     /// Continues up to [`SessionParams::n_seq_max`](super::SessionParams) prompts greedily, the first in the first of the
     /// sequences `seqs`, and decodes the answers together. Prefixes that prompts share with each other, or with any
     /// sequence of the session, are computed once. If there is not enough room, sequences of `seqs` are dropped, the next
-    /// first; all other sequences stay as they are. End-of-generation tokens are not part of the answers.
+    /// first; the tokens of all other sequences stay. End-of-generation tokens are not part of the answers.
+    ///
+    /// Afterwards the sequences hold the prompts and answers, for the next call to reuse. Truncate them to free room.
+    /// If the device fails, there is no room, or the call is interrupted, those of the prompts are empty.
     ///
     /// # Errors
-    /// Returns an error if there are too many prompts or too few sequences, if a prompt is empty, or if a prompt has no
-    /// room for `n_predict` tokens after it; and the errors of [`Session::decode`].
+    /// Returns an error if there are too many prompts or too few sequences, if a prompt is empty, or if a prompt and
+    /// `n_predict` tokens are longer than a sequence may be; [`Error::ContextFull`] if the other sequences leave no room
+    /// for all of them; and the errors of [`Session::decode`].
     pub fn continue_all(
         &mut self,
         seqs: &[SeqId],
@@ -61,13 +66,27 @@ impl Session {
                 return Err(Error::argument("prompt", expected, len));
             }
         }
+        let answers = self.answer(seqs, prompts, how);
+        self.empty_unless_ok(&seqs[..n], answers)
+    }
+
+    /// [`Session::continue_all`] of valid prompts.
+    fn answer(&mut self, seqs: &[SeqId], prompts: &[Vec<Token>], how: &Greedy) -> Result<Vec<Vec<Token>>> {
+        let n = prompts.len();
         let mut next = Vec::with_capacity(n);
         for (i, prompt) in prompts.iter().enumerate() {
             let extra = n.saturating_mul(self.cells_at_most(how.n_predict));
-            let (shared, departed) = self.begin(&seqs[i..], prompt, extra)?;
+            // Each sequence needs its state and the next one. Those before have the first.
+            let (shared, departed) = self.begin(&seqs[i..], prompt, extra, 2 * n - i)?;
             let row = self.extend_prompt(seqs[i], prompt, shared, departed)?;
             let row = row.to_vec();
             next.push(self.likeliest(&row, 0, how)?);
+        }
+        // The last token of an answer is not decoded.
+        let more = how.n_predict.saturating_sub(1);
+        let cells = |p: &Vec<Token>| self.model.n_positions(p.len() + more) - self.model.n_positions(p.len());
+        if !self.plan.evict && prompts.iter().map(cells).sum::<usize>() > self.kv.n_free() {
+            return Err(self.full(n * more, self.n_free_tokens()));
         }
         let mut answers: Vec<Growing> = (0..n)
             .map(|_| Growing { made: Vec::new(), bytes: Vec::new(), live: how.n_predict > 0 })
@@ -139,8 +158,15 @@ impl Session {
     /// Makes the first of `seqs` hold the longest prefix of a prompt that any sequence has, without the last token,
     /// whose logits are needed. Returns the length of that prefix, and the maximum number of tokens that any sequence
     /// shares with the prompt. The second number is larger if recurrent layers have no state after those tokens.
-    /// The other sequences of `seqs` are dropped if the prompt and `extra` slots need their room.
-    fn begin(&mut self, seqs: &[SeqId], prompt: &[Token], extra: usize) -> Result<(usize, usize)> {
+    /// The other sequences of `seqs` are dropped if the prompt and `extra` slots need their room, or recurrent layers
+    /// do for `n_states` states.
+    fn begin(
+        &mut self,
+        seqs: &[SeqId],
+        prompt: &[Token],
+        extra: usize,
+        n_states: usize,
+    ) -> Result<(usize, usize)> {
         let (seq, others) = (seqs[0], &seqs[1..]);
         let shared = |s: SeqId| self.resumable(s, self.shared(s, prompt).min(prompt.len() - 1));
         let departed = (0..MAX_SEQS).map(|s| self.shared(s, prompt)).max().unwrap_or(0);
@@ -151,7 +177,9 @@ impl Session {
         }
         self.truncate(seq, n)?;
         for &other in others {
-            if self.kv.n_free() >= self.cells_at_most(prompt.len() - n).saturating_add(extra) {
+            let free_states = self.states.as_ref().map_or(usize::MAX, States::n_free);
+            let n_cells = self.cells_at_most(prompt.len() - n).saturating_add(extra);
+            if self.kv.n_free() >= n_cells && free_states >= n_states {
                 break;
             }
             self.truncate(other, 0)?;
@@ -161,7 +189,8 @@ impl Session {
 
     /// Log-likelihoods of several continuations of one text, in a context that holds the text and all continuations.
     /// The text is computed once, in the first of the sequences `seqs`, whose prefix is reused. The others are
-    /// emptied and hold continuations, as many at once as there are sequences. No other sequence changes.
+    /// emptied and hold continuations, as many at once as there are sequences. The tokens of all other sequences stay.
+    /// If the device fails, there is no room, or the call is interrupted, all of `seqs` are empty.
     ///
     /// # Errors
     /// Returns an error if the text or a continuation is empty, or if there is no sequence; and the errors of
@@ -174,6 +203,18 @@ impl Session {
         let Some((&of_text, copies)) = seqs.split_first() else {
             return Err(Error::argument("sequences", "at least 1", 0));
         };
+        let scored = self.score_endings(of_text, copies, text, endings);
+        self.empty_unless_ok(seqs, scored)
+    }
+
+    /// [`Session::endings`] of valid texts.
+    fn score_endings(
+        &mut self,
+        of_text: SeqId,
+        copies: &[SeqId],
+        text: &[Token],
+        endings: &[Vec<Token>],
+    ) -> Result<Vec<Ending>> {
         copies.iter().try_for_each(|&seq| self.truncate(seq, 0))?;
         if self.plan.evict || copies.is_empty() {
             return endings.iter().map(|ending| self.ending(of_text, text, ending)).collect();
@@ -223,6 +264,14 @@ impl Session {
         let wanted = text.len() - 1 - shared..tokens.len() - 1 - shared;
         sequence.score(&tokens[shared..], wanted, &mut |i, row| out.push(row, tokens[shared + i + 1]))?;
         Ok(out)
+    }
+
+    /// Frees the room of a call's sequences if it failed.
+    fn empty_unless_ok<T>(&mut self, seqs: &[SeqId], result: Result<T>) -> Result<T> {
+        if result.is_err() {
+            seqs.iter().try_for_each(|&seq| self.truncate(seq, 0))?;
+        }
+        result
     }
 }
 
