@@ -3,10 +3,9 @@
 use crate::config::{Class, Config};
 use crate::keys::Keys;
 use crate::meaning::{Meaning::Used, Meanings, RMS, SILU};
-use crate::vocab::Kinds;
 use crate::Result;
 
-use super::{llama, standard, Family, PLAIN};
+use super::{llama, Family};
 
 pub(super) static FAMILY: Family = Family {
     classes: &["GraniteForCausalLM"],
@@ -17,16 +16,10 @@ pub(super) static FAMILY: Family = Family {
             "num_attention_heads": 32, "num_hidden_layers": 32, "residual_multiplier": 1.0,
             "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "vocab_size": 32000, "rope_theta": 10000.0}"#,
         config: &[CONFIG],
-        rope: llama::ROPE,
-        ..Class::PLAIN
+        ..llama::LIKE.class
     },
-    biases: llama::BIASES,
     keys,
-    place: llama::place,
-    change: llama::change,
-    extra: standard::llama3,
-    vocab: |_| Ok(Kinds::Llama),
-    ..PLAIN
+    ..llama::LIKE
 };
 
 const CONFIG: Meanings = &[

@@ -19,25 +19,25 @@ pub(super) static FAMILY: Family = Family {
             "num_attention_heads": 32, "num_hidden_layers": 32, "rms_norm_eps": 1e-06,
             "tie_word_embeddings": false, "vocab_size": 32000, "rope_theta": 10000.0, "head_dim": 0}"#,
         config: &[CONFIG],
-        rope: ROPE,
-        ..Class::PLAIN
+        ..LIKE.class
     },
-    biases: BIASES,
-    keys,
-    place,
-    change,
-    extra: standard::llama3,
-    vocab: |_| Ok(Kinds::Llama),
-    ..PLAIN
+    ..LIKE
 };
 
 /// Mistral 7B, whose windows llama.cpp leaves out.
 pub(super) static MISTRAL: Family = Family {
     classes: &["MistralForCausalLM"],
     arch: "llama",
-    class: Class { defaults: MISTRAL_DEFAULTS, config: &[MISTRAL_CONFIG], rope: ROPE, ..Class::PLAIN },
-    biases: BIASES,
+    class: Class { defaults: MISTRAL_DEFAULTS, config: &[MISTRAL_CONFIG], ..LIKE.class },
     keys: windowed,
+    ..LIKE
+};
+
+/// The settings of families that are built like Llama, for these to say how they differ.
+pub(super) const LIKE: Family = Family {
+    class: Class { rope: ROPE, ..Class::PLAIN },
+    biases: &[("attention_bias", ".self_attn.q_proj.bias"), ("mlp_bias", ".mlp.up_proj.bias")],
+    keys,
     place,
     change,
     extra: standard::llama3,
@@ -51,10 +51,7 @@ pub(super) const MISTRAL_DEFAULTS: &str = r#"{"hidden_size": 4096, "intermediate
     "rope_theta": 10000.0, "head_dim": 0}"#;
 
 /// Kinds of rope scaling of those that have [`standard::llama3`].
-pub(super) const ROPE: &[&str] = &["default", "linear", "yarn", "llama3"];
-
-pub(super) const BIASES: &[(&str, &str)] =
-    &[("attention_bias", ".self_attn.q_proj.bias"), ("mlp_bias", ".mlp.up_proj.bias")];
+const ROPE: &[&str] = &["default", "linear", "yarn", "llama3"];
 
 const CONFIG: Meanings = &[
     ("attention_bias", Used),
@@ -81,7 +78,7 @@ pub(super) fn keys(c: &Config, k: &mut Keys) -> Result<()> {
 }
 
 /// Queries and keys are rotated in pairs of neighbors, so their rows change places.
-pub(super) fn place(c: &Config, place: &Place<'_>) -> Result<Vec<Target>> {
+fn place(c: &Config, place: &Place<'_>) -> Result<Vec<Target>> {
     let heads = match () {
         () if place.is(&[".self_attn.q_proj"]) => c.u32("num_attention_heads")?,
         () if place.is(&[".self_attn.k_proj"]) => c.u32("num_key_value_heads")?,
@@ -91,7 +88,7 @@ pub(super) fn place(c: &Config, place: &Place<'_>) -> Result<Vec<Target>> {
 }
 
 /// The same of an adapter.
-pub(super) fn change(hp: &Hparams, il: usize, name: &str) -> Change {
+fn change(hp: &Hparams, il: usize, name: &str) -> Change {
     let heads = hp.attention_of(il).and_then(|attention| match name {
         "attn_q" => Some(attention.n_head),
         "attn_k" => Some(attention.n_head_kv),

@@ -3,27 +3,16 @@
 use crate::config::{Class, Config};
 use crate::keys::Keys;
 use crate::meaning::{Meaning::Used, Meanings};
-use crate::vocab::Kinds;
 use crate::Result;
 
-use super::{llama, standard, Family, PLAIN};
+use super::{llama, Family};
 
 pub(super) static FAMILY: Family = Family {
     classes: &["Ministral3ForCausalLM"],
     arch: "mistral3",
-    class: Class {
-        defaults: DEFAULTS,
-        config: &[CONFIG, llama::MISTRAL_CONFIG],
-        rope: llama::ROPE,
-        ..Class::PLAIN
-    },
-    biases: llama::BIASES,
+    class: Class { defaults: DEFAULTS, config: &[CONFIG, llama::MISTRAL_CONFIG], ..llama::LIKE.class },
     keys,
-    place: llama::place,
-    change: llama::change,
-    extra: standard::llama3,
-    vocab: |_| Ok(Kinds::Llama),
-    ..PLAIN
+    ..llama::LIKE
 };
 
 /// With images, which are left out; the text model is of either kind.
@@ -34,16 +23,10 @@ pub(super) static WITH_IMAGES: Family = Family {
         defaults: llama::MISTRAL_DEFAULTS,
         defaults_of: &[("ministral3", DEFAULTS)],
         config: &[CONFIG, llama::MISTRAL_CONFIG],
-        rope: llama::ROPE,
-        ..Class::PLAIN
+        ..llama::LIKE.class
     },
-    biases: llama::BIASES,
     keys,
-    place: llama::place,
-    change: llama::change,
-    extra: standard::llama3,
-    vocab: |_| Ok(Kinds::Llama),
-    ..PLAIN
+    ..llama::LIKE
 };
 
 const DEFAULTS: &str = r#"{"head_dim": 128, "hidden_size": 4096, "intermediate_size": 14336,

@@ -5,10 +5,9 @@ use crate::config::{Class, Config};
 use crate::json::kind;
 use crate::keys::Keys;
 use crate::meaning::{Meaning::Used, Meanings, RMS, SILU};
-use crate::vocab::Kinds;
 use crate::Result;
 
-use super::{llama, standard, windows, Family, PLAIN};
+use super::{llama, windows, Family};
 
 pub(super) static FAMILY: Family = Family {
     classes: &["SmolLM3ForCausalLM"],
@@ -19,16 +18,10 @@ pub(super) static FAMILY: Family = Family {
             "num_key_value_heads": 4, "rms_norm_eps": 1e-06, "tie_word_embeddings": true,
             "use_sliding_window": false, "vocab_size": 128256, "rope_theta": 2000000.0}"#,
         config: &[CONFIG],
-        rope: llama::ROPE,
-        ..Class::PLAIN
+        ..llama::LIKE.class
     },
-    biases: llama::BIASES,
     keys,
-    place: llama::place,
-    change: llama::change,
-    extra: standard::llama3,
-    vocab: |_| Ok(Kinds::Llama),
-    ..PLAIN
+    ..llama::LIKE
 };
 
 const CONFIG: Meanings = &[
