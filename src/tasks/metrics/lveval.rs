@@ -8,6 +8,9 @@ use super::chinese::{normalize_zh_answer, Words};
 use super::rouge::rouge_l_within;
 use super::{normalize_answer, python, shared, token_f1};
 
+/// `qa_f1_score`: F1 of words, for factrecall in English.
+pub use super::longbench::qa_f1_score as f1;
+
 /// The share of keywords below which an English answer scores 0.
 const ENOUGH: f64 = 0.2;
 /// The share of keywords below which a Chinese answer scores 0.
@@ -33,12 +36,6 @@ const COMMON_ZH: &[&str] = &[
     "亿元", "万元", "上", "类", "基于", "才", "来", "地", "片", "其他", "个", "或者", "变得", "时", "给",
     "你", "使", "条", "受", "已经", "带", "度",
 ];
-
-/// `qa_f1_score`: F1 of words, for factrecall in English.
-pub fn f1(prediction: &str, gold: &str) -> f64 {
-    let (prediction, gold) = (normalize_answer(prediction), normalize_answer(gold));
-    token_f1(&words(&prediction), &words(&gold))
-}
 
 /// `qa_f1_score_with_gold_ans`: F1 of words, 0 where fewer than a fifth of the keywords are found. Absent or
 /// empty keywords decide nothing. Keywords without a word score 0, where the official code divides by zero.

@@ -2,14 +2,11 @@
 
 use unicode_properties::{GeneralCategory, GeneralCategoryGroup, UnicodeGeneralCategory};
 
+pub(crate) use crate::text::is_python_space as is_space;
+
 /// The ASCII punctuation of Python's `string.punctuation`.
 pub fn is_punctuation(c: char) -> bool {
     c.is_ascii_punctuation()
-}
-
-/// `str.isspace` for one character: Unicode's white space and the four ASCII separators.
-pub fn is_space(c: char) -> bool {
-    crate::text::is_python_space(c)
 }
 
 /// `\w` of `re`: letters, numbers and `_`. Unlike [`char::is_alphanumeric`], vowel signs do not count.
