@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::io::Read as _;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -139,15 +139,11 @@ impl Texts {
 }
 
 fn sha256(path: &Path) -> Result<String, String> {
-    let fault = |e| format!("{}: {e}", path.display());
-    let mut file = files::foreign::open_file(path).map_err(|e| e.to_string())?;
-    let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 16]);
-    loop {
-        match file.read(&mut buffer).map_err(fault)? {
-            0 => return Ok(format!("{:x}", hash.finalize())),
-            n => hash.update(&buffer[..n]),
-        }
-    }
+    let file = files::foreign::open_file(path).map_err(|e| e.to_string())?;
+    let mut hash = Sha256::new();
+    std::io::copy(&mut BufReader::with_capacity(1 << 16, file), &mut hash)
+        .map_err(|e| format!("{}: {e}", path.display()))?;
+    Ok(format!("{:x}", hash.finalize()))
 }
 
 /// The hash of a cell, or why it has none.

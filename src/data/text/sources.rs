@@ -1,7 +1,7 @@
 //! Finds the files to train on: those named, and those in the folders named.
 
 use std::collections::HashSet;
-use std::io::Read;
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -315,20 +315,8 @@ fn look(path: &Path, named: bool, group: usize) -> Result<std::result::Result<So
         return Ok(Err(why));
     }
     let mut hash = Sha256::new();
-    let mut n_bytes = 0u64;
-    let mut file = std::fs::File::open(path).map_err(failed)?;
-    let mut buffer = vec![0u8; 1 << 18];
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(n) => {
-                hash.update(&buffer[..n]);
-                n_bytes += n as u64;
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(failed(e)),
-        }
-    }
+    let mut file = BufReader::with_capacity(1 << 18, std::fs::File::open(path).map_err(failed)?);
+    let n_bytes = std::io::copy(&mut file, &mut hash).map_err(failed)?;
     let sha256 = hash.finalize().into();
     Ok(Ok(SourceFile { path: path.to_owned(), n_bytes, sha256, kind, group }))
 }

@@ -135,10 +135,7 @@ impl<'a> Engine<'a> {
         let ids = self.ids(PROBE)?;
         let ids = self.around.before.iter().chain(&ids).chain(&self.around.behind);
         let ids: Vec<String> = ids.map(u32::to_string).collect();
-        let hash: String = Sha256::digest(format!("[{}]", ids.join(", ")))
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let hash = format!("{:x}", Sha256::digest(format!("[{}]", ids.join(", "))));
         let known = KNOWN.iter().find(|(h, _)| *h == hash).map(|(_, name)| (*name).to_owned());
         Ok(known.ok_or(hash))
     }
