@@ -10,7 +10,7 @@ use ropewalk_core::apart::this_program;
 use ropewalk_core::text::bytes;
 use serde_json::json;
 
-use super::{hub, Args};
+use super::{hub, listed, Args};
 use crate::cli::convert::failed;
 use crate::cli::engine::draw;
 use crate::cli::interrupt::Interrupt;
@@ -57,16 +57,8 @@ pub(super) fn run(args: &Args, repo: &Repo) -> anyhow::Result<()> {
         }
     };
     if args.out.json {
-        let files: Vec<_> = pulled
-            .files
-            .iter()
-            .map(|f| {
-                json!({ "path": f.path, "bytes": f.bytes, "sha256": f.sha256, "verified": f.verified,
-                        "fetched": f.fresh })
-            })
-            .collect();
         return output::print_json(&json!({ "source": repo.to_string(), "revision": pulled.revision,
-            "folder": pulled.path, "files": files, "converted": converted }));
+            "folder": pulled.path, "files": listed(&pulled.files), "converted": converted }));
     }
     output::print(&format!("{}\n", converted.as_ref().unwrap_or(&pulled.path).display()))
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use anyhow::{anyhow, Context};
 use clap::{Args as _, FromArgMatches};
 use ropewalk::control::Progress;
-use ropewalk::fetch::{self, Hub, Limits, Manifest, Repo, Request, Source};
+use ropewalk::fetch::{self, Hub, Limits, Manifest, Pulled, Repo, Request, Source};
 use ropewalk_core::text::bytes;
-use serde_json::json;
+use serde_json::{json, Value};
 
 use super::engine::draw;
 use super::interrupt::Interrupt;
@@ -161,17 +161,19 @@ fn run(args: &Args) -> anyhow::Result<()> {
         files.push(pulled);
     }
     if args.out.json {
-        let files: Vec<_> = files
-            .iter()
-            .map(|f| {
-                json!({ "path": f.path, "bytes": f.bytes, "sha256": f.sha256, "verified": f.verified,
-                        "fetched": f.fresh })
-            })
-            .collect();
-        return output::print_json(&json!({ "source": source.to_string(), "files": files }));
+        return output::print_json(&json!({ "source": source.to_string(), "files": listed(&files) }));
     }
     // The path alone on stdout, for scripts: model=$(ropewalk pull smollm2).
     output::print(&format!("{}\n", files[0].path.display()))
+}
+
+/// Files of the report in JSON.
+fn listed(files: &[Pulled]) -> Vec<Value> {
+    let entry = |f: &Pulled| {
+        json!({ "path": f.path, "bytes": f.bytes, "sha256": f.sha256, "verified": f.verified,
+                "fetched": f.fresh })
+    };
+    files.iter().map(entry).collect()
 }
 
 /// How long a connection may bring almost nothing, in seconds. The hub's own tools read the same variable.
