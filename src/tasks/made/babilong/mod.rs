@@ -7,7 +7,6 @@
 mod noise;
 mod pcg64;
 mod prompts;
-mod punkt;
 mod worlds;
 #[cfg(test)]
 mod tests;

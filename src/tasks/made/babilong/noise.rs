@@ -1,7 +1,7 @@
 //! Facts among sentences of a background text (`babilong_utils.py`).
 
 use super::pcg64::DefaultRng;
-use super::punkt;
+use crate::text::Punkt;
 use crate::{Encoder, Error, Result, Setup, Token};
 
 /// Tokens of a background sentence, at least (`min_sentence_len`).
@@ -62,12 +62,11 @@ impl Sentences {
         }
         let start = self.random.choice(below(text.len())) as usize;
         let end = text.len().min(start.saturating_add(size.saturating_mul(10)));
-        let mut sentences = punkt::sentences(&text[start..end]);
+        let piece: String = text[start..end].iter().collect();
+        let mut sentences = Punkt::untrained().sentences(&piece);
         sentences.pop();
-        if !sentences.is_empty() {
-            sentences.remove(0);
-        }
-        self.left = sentences.into_iter();
+        let whole: Vec<String> = sentences.into_iter().skip(1).map(str::to_owned).collect();
+        self.left = whole.into_iter();
     }
 }
 

@@ -1,9 +1,9 @@
 //! Sentences as NLTK's Punkt finds them (Kiss and Strunk, "Unsupervised Multilingual Sentence Boundary Detection",
-//! Computational Linguistics 32, 2006; `nltk/tokenize/punkt.py` of NLTK up to 3.9).
+//! Computational Linguistics 32, 2006; `nltk/tokenize/punkt.py`).
 //!
 //! Benchmarks put their needles between sentences, so boundaries must be where NLTK has them, its quirks included.
-//! Later NLTKs take typographic quotes for closing punctuation; this follows the older ones. The two agree on texts
-//! without such quotes, which the essays of RULER are.
+//! With trained parameters, NLTK up to 3.9 is followed; without, NLTK 3.10 ([`Nltk`] has the differences). The two
+//! versions agree on texts without typographic quotes, such as the essays of RULER.
 //!
 //! The trained parameters are data, one JSON object:
 //!
@@ -14,7 +14,7 @@
 //!  "sent_starters": [TYPE..]}           types that often begin a sentence
 //! ```
 //!
-//! Letters and cases are those of Unicode; of digits only the ASCII ones make a number.
+//! Letters and cases are those of Unicode.
 
 #[cfg(test)]
 mod tests;
@@ -26,7 +26,7 @@ use serde::Deserialize;
 
 use super::is_python_space;
 use crate::{DataFile, Error, Result, Setup};
-use token::Token;
+use token::{Nltk, Token};
 
 /// A type was seen within a sentence, with a capital.
 const MIDDLE_UPPER: u8 = 1 << 2;
@@ -45,9 +45,11 @@ static ENGLISH: DataFile = DataFile {
 };
 
 /// A sentence splitter with its trained parameters.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Punkt {
+    #[serde(skip)]
+    nltk: Nltk,
     abbrev_types: HashSet<String>,
     collocations: Vec<(String, String)>,
     ortho_context: HashMap<String, u8>,
@@ -85,25 +87,33 @@ impl Punkt {
         serde_json::from_str(&text).map_err(|e| Error::file(setup.data.join(ENGLISH.name), e))
     }
 
+    /// `nltk.PunktSentenceTokenizer()` of NLTK 3.10: a full stop ends a sentence unless it is part of an ellipsis, or of
+    /// an initial or a number before something that does not look like a beginning.
+    pub(crate) fn untrained() -> Punkt {
+        Punkt { nltk: Nltk::Regex, ..Punkt::default() }
+    }
+
     /// The sentences of a text (`sent_tokenize`), without the white space between them.
     pub(crate) fn sentences<'t>(&self, text: &'t str) -> Vec<&'t str> {
         let mut spans = Vec::new();
         let mut start = 0;
-        for candidate in candidates(text) {
+        for candidate in candidates(self.nltk, text) {
             if self.has_break(&text[candidate.context]) {
                 spans.push(start..candidate.end);
                 start = candidate.next;
             }
         }
-        spans.push(start..text.trim_end_matches(is_python_space).len());
+        spans.push(start..text.trim_end_matches(is_python_space).len().max(start));
 
         // Closing quotes and brackets behind a full stop belong to the sentence that it ends.
         let mut sentences = Vec::with_capacity(spans.len());
         let mut moved = 0;
         for (i, span) in spans.iter().enumerate() {
             let start = span.start + moved;
-            let closing =
-                spans.get(i + 1).and_then(|next| closing(&text[next.clone()]).map(|n| (next.start, n)));
+            let closing = spans.get(i + 1).and_then(|next| {
+                let found = closing(self.nltk, &text[next.clone()])?;
+                Some((next.start, found))
+            });
             moved = 0;
             if let Some((next, (closing, with_space))) = closing {
                 sentences.push(&text[start..next + closing]);
@@ -117,7 +127,8 @@ impl Punkt {
 
     /// Returns true if there is a boundary before the last token of a candidate's context.
     fn has_break(&self, context: &str) -> bool {
-        let mut tokens: Vec<Token> = context.split('\n').flat_map(token::words).map(Token::new).collect();
+        let words = context.split('\n').flat_map(|line| self.nltk.words(line));
+        let mut tokens: Vec<Token> = words.map(|word| Token::new(self.nltk, word)).collect();
         for token in &mut tokens {
             self.judge_form(token);
         }
@@ -151,7 +162,7 @@ impl Punkt {
         }
         let kind = token.kind_without_stop();
         let next_kind = next.kind_without_last_stop();
-        let initial = token.is_initial();
+        let initial = token.is_initial(self.nltk);
         if self.collocations.iter().any(|(first, second)| first == kind && second == next_kind) {
             token.joins();
             return;
@@ -198,9 +209,10 @@ impl Punkt {
 }
 
 /// The characters that may end a sentence, the last one of those that share a word before them.
-fn candidates(text: &str) -> impl Iterator<Item = Candidate> + '_ {
-    let mut found =
-        text.match_indices(['.', '?', '!']).filter_map(|(at, _)| Some((at, behind(text, at + 1)?)));
+fn candidates(nltk: Nltk, text: &str) -> impl Iterator<Item = Candidate> + '_ {
+    let mut found = text
+        .match_indices(['.', '?', '!'])
+        .filter_map(move |(at, _)| Some((at, behind(nltk, text, at + 1)?)));
     // The last match, not given yet: its word, and what stands behind it.
     let mut pending: Option<(std::ops::Range<usize>, usize, usize)> = None;
     let finish = |(word, next, context_end): (std::ops::Range<usize>, usize, usize)| Candidate {
@@ -233,26 +245,26 @@ fn candidates(text: &str) -> impl Iterator<Item = Candidate> + '_ {
 
 /// Finds what must stand behind the end of a sentence: punctuation, or white space and a token. Gives where the
 /// next sentence would begin, and where that punctuation or token ends.
-fn behind(text: &str, at: usize) -> Option<(usize, usize)> {
+fn behind(nltk: Nltk, text: &str, at: usize) -> Option<(usize, usize)> {
     let rest = &text[at..];
     let first = rest.chars().next()?;
-    if token::splits_words(first) {
+    if nltk.splits_words(first) {
         return Some((at, at + first.len_utf8()));
     }
-    let token = rest.trim_start_matches(is_python_space);
+    let token = nltk.trim_start(rest);
     if token.len() == rest.len() || token.is_empty() {
         return None;
     }
     let start = text.len() - token.len();
-    Some((start, start + token.find(is_python_space).unwrap_or(token.len())))
+    Some((start, start + token.find(|c: char| nltk.is_space(c)).unwrap_or(token.len())))
 }
 
 /// The closing quotes and brackets that a span begins with, if white space, a dash or nothing is behind them: their
 /// length, without and with that white space.
-fn closing(span: &str) -> Option<(usize, usize)> {
-    let rest = span.trim_start_matches(['"', '\'', ')', ']', '}']);
+fn closing(nltk: Nltk, span: &str) -> Option<(usize, usize)> {
+    let rest = span.trim_start_matches(|c: char| "\"')]}".contains(c) || nltk.is_quote(c));
     let n = span.len() - rest.len();
-    let behind = rest.trim_start_matches(is_python_space);
+    let behind = nltk.trim_start(rest);
     let fits = rest.is_empty() || rest.starts_with("--") || behind.len() < rest.len();
     (n > 0 && fits).then_some((n, span.len() - behind.len()))
 }

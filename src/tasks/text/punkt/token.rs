@@ -5,6 +5,16 @@ use super::is_python_space;
 /// The kind of all numbers.
 pub(super) const NUMBER: &str = "##number##";
 
+/// The version of NLTK whose regular expressions are followed.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) enum Nltk {
+    /// Up to 3.9, with Python's `re`. Only ASCII digits make a number.
+    #[default]
+    Re,
+    /// 3.10, with the package `regex`: typographic quotes are punctuation, and other digits make numbers.
+    Regex,
+}
+
 /// A word or punctuation, and what is known of it.
 pub(super) struct Token<'t> {
     pub(super) text: &'t str,
@@ -16,8 +26,8 @@ pub(super) struct Token<'t> {
 }
 
 impl<'t> Token<'t> {
-    pub(super) fn new(text: &'t str) -> Token<'t> {
-        let kind = if is_number(text) { NUMBER.to_owned() } else { text.to_lowercase() };
+    pub(super) fn new(nltk: Nltk, text: &'t str) -> Token<'t> {
+        let kind = if nltk.is_number(text) { NUMBER.to_owned() } else { text.to_lowercase() };
         Token { text, kind, ends_sentence: false, abbreviation: false, ellipsis: false }
     }
 
@@ -42,10 +52,13 @@ impl<'t> Token<'t> {
     }
 
     /// One letter and a full stop.
-    pub(super) fn is_initial(&self) -> bool {
+    pub(super) fn is_initial(&self, nltk: Nltk) -> bool {
         let mut chars = self.text.chars();
-        let letter = chars.next().is_some_and(|c| (c.is_alphanumeric() && !c.is_ascii_digit()) || c == '_');
-        letter && chars.as_str() == "."
+        let letter = |c: char| match nltk {
+            Nltk::Re => c.is_alphanumeric() && !c.is_ascii_digit(),
+            Nltk::Regex => c.is_alphabetic(),
+        };
+        chars.next().is_some_and(|c| letter(c) || c == '_') && chars.as_str() == "."
     }
 
     pub(super) fn starts_upper(&self) -> bool {
@@ -57,76 +70,98 @@ impl<'t> Token<'t> {
     }
 }
 
-/// `^-?[\.,]?\d[\d,\.-]*\.?$`
-fn is_number(text: &str) -> bool {
-    let text = text.strip_prefix('-').unwrap_or(text);
-    let text = text.strip_prefix(['.', ',']).unwrap_or(text);
-    text.starts_with(|c: char| c.is_ascii_digit())
-        && text.bytes().all(|b| b.is_ascii_digit() || matches!(b, b',' | b'.' | b'-'))
-}
+impl Nltk {
+    /// `^-?[\.,]?\d[\d,\.-]*\.?$`
+    fn is_number(self, text: &str) -> bool {
+        let text = text.strip_prefix('-').unwrap_or(text);
+        let text = text.strip_prefix(['.', ',']).unwrap_or(text);
+        let digit = |c: char| match self {
+            Nltk::Re => c.is_ascii_digit(),
+            Nltk::Regex => c.is_numeric(),
+        };
+        text.starts_with(digit) && text.chars().all(|c| digit(c) || matches!(c, ',' | '.' | '-'))
+    }
 
-/// Characters that do not occur within words.
-pub(super) fn splits_words(c: char) -> bool {
-    matches!(c, ')' | '"' | ';' | '}' | ']' | '*' | ':' | '@' | '\'' | '(' | '{' | '[' | '!' | '?')
+    pub(super) fn is_space(self, c: char) -> bool {
+        match self {
+            Nltk::Re => is_python_space(c),
+            Nltk::Regex => c.is_whitespace(),
+        }
+    }
+
+    pub(super) fn trim_start(self, text: &str) -> &str {
+        text.trim_start_matches(|c: char| self.is_space(c))
+    }
+
+    /// Typographic quotes, where they are punctuation.
+    pub(super) fn is_quote(self, c: char) -> bool {
+        self == Nltk::Regex && "\u{2018}\u{2019}\u{201c}\u{201d}\u{ab}\u{bb}".contains(c)
+    }
+
+    /// Characters that do not occur within words.
+    pub(super) fn splits_words(self, c: char) -> bool {
+        matches!(c, ')' | '"' | ';' | '}' | ']' | '*' | ':' | '@' | '\'' | '(' | '{' | '[' | '!' | '?')
+            || self.is_quote(c)
+    }
+
+    /// The words and the punctuation of a line.
+    pub(super) fn words(self, line: &str) -> impl Iterator<Item = &str> {
+        let mut rest = line;
+        std::iter::from_fn(move || {
+            rest = self.trim_start(rest);
+            let first = rest.chars().next()?;
+            let length = match self.dashes_or_dots(rest) {
+                0 if begins_no_word(first) => first.len_utf8(),
+                0 => self.word(rest, first.len_utf8()),
+                n => n,
+            };
+            let (token, behind) = rest.split_at(length);
+            rest = behind;
+            Some(token)
+        })
+    }
+
+    /// Length of the word at the beginning, which has at least `shortest` bytes.
+    fn word(self, text: &str, shortest: usize) -> usize {
+        let ends = |rest: &str| match rest.chars().next() {
+            None => true,
+            Some(c) => self.is_space(c) || self.splits_words(c) || self.dashes_or_dots(rest) > 0,
+        };
+        let (_, tail) = text.split_at(shortest);
+        tail.char_indices()
+            .find(|&(at, c)| {
+                let rest = &tail[at..];
+                ends(rest) || c == ',' && ends(&rest[1..])
+            })
+            .map_or(text.len(), |(at, _)| shortest + at)
+    }
+
+    /// Length of the dashes (`--`), the dots (`..`) or the spaced dots (`. . .`) at the beginning; 0 for none.
+    fn dashes_or_dots(self, text: &str) -> usize {
+        for sign in ['-', '.'] {
+            let n = text.len() - text.trim_start_matches(sign).len();
+            if n >= 2 {
+                return n;
+            }
+        }
+        // Dots with one space each, and a last one without.
+        let mut rest = text;
+        let mut pairs = 0;
+        let mut length = 0;
+        while let Some(behind) = rest.strip_prefix('.') {
+            let dot = text.len() - behind.len();
+            if pairs >= 2 {
+                length = dot;
+            }
+            let Some(space) = behind.chars().next().filter(|&c| self.is_space(c)) else { break };
+            rest = &behind[space.len_utf8()..];
+            pairs += 1;
+        }
+        length
+    }
 }
 
 /// Characters that a word does not begin with.
 fn begins_no_word(c: char) -> bool {
     matches!(c, '(' | '"' | '`' | '{' | '[' | ':' | ';' | '&' | '#' | '*' | '@' | ')' | '}' | ']' | '-' | ',')
-}
-
-/// The words and the punctuation of a line.
-pub(super) fn words(line: &str) -> impl Iterator<Item = &str> {
-    let mut rest = line;
-    std::iter::from_fn(move || {
-        rest = rest.trim_start_matches(is_python_space);
-        let first = rest.chars().next()?;
-        let length = match dashes_or_dots(rest) {
-            0 if begins_no_word(first) => first.len_utf8(),
-            0 => word(rest, first.len_utf8()),
-            n => n,
-        };
-        let (token, behind) = rest.split_at(length);
-        rest = behind;
-        Some(token)
-    })
-}
-
-/// Length of the word at the beginning, which has at least `shortest` bytes.
-fn word(text: &str, shortest: usize) -> usize {
-    let ends = |rest: &str| match rest.chars().next() {
-        None => true,
-        Some(c) => is_python_space(c) || splits_words(c) || dashes_or_dots(rest) > 0,
-    };
-    let (_, tail) = text.split_at(shortest);
-    tail.char_indices()
-        .find(|&(at, c)| {
-            let rest = &tail[at..];
-            ends(rest) || c == ',' && ends(&rest[1..])
-        })
-        .map_or(text.len(), |(at, _)| shortest + at)
-}
-
-/// Length of the dashes (`--`), the dots (`..`) or the spaced dots (`. . .`) at the beginning; 0 for none.
-fn dashes_or_dots(text: &str) -> usize {
-    for sign in ['-', '.'] {
-        let n = text.len() - text.trim_start_matches(sign).len();
-        if n >= 2 {
-            return n;
-        }
-    }
-    // Dots with one space each, and a last one without.
-    let mut rest = text;
-    let mut pairs = 0;
-    let mut length = 0;
-    while let Some(behind) = rest.strip_prefix('.') {
-        let dot = text.len() - behind.len();
-        if pairs >= 2 {
-            length = dot;
-        }
-        let Some(space) = behind.chars().next().filter(|&c| is_python_space(c)) else { break };
-        rest = &behind[space.len_utf8()..];
-        pairs += 1;
-    }
-    length
 }
