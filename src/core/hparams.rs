@@ -20,8 +20,7 @@ pub use layer::{
     AttentionTemperature, DeltaNetHparams, ExpertHparams, LayerAttention, LayerHparams, LayerRotation,
 };
 pub use names::standard_name;
-pub use read::KeyReader;
-pub use rules::LayerRule;
+use read::KeyReader;
 pub use scaling::RopeScaling;
 
 /// Keys of ropewalk's own, which `convert` writes beside the standard ones.
@@ -263,15 +262,7 @@ impl Hparams {
     /// A missing key, one of the wrong type or out of range, or numbers that contradict each other or the
     /// tensors.
     pub fn from_gguf(file: &File) -> Result<Hparams> {
-        Self::read(file, false, None)
-    }
-
-    /// Reads like [`Hparams::from_gguf`], with this rule in place of the architecture's own.
-    ///
-    /// # Errors
-    /// Returns the errors of [`Hparams::from_gguf`], and those of the rule.
-    pub fn from_gguf_by(file: &File, rule: LayerRule) -> Result<Hparams> {
-        Self::read(file, false, Some(rule))
+        Self::read(file, false)
     }
 
     /// The numbers as they were before `convert` wrote any method into the file; those of
@@ -280,18 +271,10 @@ impl Hparams {
     /// # Errors
     /// Returns the errors of [`Hparams::from_gguf`].
     pub fn as_trained(file: &File) -> Result<Hparams> {
-        Self::read(file, true, None)
+        Self::read(file, true)
     }
 
-    /// Reads like [`Hparams::as_trained`], with this rule in place of the architecture's own.
-    ///
-    /// # Errors
-    /// Returns the errors of [`Hparams::from_gguf`], and those of the rule.
-    pub fn as_trained_by(file: &File, rule: LayerRule) -> Result<Hparams> {
-        Self::read(file, true, Some(rule))
-    }
-
-    fn read(file: &File, as_trained: bool, rule: Option<LayerRule>) -> Result<Hparams> {
+    fn read(file: &File, as_trained: bool) -> Result<Hparams> {
         if file.get::<String>("general.type").is_ok_and(|kind| kind == "adapter") {
             return Err(GgufError { path: file.path().to_owned(), defect: Defect::Adapter }.into());
         }
@@ -313,8 +296,7 @@ impl Hparams {
         let n_draft = keys.n_draft()?;
         let n_layer = keys.count("block_count", n_draft + 1, MAX_LAYERS)? - n_draft;
         let n_embd = keys.count("embedding_length", 1, MAX_DIM)?;
-        let (attention, layers) =
-            read_layers(&keys, &rope_keys, n_layer, n_embd, rule.unwrap_or(rules.layer))?;
+        let (attention, layers) = read_layers(&keys, &rope_keys, n_layer, n_embd, rules.layer)?;
         let n_vocab = read::n_vocab(file, n_embd)?;
         let ctx_keys = if as_trained { &rope_keys } else { &keys };
         let n_ctx_train = ctx_keys.count("context_length", 1, MAX_CTX)?;
@@ -378,7 +360,7 @@ fn read_layers(
     rope_keys: &KeyReader<'_>,
     n_layer: usize,
     n_embd: usize,
-    rule: LayerRule,
+    rule: rules::LayerRule,
 ) -> Result<(Vec<LayerAttention>, Vec<LayerHparams>)> {
     let n_ff = keys.per_layer("feed_forward_length", n_layer, MAX_DIM)?;
     // Mixtures of experts may have only theirs.

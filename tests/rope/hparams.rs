@@ -2,7 +2,7 @@
 
 use ggml::DType;
 use gguf::{Array, File, Value, Writer};
-use ropewalk::hparams::{keys, DeltaNetHparams, ExpertHparams, Gelu, Hparams, KeyReader, LayerAttention};
+use ropewalk::hparams::{keys, DeltaNetHparams, ExpertHparams, Gelu, Hparams};
 use ropewalk::rope::Spec;
 
 /// A file of metadata, one embedding table and whatever else a case adds.
@@ -149,41 +149,6 @@ fn layers_that_differ_have_records_of_their_own() {
     assert_eq!((hp.layer_attention(1).n_embd_head, hp.layer_attention(1).n_embd_kv()), (8, 8));
     let wide = Case::new().set(".feed_forward_length", array(&[64, 64, 96])).read();
     assert_eq!((wide.attention.len(), wide.layers[1].n_ff, wide.layers[2].n_ff), (1, 64, 96));
-}
-
-/// Every second layer without rotation, the others with a sliding window and a base of their own.
-fn alternating(keys: &KeyReader<'_>, il: usize, layer: &mut LayerAttention) -> ropewalk::gguf::Result<()> {
-    if il % 2 == 1 {
-        layer.rotation = None;
-    } else if let Some(rotation) = &mut layer.rotation {
-        layer.window = keys.count_opt("attention.sliding_window", 0, 1 << 30)?;
-        rotation.freq_base = keys.positive("rope.freq_base_swa")?.unwrap_or(rotation.freq_base);
-        rotation.scaled = false;
-    }
-    Ok(())
-}
-
-#[test]
-fn an_architecture_says_how_its_layers_see_positions() {
-    let case = || {
-        Case::new()
-            .set(".attention.sliding_window", Value::U32(16))
-            .set(".rope.freq_base_swa", Value::F32(500.0))
-            .tensor("rope_freqs.weight", DType::F32, &[3], f32s(&[1.0; 3]))
-    };
-    let read = |case: Case| case.with_file(|f| Hparams::from_gguf_by(f, alternating));
-    let hp = read(case()).unwrap();
-    assert_eq!((hp.attention.len(), hp.attention[0].window), (2, Some(16)));
-    assert_eq!(hp.attention[0].rotation.map(|r| (r.freq_base, r.n_rot)), Some((500.0, 8)));
-    assert_eq!((hp.layer_attention(1).rotation, hp.layer_attention(1).n_rot()), (None, 0));
-    // The factors are for layers that are scaled, of which there are none here: their length says nothing.
-    assert_eq!(hp.rope_scaling.freq_factors, None);
-    assert_eq!(case().with_file(|f| Hparams::as_trained_by(f, alternating)).unwrap(), hp);
-    // A rule is held to the same bounds as a file.
-    let error = |c: Case| read(c).unwrap_err().to_string();
-    assert!(error(case().set(".attention.sliding_window", Value::U32(0))).contains("sliding_window"));
-    assert!(error(case().set(".rope.freq_base_swa", Value::F32(0.5))).contains("above 1"));
-    assert!(error(case().set(".rope.freq_base_swa", Value::F32(-1.0))).contains("freq_base_swa"));
 }
 
 /// The same under another architecture's name.

@@ -12,7 +12,7 @@ const MAX_SPEC: usize = 1 << 16;
 ///
 /// Every error names the file, the key, what was expected and what was found.
 #[derive(Debug, Clone, Copy)]
-pub struct KeyReader<'a> {
+pub(super) struct KeyReader<'a> {
     pub(super) file: &'a File,
     pub(super) prefix: &'a str,
     pub(super) seen: &'a Seen,
@@ -20,7 +20,7 @@ pub struct KeyReader<'a> {
 
 impl KeyReader<'_> {
     /// The whole key: prefix and name, or the name that another writer has for it where the file has that alone.
-    pub fn key(&self, name: &str) -> String {
+    pub(super) fn key(&self, name: &str) -> String {
         self.seen.add(name);
         let key = names::found(self.file, self.prefix, name);
         if let Some(other) = key.strip_prefix(self.prefix).and_then(|k| k.strip_prefix('.')) {
@@ -35,28 +35,28 @@ impl KeyReader<'_> {
     }
 
     /// An error at a key.
-    pub fn error(&self, name: &str, what: impl Into<String>) -> gguf::Error {
+    pub(super) fn error(&self, name: &str, what: impl Into<String>) -> gguf::Error {
         self.file.error(&self.key(name), what)
     }
 
     /// The keys as they were before `convert` wrote a method into the file.
-    pub fn as_trained(&self) -> Self {
+    pub(super) fn as_trained(&self) -> Self {
         let converted = self.file.value(super::keys::ORIG_CONTEXT_LENGTH).is_some();
         KeyReader { prefix: if converted { super::keys::ORIG } else { self.prefix }, ..*self }
     }
 
     /// The error of a number that must be there.
-    pub fn missing(&self, name: &str) -> gguf::Error {
+    pub(super) fn missing(&self, name: &str) -> gguf::Error {
         self.error(name, "expected a number, found no such key")
     }
 
     /// A whole number from `min` to `max`, which must be there.
-    pub fn count(&self, name: &str, min: usize, max: usize) -> Result<usize> {
+    pub(super) fn count(&self, name: &str, min: usize, max: usize) -> Result<usize> {
         self.count_opt(name, min, max)?.ok_or_else(|| self.missing(name))
     }
 
     /// A whole number from `min` to `max`, if there is one.
-    pub fn count_opt(&self, name: &str, min: usize, max: usize) -> Result<Option<usize>> {
+    pub(super) fn count_opt(&self, name: &str, min: usize, max: usize) -> Result<Option<usize>> {
         count(self.file, &self.key(name), min, max)
     }
 
@@ -67,7 +67,7 @@ impl KeyReader<'_> {
 
     /// A count of at least 1 for each layer: one number for all of them, or an array with an entry for each, behind
     /// which those of layers that draft may follow.
-    pub fn per_layer(&self, name: &str, n_layer: usize, max: usize) -> Result<Option<Vec<usize>>> {
+    pub(super) fn per_layer(&self, name: &str, n_layer: usize, max: usize) -> Result<Option<Vec<usize>>> {
         self.per_layer_from(name, n_layer, 1, max)
     }
 
@@ -129,12 +129,12 @@ impl KeyReader<'_> {
     }
 
     /// A number above 0, also once it is rounded to f32.
-    pub fn positive(&self, name: &str) -> Result<Option<f64>> {
+    pub(super) fn positive(&self, name: &str) -> Result<Option<f64>> {
         positive(self.file, &self.key(name))
     }
 
     /// Replaces `number` by a number above 0, if there is one under this name.
-    pub fn set_positive(&self, name: &str, number: &mut f32) -> Result<()> {
+    pub(super) fn set_positive(&self, name: &str, number: &mut f32) -> Result<()> {
         if let Some(x) = self.positive(name)? {
             *number = x as f32;
         }
@@ -142,13 +142,13 @@ impl KeyReader<'_> {
     }
 
     /// True or false, if either is there.
-    pub fn flag(&self, name: &str) -> Result<Option<bool>> {
+    pub(super) fn flag(&self, name: &str) -> Result<Option<bool>> {
         self.file.get_opt(&self.key(name))
     }
 
     /// `attention.sliding_window`: how many tokens a query sees in the layers that have a window, itself among
     /// them; tokens. `None` where the file says 0 or nothing.
-    pub fn window(&self) -> Result<Option<usize>> {
+    pub(super) fn window(&self) -> Result<Option<usize>> {
         Ok(self.count_opt("attention.sliding_window", 0, MAX_CTX)?.filter(|&n| n > 0))
     }
 
@@ -173,7 +173,7 @@ impl KeyReader<'_> {
 
     /// Returns true if layer `il` has the window, by `attention.sliding_window_pattern`: an entry for each layer, or a
     /// number n (`usual` if the file has none) of which every n-th layer has no window; 0 means that all have it.
-    pub fn slides(&self, il: usize, usual: usize) -> Result<bool> {
+    pub(super) fn slides(&self, il: usize, usual: usize) -> Result<bool> {
         let name = "attention.sliding_window_pattern";
         if let Some(slides) = self.listed(name, il)? {
             return Ok(slides);
@@ -205,7 +205,7 @@ impl KeyReader<'_> {
     }
 
     /// A number of 0 or more.
-    pub fn non_negative(&self, name: &str) -> Result<Option<f64>> {
+    pub(super) fn non_negative(&self, name: &str) -> Result<Option<f64>> {
         match self.finite(name)? {
             Some(x) if x < 0.0 => Err(self.error(name, format!("expected a number not below 0, found {x}"))),
             x => Ok(x),
@@ -213,7 +213,7 @@ impl KeyReader<'_> {
     }
 
     /// A finite number.
-    pub fn finite(&self, name: &str) -> Result<Option<f64>> {
+    pub(super) fn finite(&self, name: &str) -> Result<Option<f64>> {
         match self.file.get_opt::<f64>(&self.key(name))? {
             Some(x) if !x.is_finite() => {
                 Err(self.error(name, format!("expected a finite number, found {x}")))

@@ -12,7 +12,7 @@ use super::{AttentionTemperature, ExpertHparams, Hparams, KeyReader, LayerAttent
 /// window nor temperature.
 ///
 /// The result is checked like everything else that comes out of a file.
-pub type LayerRule = fn(keys: &KeyReader<'_>, il: usize, layer: &mut LayerAttention) -> Result<()>;
+pub(super) type LayerRule = fn(keys: &KeyReader<'_>, il: usize, layer: &mut LayerAttention) -> Result<()>;
 
 /// Fills in the numbers of a model that only some architectures have. It is given the file's keys and numbers
 /// that are read and checked already.
