@@ -157,14 +157,12 @@ fn amx_from(dtype: DType) -> Option<usize> {
     }
 }
 
-/// Tokens from which on a product is faster with the weight dequantized to F32 first, measured on Sapphire Rapids; on an AVX2
-/// machine prefill is 1.4 times faster with the same thresholds. K-quants and most i-quants have kernels in ggml that nothing
-/// beats.
+/// Tokens from which on a product is faster with the weight dequantized to F32 first, measured on Sapphire Rapids. Quantized
+/// types have products in integers, or kernels in ggml that nothing beats.
 fn dequantize_from(dtype: DType) -> Option<usize> {
     match dtype {
-        DType::Q4_1 | DType::Q5_1 | DType::F16 => Some(64),
-        DType::Q5_0 | DType::IQ4_NL | DType::BF16 => Some(128),
-        DType::Q4_0 | DType::Q8_0 => Some(192),
+        DType::F16 => Some(64),
+        DType::BF16 => Some(128),
         _ => None,
     }
 }
@@ -186,7 +184,7 @@ const INT8_UP_TO: usize = 32;
 const INT8_SHARED_FROM: usize = 16;
 
 /// No choice changes beyond so many tokens.
-const LAST_THRESHOLD: usize = 192;
+const LAST_THRESHOLD: usize = 128;
 
 /// Chooses kernels for a device and a precision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -268,11 +266,7 @@ impl MatmulPolicy {
 
     fn inference(&self, weight: DType, n_tokens: usize) -> Choice {
         let kernel = self.undequantized(weight, n_tokens);
-        let to = match self.math {
-            Math::Auto | Math::Int8 => DType::F32,
-            Math::F32 => DType::F32,
-            Math::Bf16 => DType::BF16,
-        };
+        let to = if self.math == Math::Bf16 { DType::BF16 } else { DType::F32 };
         let wanted = match self.math {
             Math::Auto | Math::Int8 => {
                 self.isa.avx2 && dequantize_from(weight).is_some_and(|from| n_tokens >= from)
