@@ -206,14 +206,6 @@ impl Sampler {
             unsafe { sys::llama_sampler_accept(memory.0.as_ptr(), token) };
         }
     }
-
-    /// Forgets history and restarts the random state from the seed.
-    pub fn reset(&mut self) {
-        for chain in [&self.memory, &self.choice].into_iter().flatten() {
-            // SAFETY: the chain is valid.
-            unsafe { sys::llama_sampler_reset(chain.0.as_ptr()) };
-        }
-    }
 }
 
 impl SamplerParams {

@@ -94,11 +94,6 @@ impl Vocab {
         })
     }
 
-    /// Returns true if there is a tokenizer; see [`Vocab`].
-    pub fn has_text(&self) -> bool {
-        self.0.handle.is_some()
-    }
-
     /// Number of tokens; 0 when the file has no vocabulary and does not say.
     pub fn n_tokens(&self) -> usize {
         self.0.n_tokens
