@@ -381,18 +381,12 @@ impl LayerLoader<'_, '_> {
     }
 
     /// The layer's attention.
-    ///
-    /// # Errors
-    /// A layer without any.
     pub fn attention(&self) -> Result<&LayerAttention> {
         let none = || Error::Argument(format!("layer {}: it has no attention", self.il));
         self.loader.hp.attention_of(self.il).ok_or_else(none)
     }
 
     /// The layer's gated delta-net; `None` in layers with attention.
-    ///
-    /// # Errors
-    /// A tensor that is missing.
     pub fn delta_net(&self) -> Result<Option<DeltaNet>> {
         let hp = self.hp();
         let (Some(net), None) = (hp.delta_net, hp.attention_of(self.il)) else { return Ok(None) };

@@ -56,9 +56,6 @@ impl States {
 
     /// Tensor definitions for `n_seq` sequences: for each recurrent layer what its convolution sees of earlier tokens,
     /// `[n_conv_state, n_slots]`, and its recurrent state, `[n_state, n_slots]`, both F32.
-    ///
-    /// # Errors
-    /// Sizes that cannot be counted.
     pub fn defs(hp: &Hparams, n_seq: usize) -> Result<Vec<TensorDef>, ggml::Error> {
         let Some(net) = hp.delta_net else { return Ok(Vec::new()) };
         let n = States::n_slots(n_seq);

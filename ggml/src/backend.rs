@@ -237,7 +237,6 @@ fn start(device: Device) -> Result<NonNull<sys::ggml_backend>> {
 }
 
 impl Backend {
-    /// Opens a backend.
     pub fn new(device: Device) -> Result<Backend> {
         let ptr = start(device)?;
         let renews = device.is_lavapipe();

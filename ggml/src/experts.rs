@@ -33,7 +33,6 @@ impl<'c> Chosen<'c> {
         self.ids.ne()[0]
     }
 
-    /// Tokens.
     pub fn n_tokens(&self) -> usize {
         self.ids.ne()[1]
     }

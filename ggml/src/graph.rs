@@ -103,7 +103,6 @@ impl Executor {
         })
     }
 
-    /// The backend.
     pub fn backend(&self) -> &Backend {
         &self.backend
     }

@@ -372,7 +372,6 @@ impl<'c> Builder<'c> {
         Ok((mode, factors.map_or(std::ptr::null_mut(), |f| f.ptr.as_ptr())))
     }
 
-    /// A copy as F32.
     pub fn to_f32(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
         let ok = a.dtype().can_dequantize() && copies(a);
         check(ok, "to_f32", "a type that converts to f32, and at most 2^31 elements, less some", &[a])?;

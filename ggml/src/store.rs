@@ -48,7 +48,6 @@ impl Drop for Buffer {
 /// The place of a weight's bytes: a mapped file and an offset in it.
 #[derive(Debug, Clone)]
 pub struct Mapped {
-    /// The mapping.
     pub file: Arc<files::Map>,
     /// Byte offset of the data.
     pub offset: usize,
@@ -323,9 +322,7 @@ impl Store {
 /// One tensor of a store.
 #[derive(Debug, Clone)]
 pub struct StoreTensor {
-    /// The store.
     pub store: Arc<Store>,
-    /// Index in it.
     pub index: usize,
 }
 

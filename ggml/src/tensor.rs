@@ -103,7 +103,6 @@ impl Tensor<'_> {
         self.raw().nb
     }
 
-    /// Element type.
     pub fn dtype(&self) -> DType {
         // The C enum is signed with some compilers.
         #[allow(clippy::unnecessary_cast)]
@@ -159,7 +158,6 @@ impl Drop for Arena {
 pub struct TensorDef {
     /// Name, for messages and dumps.
     pub name: String,
-    /// Element type.
     pub dtype: DType,
     /// Shape, `ne[0]` first.
     pub ne: [usize; 4],
@@ -182,7 +180,6 @@ impl TensorDef {
         Ok(def)
     }
 
-    /// Bytes of data.
     pub fn n_bytes(&self) -> Result<usize> {
         n_bytes(self.dtype, self.ne).ok_or_else(|| {
             let (name, dtype) = (&self.name, self.dtype.name());

@@ -153,9 +153,6 @@ impl Transformer {
     }
 
     /// A loaded model's layers under these adapters.
-    ///
-    /// # Errors
-    /// A tensor that is missing.
     pub fn load(arch: &Arch, hp: &Hparams, weights: &Weights, adapters: &[Adapter]) -> Result<Transformer> {
         let transformer = Transformer::resolve(arch, &Loader::model(hp, arch.norm, weights, adapters))?;
         let added = |id| adapters.iter().find_map(|a| a.module(id)).cloned();

@@ -114,7 +114,6 @@ impl Job {
         self.targets().is_ok_and(|targets| targets.full)
     }
 
-    /// The order of samples.
     pub(super) fn order(&self) -> SampleOrder {
         self.given.order.unwrap_or_default()
     }

@@ -91,9 +91,6 @@ impl<'c> Graph<'_, 'c> {
     }
 
     /// An expert that every token is given to: `[n_embd, T]` to the same.
-    ///
-    /// # Errors
-    /// Tensors that do not fit.
     pub fn shared_expert(&self, x: Tensor<'c>, expert: &SharedExpert) -> Result<Tensor<'c>> {
         let [gate, up] = self.linears(x, [&expert.gate, &expert.up])?;
         let out = self.linear(self.swiglu(gate, up)?, &expert.down)?;

@@ -133,7 +133,6 @@ impl Cells {
         }
     }
 
-    /// Frees every cell.
     pub(super) fn clear(&mut self) {
         self.cells.fill(Cell::default());
         self.recount();

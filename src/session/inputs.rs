@@ -18,7 +18,6 @@ use crate::Token;
 /// tokens than those it was generated as.
 pub(super) const REWIND: usize = 32;
 
-/// `-inf` as F16.
 const F16_NEG_INF: u16 = 0xfc00;
 /// Stands in for the position of a cell that a sequence does not see.
 const UNSEEN: i32 = i32::MAX;

@@ -23,9 +23,7 @@ pub(super) struct Cost<'a> {
     hp: &'a Hparams,
     params: &'a SessionParams,
     plan: &'a Plan,
-    /// Cells of the cache.
     pub(super) n_cells: usize,
-    /// Keys and values.
     pub(super) kv: usize,
     /// The cells themselves, masks, and states of recurrent layers.
     pub(super) other: usize,

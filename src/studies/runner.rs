@@ -262,7 +262,6 @@ fn tokens_of(adapter: &Path) -> Option<u64> {
     AdapterReader::open(adapter).ok()?.meta().tokens
 }
 
-/// The documents of files.
 fn read_documents(paths: &[PathBuf]) -> Result<Vec<Document>> {
     let (mut found, mut left) = (Vec::new(), MAX_TEXTS);
     for path in paths {

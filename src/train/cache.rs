@@ -22,7 +22,6 @@ pub(super) struct Cache {
 #[derive(Debug, Clone)]
 pub(super) struct LayerCache {
     pub(super) v: StoreTensor,
-    /// Gradient of the values.
     pub(super) dv: StoreTensor,
     /// Under each map of key positions, in the order of [`LayerPlan::key_maps`].
     pub(super) keys: Vec<KeyCache>,
@@ -32,7 +31,6 @@ pub(super) struct LayerCache {
 #[derive(Debug, Clone)]
 pub(super) struct KeyCache {
     pub(super) k: StoreTensor,
-    /// Gradient of the keys.
     pub(super) dk: StoreTensor,
 }
 

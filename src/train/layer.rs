@@ -91,9 +91,6 @@ pub(super) struct LayerIds {
 }
 
 /// The attention of a layer and its plan.
-///
-/// # Errors
-/// A layer without any.
 pub(super) fn attention<'a>(
     hp: &'a Hparams,
     plan: &'a Plan,

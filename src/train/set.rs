@@ -50,7 +50,6 @@ macro_rules! settings {
         pub static KEYS: &[Key] =
             &[$($(Key { name: $name, group: Group::$group, default: $default, about: $about },)*)*];
 
-        /// Their names.
         const NAMES: &[&str] = &[$($($name,)*)*];
 
         impl Settings {

@@ -11,7 +11,6 @@ fn scale(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
 
-/// Half-precision floats.
 pub fn f16(row: &[u8], out: &mut [f32]) {
     // SAFETY: two bytes of any value are a u16.
     let (before, bits, _) = unsafe { row.align_to::<u16>() };

@@ -42,17 +42,14 @@ impl<'a> Matrix<'a> {
         Matrix { data: data.as_ptr(), rs, cs: 1, rows, cols, alive: PhantomData }
     }
 
-    /// Number of rows.
     pub fn n_rows(&self) -> usize {
         self.rows
     }
 
-    /// Number of columns.
     pub fn n_cols(&self) -> usize {
         self.cols
     }
 
-    /// The first element.
     pub(crate) fn first(&self) -> *const f32 {
         self.data
     }

@@ -71,7 +71,6 @@ impl<'a> Output<'a> {
         self.columns.clone()
     }
 
-    /// The rows.
     pub fn rows(&self) -> Range<usize> {
         self.rows.clone()
     }

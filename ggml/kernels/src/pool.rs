@@ -292,7 +292,6 @@ impl Board {
         Some((began, slept))
     }
 
-    /// Loop of a worker.
     fn work(&self) {
         while !self.stop.load(Ordering::SeqCst) {
             // The part has told that it panicked.

@@ -32,7 +32,6 @@ pub fn available() -> bool {
 pub struct Shape {
     /// Elements of a row.
     pub k: usize,
-    /// Rows.
     pub n: usize,
 }
 

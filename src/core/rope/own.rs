@@ -14,7 +14,6 @@ use crate::hparams::{Hparams, LayerAttention};
 pub(super) struct Own<'a> {
     hp: &'a Hparams,
     n_ctx: usize,
-    /// The declaration.
     pub(super) spec: Result<Spec, RopeError>,
     /// The scaling of the standard keys, if they have any.
     keys: Result<Option<Part>, RopeError>,

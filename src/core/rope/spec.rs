@@ -52,7 +52,6 @@ impl Part {
     pub(super) fn asks_for_nothing(&self) -> bool {
         *self.method == super::plain::METHOD && self.args.iter().all(|(key, _)| *key == "original")
     }
-    /// The registered method.
     pub(super) fn method(&self) -> &'static Method {
         self.method
     }

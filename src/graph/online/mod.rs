@@ -67,9 +67,6 @@ pub fn middle_and_half(keys: Range<i32>) -> [f32; 2] {
 
 impl Places {
     /// Declares the inputs.
-    ///
-    /// # Errors
-    /// Too large.
     pub fn new<'c>(
         b: &Builder<'c>,
         [n_keys, n_tables]: [usize; 2],
@@ -210,17 +207,11 @@ impl<'c> Attended<'c> {
     }
 
     /// The values, `[d, n_head, n]`.
-    ///
-    /// # Errors
-    /// None but ggml's.
     pub fn heads(&self, b: &Builder<'c>) -> Result<Tensor<'c>> {
         heads(b, self.values, self.n)
     }
 
     /// The values with the log-sum-exp behind those of each head, `[d + 1, n_head, n]`.
-    ///
-    /// # Errors
-    /// None but ggml's.
     pub fn heads_lse(&self, b: &Builder<'c>) -> Result<Tensor<'c>> {
         heads(b, b.concat(self.values, self.lse, 0)?, self.n)
     }
@@ -292,9 +283,6 @@ impl<'c> Online<'_, 'c> {
     /// The gradient of the queries `[d, n_head, n]`, where `out` is what `Attended::heads_lse` gave and `d_out` the
     /// gradient of the values in it. The gradients of keys and values are added to `below`, stored tensors of their
     /// shapes.
-    ///
-    /// # Errors
-    /// Shapes that do not fit.
     pub fn backward(
         &self,
         part: &Part<'c>,

@@ -53,9 +53,6 @@ pub fn n_tensors(n_parts: usize) -> usize {
 
 impl<'c> Single<'_, 'c> {
     /// The values of all heads, `[d, n_head, 1]`.
-    ///
-    /// # Errors
-    /// No part; shapes that do not fit.
     pub fn forward(&self, parts: &[Part<'c>]) -> Result<Tensor<'c>> {
         let b = self.b;
         let longest = (0..parts.len()).max_by_key(|&i| parts[i].branch.k.ne()[1]);

@@ -20,7 +20,6 @@ pub type ToFloat = unsafe extern "C" fn(row: *const c_void, out: *mut f32, n: i6
 pub enum Format {
     /// Floats, native endian.
     F32,
-    /// IEEE half-precision floats.
     F16,
     /// ggml's `block_q8_0`: blocks of 32, a half-precision scale and then signed bytes.
     Q8_0,

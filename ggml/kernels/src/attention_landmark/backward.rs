@@ -25,7 +25,6 @@ pub struct Inputs<'a> {
     pub d_k: HeadsMut<'a>,
     /// Gradient of the values, added to.
     pub d_v: HeadsMut<'a>,
-    /// Where landmarks are.
     pub blocks: Blocks,
     /// Factor on the products of queries and keys.
     pub scale: f32,

@@ -8,7 +8,6 @@ use crate::attention::{Rows, Stats};
 use crate::attention_train::{pack, soften, Heads, KeyRanges, KEYS};
 use crate::gemm::{multiply_into, Matrix};
 
-/// Operands.
 #[derive(Clone, Copy)]
 pub struct Inputs<'a> {
     /// Queries, `[d, n_head, T]`.
@@ -25,7 +24,6 @@ pub struct Inputs<'a> {
     pub tables: &'a [i32],
     /// The range of positions that each query token sees; the last is its own.
     pub key_ranges: KeyRanges<'a>,
-    /// Where landmarks are.
     pub blocks: Blocks,
     /// Factor on the products of queries and keys.
     pub scale: f32,

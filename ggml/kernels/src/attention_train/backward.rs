@@ -10,7 +10,6 @@ use super::KEYS;
 use crate::attention::{exp2, tanh};
 use crate::gemm::Matrix;
 
-/// Operands.
 pub struct Inputs<'a> {
     /// Queries, `[d, n_head, T]`.
     pub q: Heads<'a>,

@@ -3,7 +3,6 @@
 
 /// The types whose weights are read as codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum Kind {
     Q4_0,
     Q4_1,
@@ -20,7 +19,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
     #[cfg(test)]
     pub(crate) const ALL: [Kind; 12] = [
         Kind::Q4_0,

@@ -9,7 +9,6 @@ use super::{add, add_dot, decay, total, Inputs, Unit, CHUNK, ROWS};
 use crate::attention::{fma, Vector, N};
 use crate::attention_train::{Heads, HeadsMut};
 
-/// Where gradients go.
 pub struct Outputs<'a> {
     /// Gradients of queries, keys and values, `[d, 2 n_head_k + n_head_v, n]`.
     pub d_qkv: HeadsMut<'a>,
@@ -136,7 +135,6 @@ struct OfRow {
     left: f32,
     /// The change that was learned.
     delta: f32,
-    /// Gradient of the difference.
     d_error: f32,
     /// Gradient of the row's output, scaled.
     o: f32,

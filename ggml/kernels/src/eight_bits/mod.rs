@@ -25,7 +25,6 @@ const PANEL_FROM: usize = 2 * MOST;
 /// Rows of weights that are taken together, at most: fewer take as long. Sums do not depend on it.
 pub const ROWS: usize = 16;
 
-/// A set of instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Instructions {
     /// AVX2 with fused multiply-adds of floats.

@@ -63,12 +63,10 @@ impl Layout {
         self.width * (BYTES + 1 + if self.kind.halves() { 2 } else { 1 })
     }
 
-    /// Words of a group.
     pub fn group_words(&self) -> usize {
         self.n_blocks() * self.record()
     }
 
-    /// Groups of rows.
     pub fn n_groups(&self) -> usize {
         self.n.div_ceil(self.width)
     }
@@ -79,7 +77,6 @@ impl Layout {
         self.n_groups().checked_mul(self.group_words())
     }
 
-    /// Rows of a group.
     pub fn rows(&self, group: usize) -> std::ops::Range<usize> {
         group * self.width..self.n.min((group + 1) * self.width)
     }
@@ -158,7 +155,6 @@ fn round<const PARTS: usize>(
     }
 }
 
-/// Rounded rows.
 #[derive(Debug, Clone, Copy)]
 pub struct Rounded<'a> {
     pub(super) layout: Layout,

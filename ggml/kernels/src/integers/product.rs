@@ -11,7 +11,6 @@ pub(super) const MOST_ROWS: usize = 32;
 /// Rows that [`Instructions::transpose`] takes.
 pub(super) const SQUARE: usize = 8;
 
-/// A set of instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Instructions {
     /// AVX2 with fused multiply-adds of floats.

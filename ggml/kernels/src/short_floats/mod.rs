@@ -29,9 +29,7 @@ const TOKENS: usize = 6;
 /// The types of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// bfloat16
     Bf16,
-    /// IEEE half precision
     F16,
 }
 
@@ -48,7 +46,6 @@ impl Format {
         false
     }
 
-    /// Numbers in a word.
     fn in_word(self) -> usize {
         match self {
             Format::Bf16 => 2,
