@@ -7,7 +7,7 @@ use crate::control::Control;
 use crate::data::Source;
 use crate::finetune::{self, Job, JobError, Result};
 use crate::model::{Device, ModelParams};
-use crate::train::{checkpoint, Settings, TrainParams};
+use crate::train::{checkpoint, LoraParams, Settings, TrainParams};
 
 /// The training of a recipe.
 #[derive(Debug, Clone)]
@@ -26,22 +26,10 @@ impl Training {
     /// Returns the errors of [`Job::settings`].
     pub fn settings(&self) -> Result<String> {
         let settings = self.job.settings()?;
-        let usual = TrainParams::new(0);
         let (batch, optimiser) = self.job.optimiser(settings.n_ctx);
         let rope = settings.rope.as_ref().map(ToString::to_string);
-        let settings = TrainParams {
-            rope: None,
-            n_block: usual.n_block,
-            n_threads: usual.n_threads,
-            checkpointing: None,
-            portable: false,
-            average: false,
-            dequantize_bytes: usual.dequantize_bytes,
-            ..settings
-        };
-        // `optimiser` has the decay. Studies of earlier builds have their settings without the field.
-        let settings = format!("{settings:?}").replace(", average: false", "");
-        Ok(format!("{rope:?}, {settings}, {batch}, {optimiser:?}, {}", texts_in_words(&self.job)))
+        let (settings, texts) = (trainer_in_words(&settings), texts_in_words(&self.job));
+        Ok(format!("{rope:?}, {settings}, {batch}, {optimiser:?}, {texts}"))
     }
 
     /// Trains an adapter and puts it at `output`, with checkpoints and log in the same folder. Goes on from the newest
@@ -69,6 +57,37 @@ impl Training {
         problems.for_each(|what| control.note(format_args!("{} is whole, but {what}", output.display())));
         Ok(())
     }
+}
+
+/// The trainer's settings that change what is learned. Results and adapters of a study are found by a hash of this text, so
+/// it stays as the first version wrote it. A new setting is in it only if it does not have its default.
+fn trainer_in_words(settings: &TrainParams) -> String {
+    let TrainParams {
+        n_ctx,
+        n_positions,
+        attention,
+        lora,
+        saved_type,
+        math,
+        // The text has the spec and the optimizer's decay elsewhere. The others are about the machine.
+        rope: _,
+        average: _,
+        n_block: _,
+        n_threads: _,
+        checkpointing: _,
+        dequantize_bytes: _,
+        portable: _,
+    } = settings;
+    let LoraParams { targets, rank, alpha, rslora, dropout, norms, embeddings, all, seed } = lora;
+    let lora = format!(
+        "LoraParams {{ targets: {targets:?}, rank: {rank}, alpha: {alpha:?}, rslora: {rslora}, dropout: {dropout:?}, \
+         norms: {norms}, embeddings: {embeddings}, all: {all}, seed: {seed} }}"
+    );
+    format!(
+        "TrainParams {{ n_ctx: {n_ctx}, n_positions: {n_positions:?}, rope: None, attention: {attention:?}, lora: {lora}, \
+         n_block: 512, n_threads: 0, checkpointing: None, saved_type: {saved_type:?}, dequantize_bytes: 134217728, \
+         math: {math:?}, portable: false }}"
+    )
 }
 
 /// The texts and what is made of them, in words that change with what is learned and with nothing else.

@@ -156,6 +156,45 @@ mod tests {
         assert_eq!(n, KEYS.len());
     }
 
+    /// Texts of the first version: with another text, a study that has been begun would train and measure all of it again.
+    #[test]
+    fn studies_that_were_begun_are_known() {
+        const PLAIN: &str = "Some(\"pi:factor=2\"), TrainParams { n_ctx: 0, n_positions: None, rope: None, attention: Full, lora: \
+            LoraParams { targets: [\"q\", \"k\", \"v\", \"o\"], rank: 8, alpha: 16.0, rslora: false, dropout: 0.0, \
+            norms: false, embeddings: false, all: false, seed: 42 }, n_block: 512, n_threads: 0, checkpointing: \
+            None, saved_type: F32, dequantize_bytes: 134217728, math: Auto, portable: false }, 1, OptimParams { \
+            adamw: AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.0 }, schedule: Schedule { lr: \
+            0.0002, lr_min: 0.0, warmup: 0, warmup_shape: Linear, steps: 100000, decay: Constant }, clip: 1.0, \
+            ema: 0.0 }, Settings { steps: Some(100000), batch: Some(1), lr: Some(0.0002), lr_min: Some(0.0), \
+            warmup: Some(0), warmup_shape: Some(Linear), schedule: Some(Constant), beta1: Some(0.9), beta2: \
+            Some(0.95), weight_decay: Some(0.0), clip: Some(1.0), ema: Some(0.0), dropout: Some(0.0), rslora: \
+            Some(false), output_type: Some(F32), held_out: None, packing: Some(Pack), separator: Some(Auto), \
+            doc_mask: Some(false), eod_mask_loss: Some(false), loss: Some(None), upsample: Some(None), \
+            data_tokens: None, synthetic: None, order: Some(Shuffled), data_offset: None, text_field: \
+            Some(\"text\"), token_type: Some(U16), replace_invalid: Some(false), checkpointing: None, saved_type: \
+            Some(F32), eval_every: None, save_every: None, keep_last: Some(2), checkpoints: None, log: None, \
+            cache: None }, None, false, false";
+        const OTHER: &str = "Some(\"pi:factor=2\"), TrainParams { n_ctx: 64, n_positions: None, rope: None, attention: Shifted { \
+            group: None }, lora: LoraParams { targets: [\"q\"], rank: 4, alpha: 3.0, rslora: true, dropout: 0.1, \
+            norms: true, embeddings: false, all: false, seed: 7 }, n_block: 512, n_threads: 0, checkpointing: \
+            None, saved_type: F16, dequantize_bytes: 134217728, math: F32, portable: false }, 64, OptimParams { \
+            adamw: AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 }, schedule: Schedule { lr: \
+            2e-5, lr_min: 0.0, warmup: 20, warmup_shape: Linear, steps: 100000, decay: Constant }, clip: 1.0, ema: \
+            0.0 }, Settings { steps: Some(100000), batch: Some(64), lr: Some(2e-5), lr_min: Some(0.0), warmup: \
+            Some(20), warmup_shape: Some(Linear), schedule: Some(Constant), beta1: Some(0.9), beta2: Some(0.999), \
+            weight_decay: Some(0.0), clip: Some(1.0), ema: Some(0.0), dropout: Some(0.1), rslora: Some(true), \
+            output_type: Some(F32), held_out: None, packing: Some(Pack), separator: Some(Eos), doc_mask: \
+            Some(false), eod_mask_loss: Some(false), loss: Some(None), upsample: Some(None), data_tokens: None, \
+            synthetic: None, order: Some(Shuffled), data_offset: None, text_field: Some(\"text\"), token_type: \
+            Some(U16), replace_invalid: Some(false), checkpointing: None, saved_type: Some(F16), eval_every: None, \
+            save_every: None, keep_last: Some(2), checkpoints: None, log: None, cache: None }, Some(\"cip\"), \
+            true, true";
+        assert_eq!(settings(&["--steps=100000"]), PLAIN);
+        let words = "--recipe=longlora --alpha=3 --answers-only --chat --ctx=64 --math=f32 --rank=4 --seed=7 --steps=100000 \
+            --targets=q,norms --transform=cip --set=rslora=true,dropout=0.1,saved-type=f16";
+        assert_eq!(settings(&words.split_whitespace().collect::<Vec<_>>()), OTHER);
+    }
+
     #[test]
     fn ways_to_write_the_same_are_the_same() {
         assert_eq!(settings(&["--lr", "1e-4"]), settings(&["--lr=0.0001"]));
