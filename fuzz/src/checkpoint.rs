@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use ropewalk::train::checkpoint::{load, save, State};
 use ropewalk::train::optim::{OptimParams, Optimizer, Schedule};
-use ropewalk::train::{LoraParams, ParamSet};
+use ropewalk::train::{LoraParams, ParamSet, Trainable};
 
 use crate::{accepted, base, file};
 
 fn fresh() -> (ParamSet, Optimizer) {
     let lora = LoraParams::default().targets(vec!["q".into()]).rank(2);
-    let params = ParamSet::new(base().0, &lora).unwrap();
+    let params = ParamSet::new(base().0, &Trainable::Lora(lora)).unwrap();
     let optim = OptimParams::new(Schedule::constant(1e-3, 4));
     let optimizer = Optimizer::new(optim, &params).unwrap();
     (params, optimizer)

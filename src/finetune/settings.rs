@@ -4,16 +4,7 @@ use super::{refused, Job, Result};
 use crate::model::Error;
 use crate::rope::Spec;
 use crate::train::optim::OptimParams;
-use crate::train::{LoraParams, SampleOrder, SavedType, Settings, TrainParams};
-
-/// The parsed names of trained modules.
-#[derive(Debug, Default)]
-struct Targets {
-    pairs: Vec<String>,
-    norms: bool,
-    embeddings: bool,
-    full: bool,
-}
+use crate::train::{LoraParams, SampleOrder, SavedType, Settings, TrainParams, Trainable};
 
 impl Job {
     /// Returns the trainer's settings. The context is 0 if it is not given.
@@ -22,7 +13,8 @@ impl Job {
     /// [`JobError::Settings`](super::JobError::Settings) for settings that cannot be combined.
     pub fn settings(&self) -> Result<TrainParams> {
         let set = &self.given;
-        let targets = self.targets()?;
+        let trainable = self.trainable()?;
+        let is_full = trainable == Trainable::Full;
         for (setting, given) in [
             ("rank", self.rank.is_some()),
             ("alpha", self.alpha.is_some()),
@@ -30,33 +22,22 @@ impl Job {
             ("rslora", set.rslora.is_some()),
             ("dropout", set.dropout.is_some()),
         ] {
-            if targets.full && given {
+            if is_full && given {
                 return Err(refused(format!(
                     "`{setting}`: `targets` full trains the model itself, without LoRA pairs"
                 )));
             }
         }
-        if !targets.full && set.output_type.is_some() {
+        if !is_full && set.output_type.is_some() {
             return Err(refused("`output-type`: an adapter is always f32; expected `targets` full as well"));
         }
-        let rank = self.rank.unwrap_or(8);
         Ok(TrainParams {
             rope: match (&self.rope, self.recipe) {
                 (None, Some(recipe)) => Some(recipe.rope.parse::<Spec>().map_err(Error::Rope)?),
                 (given, _) => given.clone(),
             },
             attention: self.attention.or(self.recipe.map(|r| r.attention)).unwrap_or_default(),
-            lora: LoraParams {
-                targets: targets.pairs,
-                rank,
-                alpha: self.alpha.unwrap_or(2.0 * rank as f64),
-                rslora: set.rslora.unwrap_or_default(),
-                dropout: set.dropout.unwrap_or_default(),
-                norms: targets.norms,
-                embeddings: targets.embeddings,
-                all: targets.full,
-                seed: self.seed,
-            },
+            trainable,
             n_block: self.n_block,
             n_threads: if self.n_threads == 0 { ggml::backend::default_threads() } else { self.n_threads },
             checkpointing: set.checkpointing,
@@ -68,33 +49,40 @@ impl Job {
         })
     }
 
-    /// Trained parts: the parts named, or else pairs on the usual maps and the modules that the recipe trains in full.
-    fn targets(&self) -> Result<Targets> {
-        let mut targets = Targets::default();
+    /// Returns what is trained: the modules named, or else pairs on the usual maps and the modules that the recipe trains
+    /// in full.
+    fn trainable(&self) -> Result<Trainable> {
+        let (set, rank) = (&self.given, self.rank.unwrap_or(8));
+        let mut lora = LoraParams {
+            rank,
+            alpha: self.alpha.unwrap_or(2.0 * rank as f64),
+            rslora: set.rslora.unwrap_or_default(),
+            dropout: set.dropout.unwrap_or_default(),
+            seed: self.seed,
+            ..LoraParams::default()
+        };
         let Some(names) = &self.targets else {
             let whole = |name| self.recipe.is_some_and(|r| r.train.contains(&name));
-            let pairs = LoraParams::default().targets;
-            return Ok(Targets {
-                pairs,
-                norms: whole("norms"),
-                embeddings: whole("embeddings"),
-                full: false,
-            });
+            (lora.norms, lora.embeddings) = (whole("norms"), whole("embeddings"));
+            return Ok(Trainable::Lora(lora));
         };
+        if names.iter().any(|name| name == "full") {
+            return match names.len() {
+                1 => Ok(Trainable::Full),
+                _ => Err(refused("`targets`: full is every parameter; expected it alone")),
+            };
+        }
+        lora.targets.clear();
         for name in names {
             match name.as_str() {
                 "" | "none" => {}
-                "norms" => targets.norms = true,
-                "embeddings" => targets.embeddings = true,
-                "full" => targets.full = true,
-                _ if targets.pairs.contains(name) => {}
-                _ => targets.pairs.push(name.clone()),
+                "norms" => lora.norms = true,
+                "embeddings" => lora.embeddings = true,
+                _ if lora.targets.contains(name) => {}
+                _ => lora.targets.push(name.clone()),
             }
         }
-        if targets.full && names.len() > 1 {
-            return Err(refused("`targets`: full is every parameter; expected it alone"));
-        }
-        Ok(targets)
+        Ok(Trainable::Lora(lora))
     }
 
     /// Returns the settings at a context of `n_ctx` tokens: the given ones, else the recipe's, else the defaults.
@@ -111,7 +99,7 @@ impl Job {
 
     /// Returns true if every parameter is trained, and a model is written.
     pub fn trains_all(&self) -> bool {
-        self.targets().is_ok_and(|targets| targets.full)
+        self.trainable().is_ok_and(|trainable| trainable == Trainable::Full)
     }
 
     pub(super) fn order(&self) -> SampleOrder {

@@ -7,7 +7,7 @@ use crate::control::Control;
 use crate::data::Source;
 use crate::finetune::{self, Job, JobError, Result};
 use crate::model::{Device, ModelParams};
-use crate::train::{checkpoint, LoraParams, Settings, TrainParams};
+use crate::train::{checkpoint, LoraParams, Settings, TrainParams, Trainable};
 
 /// The training of a recipe.
 #[derive(Debug, Clone)]
@@ -66,7 +66,7 @@ fn trainer_in_words(settings: &TrainParams) -> String {
         n_ctx,
         n_positions,
         attention,
-        lora,
+        trainable,
         saved_type,
         math,
         // The text has the spec and the optimizer's decay elsewhere. The others are about the machine.
@@ -78,11 +78,13 @@ fn trainer_in_words(settings: &TrainParams) -> String {
         dequantize_bytes: _,
         portable: _,
     } = settings;
-    let LoraParams { targets, rank, alpha, rslora, dropout, norms, embeddings, all, seed } = lora;
-    let lora = format!(
-        "LoraParams {{ targets: {targets:?}, rank: {rank}, alpha: {alpha:?}, rslora: {rslora}, dropout: {dropout:?}, \
-         norms: {norms}, embeddings: {embeddings}, all: {all}, seed: {seed} }}"
-    );
+    let lora = match trainable {
+        Trainable::Lora(LoraParams { targets, rank, alpha, rslora, dropout, norms, embeddings, seed }) => format!(
+            "LoraParams {{ targets: {targets:?}, rank: {rank}, alpha: {alpha:?}, rslora: {rslora}, dropout: {dropout:?}, \
+             norms: {norms}, embeddings: {embeddings}, all: false, seed: {seed} }}"
+        ),
+        Trainable::Full => "full".to_owned(),
+    };
     format!(
         "TrainParams {{ n_ctx: {n_ctx}, n_positions: {n_positions:?}, rope: None, attention: {attention:?}, lora: {lora}, \
          n_block: 512, n_threads: 0, checkpointing: None, saved_type: {saved_type:?}, dequantize_bytes: 134217728, \

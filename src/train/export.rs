@@ -22,12 +22,12 @@ pub fn write_adapter(
     average: Option<&[Vec<f32>]>,
     meta: AdapterMeta,
 ) -> Result<u64> {
-    let (model, lora, list) = (&trainer.model, &trainer.settings().lora, trainer.params().list());
-    if lora.all {
+    let (model, list) = (&trainer.model, trainer.params().list());
+    let Some(lora) = trainer.settings().trainable.lora() else {
         return Err(Error::Unsupported(
             "an adapter holds tensors trained on top of a model, not the whole model".into(),
         ));
-    }
+    };
     let values = |i: usize| values(list, average, i);
     let (mut pairs, mut modules_to_save) = (Vec::new(), Vec::new());
     for (i, t) in list.iter().enumerate() {
@@ -63,7 +63,7 @@ pub(super) fn filled(trainer: &Trainer, meta: AdapterMeta) -> Result<AdapterMeta
         n_ctx: Some(settings.n_ctx),
         attention: is_sparse.then(|| settings.attention.to_string()),
         base: Some(adapter::fingerprint(model.file())),
-        rslora: settings.lora.rslora,
+        rslora: settings.trainable.lora().is_some_and(|lora| lora.rslora),
         ..meta
     })
 }

@@ -46,9 +46,9 @@ impl Trainer {
             }
         }
         for (map, id) in &ids.dropout_masks {
-            let keep_p = 1.0 - self.settings.lora.dropout;
+            let keep_p = 1.0 - self.settings.trainable.dropout();
             let what = format!("dropout {} {} {}", self.n_seen, map.weight(), block.start);
-            let mut rng = params::generator(self.settings.lora.seed, &what);
+            let mut rng = params::generator(self.settings.trainable.seed(), &what);
             let mut value = || if rng.random::<f32>() < keep_p { 1.0 / keep_p } else { 0.0 };
             exec.fill(*id, |out: &mut [f32]| out.iter_mut().for_each(|m| *m = value()))?;
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 use gguf::{float, File, TensorInfo, Writer};
 
 use super::export::values;
-use super::Trainer;
+use super::{Trainable, Trainer};
 use crate::adapter::AdapterMeta;
 use crate::hparams::keys;
 use crate::ids::ParamId;
@@ -85,7 +85,7 @@ pub fn write_model(
     types: Option<&File>,
     meta: AdapterMeta,
 ) -> Result<u64> {
-    if !trainer.settings().lora.all {
+    if trainer.settings().trainable != Trainable::Full {
         return Err(Error::Unsupported("a model can be written only if all parameters are trained".into()));
     }
     // The model's own file has forgotten the arrays of its vocabulary.

@@ -55,14 +55,13 @@ impl Init {
     pub fn adapter(path: impl AsRef<Path>, trainer: &mut Trainer) -> Result<Init> {
         let path = path.as_ref();
         let reader = AdapterReader::open(path)?;
-        let lora = trainer.settings().lora.clone();
-        if lora.all {
+        let Some(lora) = trainer.settings().trainable.lora().cloned() else {
             return Err(Error::Unsupported(
                 "init: training of all parameters starts from the model itself; pass the earlier run's model \
                  in its place"
                     .into(),
             ));
-        }
+        };
         let file = trainer.model.file();
         reader.check(file, &adapter::fingerprint(file), false)?;
         let wrong = |key: &str, expected: String, found: String| {

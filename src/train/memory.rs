@@ -139,7 +139,7 @@ impl MemoryPlan {
         let rope = plan(model, settings)?;
         let network = clex::shape(&rope, hp)?;
         let added = Added { attention: settings.attention, clex: network };
-        let params = ParamSet::planned(model, &settings.lora, added)?;
+        let params = ParamSet::planned(model, &settings.trainable, added)?;
         let cache = Cache::new(hp, &rope, n_ctx, |defs| Store::planned(device, defs))?;
         let n = settings.n_block.min(n_ctx);
         let states = StateCache::new(hp, [n_ctx, n], |defs| Store::planned(device, defs))?;
@@ -155,7 +155,7 @@ impl MemoryPlan {
             states: states.as_ref(),
             capabilities,
             checkpointing,
-            dropout: settings.lora.dropout,
+            dropout: settings.trainable.dropout(),
             dequantize_bytes: settings.dequantize_bytes,
             n_block: n,
             grouped: settings.attention.group(settings.n_ctx)?.is_some(),
@@ -179,7 +179,7 @@ impl MemoryPlan {
                 most = most.max(bytes.map_err(named)?);
             }
         }
-        let shapes = params::shapes(model, &settings.lora, added)?;
+        let shapes = params::shapes(model, &settings.trainable, added)?;
         let trained: usize = shapes.iter().map(|(_, s)| s[0] * s[1]).sum();
         let of_layer =
             |il| saved::widths(&transformer, hp, il, checkpointing).iter().map(|(_, w)| w).sum::<usize>();

@@ -65,7 +65,7 @@ pub use init::{Init, SampleOrder};
 pub use log::{History, LOG};
 pub use longce::LongCe;
 pub use memory::{Budget, MemoryPlan};
-pub use params::{LoraParams, ParamSet, Trained};
+pub use params::{LoraParams, ParamSet, Trainable, Trained};
 pub use run::Run;
 pub use run_params::{RunParams, RunReport};
 pub use saved::{Checkpointing, SavedType};
@@ -124,7 +124,7 @@ impl Trainer {
         let settings = TrainParams { n_block: settings.n_block.min(n), ..settings.clone() };
         let plan = memory::plan(model, &settings)?;
         let added = Added { attention: settings.attention, clex: clex::shape(&plan, hp)? };
-        let params = ParamSet::with_added(model, &settings.lora, added)?;
+        let params = ParamSet::with_added(model, &settings.trainable, added)?;
         let transformer = model.with_adapter(params.adapter())?;
         let rows = |width| Rows::new(width, n, settings.saved_type);
         let inputs = (0..hp.n_layer).map(|_| rows(hp.n_embd)).collect::<Result<_>>()?;
@@ -239,7 +239,7 @@ impl Trainer {
         let group = if training { self.settings.attention.group(n)? } else { None };
         let seen = Seen::new(&segment_starts, n, group);
         if let Some(clex) = &mut self.clex {
-            let drawn = factor.map(|_| (self.settings.lora.seed, self.n_seen));
+            let drawn = factor.map(|_| (self.settings.trainable.seed(), self.n_seen));
             clex.start(&self.params, n, drawn)?;
         }
         self.embed(&inputs)?;
@@ -414,7 +414,7 @@ impl Trainer {
             states: self.states.as_ref(),
             capabilities: self.capabilities,
             checkpointing,
-            dropout: if training { self.settings.lora.dropout } else { 0.0 },
+            dropout: if training { self.settings.trainable.dropout() } else { 0.0 },
             dequantize_bytes: self.settings.dequantize_bytes,
             n_block: self.settings.n_block,
             grouped,

@@ -18,9 +18,38 @@ use crate::ids::{LinearId, ParamId, TOKEN_EMBD};
 use crate::layers::LinearShape;
 use crate::model::{Error, Model, Result};
 
+/// The tensors that are trained.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Trainable {
+    /// Low-rank pairs, and on request norms and the embedding.
+    Lora(LoraParams),
+    /// Every parameter of a model whose weights are floats, as copies in F32, without pairs: the weights and biases of all
+    /// linear maps, norms, the embedding, and the output matrix.
+    Full,
+}
+
+impl Trainable {
+    /// Returns the settings of pairs; `None` if all parameters are trained.
+    pub fn lora(&self) -> Option<&LoraParams> {
+        match self {
+            Trainable::Lora(lora) => Some(lora),
+            Trainable::Full => None,
+        }
+    }
+
+    /// The dropout of pairs.
+    pub(super) fn dropout(&self) -> f32 {
+        self.lora().map_or(0.0, |lora| lora.dropout)
+    }
+
+    /// The seed of random values and draws. Full training has none.
+    pub(super) fn seed(&self) -> u64 {
+        self.lora().map_or(0, |lora| lora.seed)
+    }
+}
+
 setters! {
-    /// Which tensors are trained, and from where they start: low-rank pairs beside weights, norms and the embedding as a
-    /// whole, or all parameters.
+    /// Low-rank pairs added to weights, and norms and the embedding if they are trained with the pairs.
     #[derive(Debug, Clone, PartialEq)]
     pub struct LoraParams {
         /// Linear maps that get a low-rank pair, by name: [`Role::target`](crate::ids::Role::target), or `all` for those of every layer but its router. Where
@@ -40,10 +69,6 @@ setters! {
         pub norms: bool,
         /// Train the embedding, as a copy in floats (LongLoRA).
         pub embeddings: bool,
-        /// Train every parameter of a model whose weights are floats, as copies in F32, and no low-rank pair: the
-        /// weights and biases of all linear maps, norms, the embedding and the output matrix. All settings above but the
-        /// seed are without effect.
-        pub all: bool,
         /// Seed of the random values of A and of dropout.
         pub seed: u64,
     }
@@ -59,7 +84,6 @@ impl Default for LoraParams {
             dropout: 0.0,
             norms: false,
             embeddings: false,
-            all: false,
             seed: 42,
         }
     }
@@ -73,12 +97,6 @@ impl LoraParams {
     }
 
     fn check(&self, nothing_else: bool) -> Result<()> {
-        if self.all {
-            return match self.dropout {
-                0.0 => Ok(()),
-                p => Err(Error::argument("dropout", "0 if all parameters are trained", p)),
-            };
-        }
         if self.rank == 0 {
             return Err(Error::argument("rank", "at least 1", 0));
         }
@@ -116,7 +134,7 @@ pub struct ParamSet {
     adapter: Adapter,
 }
 
-/// Tensors that are trained beside those of [`LoraParams`].
+/// Tensors that are trained in addition to those of [`Trainable`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Added {
     /// An attention that may bring the rows of the landmark token.
@@ -129,27 +147,27 @@ pub(super) struct Added {
 /// the rows of the landmark token and the network of CLEX.
 pub(super) fn shapes(
     model: &Model,
-    how: &LoraParams,
+    trainable: &Trainable,
     Added { attention, clex }: Added,
 ) -> Result<Vec<(ParamId, [usize; 2])>> {
-    how.check(clex.is_none())?;
     if clex.is_some() && attention.landmarks().is_some() {
         let what = "expected a rope method that is not trained, found clex";
         return Err(Error::Unsupported(format!("attention: {attention}: {what}")));
     }
-    let transformer = model.transformer();
-    if how.all && attention.landmarks().is_some() {
-        let what = "expected low-rank pairs, found all parameters: these are written as a model file, which \
-            has no landmark token";
-        return Err(Error::Unsupported(format!("attention: {attention}: {what}")));
-    }
-    if how.all {
+    let Trainable::Lora(how) = trainable else {
+        if attention.landmarks().is_some() {
+            let what =
+                "expected low-rank pairs, found all parameters: these are written as a model file, which \
+                has no landmark token";
+            return Err(Error::Unsupported(format!("attention: {attention}: {what}")));
+        }
         if clex.is_some() {
             let what = "all parameters are written as a model file, which cannot hold the network of clex";
             return Err(Error::Unsupported(format!("rope clex: {what}: expected pairs or norms with it")));
         }
         return full::shapes(model);
-    }
+    };
+    how.check(clex.is_none())?;
     let mut out = Vec::new();
     for LinearShape { id, n_in, n_out, .. } in targets::maps(model, &how.targets)? {
         // More than the larger dimension is surely a slip.
@@ -162,7 +180,7 @@ pub(super) fn shapes(
         out.push((ParamId::LoraB(id), [how.rank, n_out]));
     }
     if how.norms {
-        let mut norms = transformer.norms().to_vec();
+        let mut norms = model.transformer().norms().to_vec();
         // The output norm first, then layer by layer.
         norms.sort();
         out.extend(norms.iter().map(|&(id, n)| (id, [n, 1])));
@@ -190,7 +208,7 @@ pub(super) fn generator(seed: u64, what: &str) -> ChaCha8Rng {
 }
 
 /// The values a tensor starts from: A random, B zero, others as they are in the model's file.
-fn initial(model: &Model, how: &LoraParams, id: ParamId, [n0, n1]: [usize; 2]) -> Result<Vec<f32>> {
+fn initial(model: &Model, how: &Trainable, id: ParamId, [n0, n1]: [usize; 2]) -> Result<Vec<f32>> {
     let name = &id.to_string();
     match id {
         ParamId::LoraB(_) | ParamId::ClexDown => return Ok(vec![0.0; n0 * n1]),
@@ -198,7 +216,7 @@ fn initial(model: &Model, how: &LoraParams, id: ParamId, [n0, n1]: [usize; 2]) -
             // Kaiming's uniform with a = sqrt(5), as in PEFT and in LoRA's own code. The code of CLEX keeps its
             // matrix turned, so that PyTorch takes the hidden width for the number of inputs.
             let n_in = if id == ParamId::ClexUp { n1 } else { n0 };
-            let (bound, mut rng) = (1.0 / (n_in as f32).sqrt(), generator(how.seed, name));
+            let (bound, mut rng) = (1.0 / (n_in as f32).sqrt(), generator(how.seed(), name));
             return Ok((0..n0 * n1).map(|_| rng.random_range(-bound..bound)).collect());
         }
         ParamId::Weight(_)
@@ -244,12 +262,12 @@ fn mean_row(model: &Model, name: &str) -> Result<Vec<f32>> {
 impl ParamSet {
     /// The values at the start of training under the model's own attention: A random, B zero, others as they are in
     /// the file.
-    pub fn new(model: &Model, how: &LoraParams) -> Result<ParamSet> {
+    pub fn new(model: &Model, how: &Trainable) -> Result<ParamSet> {
         ParamSet::with_added(model, how, Added::default())
     }
 
     /// [`ParamSet::new`] with more tensors: the rows of the landmark token start from the mean of the file's.
-    pub(super) fn with_added(model: &Model, how: &LoraParams, added: Added) -> Result<ParamSet> {
+    pub(super) fn with_added(model: &Model, how: &Trainable, added: Added) -> Result<ParamSet> {
         let value = |id, shape| initial(model, how, id, shape);
         let params = ParamSet::with(model, how, added, Store::new, value)?;
         params.upload()?;
@@ -257,14 +275,14 @@ impl ParamSet {
     }
 
     /// Shapes only, for graphs that are measured.
-    pub(super) fn planned(model: &Model, how: &LoraParams, added: Added) -> Result<ParamSet> {
+    pub(super) fn planned(model: &Model, how: &Trainable, added: Added) -> Result<ParamSet> {
         let store = |device, defs, _: &str| Store::planned(device, defs);
         ParamSet::with(model, how, added, store, |_, _| Ok(Vec::new()))
     }
 
     fn with(
         model: &Model,
-        how: &LoraParams,
+        how: &Trainable,
         added: Added,
         store: impl Fn(Device, Vec<TensorDef>, &str) -> ggml::Result<Arc<Store>>,
         value: impl Fn(ParamId, [usize; 2]) -> Result<Vec<f32>>,
@@ -284,13 +302,14 @@ impl ParamSet {
         }
         let index: HashMap<ParamId, usize> = list.iter().enumerate().map(|(i, t)| (t.id, i)).collect();
         let at = |i: usize| StoreTensor { store: Arc::clone(&values), index: i };
+        let scale = how.lora().map_or(1.0, LoraParams::scale);
         let (mut pairs, mut modules) = (HashMap::new(), HashMap::new());
         for (i, t) in list.iter().enumerate() {
             match t.id {
                 ParamId::LoraA(map) => {
                     let b = index.get(&ParamId::LoraB(map)).copied();
                     let b = b.ok_or_else(|| Error::Invalid(format!("{}: a pair without B", t.id)))?;
-                    pairs.insert(map, LowRankPair { a: at(i), b: at(b), scale: how.scale() });
+                    pairs.insert(map, LowRankPair { a: at(i), b: at(b), scale });
                 }
                 ParamId::LoraB(_) | ParamId::ClexUp | ParamId::ClexDown => {}
                 id => {

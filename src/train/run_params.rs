@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::init::SampleOrder;
 use super::optim::{Decay, Optimizer};
-use super::{LongCe, SavedType, TrainAttention, Trainer};
+use super::{LongCe, LoraParams, SavedType, TrainAttention, Trainable, Trainer};
 use crate::adapter::{self, Ancestor};
 use crate::data::Dataset;
 use crate::math::Math;
@@ -100,7 +100,10 @@ pub(super) fn settings(
     data: &Dataset,
     params: &RunParams,
 ) -> Result<BTreeMap<String, String>> {
-    let (model, settings, lora) = (&trainer.model, trainer.settings(), &trainer.settings().lora);
+    let (model, settings) = (&trainer.model, trainer.settings());
+    // Checkpoints of full training also name settings of pairs, without effect. Their seed is that of the data.
+    let without = LoraParams { targets: Vec::new(), seed: data.params().seed, ..LoraParams::default() };
+    let lora = settings.trainable.lora().unwrap_or(&without);
     let corpus = data.corpus();
     let mut hash = Sha256::new();
     (0..corpus.n_documents()).for_each(|d| hash.update(corpus.text_hash(d).to_le_bytes()));
@@ -144,7 +147,7 @@ pub(super) fn settings(
     let others = [
         ("undecayed", undecayed, "norms and biases".to_owned()),
         ("attention", settings.attention != TrainAttention::Full, text(&settings.attention)),
-        ("train-all", lora.all, text(&lora.all)),
+        ("train-all", settings.trainable == Trainable::Full, text(&true)),
         ("math", settings.math != Math::Auto, text(&settings.math)),
         ("order", params.order != SampleOrder::Shuffled, params.order.name().to_owned()),
         ("data-offset", params.data_offset > 0, text(&params.data_offset)),

@@ -1,6 +1,6 @@
 //! Settings of a trainer, and the text that it is given.
 
-use super::params::LoraParams;
+use super::params::{LoraParams, Trainable};
 use super::saved::{Checkpointing, SavedType};
 use super::seen::TrainAttention;
 use crate::math::Math;
@@ -21,7 +21,7 @@ setters! {
         /// Which keys queries see while gradients are computed.
         pub attention: TrainAttention,
         /// The tensors that are trained.
-        pub lora: LoraParams,
+        pub trainable: Trainable,
         /// Tokens computed at once.
         pub n_block: usize,
         /// Threads; 0 is [`default_threads`](ggml::backend::default_threads).
@@ -50,7 +50,7 @@ impl TrainParams {
             n_positions: None,
             rope: None,
             attention: TrainAttention::Full,
-            lora: LoraParams::default(),
+            trainable: Trainable::Lora(LoraParams::default()),
             n_block: 512,
             n_threads: 0,
             checkpointing: None,
@@ -60,6 +60,12 @@ impl TrainParams {
             portable: false,
             average: false,
         }
+    }
+
+    /// Returns the settings with these low-rank pairs.
+    #[must_use]
+    pub fn lora(self, lora: LoraParams) -> Self {
+        self.trainable(Trainable::Lora(lora))
     }
 
     /// The context that the plan is made for.

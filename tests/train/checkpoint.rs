@@ -8,12 +8,12 @@ use proptest::prelude::*;
 use ropewalk::model::Model;
 use ropewalk::train::checkpoint::{list, load, path, prune, save, State};
 use ropewalk::train::optim::{AdamW, Decay, OptimParams, Optimizer, Schedule};
-use ropewalk::train::{LoraParams, ParamSet, Sequence, Trainer};
+use ropewalk::train::{LoraParams, ParamSet, Sequence, Trainable, Trainer};
 use safetensors::SafeTensors;
 
 use crate::common::process::{alone, run_alone, test_program};
 use crate::common::some_tokens;
-use crate::gradients::{models, settings, targets, N_VOCAB};
+use crate::gradients::{lora, models, settings, targets, N_VOCAB};
 
 fn optim(ema: f64) -> OptimParams {
     OptimParams::new(Schedule { warmup: 3, decay: Decay::Cosine, ..Schedule::constant(1e-2, 16) })
@@ -47,7 +47,8 @@ fn run(trainer: &mut Trainer, optimizer: &mut Optimizer, from: u64, to: u64) -> 
 fn a_resumed_run_ends_bit_identical_with_dropout_and_a_moving_average() {
     let (_, model) = models().remove(0);
     let mut how = settings(24, 8, "plain");
-    (how.lora.dropout, how.lora.norms) = (0.1, true);
+    lora(&mut how).dropout = 0.1;
+    lora(&mut how).norms = true;
     let (folder, names) = (folder(), names(3));
     let file = path(folder.path(), 7);
     let mut trainer = Trainer::new(&model, &how).unwrap();
@@ -78,7 +79,7 @@ fn a_resumed_run_ends_bit_identical_with_dropout_and_a_moving_average() {
 /// The smallest thing to keep.
 pub(crate) fn small(model: &Model, rank: usize, on: &[&str], ema: f64) -> (ParamSet, Optimizer) {
     let lora = LoraParams::default().targets(targets(on)).rank(rank);
-    let params = ParamSet::new(model, &lora).unwrap();
+    let params = ParamSet::new(model, &Trainable::Lora(lora)).unwrap();
     let optimizer = Optimizer::new(optim(ema), &params).unwrap();
     (params, optimizer)
 }
@@ -299,7 +300,7 @@ fn writing_that_fails_leaves_the_old_checkpoint() {
         let how = settings(8, 8, "plain").lora(LoraParams::default().rank(16));
         // The other process has written it.
         let model = crate::common::load(&crate::common::scratch("train-checkpoint.gguf"));
-        let params = ParamSet::new(&model, &how.lora).unwrap();
+        let params = ParamSet::new(&model, &how.trainable).unwrap();
         let optimizer = Optimizer::new(optim(0.9), &params).unwrap();
         let state = State { step: 2, n_seen: 2, settings: names(1) };
         let e = save(&PathBuf::from(file), &state, &params, &optimizer).expect_err("a full disk");

@@ -13,7 +13,7 @@ use ropewalk::ids::ParamId;
 use ropewalk::model::{Error, Model, ModelParams};
 use ropewalk::rope::{Activation, Clex, Plan};
 use ropewalk::session::Session;
-use ropewalk::train::{write_adapter, ClexDraw, Init, LoraParams, Run, Sequence, TrainParams, Trainer};
+use ropewalk::train::{write_adapter, ClexDraw, Init, Run, Sequence, TrainParams, Trainable, Trainer};
 use ropewalk::DType;
 
 use crate::common::naive::{Definition, Naive};
@@ -21,7 +21,7 @@ use crate::common::rounding::{rounding, two_orders};
 use crate::common::{all_logits, assert_close, distance, load, log_softmax, params, scratch, some_tokens};
 use crate::common::{roundings, size, LOGITS};
 use crate::differences::{loss, moved, of_element, one};
-use crate::gradients::{fill, models, settings, targets, N_VOCAB};
+use crate::gradients::{fill, lora, models, settings, targets, N_VOCAB};
 use crate::run::{adapter, World};
 
 const N_CTX: usize = 40;
@@ -110,7 +110,8 @@ fn plan_at(trainer: &Trainer, hp: &Hparams, t: usize, moved: (ParamId, usize, f6
 /// The first number of sequences before it whose draw is as wanted, and the draw.
 fn draw_of(trainer: &Trainer, wanted: impl Fn(&ClexDraw) -> bool) -> (u64, ClexDraw) {
     let clex = Clex::of(&trainer.plan().spec, 0).unwrap();
-    let draws = (0..500).map(|k| (k, ClexDraw::new(&clex, trainer.settings().lora.seed, k, N)));
+    let draws =
+        (0..500).map(|k| (k, ClexDraw::new(&clex, trainer.settings().trainable.lora().unwrap().seed, k, N)));
     draws.into_iter().find(|(_, d)| d.positions.is_sorted() && wanted(d)).expect("a draw")
 }
 
@@ -124,7 +125,7 @@ fn check(about: &str, model: &Model, how: &TrainParams, wanted: impl Fn(&ClexDra
     let got = trainer.accumulate(Sequence::new(&tokens), 1.0).unwrap();
     let grads = trainer.params().grads().unwrap();
     let original = Clex::of(&trainer.plan().spec, 0).unwrap().original;
-    let scale = f64::from(how.lora.scale());
+    let scale = f64::from(how.trainable.lora().unwrap().scale());
     let at = |id: ParamId, i: usize, by: f64| {
         let (plan, moved_by) = plan_at(&trainer, hp, draw.t, (id, i, by));
         let case = Drawn { positions: &draw.positions, unit: (N / original).max(1) as i64, plan: &plan };
@@ -166,7 +167,7 @@ fn gradients_are_those_of_finite_differences() {
         for &spec in specs {
             for portable in [false, true].into_iter().take(if spec == SHORT { 2 } else { 1 }) {
                 let mut how = settings(N_CTX, 16, spec).portable(portable);
-                how.lora.targets =
+                lora(&mut how).targets =
                     targets(if model.hparams().arch == "phi3" { &["qkv"] } else { &["q", "k"] });
                 check(&format!("{about}, {spec}, portable {portable}"), &model, &how, |d| d.t == 3);
             }
@@ -181,12 +182,12 @@ fn frequencies_that_are_dropped_scaled_or_the_models_own_count_as_they_are() {
         [&format!("{SHORT},drop=0.5"), &format!("{SHORT},log-scale=true"), &format!("{SHORT},factor=2")]
     {
         let mut how = settings(N_CTX, 64, spec);
-        how.lora.targets = targets(&["q"]);
+        lora(&mut how).targets = targets(&["q"]);
         check(&format!("{about}, {spec}"), &model, &how, |d| d.t > 1);
     }
     check(about, &model, &settings(N_CTX, 16, LONG), |d| d.t == 1);
     let mut alone = settings(N_CTX, 16, SHORT);
-    alone.lora.targets.clear();
+    lora(&mut alone).targets.clear();
     check(&format!("{about}, the network alone"), &model, &alone, |d| d.t == 2);
 }
 
@@ -410,8 +411,7 @@ fn damaged_networks_are_refused_with_their_fault() {
 #[test]
 fn what_cannot_be_trained_is_refused() {
     let (_, model) = models().remove(0);
-    let all = LoraParams::default().all(true);
-    let how = TrainParams::new(N_CTX).lora(all).rope(Some(SHORT.parse().unwrap()));
+    let how = TrainParams::new(N_CTX).trainable(Trainable::Full).rope(Some(SHORT.parse().unwrap()));
     let e = Trainer::new(&model, &how).map(|_| ()).unwrap_err().to_string();
     assert!(e.contains("cannot hold the network of clex"), "{e}");
     for (spec, words) in [

@@ -8,7 +8,7 @@ use ropewalk::control::{Control, Progress, Stop};
 use ropewalk::hparams::DeltaNetHparams;
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::train::{
-    write_adapter, Checkpointing, MemoryPlan, Run, Sequence, TrainAttention, TrainParams, Trainer,
+    write_adapter, Checkpointing, MemoryPlan, Run, Sequence, TrainAttention, TrainParams, Trainable, Trainer,
 };
 use ropewalk::DType;
 
@@ -16,7 +16,7 @@ use crate::common::naive::worst_row;
 use crate::common::rounding::{rounding, two_orders};
 use crate::common::{load, open, roundings, score, scratch, some_tokens, with_kv};
 use crate::differences::check;
-use crate::gradients::{fill, settings, targets, N_VOCAB};
+use crate::gradients::{fill, lora, settings, targets, N_VOCAB};
 use crate::landmark::adapter;
 use crate::landmark_session::{exact, without_landmark, BLOCK};
 use crate::run::World;
@@ -58,9 +58,10 @@ fn gradients_are_those_of_finite_differences() {
         }
         // Routers are trained where they are named.
         let mut named = settings(24, 10, "plain");
-        (named.lora.norms, named.lora.embeddings) = (true, true);
+        lora(&mut named).norms = true;
+        lora(&mut named).embeddings = true;
         let more = if name == "qwen35moe-tiny" { &["router", "shared_router"][..] } else { &["gate"] };
-        named.lora.targets =
+        lora(&mut named).targets =
             targets(&[&["q", "attn_gate", "ssm_alpha", "ssm_beta", "output"], more].concat());
         check(&format!("{name}, norms and embeddings"), &model, &named, 24, &[], false);
     }
@@ -155,9 +156,9 @@ fn the_loss_is_that_of_a_session() {
         let model = model(name, DType::F32);
         let mut how = settings(40, 16, "plain");
         // More ranks than heads.
-        how.lora.rank = 7;
+        lora(&mut how).rank = 7;
         if name == "qwen35moe-tiny" {
-            how.lora.targets.push("shared_router".into());
+            lora(&mut how).targets.push("shared_router".into());
         }
         let mut trainer = Trainer::new(&model, &how).unwrap();
         let tokens = some_tokens(40, N_VOCAB);
@@ -228,7 +229,7 @@ fn targets_name_what_does_their_work() {
     let trained = |name: &str, names: &[&str]| {
         let model = model(name, DType::F32);
         let mut how = settings(16, 8, "plain");
-        how.lora.targets = targets(names);
+        lora(&mut how).targets = targets(names);
         let trainer = Trainer::new(&model, &how).unwrap();
         let list = trainer.params().list().iter().map(|t| t.id.to_string());
         let mut list: Vec<String> =
@@ -270,7 +271,7 @@ fn kinds_of_layers_that_lack_a_map_are_named() {
         write(&shape, DType::F32, 3, &path).unwrap();
         let model = load(&path);
         let mut how = settings(16, 8, "plain");
-        how.lora.targets = targets(&[target]);
+        lora(&mut how).targets = targets(&[target]);
         Trainer::new(&model, &how).unwrap_err().to_string()
     };
     let qwen = |target: &str| refused("qwen35", shape("qwen35-tiny"), target);
@@ -298,7 +299,7 @@ fn what_cannot_be_trained_is_refused() {
         assert!(e.contains("gated delta-nets (layers 0 2) needs the CPU"), "{e}");
     }
     let mut all = settings(16, 8, "plain");
-    all.lora.all = true;
+    all.trainable = Trainable::Full;
     for e in refused(&all) {
         assert!(e.starts_with("targets full: ") && e.contains("gated delta-nets"), "{e}");
     }

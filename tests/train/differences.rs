@@ -188,7 +188,8 @@ pub(crate) fn check_by(
     let sequence = Sequence { tokens: &tokens, weights: &weights, segment_starts, positions: &[] };
     let got = trainer.accumulate(sequence, 1.0).unwrap();
     let grads = trainer.params().grads().unwrap();
-    let (plan, scale) = (trainer.plan().clone(), f64::from(settings.lora.scale()));
+    let (plan, scale) =
+        (trainer.plan().clone(), f64::from(settings.trainable.lora().map_or(1.0, |lora| lora.scale())));
     let (tokens, weights, starts) = match settings.attention.landmarks() {
         Some(landmarks) => with_landmarks(&tokens, &weights, segment_starts, landmarks),
         None => (tokens, weights, segment_starts.to_vec()),

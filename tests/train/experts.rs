@@ -7,7 +7,7 @@ use ropewalk::DType;
 
 use crate::common::{load, scratch};
 use crate::differences::check;
-use crate::gradients::{settings, targets, N_VOCAB};
+use crate::gradients::{lora, settings, targets, N_VOCAB};
 
 fn mixture(name: &str, dtype: DType) -> Model {
     let path = scratch(&format!("train-{name}-{}.gguf", dtype.name()));
@@ -27,7 +27,7 @@ fn mixture(name: &str, dtype: DType) -> Model {
 /// Every map that can have a low-rank pair.
 fn settings_of_mixtures(n_ctx: usize, n_block: usize, spec: &str) -> TrainParams {
     let mut settings = settings(n_ctx, n_block, spec);
-    settings.lora.targets = targets(&["q", "k", "v", "o", "router"]);
+    lora(&mut settings).targets = targets(&["q", "k", "v", "o", "router"]);
     settings
 }
 
@@ -39,8 +39,8 @@ fn gradients_are_those_of_finite_differences() {
             for spec in ["plain", "yarn:factor=4"] {
                 let mut settings = settings_of_mixtures(40, 16, spec);
                 check(&format!("{name} {} {spec}", dtype.name()), &model, &settings, 37, &[], false);
-                settings.lora.norms = true;
-                settings.lora.targets = targets(&["q", "output"]);
+                lora(&mut settings).norms = true;
+                lora(&mut settings).targets = targets(&["q", "output"]);
                 check(
                     &format!("{name} {} {spec}, norms", dtype.name()),
                     &model,
@@ -63,18 +63,18 @@ fn what_cannot_be_trained_is_refused_by_name() {
     };
     for target in ["gate_exps", "up_exps", "down_exps"] {
         let mut settings = settings_of_mixtures(32, 16, "plain");
-        settings.lora.targets = targets(&["q", target]);
+        lora(&mut settings).targets = targets(&["q", target]);
         let what = refused(&settings);
         assert!(what.contains(target) && what.contains("expert weights"), "{what}");
     }
     let mut settings = settings_of_mixtures(32, 16, "plain");
-    settings.lora.targets = targets(&["q", "gate"]);
+    lora(&mut settings).targets = targets(&["q", "gate"]);
     assert!(refused(&settings).contains("ffn_gate.weight"));
     let portable = settings_of_mixtures(32, 16, "plain").portable(true);
     assert!(refused(&portable).contains("mixture of experts"), "{}", refused(&portable));
     // All are those of attention: routers are trained where they are named.
     let mut all = settings_of_mixtures(32, 16, "plain");
-    all.lora.targets = targets(&["all"]);
+    lora(&mut all).targets = targets(&["all"]);
     let trainer = Trainer::new(&model, &all).unwrap();
     let names: Vec<String> = trainer.params().list().iter().map(|t| t.id.to_string()).collect();
     assert!(names.iter().all(|name| name.contains("attn_")) && names.len() == 2 * 2 * 4, "{names:?}");

@@ -6,19 +6,17 @@ use ropewalk::control::{Control, Progress, Stop};
 use ropewalk::gguf::File;
 use ropewalk::model::{Error, Model, ModelParams};
 use ropewalk::train::optim::{OptimParams, Optimizer, Schedule};
-use ropewalk::train::{MemoryPlan, Run, Sequence, TrainAttention, TrainParams, Trainer};
+use ropewalk::train::{MemoryPlan, Run, Sequence, TrainAttention, TrainParams, Trainable, Trainer};
 use ropewalk::DType;
 
 use crate::common::rounding::two_orders;
 use crate::common::{load, open, params, roundings, scratch, some_tokens};
 use crate::differences::check;
-use crate::gradients::{models, settings, N_VOCAB};
+use crate::gradients::{lora, models, settings, N_VOCAB};
 use crate::run::World;
 
 fn all(n_ctx: usize, n_block: usize, spec: &str) -> TrainParams {
-    let mut settings = settings(n_ctx, n_block, spec);
-    settings.lora.all = true;
-    settings
+    settings(n_ctx, n_block, spec).trainable(Trainable::Full)
 }
 
 /// Weights and biases of every map, norms, embedding, tied output or one of its own.
@@ -172,7 +170,7 @@ fn memory_is_planned_with_every_parameter() {
 fn an_adapter_in_force_is_refused() {
     let (_, model) = models().remove(0);
     let mut how = settings(16, 8, "plain");
-    how.lora.rank = 2;
+    lora(&mut how).rank = 2;
     let trainer = Trainer::new(&model, &how).unwrap();
     let path = scratch("full-adapter.gguf");
     ropewalk::train::write_adapter(&path, &trainer, None, Default::default()).unwrap();

@@ -6,7 +6,7 @@ use convert::random::{write, QkNorm, Shape};
 use gguf::{File, Value, Writer};
 use ropewalk::ids::ParamId;
 use ropewalk::model::Model;
-use ropewalk::train::{Checkpointing, LoraParams, Sequence, TrainAttention, TrainParams, Trainer};
+use ropewalk::train::{Checkpointing, LoraParams, Sequence, TrainAttention, TrainParams, Trainable, Trainer};
 use ropewalk::DType;
 
 use crate::common::{load, scratch, some_tokens};
@@ -120,6 +120,14 @@ pub(crate) fn settings(n_ctx: usize, n_block: usize, spec: &str) -> TrainParams 
         .lora(LoraParams::default().targets(targets(&["all"])).rank(3).alpha(5.0))
 }
 
+/// The settings of pairs, to be changed.
+pub(crate) fn lora(how: &mut TrainParams) -> &mut LoraParams {
+    match &mut how.trainable {
+        Trainable::Lora(lora) => lora,
+        Trainable::Full => panic!("pairs are not trained"),
+    }
+}
+
 /// Gives B values, so that every gradient has some.
 pub(crate) fn fill(trainer: &mut Trainer) {
     for t in trainer.params_mut().list_mut().iter_mut().filter(|t| matches!(t.id, ParamId::LoraB(_))) {
@@ -188,7 +196,7 @@ fn gradients_of_shifted_sparse_attention() {
 fn gradients_of_shifted_sparse_attention_at_any_length() {
     let attention = TrainAttention::Shifted { group: None };
     let of_values = |mut settings: TrainParams| {
-        settings.lora.targets = targets(&["v", "o", "gate", "up", "down"]);
+        lora(&mut settings).targets = targets(&["v", "o", "gate", "up", "down"]);
         settings
     };
     for (about, model) in models().into_iter().take(2) {
@@ -244,11 +252,13 @@ fn norms_embeddings_and_the_output_have_gradients() {
     for (about, model) in models() {
         for portable in [false, true] {
             let mut settings = settings(24, 10, "plain").portable(portable);
-            (settings.lora.norms, settings.lora.embeddings) = (true, true);
+            lora(&mut settings).norms = true;
+            lora(&mut settings).embeddings = true;
             check(about, &model, &settings, 24, &[], false);
             // A pair beside the output matrix, which may be the embedding.
-            (settings.lora.norms, settings.lora.embeddings) = (false, false);
-            settings.lora.targets = targets(&["v", "output"]);
+            lora(&mut settings).norms = false;
+            lora(&mut settings).embeddings = false;
+            lora(&mut settings).targets = targets(&["v", "output"]);
             check(about, &model, &settings, 24, &[], false);
         }
     }
@@ -262,7 +272,7 @@ fn quantised_weights_dequantized_in_chunks_give_the_same() {
         {
             let mut settings =
                 settings(24, 10, "plain").portable(portable).dequantize_bytes(dequantize_bytes);
-            settings.lora.targets.push("output".into());
+            lora(&mut settings).targets.push("output".into());
             check(&format!("{shape} {dequantize_bytes} {portable}"), &model, &settings, 24, &[], false);
         }
     }

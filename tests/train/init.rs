@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use ropewalk::adapter::AdapterReader;
 use ropewalk::control::Control;
 use ropewalk::train::optim::{OptimParams, Optimizer, Schedule};
-use ropewalk::train::{Init, Run, RunParams, SampleOrder, Sequence, TrainParams, Trainer};
+use ropewalk::train::{Init, Run, RunParams, SampleOrder, Sequence, TrainParams, Trainable, Trainer};
 use ropewalk::Token;
 
 use crate::common::some_tokens;
-use crate::gradients::{named_model, settings, targets, N_VOCAB};
+use crate::gradients::{lora, named_model, settings, targets, N_VOCAB};
 use crate::run::World;
 
 fn how(n_ctx: usize, spec: &str) -> TrainParams {
@@ -156,15 +156,15 @@ fn adapters_that_do_not_fit_are_refused_and_both_are_named() {
         assert!(trainer.params().list() == before && e.lines().count() == 1, "{e}");
         e
     };
-    let e = error(&|s| s.lora.rank = 4);
+    let e = error(&|s| lora(s).rank = 4);
     assert!(e.contains("expected rank 4 on") && e.contains("found rank 3 on q, k, v, o"), "{e}");
-    let e = error(&|s| s.lora.targets = targets(&["q", "v"]));
+    let e = error(&|s| lora(s).targets = targets(&["q", "v"]));
     assert!(e.contains("expected rank 3 on q, v (2 pairs)") && e.contains("found rank 3 on q, k"), "{e}");
-    let e = error(&|s| s.lora.norms = true);
+    let e = error(&|s| lora(s).norms = true);
     assert!(e.contains("3 whole tensors as in this run, found rank 3"), "{e}");
-    let e = error(&|s| s.lora.alpha = 6.0);
+    let e = error(&|s| lora(s).alpha = 6.0);
     assert!(e.contains("adapter.lora.alpha: expected alpha 6") && e.contains("found alpha 5"), "{e}");
-    let e = error(&|s| s.lora.all = true);
+    let e = error(&|s| s.trainable = Trainable::Full);
     assert!(e.starts_with("init: training of all parameters starts from the model itself"), "{e}");
     // A change of one weight makes another model.
     let changed = world.path("changed.gguf");

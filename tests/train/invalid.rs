@@ -9,7 +9,7 @@ use ropewalk::train::{MemoryPlan, Sequence, TrainAttention, TrainParams, Trainer
 use ropewalk::{DType, Token};
 
 use crate::common::{load, scratch, some_tokens};
-use crate::gradients::{models, settings, targets, N_VOCAB};
+use crate::gradients::{lora, models, settings, targets, N_VOCAB};
 
 fn sequence(tokens: &[Token]) -> Sequence<'_> {
     Sequence::new(tokens)
@@ -95,25 +95,25 @@ fn adapters_that_cannot_be_are_refused() {
         change(&mut settings);
         Trainer::new(tied, &settings).map(|_| ()).unwrap_err().to_string()
     };
-    assert_eq!(error(&|s| s.lora.rank = 0), "rank: expected at least 1, found 0");
-    let e = error(&|s| s.lora.rank = 129);
+    assert_eq!(error(&|s| lora(s).rank = 0), "rank: expected at least 1, found 0");
+    let e = error(&|s| lora(s).rank = 129);
     assert!(e.starts_with("rank: expected at most 128, found 129: blk.0.attn_"), "{e}");
-    let e = error(&|s| s.lora.rank = usize::MAX);
+    let e = error(&|s| lora(s).rank = usize::MAX);
     assert!(e.starts_with("rank: expected at most 128, found"), "{e}");
-    let e = error(&|s| s.lora.targets = targets(&["q", "attn"]));
+    let e = error(&|s| lora(s).targets = targets(&["q", "attn"]));
     assert!(
         e.starts_with("targets: expected some of q, k, v, qkv, o") && e.ends_with("found \"attn\""),
         "{e}"
     );
-    assert!(error(&|s| s.lora.targets = targets(&[""])).starts_with("targets: expected some of"));
-    assert!(error(&|s| s.lora.targets.clear()).starts_with("targets: expected at least one, found none"));
+    assert!(error(&|s| lora(s).targets = targets(&[""])).starts_with("targets: expected some of"));
+    assert!(error(&|s| lora(s).targets.clear()).starts_with("targets: expected at least one, found none"));
     for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-        assert!(error(&|s| s.lora.alpha = bad).starts_with("alpha: expected a positive number"));
+        assert!(error(&|s| lora(s).alpha = bad).starts_with("alpha: expected a positive number"));
     }
     for bad in [1.0, -0.1, f32::NAN] {
-        assert!(error(&|s| s.lora.dropout = bad).starts_with("dropout: expected a probability below 1"));
+        assert!(error(&|s| lora(s).dropout = bad).starts_with("dropout: expected a probability below 1"));
     }
-    let e = error(&|s| s.lora.targets = targets(&["q", "k", "q"]));
+    let e = error(&|s| lora(s).targets = targets(&["q", "k", "q"]));
     assert!(e.starts_with("targets: ") && e.contains("twice"), "{e}");
 }
 
@@ -139,7 +139,8 @@ fn what_is_no_number_in_a_trained_tensor_is_found_where_it_is() {
         ("token_embd.weight", "the embedding is not finite at token 0"),
     ] {
         let mut how = settings(16, 8, "plain");
-        (how.lora.norms, how.lora.embeddings) = (true, true);
+        lora(&mut how).norms = true;
+        lora(&mut how).embeddings = true;
         let mut trainer = Trainer::new(&model, &how).unwrap();
         let tokens = some_tokens(17, N_VOCAB);
         let good = trainer.loss(sequence(&tokens)).unwrap();

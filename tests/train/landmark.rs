@@ -16,7 +16,7 @@ use ropewalk::{DType, Token};
 
 use crate::common::{self, scratch, some_tokens};
 use crate::differences::check;
-use crate::gradients::{fill, models, named_model, settings, targets, N_VOCAB};
+use crate::gradients::{fill, lora, models, named_model, settings, targets, N_VOCAB};
 
 pub(crate) fn attention(block: usize) -> TrainAttention {
     TrainAttention::Landmark(Landmarks::new(block).unwrap())
@@ -41,8 +41,9 @@ fn gradients_are_those_of_finite_differences() {
     for block in [2, 6, 21] {
         let rope = Some("yarn:factor=4".parse().unwrap());
         let mut how = how(40, block).rope(rope);
-        how.lora.targets = targets(&["v", "output"]);
-        (how.lora.norms, how.lora.embeddings) = (true, true);
+        lora(&mut how).targets = targets(&["v", "output"]);
+        lora(&mut how).norms = true;
+        lora(&mut how).embeddings = true;
         // The last block ends with the text.
         check(&format!("{about}, blocks of {block}"), &model, &how, 40, &[0, 7, 16, 30], true);
         let mut landmarks = Landmarks::new(block).unwrap();

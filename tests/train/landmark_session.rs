@@ -40,7 +40,7 @@ pub(crate) fn exact_of(model: &Model, tokens: &[Token], top: Option<[usize; 2]>)
     let settings = how(120, BLOCK);
     let mut trainer = Trainer::new(model, &settings).unwrap();
     fill(&mut trainer);
-    let scale = f64::from(settings.lora.scale());
+    let scale = f64::from(settings.trainable.lora().unwrap().scale());
     let naive = moved(&Naive::of(model), &trainer, scale, &|_, _| {});
     // One token more, so that a landmark behind the last is there.
     let (weights, landmarks) = (vec![1.0; tokens.len()], settings.attention.landmarks().unwrap());

@@ -6,7 +6,7 @@ use ropewalk::DType;
 
 use crate::common::rounding::two_orders;
 use crate::common::{roundings, some_tokens};
-use crate::gradients::{fill, quantised, settings, targets, N_VOCAB};
+use crate::gradients::{fill, lora, quantised, settings, targets, N_VOCAB};
 
 /// Tokens of the text.
 const N: usize = 48;
@@ -22,7 +22,7 @@ fn gradients(shape: &str, dtype: DType, change: &dyn Fn(&mut TrainParams)) -> (f
     let model = quantised(shape, dtype);
     // In one block: of fewer than 32 tokens, products of some types are not in tiles.
     let mut how = settings(N, N, "yarn:factor=4");
-    how.lora.targets = targets(&["all", "output"]);
+    lora(&mut how).targets = targets(&["all", "output"]);
     change(&mut how);
     let mut trainer = Trainer::new(&model, &how).unwrap();
     fill(&mut trainer);

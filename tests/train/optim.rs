@@ -9,11 +9,11 @@ use ropewalk::train::optim::{
 };
 use ropewalk::train::recipe::{Data, Recipe, RECIPES};
 use ropewalk::train::TrainAttention;
-use ropewalk::train::{Sequence, Trainer};
+use ropewalk::train::{Sequence, Trainable, Trainer};
 
 use crate::common::rounding::rounding;
 use crate::common::some_tokens;
-use crate::gradients::{models, settings, N_VOCAB};
+use crate::gradients::{lora, models, settings, N_VOCAB};
 
 #[derive(serde::Deserialize)]
 struct Recording {
@@ -239,9 +239,10 @@ fn weight_decay_leaves_norms_and_biases_alone() {
     let mut seen = std::collections::BTreeSet::new();
     for (about, model) in models() {
         let mut how = settings(8, 8, "plain");
-        how.lora = how.lora.targets(Vec::new()).all(true);
+        how.trainable = Trainable::Full;
         let mut pairs = settings(8, 8, "plain");
-        (pairs.lora.norms, pairs.lora.embeddings) = (true, true);
+        lora(&mut pairs).norms = true;
+        lora(&mut pairs).embeddings = true;
         for how in [how, pairs] {
             let mut trainer = Trainer::new(&model, &how).unwrap_or_else(|e| panic!("{about}: {e}"));
             let before = trainer.params().list().to_vec();

@@ -8,7 +8,7 @@ use ropewalk::{DType, Token};
 
 use crate::common::rounding::two_orders;
 use crate::common::{essays, open, params, roundings, scratch};
-use crate::gradients::{models, settings, targets, ALL};
+use crate::gradients::{lora, models, settings, targets, ALL};
 
 /// 512 letters of a text, on a model of random weights: from the loss of guessing to nearly none.
 #[test]
@@ -16,8 +16,9 @@ fn a_text_is_learnt_by_heart() {
     let (_, model) = models().remove(0);
     let tokens: Vec<Token> = essays().bytes().take(513).map(|b| Token::from(b) + 3).collect();
     let mut how = settings(512, 512, "plain").checkpointing(Some(Checkpointing::Products)).n_block(512);
-    how.lora.targets = targets(&ALL);
-    (how.lora.rank, how.lora.alpha, how.lora.norms, how.lora.embeddings) = (16, 32.0, true, true);
+    let pairs = lora(&mut how);
+    pairs.targets = targets(&ALL);
+    (pairs.rank, pairs.alpha, pairs.norms, pairs.embeddings) = (16, 32.0, true, true);
     let mut trainer = Trainer::new(&model, &how).unwrap();
     let schedule =
         Schedule { lr_min: 1e-3, warmup: 5, decay: Decay::Cosine, ..Schedule::constant(1e-2, 110) };
@@ -41,7 +42,8 @@ fn an_adapter_has_in_a_session_the_loss_it_was_trained_to() {
     for (i, (about, model)) in models().iter().enumerate() {
         for (spec, rslora) in [("plain", false), ("harpe", true), ("sba:factor=4", false)] {
             let mut how = settings(48, 20, spec);
-            (how.lora.norms, how.lora.embeddings, how.lora.rslora) = (true, i != 1, rslora);
+            let pairs = lora(&mut how);
+            (pairs.norms, pairs.embeddings, pairs.rslora) = (true, i != 1, rslora);
             let mut trainer = match Trainer::new(model, &how) {
                 Ok(trainer) => trainer,
                 // What is rotated in cohere2 has a window, on which no method acts.

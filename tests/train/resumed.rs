@@ -14,7 +14,7 @@ use ropewalk::rope::{Axis, Spec};
 use ropewalk::train::optim::{OptimParams, Optimizer, Schedule};
 use ropewalk::train::{LongCe, Run, RunParams, SampleOrder, TrainAttention, Trainer};
 
-use crate::gradients::settings;
+use crate::gradients::{lora, settings};
 use crate::run::{adapter, knotted, World};
 
 const N_CTX: usize = 32;
@@ -137,7 +137,8 @@ fn data(world: &World, setup: &Setup) -> Dataset {
 fn run(world: &World, setup: &Setup, name: &str, resume: bool) -> ropewalk::model::Result<Run> {
     let data = data(world, setup);
     let mut how = settings(setup.n_ctx, 20, setup.rope);
-    (how.lora.dropout, how.attention) = (0.1, setup.attention);
+    lora(&mut how).dropout = 0.1;
+    how.attention = setup.attention;
     how.n_positions = data.transform().and_then(|t| t.n_positions());
     let trainer = Trainer::new(&world.model, &how)?;
     let optim = OptimParams::new(Schedule::constant(1e-2, STEPS)).ema(0.5);

@@ -9,7 +9,7 @@ use ropewalk::model::{Error, Model};
 use ropewalk::train::optim::{Decay, OptimParams, Optimizer, Schedule};
 use ropewalk::train::{Run, RunParams, Trainer};
 
-use crate::gradients::{named_model, settings};
+use crate::gradients::{lora, named_model, settings};
 
 const N_CTX: usize = 32;
 pub(crate) const STEPS: u64 = 8;
@@ -56,7 +56,7 @@ impl World {
 
     pub(crate) fn parts_under(&self, spec: &str) -> (Trainer, Optimizer, Dataset) {
         let mut how = settings(N_CTX, 20, spec);
-        how.lora.dropout = 0.1;
+        lora(&mut how).dropout = 0.1;
         let trainer = Trainer::new(&self.model, &how).unwrap();
         let schedule = Schedule { warmup: 2, decay: Decay::Cosine, ..Schedule::constant(1e-2, STEPS) };
         let optim = OptimParams::new(schedule).ema(0.5);
