@@ -1,13 +1,11 @@
 //! Heat maps of scores: a column per length, a row per depth, and a color for each score.
 
-use std::path::Path;
-
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 use plotters::style::FontTransform;
 
 use super::draw::ramp;
-use super::pen::{self, failed, Drawing, Pen, INK};
+use super::pen::{failed, Drawing, Pen, INK};
 use super::PlotError;
 
 /// Smallest and largest width of a cell, its height, and the margins, in units.
@@ -39,22 +37,6 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Draws to a file, SVG, PNG, or PDF by its extension. The file is replaced atomically.
-    ///
-    /// # Errors
-    /// Returns an error for another extension, or if the file cannot be written.
-    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
-        pen::write(self, path.as_ref())
-    }
-
-    /// The map as SVG text.
-    ///
-    /// # Errors
-    /// Returns an error if text cannot be drawn.
-    pub fn to_svg(&self) -> Result<String, PlotError> {
-        pen::svg(self)
-    }
-
     /// The map as text, with percent in each cell.
     pub fn text(&self) -> String {
         let width = self.columns.iter().map(|c| c.chars().count()).max().unwrap_or(0).max(4) + 1;
@@ -81,9 +63,7 @@ impl Grid {
     fn cell(&self) -> i32 {
         (WIDTH / self.columns.len().max(1) as i32).clamp(CELL.0, CELL.1)
     }
-}
 
-impl Grid {
     /// Draws the scale of colors right of the cells.
     fn scale<B: DrawingBackend>(&self, pen: &Pen<'_, B>) -> Result<(), PlotError> {
         const STEPS: i32 = 20;

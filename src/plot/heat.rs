@@ -1,13 +1,11 @@
 //! Heat maps of attention, query by key, with a panel for each setting.
 
-use std::path::Path;
-
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
 use super::draw::ramp;
 use super::map_draw::{corner, end, fill, frame, title, vertical_name, SCALE, SIDE, TOP};
-use super::pen::{self, failed, Drawing, Pen, Point, INK};
+use super::pen::{failed, Drawing, Pen, Point, INK};
 use super::PlotError;
 
 /// Maximum number of cells along the side of a panel.
@@ -110,22 +108,6 @@ fn colour(value: f32, difference: bool) -> RGBColor {
 }
 
 impl Heat {
-    /// Draws to a file, SVG, PNG, or PDF by its extension. The file is replaced atomically.
-    ///
-    /// # Errors
-    /// Returns an error for another extension, or if the file cannot be written.
-    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
-        pen::write(self, path.as_ref())
-    }
-
-    /// The maps as SVG text.
-    ///
-    /// # Errors
-    /// Returns an error if text cannot be drawn.
-    pub fn to_svg(&self) -> Result<String, PlotError> {
-        pen::svg(self)
-    }
-
     /// The maps as text, one below the other, at most `width` columns wide; `height` is the number of rows of each.
     pub fn text(&self, width: usize, height: usize) -> String {
         let (width, height) = (width.clamp(24, 400), height.clamp(4, 100));

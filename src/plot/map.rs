@@ -1,8 +1,6 @@
 //! Distance maps: the distance at which each query sees each key under a plan, as an image and as text.
 
-use std::path::Path;
-
-use super::{pen, PlotError};
+use super::PlotError;
 use crate::hparams::Hparams;
 use crate::rope::{Branch, LayerPlan, Plan};
 
@@ -63,19 +61,6 @@ impl Map {
             branches: shown(p).branches.clone(),
         };
         Ok(Map { panels: plans.iter().map(panel).collect() })
-    }
-
-    /// Draws to a file, SVG, PNG, or PDF by its extension. The file is replaced atomically.
-    ///
-    /// # Errors
-    /// Returns an error for another extension, or if the file cannot be written.
-    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
-        pen::write(self, path.as_ref())
-    }
-
-    /// The map as SVG text.
-    pub fn to_svg(&self) -> Result<String, PlotError> {
-        pen::svg(self)
     }
 
     /// The map as text, at most `width` columns wide; `height` is the number of rows of a panel. Digits are tenths of

@@ -173,22 +173,6 @@ pub struct Chart {
 }
 
 impl Chart {
-    /// Draws to a file, SVG, PNG, or PDF by its extension. The file is replaced atomically.
-    ///
-    /// # Errors
-    /// Returns an error if the chart has no point to show, for another extension, or if the file cannot be written.
-    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
-        pen::write(self, path.as_ref())
-    }
-
-    /// The chart as SVG text.
-    ///
-    /// # Errors
-    /// Returns [`PlotError::Empty`] if the chart has no point to show.
-    pub fn to_svg(&self) -> Result<String, PlotError> {
-        pen::svg(self)
-    }
-
     /// The chart in Braille dots for a terminal, at most `width` columns wide; `height` is the number of rows of the
     /// plot itself. Letters at the right edge mark the ends of lines, and a key below the plot names them.
     ///
@@ -198,3 +182,26 @@ impl Chart {
         text::text(self, width, height)
     }
 }
+
+macro_rules! drawn {
+    ($($of:ty),*) => {$(
+        impl $of {
+            /// Draws to a file, SVG, PNG, or PDF by its extension. The file is replaced atomically.
+            ///
+            /// # Errors
+            /// Returns an error if a chart has no point to show, for another extension, or if writing the file fails.
+            pub fn write(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
+                pen::write(self, path.as_ref())
+            }
+
+            /// The drawing as SVG text.
+            ///
+            /// # Errors
+            /// Returns an error if a chart has no point to show, or if text cannot be drawn.
+            pub fn to_svg(&self) -> Result<String, PlotError> {
+                pen::svg(self)
+            }
+        }
+    )*};
+}
+drawn!(Chart, Grid, Heat, Map);
