@@ -28,7 +28,8 @@ pub enum Pairing {
 /// use.
 #[derive(Debug)]
 pub struct Rotation<'c> {
-    maps: Vec<(PosMap, Lowering<'c>)>,
+    maps: Vec<(PosMap, Lowering<Tensor<'c>>)>,
+    neox: bool,
     /// Factor on queries, F32 `[1, 1, T]`.
     q_scale: Option<Tensor<'c>>,
 }
@@ -36,46 +37,30 @@ pub struct Rotation<'c> {
 /// The inputs of a [`Rotation`], to be filled before the graph runs.
 #[derive(Debug, Clone)]
 pub struct RotationInputs {
-    maps: Vec<(PosMap, LoweringInputs)>,
+    maps: Vec<(PosMap, Lowering<InputId>)>,
     /// F32 `[1, 1, T]`.
     q_scale: Option<InputId>,
 }
 
-/// The ops that rotate under one position map.
+/// The rotation under one position map: tensors of a graph, or the ids of these inputs.
 #[derive(Debug, Clone, Copy)]
-enum Lowering<'c> {
+enum Lowering<T> {
     /// Layers without rotation: queries and keys as they are.
     Nothing,
-    /// Our op, by a table of cosines and sines.
-    Table { table: Tensor<'c>, neox: bool },
+    /// Our op, by a table F32 `[n_rot, n_tables, T]`: cosines, then sines.
+    Table(T),
     /// Products with cosines and sines, F32 `[n_rot/2, 1, T]` each.
-    Products { cos: Tensor<'c>, sin: Tensor<'c>, neox: bool },
+    Products([T; 2]),
     /// `ggml_rope_ext`.
     Scalars {
-        pos: Tensor<'c>,
-        q: Option<Tensor<'c>>,
-        k: Option<Tensor<'c>>,
-        params: RopeParams,
-        permute: bool,
-    },
-}
-
-#[derive(Debug, Clone, Copy)]
-enum LoweringInputs {
-    Nothing,
-    /// F32 `[n_rot, n_tables, T]`: cosines, then sines.
-    Table(InputId),
-    /// F32 `[n_rot/2, 1, T]`: cosines, and sines.
-    Products([InputId; 2]),
-    /// For `ggml_rope_ext`.
-    Scalars {
         /// Positions, I32 `[T]`.
-        pos: InputId,
+        pos: T,
         /// Divisors of the angles, F32: of all query heads, or of one head when there is one table. `None`
         /// for a geometric series.
-        q: Option<InputId>,
+        q: Option<T>,
         /// The same of all key heads, when there is a table for each.
-        k: Option<InputId>,
+        k: Option<T>,
+        params: RopeParams,
     },
 }
 
@@ -91,16 +76,13 @@ impl<'c> Rotation<'c> {
         by_table: bool,
         maps: impl Iterator<Item = PosMap>,
     ) -> Result<(Self, RotationInputs)> {
-        let (mut here, mut inputs) = (Vec::new(), Vec::new());
+        let mut all: Vec<(PosMap, Lowering<_>)> = Vec::new();
         for map in maps {
-            if here.iter().all(|(m, _)| *m != map) {
-                let (lowering, ids) = Lowering::new(b, layer, plan, pairing, n_tokens, by_table, map)?;
-                here.push((map, lowering));
-                inputs.push((map, ids));
+            if all.iter().all(|(m, _)| *m != map) {
+                all.push((map, Lowering::new(b, layer, plan, pairing, n_tokens, by_table, map)?));
             }
         }
-        let (q_scale_id, q_scale) = q_scale(b, plan, n_tokens)?.unzip();
-        Ok((Rotation { maps: here, q_scale }, RotationInputs { maps: inputs, q_scale: q_scale_id }))
+        Rotation::declared(b, plan, pairing, n_tokens, &all)
     }
 
     /// The same for positions that need not be whole numbers, as they are, in ops of every backend: for plans with
@@ -116,55 +98,113 @@ impl<'c> Rotation<'c> {
             return Err(Error::Op { op: "rope", what });
         }
         let shape = [plan.freqs.n_pairs(), 1, n_tokens];
-        let (cos_id, cos) = b.input("rope_cos", DType::F32, &shape)?;
-        let (sin_id, sin) = b.input("rope_sin", DType::F32, &shape)?;
+        let all = [b.input("rope_cos", DType::F32, &shape)?, b.input("rope_sin", DType::F32, &shape)?];
+        Rotation::declared(b, plan, pairing, n_tokens, &[(PosMap::IDENTITY, Lowering::Products(all))])
+    }
+
+    fn declared(
+        b: &Builder<'c>,
+        plan: &LayerPlan,
+        pairing: Pairing,
+        n_tokens: usize,
+        all: &[(PosMap, Lowering<(InputId, Tensor<'c>)>)],
+    ) -> Result<(Self, RotationInputs)> {
         let (q_scale_id, q_scale) = q_scale(b, plan, n_tokens)?.unzip();
-        let neox = pairing == Pairing::Halves;
-        let maps = vec![(PosMap::IDENTITY, Lowering::Products { cos, sin, neox })];
-        let inputs = vec![(PosMap::IDENTITY, LoweringInputs::Products([cos_id, sin_id]))];
-        Ok((Rotation { maps, q_scale }, RotationInputs { maps: inputs, q_scale: q_scale_id }))
+        let maps = all.iter().map(|&(map, lowering)| (map, lowering.map(|(_, tensor)| tensor))).collect();
+        let inputs = all.iter().map(|&(map, lowering)| (map, lowering.map(|(id, _)| id))).collect();
+        let rotation = Rotation { maps, neox: pairing == Pairing::Halves, q_scale };
+        Ok((rotation, RotationInputs { maps: inputs, q_scale: q_scale_id }))
     }
 
     /// The gradient of each angle, F32 `[n_rot/2, n_heads, T]`, from queries or keys as [`Rotation::queries`] and
     /// [`Rotation::keys`] gave them and the gradient of that.
     pub fn angles_back(&self, b: &Builder<'c>, rotated: Tensor<'c>, grad: Tensor<'c>) -> Result<Tensor<'c>> {
-        let (n_rot, neox) = match *self.at(PosMap::IDENTITY)? {
-            Lowering::Table { table, neox } => (table.ne()[0], neox),
-            Lowering::Products { cos, neox, .. } => (2 * cos.ne()[0], neox),
+        let n_rot = match self.at(PosMap::IDENTITY)? {
+            Lowering::Table(table) => table.ne()[0],
+            Lowering::Products([cos, _]) => 2 * cos.ne()[0],
             Lowering::Nothing | Lowering::Scalars { .. } => {
                 return Err(Error::Op { op: "rope", what: "angles have no gradient without a table".into() })
             }
         };
-        let ([x, y], [d_x, d_y]) = (pairs(b, rotated, n_rot, neox)?, pairs(b, grad, n_rot, neox)?);
+        let ([x, y], [d_x, d_y]) = (pairs(b, rotated, n_rot, self.neox)?, pairs(b, grad, n_rot, self.neox)?);
         b.sub(b.mul(d_y, x)?, b.mul(d_x, y)?)
     }
 
-    fn at(&self, map: PosMap) -> Result<&Lowering<'c>> {
-        let of_map = self.maps.iter().find(|(m, _)| *m == map).map(|(_, lowering)| lowering);
+    fn at(&self, map: PosMap) -> Result<Lowering<Tensor<'c>>> {
+        let of_map = self.maps.iter().find(|(m, _)| *m == map).map(|(_, lowering)| *lowering);
         of_map.ok_or_else(|| Error::Op { op: "rope", what: format!("no input for positions under {map:?}") })
     }
 
     /// Rotates query heads F32 `[d, n_head, T]` at positions under this map. Without the table op, halves
     /// with a base for each head come back with pairs side by side, in queries and keys alike.
     pub fn queries(&self, b: &Builder<'c>, x: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
-        let q = self.at(map)?.apply(b, x, false)?;
+        let q = self.turn(b, x, map, false, false)?;
         self.q_scale.map_or(Ok(q), |scale| b.mul(q, scale))
     }
 
     /// Rotates key heads F32 `[d, n_head_kv, T]` at positions under this map.
     pub fn keys(&self, b: &Builder<'c>, x: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
-        self.at(map)?.apply(b, x, true)
+        self.turn(b, x, map, true, false)
     }
 
     /// The gradient of the queries given, where that of [`Rotation::queries`]' result is `grad`.
     pub fn queries_back(&self, b: &Builder<'c>, grad: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
         let grad = self.q_scale.map_or(Ok(grad), |scale| b.mul(grad, scale))?;
-        self.at(map)?.back(b, grad, false)
+        self.turn(b, grad, map, false, true)
     }
 
     /// The gradient of the keys given, where that of [`Rotation::keys`]' result is `grad`.
     pub fn keys_back(&self, b: &Builder<'c>, grad: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
-        self.at(map)?.back(b, grad, true)
+        self.turn(b, grad, map, true, true)
+    }
+
+    /// Turns queries or keys by the angles of a map, or gradients of the result back by them.
+    fn turn(
+        &self,
+        b: &Builder<'c>,
+        x: Tensor<'c>,
+        map: PosMap,
+        keys: bool,
+        back: bool,
+    ) -> Result<Tensor<'c>> {
+        let [_, heads, n, _] = x.ne();
+        match self.at(map)? {
+            Lowering::Nothing => b.cont(x),
+            Lowering::Table(table) if back => b.rope_table_back(x, table, self.neox),
+            Lowering::Table(table) => b.rope_table(x, table, self.neox),
+            Lowering::Products([cos, sin]) => {
+                let [first, second] = pairs(b, x, 2 * cos.ne()[0], self.neox)?;
+                let sum = |x, y, minus: bool| if minus { b.sub(x, y) } else { b.add(x, y) };
+                let turned = [
+                    sum(b.mul(first, cos)?, b.mul(second, sin)?, !back)?,
+                    sum(b.mul(second, cos)?, b.mul(first, sin)?, back)?,
+                ];
+                with_rest(b, from_pairs(b, turned, self.neox)?, x)
+            }
+            Lowering::Scalars { pos, q, k: None, params } if back => b.rope_back(x, pos, q, &params),
+            Lowering::Scalars { pos, q, k: None, params } => b.rope(x, pos, q, &params),
+            Lowering::Scalars { pos, q, k, params } => {
+                let (n_rot, factors) = (params.n_dims, if keys { k } else { q });
+                let swapped = |x, shape: [usize; 3]| b.cont(b.permute(b.reshape(x, &shape)?, [1, 0, 2, 3])?);
+                let mut turned = b.cont(b.columns(x, 0, n_rot)?)?;
+                // Queries and keys permuted alike have the same products, so pairs side by side need no way
+                // back.
+                if self.neox && !back {
+                    turned = swapped(turned, [n_rot / 2, 2, heads * n])?;
+                }
+                let one_head = b.reshape(turned, &[n_rot * heads, 1, n])?;
+                let params = RopeParams { n_dims: n_rot * heads, ..params };
+                if back {
+                    turned = b.rope_back(one_head, pos, factors, &params)?;
+                    if self.neox {
+                        turned = swapped(turned, [2, n_rot / 2, heads * n])?;
+                    }
+                } else {
+                    turned = b.rope(one_head, pos, factors, &params)?;
+                }
+                with_rest(b, b.reshape(turned, &[n_rot, heads, n])?, x)
+            }
+        }
     }
 }
 
@@ -195,7 +235,7 @@ fn from_pairs<'c>(b: &Builder<'c>, [x, y]: [Tensor<'c>; 2], neox: bool) -> Resul
     b.reshape(b.concat(side(x)?, side(y)?, 0)?, &[2 * half, heads, n])
 }
 
-impl<'c> Lowering<'c> {
+impl<'c> Lowering<(InputId, Tensor<'c>)> {
     fn new(
         b: &Builder<'c>,
         layer: &LayerAttention,
@@ -204,19 +244,16 @@ impl<'c> Lowering<'c> {
         n_tokens: usize,
         by_table: bool,
         map: PosMap,
-    ) -> Result<(Self, LoweringInputs)> {
-        let n_rot = plan.freqs.n_rot();
+    ) -> Result<Self> {
+        let (n_rot, n_tables) = (plan.freqs.n_rot(), plan.freqs.n_tables);
         if n_rot == 0 {
-            return Ok((Lowering::Nothing, LoweringInputs::Nothing));
+            return Ok(Lowering::Nothing);
         }
-        let neox = pairing == Pairing::Halves;
-        let n_tables = plan.freqs.n_tables;
         if by_table {
-            let (id, table) = b.input("rope_table", DType::F32, &[n_rot, n_tables, n_tokens])?;
-            return Ok((Lowering::Table { table, neox }, LoweringInputs::Table(id)));
+            return Ok(Lowering::Table(b.input("rope_table", DType::F32, &[n_rot, n_tables, n_tokens])?));
         }
         let per_head = n_tables > 1;
-        let (pos_id, pos) = b.input("pos", DType::I32, &[n_tokens])?;
+        let pos = b.input("pos", DType::I32, &[n_tokens])?;
         // Factors of one head cover all of it, as ggml wants them; those of each head what is rotated.
         let len = |heads: usize| if per_head { n_rot / 2 * heads } else { layer.n_embd_head / 2 };
         let series = geometric(&plan.freqs.over(map.unit));
@@ -227,75 +264,20 @@ impl<'c> Lowering<'c> {
         let k =
             per_head.then(|| b.input("rope_factors_k", DType::F32, &[len(layer.n_head_kv)])).transpose()?;
         let (freq_scale, freq_base) = series.unwrap_or((1.0, 1.0));
-        let params = RopeParams {
-            n_dims: n_rot,
-            neox: neox && !per_head,
-            freq_base,
-            freq_scale,
-            mscale: plan.mscale as f32,
-        };
-        let inputs = LoweringInputs::Scalars { pos: pos_id, q: q.map(|(id, _)| id), k: k.map(|(id, _)| id) };
-        let (q, k, permute) = (q.map(|(_, t)| t), k.map(|(_, t)| t), neox && per_head);
-        Ok((Lowering::Scalars { pos, q, k, params, permute }, inputs))
+        let neox = pairing == Pairing::Halves && !per_head;
+        let params = RopeParams { n_dims: n_rot, neox, freq_base, freq_scale, mscale: plan.mscale as f32 };
+        Ok(Lowering::Scalars { pos, q, k, params })
     }
+}
 
-    /// The gradient of the argument of [`Lowering::apply`].
-    fn back(&self, b: &Builder<'c>, grad: Tensor<'c>, keys: bool) -> Result<Tensor<'c>> {
-        let [_, heads, n, _] = grad.ne();
-        match *self {
-            Lowering::Nothing => b.cont(grad),
-            Lowering::Table { table, neox } => b.rope_table_back(grad, table, neox),
-            Lowering::Products { cos, sin, neox } => {
-                let [x, y] = pairs(b, grad, 2 * cos.ne()[0], neox)?;
-                let (d_x, d_y) =
-                    (b.add(b.mul(x, cos)?, b.mul(y, sin)?)?, b.sub(b.mul(y, cos)?, b.mul(x, sin)?)?);
-                with_rest(b, from_pairs(b, [d_x, d_y], neox)?, grad)
-            }
-            Lowering::Scalars { pos, q, k: None, params, .. } => b.rope_back(grad, pos, q, &params),
-            Lowering::Scalars { pos, q, k, params, permute } => {
-                let n_rot = params.n_dims;
-                let turned = b.cont(b.columns(grad, 0, n_rot)?)?;
-                let one_head = b.reshape(turned, &[n_rot * heads, 1, n])?;
-                let params = RopeParams { n_dims: n_rot * heads, ..params };
-                let mut back = b.rope_back(one_head, pos, if keys { k } else { q }, &params)?;
-                if permute {
-                    let pairs = b.reshape(back, &[2, n_rot / 2, heads * n])?;
-                    back = b.cont(b.permute(pairs, [1, 0, 2, 3])?)?;
-                }
-                with_rest(b, b.reshape(back, &[n_rot, heads, n])?, grad)
-            }
-        }
-    }
-
-    fn apply(&self, b: &Builder<'c>, x: Tensor<'c>, keys: bool) -> Result<Tensor<'c>> {
-        let [_, heads, n, _] = x.ne();
-        match *self {
-            Lowering::Nothing => b.cont(x),
-            Lowering::Table { table, neox } => b.rope_table(x, table, neox),
-            Lowering::Products { cos, sin, neox } => {
-                let [first, second] = pairs(b, x, 2 * cos.ne()[0], neox)?;
-                let turned = [
-                    b.sub(b.mul(first, cos)?, b.mul(second, sin)?)?,
-                    b.add(b.mul(second, cos)?, b.mul(first, sin)?)?,
-                ];
-                with_rest(b, from_pairs(b, turned, neox)?, x)
-            }
-            Lowering::Scalars { pos, q, k: None, params, .. } => b.rope(x, pos, q, &params),
-            Lowering::Scalars { pos, q, k, params, permute } => {
-                let n_rot = params.n_dims;
-                let turned = b.cont(b.columns(x, 0, n_rot)?)?;
-                // Queries and keys permuted alike have the same products, so pairs side by side need no way
-                // back.
-                let turned = if permute {
-                    let halves = b.reshape(turned, &[n_rot / 2, 2, heads * n])?;
-                    b.cont(b.permute(halves, [1, 0, 2, 3])?)?
-                } else {
-                    turned
-                };
-                let one_head = b.reshape(turned, &[n_rot * heads, 1, n])?;
-                let params = RopeParams { n_dims: n_rot * heads, ..params };
-                let rotated = b.rope(one_head, pos, if keys { k } else { q }, &params)?;
-                with_rest(b, b.reshape(rotated, &[n_rot, heads, n])?, x)
+impl<T> Lowering<T> {
+    fn map<U>(self, f: impl Fn(T) -> U) -> Lowering<U> {
+        match self {
+            Lowering::Nothing => Lowering::Nothing,
+            Lowering::Table(table) => Lowering::Table(f(table)),
+            Lowering::Products(all) => Lowering::Products(all.map(f)),
+            Lowering::Scalars { pos, q, k, params } => {
+                Lowering::Scalars { pos: f(pos), q: q.map(&f), k: k.map(&f), params }
             }
         }
     }
@@ -378,7 +360,7 @@ impl Positions<'_> {
     }
 }
 
-impl LoweringInputs {
+impl Lowering<InputId> {
     fn fill(
         &self,
         exec: &mut Executor,
@@ -389,12 +371,12 @@ impl LoweringInputs {
         scratch: &mut Vec<f32>,
     ) -> Result<()> {
         match *self {
-            LoweringInputs::Nothing => Ok(()),
-            LoweringInputs::Table(id) => {
+            Lowering::Nothing => Ok(()),
+            Lowering::Table(id) => {
                 table(freqs, mscale, &pos.real(), scratch);
                 exec.set(id, scratch)
             }
-            LoweringInputs::Products(ids) => {
+            Lowering::Products(ids) => {
                 table(freqs, mscale, &pos.real(), scratch);
                 let half = freqs.n_pairs();
                 for (i, id) in ids.into_iter().enumerate() {
@@ -406,7 +388,7 @@ impl LoweringInputs {
                 }
                 Ok(())
             }
-            LoweringInputs::Scalars { pos: pos_id, q, k } => {
+            Lowering::Scalars { pos: pos_id, q, k, .. } => {
                 let Positions::Whole(pos) = pos else {
                     let what = "positions that are no whole numbers need a table".into();
                     return Err(Error::Op { op: "rope", what });
