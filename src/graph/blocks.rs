@@ -10,7 +10,7 @@ use ggml::Result;
 use super::activations::{centered, Activations};
 use super::moments::Watch;
 use super::products::{Prepared, Products};
-use super::tape::{Gradient, Recording, SavedActivation, Tape, TapeEntry};
+use super::tape::{Gradient, Op, Recording, SavedActivation, Tape, TapeEntry};
 use super::{Capabilities, Choice, Pass};
 use crate::hparams::Gelu;
 use crate::ids::LinearId;
@@ -154,7 +154,7 @@ impl<'a, 'c> Graph<'a, 'c> {
         let [width, n, ..] = x.ne();
         // Maps of one input may have been computed as one product; then the rows of `x` are strided.
         let out = self.b.view(x, [d, width / d, n, 1], [4 * d, x.nb()[1], x.nb()[1] * n], 0)?;
-        self.record(|| TapeEntry::Reshape { out, x });
+        self.record(|| TapeEntry::Op(out, Op::Reshape { x }));
         Ok(out)
     }
 
@@ -162,35 +162,35 @@ impl<'a, 'c> Graph<'a, 'c> {
     pub fn flat(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
         let [d, n_head, n, _] = x.ne();
         let out = self.products().reshape(x, &[d * n_head, n])?;
-        self.record(|| TapeEntry::Reshape { out, x });
+        self.record(|| TapeEntry::Op(out, Op::Reshape { x }));
         Ok(out)
     }
 
     /// `a + b`, of one shape.
     pub fn add(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
         let out = self.b.add(a, b)?;
-        self.record(|| TapeEntry::Add { out, a, b });
+        self.record(|| TapeEntry::Op(out, Op::Add { a, b }));
         Ok(out)
     }
 
     /// `silu(gate) * up`.
     pub fn swiglu(&self, gate: Tensor<'c>, up: Tensor<'c>) -> Result<Tensor<'c>> {
         let out = self.b.swiglu(gate, up)?;
-        self.record(|| TapeEntry::SwiGlu { out, gate, up });
+        self.record(|| TapeEntry::Op(out, Op::SwiGlu { gate, up }));
         Ok(out)
     }
 
     /// `gelu(gate) * up`, with the tanh form of GELU.
     pub fn geglu(&self, gate: Tensor<'c>, up: Tensor<'c>) -> Result<Tensor<'c>> {
         let out = self.activations().geglu(gate, up)?;
-        self.record(|| TapeEntry::GeGlu { out, gate, up });
+        self.record(|| TapeEntry::Op(out, Op::GeGlu { gate, up }));
         Ok(out)
     }
 
     /// GELU: `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))` or `x / 2 (1 + erf(x / sqrt(2)))`.
     pub fn gelu(&self, x: Tensor<'c>, form: Gelu) -> Result<Tensor<'c>> {
         let out = self.activations().gelu(x, form)?;
-        self.record(|| TapeEntry::Gelu { out, x, form });
+        self.record(|| TapeEntry::Op(out, Op::Gelu { x, form }));
         Ok(out)
     }
 
@@ -200,14 +200,14 @@ impl<'a, 'c> Graph<'a, 'c> {
             return Ok(x);
         }
         let out = self.b.scale(x, factor)?;
-        self.record(|| TapeEntry::Scale { out, x, factor });
+        self.record(|| TapeEntry::Op(out, Op::Scale { x, factor }));
         Ok(out)
     }
 
     /// `cap * tanh(x / cap)`.
     pub fn softcap(&self, x: Tensor<'c>, cap: f32) -> Result<Tensor<'c>> {
         let out = self.b.scale(self.b.tanh(self.b.scale(x, 1.0 / cap)?)?, cap)?;
-        self.record(|| TapeEntry::Softcap { out, x, cap });
+        self.record(|| TapeEntry::Op(out, Op::Softcap { x, cap }));
         Ok(out)
     }
 

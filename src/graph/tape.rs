@@ -58,69 +58,29 @@ pub struct Gradient<'c> {
     pub value: Tensor<'c>,
 }
 
-/// An op as it was built: its result, its operands, and the settings that its gradient needs.
+/// An op as it was built: its result, its operands, and the settings that its gradient needs. The parts of a split
+/// are columns side by side.
 #[derive(Debug)]
 pub(super) enum TapeEntry<'c> {
-    Linear {
-        out: Tensor<'c>,
-        x: Tensor<'c>,
-        id: LinearId,
-        weight_id: ParamId,
-        weight: StoreTensor,
-        pairs: Vec<LowRank<'c>>,
-    },
-    Norm {
-        out: Tensor<'c>,
-        x: Tensor<'c>,
-        normed: Tensor<'c>,
-        weight: Tensor<'c>,
-        id: NormId,
-        centered: bool,
-        eps: f32,
-    },
-    /// The same values in another shape.
-    Reshape {
-        out: Tensor<'c>,
-        x: Tensor<'c>,
-    },
-    Add {
-        out: Tensor<'c>,
-        a: Tensor<'c>,
-        b: Tensor<'c>,
-    },
-    SwiGlu {
-        out: Tensor<'c>,
-        gate: Tensor<'c>,
-        up: Tensor<'c>,
-    },
-    GeGlu {
-        out: Tensor<'c>,
-        gate: Tensor<'c>,
-        up: Tensor<'c>,
-    },
-    Gelu {
-        out: Tensor<'c>,
-        x: Tensor<'c>,
-        form: Gelu,
-    },
-    Scale {
-        out: Tensor<'c>,
-        x: Tensor<'c>,
-        factor: f32,
-    },
-    Softcap {
-        out: Tensor<'c>,
-        x: Tensor<'c>,
-        cap: f32,
-    },
+    Op(Tensor<'c>, Op<'c>),
     Experts(Box<ExpertsEntry<'c>>),
     Gate(Box<GateEntry<'c>>),
     Row(Box<RowEntry<'c>>),
-    /// Columns side by side.
-    Split {
-        parts: Vec<Tensor<'c>>,
-        x: Tensor<'c>,
-    },
+    Split { parts: Vec<Tensor<'c>>, x: Tensor<'c> },
+}
+
+/// An op with one result; a reshape has the same values in another shape.
+#[derive(Debug)]
+pub(super) enum Op<'c> {
+    Linear { x: Tensor<'c>, id: LinearId, weight_id: ParamId, weight: StoreTensor, pairs: Vec<LowRank<'c>> },
+    Norm { x: Tensor<'c>, normed: Tensor<'c>, weight: Tensor<'c>, id: NormId, centered: bool, eps: f32 },
+    Reshape { x: Tensor<'c> },
+    Add { a: Tensor<'c>, b: Tensor<'c> },
+    SwiGlu { gate: Tensor<'c>, up: Tensor<'c> },
+    GeGlu { gate: Tensor<'c>, up: Tensor<'c> },
+    Gelu { x: Tensor<'c>, form: Gelu },
+    Scale { x: Tensor<'c>, factor: f32 },
+    Softcap { x: Tensor<'c>, cap: f32 },
 }
 
 /// A low-rank pair as it was applied.
@@ -242,7 +202,7 @@ impl<'a, 'c> Tape<'a, 'c> {
             out
         };
         let (id, weight_id, weight) = (map.id, map.weight_id, map.weight.clone());
-        self.push(TapeEntry::Linear { out, x, id, weight_id, weight, pairs });
+        self.push(TapeEntry::Op(out, Op::Linear { x, id, weight_id, weight, pairs }));
         Ok(out)
     }
 
@@ -294,7 +254,7 @@ impl<'a, 'c> Tape<'a, 'c> {
         out: Tensor<'c>,
     ) {
         let Norm { id, centered, eps, .. } = *norm;
-        self.push(TapeEntry::Norm { out, x, normed, weight, id, centered, eps });
+        self.push(TapeEntry::Op(out, Op::Norm { x, normed, weight, id, centered, eps }));
     }
 
     /// Rows of a weight as floats `[n_in, n]`. On the CPU a whole weight is
@@ -370,49 +330,38 @@ impl<'a, 'c> Tape<'a, 'c> {
     ) -> Result<()> {
         let (b, own) = (p.b, p.capabilities.custom_ops);
         let activations = Activations { b, own, exact: true };
-        let out = match entry {
+        let (out, op) = match entry {
+            TapeEntry::Op(out, op) => (*out, op),
             TapeEntry::Split { parts, x } => return split_back(p, parts, *x, grads),
             TapeEntry::Experts(entry) => return entry.back(p, grads),
             TapeEntry::Gate(entry) => return entry.back(p, grads),
             TapeEntry::Row(entry) => return entry.back(p, grads, trained),
-            TapeEntry::Add { out, .. }
-            | TapeEntry::SwiGlu { out, .. }
-            | TapeEntry::GeGlu { out, .. }
-            | TapeEntry::Gelu { out, .. }
-            | TapeEntry::Scale { out, .. }
-            | TapeEntry::Softcap { out, .. }
-            | TapeEntry::Norm { out, .. }
-            | TapeEntry::Reshape { out, .. }
-            | TapeEntry::Linear { out, .. } => *out,
         };
         let Some(d) = grads.of(out) else { return Ok(()) };
-        match entry {
-            TapeEntry::Add { a, b: other, .. } => {
+        match op {
+            Op::Add { a, b: other } => {
                 grads.add(p, *a, d)?;
                 grads.add(p, *other, d)
             }
-            TapeEntry::Reshape { x, .. } => grads.add(p, *x, p.reshape(d, &x.ne())?),
-            TapeEntry::SwiGlu { gate, up, .. } => {
+            Op::Reshape { x } => grads.add(p, *x, p.reshape(d, &x.ne())?),
+            Op::SwiGlu { gate, up } => {
                 let [d_gate, d_up] = activations.swiglu_back(d, *gate, *up)?;
                 grads.add(p, *gate, d_gate)?;
                 grads.add(p, *up, d_up)
             }
-            TapeEntry::GeGlu { gate, up, .. } => {
+            Op::GeGlu { gate, up } => {
                 let [d_gate, d_up] = activations.geglu_back(d, *gate, *up)?;
                 grads.add(p, *gate, d_gate)?;
                 grads.add(p, *up, d_up)
             }
-            TapeEntry::Gelu { x, form, .. } => grads.add(p, *x, activations.gelu_back(d, *x, *form)?),
-            TapeEntry::Scale { x, factor, .. } => grads.add(p, *x, b.scale(d, *factor)?),
-            TapeEntry::Softcap { x, cap, .. } => {
+            Op::Gelu { x, form } => grads.add(p, *x, activations.gelu_back(d, *x, *form)?),
+            Op::Scale { x, factor } => grads.add(p, *x, b.scale(d, *factor)?),
+            Op::Softcap { x, cap } => {
                 // From the input: the gradient of a loss may have been written over the output.
                 let t = b.tanh(b.scale(*x, 1.0 / cap)?)?;
                 grads.add(p, *x, b.sub(d, b.mul(b.mul(t, t)?, d)?)?)
             }
-            TapeEntry::Split { .. } | TapeEntry::Experts(_) | TapeEntry::Gate(_) | TapeEntry::Row(_) => {
-                Ok(())
-            }
-            TapeEntry::Norm { x, normed, weight, id, centered: is_centered, eps, .. } => {
+            Op::Norm { x, normed, weight, id, centered: is_centered, eps } => {
                 if (self.how.trains)(ParamId::Norm(*id)) {
                     let value = p.sum_rows(b.mul(d, *normed)?)?;
                     trained.push(Gradient { id: ParamId::Norm(*id), value });
@@ -427,7 +376,7 @@ impl<'a, 'c> Tape<'a, 'c> {
                 };
                 grads.add(p, *x, d_x)
             }
-            TapeEntry::Linear { x, id, weight_id, weight, pairs, .. } => {
+            Op::Linear { x, id, weight_id, weight, pairs } => {
                 let mut d_x = self.times_transposed(p, *id, weight, d)?;
                 for pair in pairs {
                     let d_h = b.scale(p.times_transposed(pair.b, d)?, pair.scale)?;
