@@ -16,7 +16,7 @@ use crate::attention_train::{
     TILE_ROWS, UNITS,
 };
 use crate::graph::Builder;
-use crate::ops::{contiguous, f32_rows, matrix, possible};
+use crate::ops::{contiguous, f32_rows, matrix, plain, possible};
 use crate::tensor::Tensor;
 use crate::units::Units;
 use crate::{sys, DType, Error, Result};
@@ -96,11 +96,6 @@ impl Schedule {
     }
 }
 
-/// Returns true if a tensor is contiguous I32 of this shape.
-fn indices(t: Tensor<'_>, ne: [usize; 4]) -> bool {
-    t.dtype() == DType::I32 && t.ne() == ne && contiguous(t)
-}
-
 impl<'c> Builder<'c> {
     /// Attention of queries over positions in blocks of `block`, the last of each a landmark: F32 `[d_v + 1, n_head,
     /// T]`, the output, then the log-sum-exp that [`Builder::landmark_attention_back`] wants; zeros and -inf where
@@ -156,9 +151,9 @@ impl<'c> Builder<'c> {
         let grouped = q[1].is_multiple_of(k[1]) && q[1] / k[1] <= MAX_REP;
         let shapes = q[0] == k[0] && k[1..] == v[1..] && grouped && [q[3], k[3], v[3]] == [1; 3];
         let types = f32_rows(a.q) && heads(a.q) && matrix(a.k) && matrix(a.v);
-        let places = indices(a.cells, [cells[0], cells[1], 1, 1])
-            && indices(a.tables, [q[2], 1, 1, 1])
-            && indices(a.key_ranges, [2, q[2], 1, 1]);
+        let places = plain(a.cells, DType::I32, [cells[0], cells[1], 1, 1])
+            && plain(a.tables, DType::I32, [q[2], 1, 1, 1])
+            && plain(a.key_ranges, DType::I32, [2, q[2], 1, 1]);
         if !(shapes && types && places) {
             let expected = "q f32 [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N], cells i32 \
                 [n_positions,n_tables], tables i32 [T], key_ranges i32 [2,T]";

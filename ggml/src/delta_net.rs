@@ -11,8 +11,9 @@ use std::ffi::c_void;
 use kernels::attention_train::{Heads, HeadsMut};
 use kernels::delta_net::{backward, conv, forward, Inputs};
 
+use crate::experts::elements;
 use crate::graph::Builder;
-use crate::ops::{check, contiguous, f32_rows, possible};
+use crate::ops::{check, f32_rows, plain, possible};
 use crate::tensor::Tensor;
 use crate::units::Units;
 use crate::{sys, DType, Result};
@@ -80,10 +81,6 @@ struct Rule {
 /// F32 rows at a distance of whole floats.
 fn rows(t: Tensor<'_>, ne: [usize; 3]) -> bool {
     f32_rows(t) && t.ne() == [ne[0], ne[1], ne[2], 1] && t.nb()[1..3].iter().all(|nb| nb.is_multiple_of(4))
-}
-
-fn plain(t: Tensor<'_>, dtype: DType, ne: [usize; 4]) -> bool {
-    t.dtype() == dtype && t.ne() == ne && contiguous(t)
 }
 
 impl<'c> ConvSilu<'c> {
@@ -239,14 +236,11 @@ unsafe fn cut(t: &sys::ggml_tensor, d: usize, seq: usize) -> Heads<'_> {
 /// # Safety
 /// Null, or a computed source of a running node, contiguous, of numbers of type `T`, that stays as it is for `'a`.
 unsafe fn all<'a, T>(t: *const sys::ggml_tensor) -> &'a [T] {
-    // SAFETY: the caller's promise.
-    match unsafe { t.as_ref() } {
-        // SAFETY: as above.
-        Some(t) => unsafe {
-            std::slice::from_raw_parts(t.data as *const T, t.ne.iter().product::<i64>() as usize)
-        },
-        None => &[],
+    if t.is_null() {
+        return &[];
     }
+    // SAFETY: the caller's promise.
+    unsafe { elements(t) }
 }
 
 /// `ne` floats of a node's result from `first` on, as heads.

@@ -12,7 +12,7 @@ use kernels::experts::{top_k, Groups, Scratch, Shape};
 
 use crate::custom::{share, ComputeFn, RowReader};
 use crate::graph::Builder;
-use crate::ops::{call, check, contiguous, even_rows, f32_rows, matrix, possible};
+use crate::ops::{call, check, contiguous, even_rows, f32_rows, matrix, plain, possible};
 use crate::tensor::Tensor;
 use crate::units::Units;
 use crate::{sys, DType, Result};
@@ -45,7 +45,7 @@ impl<'c> Chosen<'c> {
 
 /// Returns true if `t` is contiguous F32 of this shape.
 fn floats(t: Tensor<'_>, ne: [usize; 3]) -> bool {
-    t.dtype() == DType::F32 && contiguous(t) && t.ne() == [ne[0], ne[1], ne[2], 1]
+    plain(t, DType::F32, [ne[0], ne[1], ne[2], 1])
 }
 
 /// The scalars of a product node.

@@ -8,13 +8,9 @@ use kernels::cross_entropy::{gradient, loss, STATS};
 
 use crate::custom::share;
 use crate::graph::Builder;
-use crate::ops::{check, contiguous, possible};
+use crate::ops::{check, plain, possible};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Result};
-
-fn plain(t: Tensor<'_>, dtype: DType, ne: [usize; 4]) -> bool {
-    t.dtype() == dtype && t.ne() == ne && contiguous(t)
-}
 
 /// `ln(sum(exp(x))) - x[target]` of a row of logits, nats; NaN for a target outside the row.
 pub fn row_loss(row: &[f32], target: usize) -> f32 {

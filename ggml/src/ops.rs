@@ -20,6 +20,11 @@ pub(crate) fn contiguous(t: Tensor<'_>) -> bool {
     unsafe { sys::ggml_is_contiguous(t.ptr.as_ptr()) }
 }
 
+/// Returns true if `t` is contiguous, of this type and shape.
+pub(crate) fn plain(t: Tensor<'_>, dtype: DType, ne: [usize; 4]) -> bool {
+    t.dtype() == dtype && t.ne() == ne && contiguous(t)
+}
+
 /// Elements of a row lie side by side (ggml lets rows of one element off; its kernels do not).
 pub(crate) fn packed_rows(t: Tensor<'_>) -> bool {
     t.nb()[0] == t.dtype().block_bytes()

@@ -9,6 +9,7 @@
 use ggml::graph::Executor;
 
 use super::batch::Item;
+use super::inputs::table_of;
 use super::{Attention, SeqId, Session, SessionParams};
 use crate::graph::{SeenInputs, TableShape};
 use crate::kv::CELL_BLOCK;
@@ -99,13 +100,13 @@ impl Session {
     /// The tables that tokens at these places want.
     pub(super) fn tables_of(&self, places: &[(SeqId, i32)]) -> Option<TableShape> {
         let end = places.iter().map(|p| p.1 + 1).max().unwrap_or(0);
-        self.table_shape(end as usize, sequences(places).len())
+        self.table_shape(end as usize, table_of(places).1.len())
     }
 
     /// Tables of cells, the table of each token, and the positions it sees; `None` without landmarks.
     pub(super) fn tables_for(&self, places: &[(SeqId, i32)]) -> Option<Tables> {
         let shape = self.tables_of(places)?;
-        let seqs = sequences(places);
+        let (tables, seqs) = table_of(places);
         // Positions that nobody sees name the first cell.
         let mut cells = vec![0i32; shape.n_positions * shape.n_tables];
         for (&seq, table) in seqs.iter().zip(cells.chunks_exact_mut(shape.n_positions)) {
@@ -116,8 +117,6 @@ impl Session {
                 }
             }
         }
-        let table = |&(seq, _): &(SeqId, i32)| seqs.iter().position(|&s| s == seq).unwrap_or(0) as i32;
-        let tables = places.iter().map(table).collect();
         Some(Tables { cells, tables, key_ranges: places.iter().flat_map(|p| [0, p.1 + 1]).collect() })
     }
 }
@@ -136,15 +135,4 @@ impl Tables {
         exec.set(tables, &self.tables)?;
         Ok(exec.set(key_ranges, &self.key_ranges)?)
     }
-}
-
-/// The sequences of a micro-batch, each once.
-fn sequences(places: &[(SeqId, i32)]) -> Vec<SeqId> {
-    let mut seqs = Vec::new();
-    for &(seq, _) in places {
-        if !seqs.contains(&seq) {
-            seqs.push(seq);
-        }
-    }
-    seqs
 }

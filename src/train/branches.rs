@@ -40,38 +40,33 @@ pub(super) struct AttendPart<'c> {
     pub(super) attend: Attend<'c>,
 }
 
-/// Attention in all branches of a layer.
-pub(super) struct AttendParts<'c> {
-    pub(super) parts: Vec<AttendPart<'c>>,
-}
-
-impl<'c> AttendParts<'c> {
-    /// Attention over keys and values of the cache: F32 `[d + 1, n_head, n]`, see [`Attend::forward`].
-    pub(super) fn forward(&self, b: &Builder<'c>, stored: &Stored<'c>) -> Result<Tensor<'c>> {
-        let of = |part: &AttendPart<'c>| part.attend.forward(b, part.q, stored.keys[part.key], stored.v);
-        let outs = self.parts.iter().map(of).collect::<Result<Vec<_>>>()?;
+impl<'c> AttendPart<'c> {
+    /// Attention of all branches over keys and values of the cache: F32 `[d + 1, n_head, n]`, see [`Attend::forward`].
+    pub(super) fn forward(parts: &[Self], b: &Builder<'c>, stored: &Stored<'c>) -> Result<Tensor<'c>> {
+        let of = |part: &Self| part.attend.forward(b, part.q, stored.keys[part.key], stored.v);
+        let outs = parts.iter().map(of).collect::<Result<Vec<_>>>()?;
         match outs[..] {
             [out] => Ok(out),
             _ => b.attention_merge(&outs),
         }
     }
 
-    /// The gradients of the rotated queries of each branch, from the output of [`AttendParts::forward`] and the gradient
+    /// The gradients of the rotated queries of each branch, from the output of [`AttendPart::forward`] and the gradient
     /// of its heads, `[d, n_head, n]`. Those of keys and values are added to `sums`, which are complete where all nodes
     /// given here come before.
     pub(super) fn backward(
-        &self,
+        parts: &[Self],
         b: &Builder<'c>,
         stored: &Stored<'c>,
         out: Tensor<'c>,
         d_out: Tensor<'c>,
         sums: &Stored<'c>,
     ) -> Result<Vec<Tensor<'c>>> {
-        let of = |part: &AttendPart<'c>| {
+        let of = |part: &Self| {
             let (kv, d_kv) = ([stored.keys[part.key], stored.v], [sums.keys[part.key], sums.v]);
             part.attend.backward(b, part.q, kv, out, d_out, d_kv)
         };
-        self.parts.iter().map(of).collect()
+        parts.iter().map(of).collect()
     }
 }
 

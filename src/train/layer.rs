@@ -7,7 +7,7 @@ use ggml::tensor::Tensor;
 use ggml::{DType, Error, Result};
 
 use super::attention::{Attend, How, SeenInput};
-use super::branches::{sum, AttendPart, AttendParts, Stored};
+use super::branches::{sum, AttendPart, Stored};
 use super::cache::{Cache, KeyCache, LayerCache};
 use super::delta_net::StateCache;
 use super::params::ParamSet;
@@ -160,7 +160,7 @@ impl Ctx<'_> {
             let mut layer = LayerGraph::new(g, self, block)?;
             let Qkv { q, k, v, gate } = qkv(net.before_attention(g, layer.x)?)?;
             let stored = layer.store(k, v)?;
-            let attn_out = layer.attend(q)?.forward(b, &stored)?;
+            let attn_out = AttendPart::forward(&layer.attend(q)?, b, &stored)?;
             if self.checkpointing >= Checkpointing::Attention {
                 layer.ids.saved.push((Activation::AttnOut, SavedActivation::Save(b.output(attn_out))));
             }
@@ -201,14 +201,14 @@ impl Ctx<'_> {
             layer.ids.d_y = Some(d_y_id);
             let Qkv { q, k, v, gate } = qkv(net.before_attention(g, layer.x)?)?;
             let stored = if alone { layer.store(k, v)? } else { Stored::of(b, &layer.cache)? };
-            let attend = layer.attend(q)?;
+            let parts = layer.attend(q)?;
             let attn_out = if self.checkpointing >= Checkpointing::Attention {
                 let shape = [d + 1, n_head, block.n];
                 let (id, attn_out) = b.input("attn_out", DType::F32, &shape)?;
                 layer.ids.saved.push((Activation::AttnOut, SavedActivation::Load(id)));
                 attn_out
             } else {
-                attend.forward(b, &stored)?
+                AttendPart::forward(&parts, b, &stored)?
             };
             let attn = layer.values(attn_out)?;
             // A copy: its gradient goes on to the map it came out of together with that of the queries.
@@ -221,16 +221,16 @@ impl Ctx<'_> {
             let d_attn = above[1].ok_or_else(|| unreached("attention"))?;
             let d_attn = b.reshape(d_attn, &[d, n_head, block.n])?;
             let sums = Stored::of_grads(b, &layer.cache)?;
-            let d_rotated = attend.backward(b, &stored, attn_out, d_attn, &sums)?;
+            let d_rotated = AttendPart::backward(&parts, b, &stored, attn_out, d_attn, &sums)?;
             if layer.trains_angles {
-                let queries = attend.parts.iter().map(|part| part.q).zip(d_rotated.iter().copied());
+                let queries = parts.iter().map(|part| part.q).zip(d_rotated.iter().copied());
                 let keys = stored.keys.iter().zip(&sums.keys);
                 let keys = keys.map(|(&k, &dk)| Ok((layer.block_rows(k)?, layer.block_rows(dk)?)));
                 for (x, grad) in queries.map(Ok).chain(keys).collect::<Result<Vec<_>>>()? {
                     layer.ids.angles.push(b.output(layer.rotation.angles_back(b, x, grad)?));
                 }
             }
-            let d_queries = attend.parts.iter().zip(d_rotated);
+            let d_queries = parts.iter().zip(d_rotated);
             let d_queries = d_queries.map(|(part, grad)| layer.rotation.queries_back(b, grad, part.q_pos));
             let d_q = sum(b, d_queries)?;
             let d_keys = layer.key_maps.iter().zip(&sums.keys);
@@ -341,7 +341,7 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
     }
 
     /// Attention of queries `[n_head * d, n]` in every branch.
-    fn attend(&mut self, q: Tensor<'c>) -> Result<AttendParts<'c>> {
+    fn attend(&mut self, q: Tensor<'c>) -> Result<Vec<AttendPart<'c>>> {
         let (b, capabilities) = (self.g.b, self.ctx.capabilities);
         let (n, end) = (self.block.n, self.block.end());
         let split = seen::is_split(self.ctx.grouped, self.layer);
@@ -361,7 +361,7 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
             let key = self.key_maps.iter().position(|map| *map == branch.k_pos).unwrap_or(0);
             parts.push(AttendPart { q, q_pos: branch.q_pos, key, attend });
         }
-        Ok(AttendParts { parts })
+        Ok(parts)
     }
 
     /// The heads of attention's output side by side, `[n_head * d, n]`, without the log-sum-exp that follows

@@ -119,7 +119,9 @@ fn log_sum(x: &[f32]) -> f32 {
     max + sum.into_iter().chain(rest).sum::<f32>().log2()
 }
 
-fn inner(a: &[f32], b: &[f32]) -> f32 {
+/// In lanes, which the compiler makes vectors of.
+#[inline]
+pub(super) fn inner(a: &[f32], b: &[f32]) -> f32 {
     let mut sum = [0.0; LANES];
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
     for (a, b) in a.iter().zip(b) {

@@ -17,6 +17,7 @@
 
 use std::ops::Range;
 
+use super::blocks::inner;
 use super::forward::Inputs;
 use crate::attention::{Rows, Stats};
 use crate::attention_train::soften;
@@ -157,15 +158,15 @@ impl Scratch {
         self.landmarks.clear();
         let border = earlier.saturating_sub(top.top + 1);
         self.row.resize(k.d, 0.0);
-        let length = dot(&self.q, &self.q).sqrt();
+        let length = inner(&self.q, &self.q).sqrt();
         for block in 0..earlier {
             let mut score = 0.0;
             if earlier > top.top {
                 k.read(head_kv, cells[(block + 1) * len - 1] as usize, &mut self.row);
                 let later = border.saturating_sub(block);
                 top.turn_back(head_kv, k.n1, later, &self.q, &mut self.turned);
-                let newer = NEWER * length * dot(&self.row, &self.row).sqrt();
-                score = dot(&self.turned, &self.row) + newer * block as f32;
+                let newer = NEWER * length * inner(&self.row, &self.row).sqrt();
+                score = inner(&self.turned, &self.row) + newer * block as f32;
             }
             self.landmarks.push((score, block));
         }
@@ -181,19 +182,8 @@ impl Scratch {
         self.row.resize(k.d, 0.0);
         for &cell in cells {
             k.read(head_kv, cell as usize, &mut self.row);
-            self.scores.push(dot(&self.turned, &self.row));
+            self.scores.push(inner(&self.turned, &self.row));
             self.cells.push(cell);
         }
     }
-}
-
-/// In lanes, which the compiler makes vectors of.
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    const LANES: usize = 16;
-    let mut sum = [0.0; LANES];
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
-    for (a, b) in a.iter().zip(b) {
-        sum.iter_mut().zip(a.iter().zip(b)).for_each(|(s, (a, b))| *s += a * b);
-    }
-    sum.into_iter().chain(a_rest.iter().zip(b_rest).map(|(a, b)| a * b)).sum()
 }
