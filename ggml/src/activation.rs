@@ -1,4 +1,4 @@
-//! Activation functions and LayerNorm: ggml's own, and ops of ours for the CPU, where ggml's GELU is a table of
+//! Functions of single elements and LayerNorm: ggml's own, and ops of ours for the CPU, where ggml's GELU is a table of
 //! half precision and the gradient of a gated function would take several passes.
 
 use kernels::attention::exp2;
@@ -9,6 +9,47 @@ use crate::ops::{call, check, contiguous, even_rows, f32_rows};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Result};
 
+/// Ops of each element alone, by their names in ggml.
+macro_rules! elementwise {
+    ($x:ident: $ok:expr, $expected:literal; $($(#[$doc:meta])* $name:ident: $ggml:ident,)*) => {
+        impl<'c> Builder<'c> {
+            $($(#[$doc])*
+            pub fn $name(&self, $x: Tensor<'c>) -> Result<Tensor<'c>> {
+                check($ok, stringify!($name), $expected, &[$x])?;
+                call!(self, stringify!($name), $ggml($x.ptr.as_ptr()))
+            })*
+        }
+    };
+}
+
+elementwise! {
+    x: f32_rows(x) && even_rows(x), "f32 rows at one distance";
+    /// The hyperbolic tangent, element by element.
+    tanh: ggml_tanh,
+    /// The exponential, element by element.
+    exp: ggml_exp,
+    /// `1 / (1 + exp(-x))`, element by element.
+    sigmoid: ggml_sigmoid,
+    /// `x / (1 + exp(-x))`, element by element.
+    silu: ggml_silu,
+    /// `ln(1 + exp(x))`, element by element.
+    softplus: ggml_softplus,
+    /// GELU by its tanh form, element by element; on the CPU out of a table of half precision.
+    gelu: ggml_gelu,
+    /// GELU by the error function, `x / 2 (1 + erf(x / sqrt(2)))`, element by element.
+    gelu_erf: ggml_gelu_erf,
+}
+
+elementwise! {
+    x: x.dtype() == DType::F32 && contiguous(x), "contiguous f32";
+    /// The natural logarithm, element by element.
+    log: ggml_log,
+    /// The absolute value, element by element.
+    abs: ggml_abs,
+    /// The element, or 0 where it is below, element by element.
+    relu: ggml_relu,
+}
+
 impl<'c> Builder<'c> {
     /// Each row less its mean, over its standard deviation.
     pub fn layer_norm(&self, a: Tensor<'c>, eps: f32) -> Result<Tensor<'c>> {
@@ -16,22 +57,10 @@ impl<'c> Builder<'c> {
         call!(self, "layer_norm", ggml_norm(a.ptr.as_ptr(), eps))
     }
 
-    /// The hyperbolic tangent, element by element.
-    pub fn tanh(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        check(f32_rows(x) && even_rows(x), "tanh", "f32 rows at one distance", &[x])?;
-        call!(self, "tanh", ggml_tanh(x.ptr.as_ptr()))
-    }
-
     /// `a * factor + shift`.
     pub fn scale_bias(&self, a: Tensor<'c>, factor: f32, shift: f32) -> Result<Tensor<'c>> {
         check(a.dtype() == DType::F32 && contiguous(a), "scale_bias", "contiguous f32", &[a])?;
         call!(self, "scale_bias", ggml_scale_bias(a.ptr.as_ptr(), factor, shift))
-    }
-
-    /// GELU by its tanh form, element by element; on the CPU out of a table of half precision.
-    pub fn gelu(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        check(f32_rows(x) && even_rows(x), "gelu", "f32 rows at one distance", &[x])?;
-        call!(self, "gelu", ggml_gelu(x.ptr.as_ptr()))
     }
 
     /// GELU by its tanh form in floats, `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, of F32 `[n, T]`.
@@ -42,13 +71,7 @@ impl<'c> Builder<'c> {
         })
     }
 
-    /// GELU by the error function, `x / 2 (1 + erf(x / sqrt(2)))`, element by element.
-    pub fn gelu_erf(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        check(f32_rows(x) && even_rows(x), "gelu_erf", "f32 rows at one distance", &[x])?;
-        call!(self, "gelu_erf", ggml_gelu_erf(x.ptr.as_ptr()))
-    }
-
-    /// The same of F32 `[n, T]`, on all threads of training. For the CPU; elsewhere the graph is refused.
+    /// [`Builder::gelu_erf`] of F32 `[n, T]`, on all threads of training. For the CPU; elsewhere the graph is refused.
     pub fn gelu_erf_custom(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
         self.rows("gelu_erf_custom", &[x], 1, |[x, ..], out| {
             x.iter().zip(out).for_each(|(&x, y)| *y = x * normal(x)[0]);
@@ -61,12 +84,6 @@ impl<'c> Builder<'c> {
         self.rows("gelu_erf_back", &[grad, x], 1, |[d, x, _], out| {
             d.iter().zip(x).zip(out).for_each(|((d, &x), y)| *y = d * gelu_erf_slope(x));
         })
-    }
-
-    /// The exponential, element by element.
-    pub fn exp(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        check(f32_rows(x) && even_rows(x), "exp", "f32 rows at one distance", &[x])?;
-        call!(self, "exp", ggml_exp(x.ptr.as_ptr()))
     }
 
     /// `gelu(gate) * up` of F32 `[n, T]`. For the CPU; elsewhere the graph is refused.

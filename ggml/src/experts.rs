@@ -72,12 +72,6 @@ impl<'c> Builder<'c> {
         Ok(Chosen { ids, n_expert: n })
     }
 
-    /// `1 / (1 + exp(-x))`, element by element.
-    pub fn sigmoid(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        check(f32_rows(x) && even_rows(x), "sigmoid", "f32 rows at one distance", &[x])?;
-        call!(self, "sigmoid", ggml_sigmoid(x.ptr.as_ptr()))
-    }
-
     /// The values of the experts chosen: of contiguous F32 `[n_expert, T]`, F32 `[n_used, T]`.
     pub fn of_chosen(&self, values: Tensor<'c>, chosen: Chosen<'c>) -> Result<Tensor<'c>> {
         let (op, n, t) = ("of_chosen", chosen.n_expert, chosen.n_tokens());

@@ -107,7 +107,7 @@ pub(crate) fn broadcasts(small: [usize; 4], large: [usize; 4]) -> bool {
 
 /// A call into ggml whose arguments the surrounding method has checked.
 macro_rules! call {
-    ($b:expr, $op:literal, $f:ident ( $($arg:expr),* )) => {{
+    ($b:expr, $op:expr, $f:ident ( $($arg:expr),* )) => {{
         $b.spend()?;
         // SAFETY: the arena has room for the result (`spend`); operands live in it or in stores the graph
         // keeps; this method has checked what the C function asserts.

@@ -5,7 +5,7 @@
 
 use crate::graph::Builder;
 use crate::ops::{
-    apart, broadcasts, call, check, contiguous, even_rows, f32_rows, root, share_memory, writable, RopeParams,
+    apart, broadcasts, call, check, contiguous, f32_rows, root, share_memory, writable, RopeParams,
 };
 use crate::tensor::Tensor;
 use crate::{sys, DType, Result};
@@ -44,12 +44,6 @@ impl<'c> Builder<'c> {
             return self.rms_norm_back_rows(grad, x, eps);
         }
         call!(self, "rms_norm_back", ggml_rms_norm_back(grad.ptr.as_ptr(), x.ptr.as_ptr(), eps))
-    }
-
-    /// `x / (1 + exp(-x))`, element by element.
-    pub fn silu(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        check(f32_rows(x) && even_rows(x), "silu", "f32 rows at one distance", &[x])?;
-        call!(self, "silu", ggml_silu(x.ptr.as_ptr()))
     }
 
     /// The gradient of `x` where `grad` is that of `silu(x)`. Vulkan's backend takes any rows and reads them as if they lay one

@@ -1,4 +1,4 @@
-//! Ops of a softmax over rows that come in pieces: the largest of a row, logarithms, absolute values, parts above 0.
+//! The largest element of each row, for a softmax over rows that come in pieces.
 
 use crate::graph::Builder;
 use crate::ops::{call, check, contiguous};
@@ -27,23 +27,5 @@ impl<'c> Builder<'c> {
         let pad = (a.ne()[0].next_multiple_of(width) - a.ne()[0]).div_ceil(2);
         let (k, pad) = (width as i32, pad as f32);
         call!(self, "row_max", ggml_pool_2d(a.ptr.as_ptr(), sys::GGML_OP_POOL_MAX, k, 1, k, 1, pad, 0.0))
-    }
-
-    /// The natural logarithm, element by element.
-    pub fn log(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
-        check(a.dtype() == DType::F32 && contiguous(a), "log", "contiguous f32", &[a])?;
-        call!(self, "log", ggml_log(a.ptr.as_ptr()))
-    }
-
-    /// The absolute value, element by element.
-    pub fn abs(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
-        check(a.dtype() == DType::F32 && contiguous(a), "abs", "contiguous f32", &[a])?;
-        call!(self, "abs", ggml_abs(a.ptr.as_ptr()))
-    }
-
-    /// The element, or 0 where it is below, element by element.
-    pub fn relu(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
-        check(a.dtype() == DType::F32 && contiguous(a), "relu", "contiguous f32", &[a])?;
-        call!(self, "relu", ggml_relu(a.ptr.as_ptr()))
     }
 }

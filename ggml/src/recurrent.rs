@@ -1,7 +1,7 @@
 //! Ops of recurrent layers: a short convolution over time, and the gated delta rule.
 
 use crate::graph::Builder;
-use crate::ops::{call, check, contiguous, even_rows, f32_rows, packed_rows, possible};
+use crate::ops::{call, check, contiguous, packed_rows, possible};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Result};
 
@@ -23,12 +23,6 @@ pub struct DeltaRule<'c> {
 }
 
 impl<'c> Builder<'c> {
-    /// `ln(1 + exp(x))`, element by element.
-    pub fn softplus(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        check(f32_rows(x) && even_rows(x), "softplus", "f32 rows at one distance", &[x])?;
-        call!(self, "softplus", ggml_softplus(x.ptr.as_ptr()))
-    }
-
     /// Each channel convolved over time with weights of its own: x `[n_conv - 1 + n, channels, s]`, time first, and
     /// weights `[n_conv, channels]`, both F32, to `[channels, n, s]`, `out[c,t] = sum over i of w[i,c] x[t+i,c]`.
     pub fn ssm_conv(&self, x: Tensor<'c>, w: Tensor<'c>) -> Result<Tensor<'c>> {
