@@ -47,7 +47,7 @@ pub(crate) fn run(model: Option<PathBuf>, text: Option<PathBuf>) -> Result<(), B
         println!("{rope}: perplexity {:.2} at {length} tokens", report.results[0].headline.ppl);
         reports.push(serde_json::to_value(&report)?);
         // A passkey needs no data. Other tasks read theirs from this folder.
-        let how = Params { samples: Some(2), ..Params::new(vec![length], dir.path()) };
+        let how = Params::new(vec![length], dir.path()).samples(Some(2));
         for task in tasks::find("passkey")? {
             let report = suite::run(&source, &name, task, &how, &mut Unkept, &control)?;
             println!("{rope}: {} {:.0} of 100 at {length} tokens", report.task, report.results[0].score);

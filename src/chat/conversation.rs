@@ -26,13 +26,22 @@ const MAX_ROOM: usize = 8;
 /// Least and most tokens that a file without as many gets for the trained context's sake.
 const TRAINED_ROOM: (usize, usize) = (8_192, 131_072);
 
-/// Settings of a conversation.
-#[derive(Debug, Clone)]
-pub struct ConversationParams {
-    /// Settings of the session, with the context and the RoPE method.
-    pub session: SessionParams,
-    /// Limits and sampling of one answer. The template's stop strings are added.
-    pub generate: GenerateParams,
+setters! {
+    /// Settings of a conversation.
+    #[derive(Debug, Clone)]
+    pub struct ConversationParams {
+        /// Settings of the session, with the context and the RoPE method.
+        pub session: SessionParams,
+        /// Limits and sampling of one answer. The template's stop strings are added.
+        pub generate: GenerateParams,
+    }
+}
+
+impl ConversationParams {
+    /// A conversation in such a session, with such answers.
+    pub fn new(session: SessionParams, generate: GenerateParams) -> ConversationParams {
+        ConversationParams { session, generate }
+    }
 }
 
 /// Tokens and times of one answer.
@@ -78,7 +87,7 @@ pub type Sink<'a> = &'a mut dyn FnMut(&str) -> ControlFlow<()>;
 /// let model = Model::load(&path, &ModelParams::cpu())?;
 /// let session = SessionParams::new(256);
 /// # let session = session.n_threads(1);
-/// let params = ConversationParams { session, generate: GenerateParams::greedy(8) };
+/// let params = ConversationParams::new(session, GenerateParams::greedy(8));
 /// let mut chat = Conversation::open(&model, Template::of(&model)?, params)?;
 /// let turn = chat.say("What is a rope walk?", &Control::default(), &mut |text| {
 ///     print!("{text}");

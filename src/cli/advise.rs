@@ -107,7 +107,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let model = models::load(&choice, &args.out)?;
     let hp = model.hparams();
     let candidates = if asked.is_empty() { advise::candidates(hp, args.ctx) } else { asked };
-    let params = Params { ctx: args.ctx, n_ctx_orig: hp.n_ctx_orig(), seconds: 60.0 * minutes };
+    let params = Params::new(args.ctx, hp.n_ctx_orig()).seconds(60.0 * minutes);
     let name = models::label(&choice);
     args.out.note(format_args!(
         "{name}: {} methods at {} tokens, limit {minutes} minutes",

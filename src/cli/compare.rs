@@ -51,7 +51,7 @@ pub(crate) fn run(
     models::announce(&out, a, &session_a, rope.is_some());
     let mut session_b = Session::new(model_b, &b.session(n_ctx, rope_b.as_ref()))?;
     models::announce(&out, &b, &session_b, rope_b.is_some());
-    let params = Params { ctx: length, max_windows: windows.most, bucket: windows.bucket };
+    let params = Params::new(length).max_windows(windows.most).bucket(windows.bucket);
     let draw = draw(out.progress(0, "comparing", Unit::Tokens));
     let control = interrupt.control().with_progress(&draw);
     let names = [models::label(a), models::label(&b)];

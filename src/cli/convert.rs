@@ -152,7 +152,7 @@ fn collected(
     let found = {
         let draw = draw(out.progress(0, "reading", Unit::Tokens));
         let control = interrupt.control().with_progress(&draw);
-        let params = Params { ctx, max_windows: matrix.max_windows };
+        let params = Params::new(ctx).max_windows(matrix.max_windows);
         imatrix::collect(&mut session, &documents, &params, &control)?
     };
     let bytes = found.write(to)?;

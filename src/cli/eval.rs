@@ -123,18 +123,16 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let mut reports: Vec<Report> = Vec::new();
     for task in &tasks {
         let data = models::data_for(args.data.as_deref(), *task);
-        let params = Params {
-            ctx: args.ctx,
-            samples: args.samples,
-            seed: args.seed,
-            template: if chat.is_some() { Template::Chat } else { Template::Base },
-            frame: chat.is_some().then_some(&frame),
-            options: options.clone(),
-            batch: args.parallel,
-            ..Params::new(lengths.clone(), &data)
-        };
+        let params = Params::new(lengths.clone(), &data)
+            .ctx(args.ctx)
+            .samples(args.samples)
+            .seed(args.seed)
+            .template(if chat.is_some() { Template::Chat } else { Template::Base })
+            .frame(chat.is_some().then_some(&frame))
+            .options(options.clone())
+            .batch(args.parallel);
         let done = comparison.run(&specs, |source, control| {
-            let params = Params { identity: source.identity()?, ..params.clone() };
+            let params = params.clone().identity(source.identity()?);
             suite::run(source, &name, *task, &params, &mut *store, control)
         })?;
         reports.extend(done);

@@ -151,7 +151,7 @@ pub(super) fn run(name: &str, args: &MapArgs, out: &OutputArgs) -> anyhow::Resul
         let own = args.against.iter().any(Against::has_weights);
         let model = if own { models::load(&choice_b, out)? } else { model };
         let shown = reports[0].shown;
-        let params = Params { layer: Some(shown.layer), head: Some(shown.head), ..params };
+        let params = params.layer(Some(shown.layer)).head(Some(shown.head));
         let (same, b, panel) = run.map(&model, &choice_b, rope_b.as_ref(), &params)?;
         if same != read {
             bail!("{} and {} have different tokens for the text", reports[0].model, b.model);

@@ -178,18 +178,16 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice, &args.out)?;
     let lengths = if lengths.is_empty() { vec![model.hparams().n_ctx_train] } else { lengths };
-    let params = Params {
-        ctx,
-        stride: args.stride,
-        max_windows: args.max_windows,
-        bucket: args.bucket,
-        bos: args.bos.as_deref().map(|bos| bos == "on"),
-        min_tokens,
-        max_documents,
-        seed: args.seed,
-        longppl,
-        ..Params::new(rule, lengths)
-    };
+    let params = Params::new(rule, lengths)
+        .ctx(ctx)
+        .stride(args.stride)
+        .max_windows(args.max_windows)
+        .bucket(args.bucket)
+        .bos(args.bos.as_deref().map(|bos| bos == "on"))
+        .min_tokens(min_tokens)
+        .max_documents(max_documents)
+        .seed(args.seed)
+        .longppl(longppl);
     let name = models::label(&choice);
     let comparison = Comparison { model: &model, choice: &choice, interrupt: &interrupt, out: args.out };
     let reports =

@@ -89,7 +89,7 @@ pub(crate) fn run(
     let documents = read_documents(files)?;
     let interrupt = Interrupt::install()?;
     let model = models::load(choice, &out)?;
-    let params = Params { record: Some(to.to_owned()), resume: record.resume, ..params };
+    let params = params.record(Some(to.to_owned())).resume(record.resume);
     let name = models::label(choice);
     let identity = SessionSource::new(&model, choice.session(0, Some(&Spec::plain()))).identity()?;
     let source_of = choice.sources(&model);

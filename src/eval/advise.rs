@@ -30,15 +30,24 @@ const FINALISTS: usize = 4;
 /// Passkeys that each of them looks for, at least and at most.
 const SAMPLES: (usize, usize) = (4, 20);
 
-/// The context to measure at, and the time for it.
-#[derive(Debug, Clone)]
-pub struct Params {
-    /// The context to extend to, in tokens.
-    pub ctx: usize,
-    /// The original context, in tokens.
-    pub n_ctx_orig: usize,
-    /// Approximate time limit, in seconds. A window of every method and a few passkeys are always measured.
-    pub seconds: f64,
+setters! {
+    /// The context to measure at, and the time for it.
+    #[derive(Debug, Clone)]
+    pub struct Params {
+        /// The context to extend to, in tokens.
+        pub ctx: usize,
+        /// The original context, in tokens.
+        pub n_ctx_orig: usize,
+        /// Approximate time limit, in seconds. A window of every method and a few passkeys are always measured.
+        pub seconds: f64,
+    }
+}
+
+impl Params {
+    /// At most about ten minutes for this context.
+    pub fn new(ctx: usize, n_ctx_orig: usize) -> Params {
+        Params { ctx, n_ctx_orig, seconds: 600.0 }
+    }
 }
 
 /// Result of a run.

@@ -28,23 +28,25 @@ const ROWS: usize = 16;
 /// Heads that the text of a report lists.
 const LISTED: usize = 8;
 
-/// Parameters of the measurement. The defaults are the paper's.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Params {
-    /// Number of tokens to read, from the start of the text.
-    pub tokens: usize,
-    /// A key is far if it is more than this many tokens before its query.
-    pub distance: usize,
-    /// Number of first tokens that never count as far, because many heads put unused attention on them; 0 in the
-    /// paper.
-    pub sinks: usize,
-    /// Tokens along the side of a square; the map uses a multiple of it if a side would have more than [`MAX_SIDE`]
-    /// squares.
-    pub tile: usize,
-    /// The layer, from 0, among whose heads one is chosen; `None` for all layers.
-    pub layer: Option<usize>,
-    /// The head, from 0, of that layer; `None` for the one with the largest sum.
-    pub head: Option<usize>,
+setters! {
+    /// Parameters of the measurement. The defaults are the paper's.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Params {
+        /// Number of tokens to read, from the start of the text.
+        pub tokens: usize,
+        /// A key is far if it is more than this many tokens before its query.
+        pub distance: usize,
+        /// Number of first tokens that never count as far, because many heads put unused attention on them; 0 in the
+        /// paper.
+        pub sinks: usize,
+        /// Tokens along the side of a square; the map uses a multiple of it if a side would have more than [`MAX_SIDE`]
+        /// squares.
+        pub tile: usize,
+        /// The layer, from 0, among whose heads one is chosen; `None` for all layers.
+        pub layer: Option<usize>,
+        /// The head, from 0, of that layer; `None` for the one with the largest sum.
+        pub head: Option<usize>,
+    }
 }
 
 impl Params {

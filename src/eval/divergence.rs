@@ -24,15 +24,24 @@ use crate::Token;
 /// Bytes of logits held at a time.
 const LOGITS: usize = 128 << 20;
 
-/// The windows that are compared.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Params {
-    /// Tokens per window. Windows follow each other, and each starts with an empty context.
-    pub ctx: usize,
-    /// Maximum number of windows, from the start of the text.
-    pub max_windows: Option<usize>,
-    /// Bucket width for results by position; `None` is an eighth of the context.
-    pub bucket: Option<usize>,
+setters! {
+    /// The windows that are compared.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct Params {
+        /// Tokens per window. Windows follow each other, and each starts with an empty context.
+        pub ctx: usize,
+        /// Maximum number of windows, from the start of the text.
+        pub max_windows: Option<usize>,
+        /// Bucket width for results by position; `None` is an eighth of the context.
+        pub bucket: Option<usize>,
+    }
+}
+
+impl Params {
+    /// All windows of this many tokens, with results for each eighth.
+    pub fn new(ctx: usize) -> Params {
+        Params { ctx, max_windows: None, bucket: None }
+    }
 }
 
 /// One side of the comparison, for the report.

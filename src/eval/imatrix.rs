@@ -18,13 +18,22 @@ use crate::hparams::keys;
 use crate::model::{Error, Result};
 use crate::session::{InputMoments, Session};
 
-/// Size and number of the windows to read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Params {
-    /// Tokens per window; each window starts with an empty context.
-    pub ctx: usize,
-    /// Maximum number of windows, from the start of the text.
-    pub max_windows: Option<usize>,
+setters! {
+    /// Size and number of the windows to read.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Params {
+        /// Tokens per window; each window starts with an empty context.
+        pub ctx: usize,
+        /// Maximum number of windows, from the start of the text.
+        pub max_windows: Option<usize>,
+    }
+}
+
+impl Params {
+    /// All windows of this many tokens.
+    pub fn new(ctx: usize) -> Params {
+        Params { ctx, max_windows: None }
+    }
 }
 
 /// Input statistics of one matrix, or of the matrix of each expert.

@@ -50,21 +50,23 @@ use crate::tasks::{self, Task};
 
 pub use training::Training;
 
-/// Settings of a study that are not in its plan.
-pub struct Settings<'a> {
-    /// Settings of sessions, except for the context and the RoPE method.
-    pub session: SessionParams,
-    /// Device that measured models are loaded onto.
-    pub device: Device,
-    /// Maximum number of prompts answered together, if memory allows.
-    pub parallel: usize,
-    /// Part of the cells that is measured.
-    pub shard: Shard,
-    /// Program that renders chat templates in a child process. `None` renders them in this process, which is safe only
-    /// for trusted model files.
-    pub template: Option<Apart>,
-    /// Benchmark data, recipes, and the words of failures.
-    pub program: &'a dyn Program,
+setters! {
+    /// Settings of a study that are not in its plan.
+    pub struct Settings<'a> {
+        /// Settings of sessions, except for the context and the RoPE method.
+        pub session: SessionParams,
+        /// Device that measured models are loaded onto.
+        pub device: Device,
+        /// Maximum number of prompts answered together, if memory allows.
+        pub parallel: usize,
+        /// Part of the cells that is measured.
+        pub shard: Shard,
+        /// Program that renders chat templates in a child process. `None` renders them in this process, which is safe only
+        /// for trusted model files.
+        pub template: Option<Apart>,
+        /// Benchmark data, recipes, and the words of failures.
+        pub program: &'a dyn Program,
+    }
 }
 
 impl Default for Settings<'_> {

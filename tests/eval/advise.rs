@@ -61,7 +61,7 @@ fn the_report_names_what_the_file_declares() {
     let documents = [letters("a", 9000)];
     let specs: Vec<Spec> =
         ["declared", "plain", "pi", "ntk", "abf", "string"].iter().map(|s| s.parse().unwrap()).collect();
-    let params = Params { ctx: 1024, n_ctx_orig: model.hparams().n_ctx_orig(), seconds: 0.01 };
+    let params = Params::new(1024, model.hparams().n_ctx_orig()).seconds(0.01);
     let report = run(&source_of, "m.gguf", &specs, &documents, &params, &Control::default()).unwrap();
     let own = report.declared.clone().expect("it was measured");
     assert!(own.starts_with("yarn:factor=4,"), "{own}");

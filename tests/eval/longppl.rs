@@ -10,7 +10,7 @@ use ropewalk::Token;
 use crate::fakes::{letters, Fake, BOS};
 
 fn params(ctx: &[usize], longppl: longppl::Params) -> Params {
-    Params { longppl: Some(longppl), ..Params::new(protocol("window").unwrap(), ctx.to_vec()) }
+    Params::new(protocol("window").unwrap(), ctx.to_vec()).longppl(Some(longppl))
 }
 
 fn measure(fake: &Fake, documents: &[Document], params: &Params) -> Report {
@@ -36,12 +36,11 @@ fn the_package_finds_the_same() {
         let text = case["text"].as_str().unwrap();
         let n = case["n_token"].as_u64().unwrap() as usize;
         assert_eq!(text.len(), n, "the fake's tokens are bytes");
-        let bounds = longppl::Params {
-            trunc_len: case["trunc_len"].as_u64().unwrap() as usize,
-            sliding_window: case["sliding_window"].as_u64().unwrap() as usize,
-            alpha: case["alpha"].as_f64().unwrap(),
-            beta: case["beta"].as_f64().unwrap(),
-        };
+        let bounds = longppl::Params::default()
+            .trunc_len(case["trunc_len"].as_u64().unwrap() as usize)
+            .sliding_window(case["sliding_window"].as_u64().unwrap() as usize)
+            .alpha(case["alpha"].as_f64().unwrap())
+            .beta(case["beta"].as_f64().unwrap());
         let fake = Fake { add_bos: case["bos"].as_bool().unwrap(), ..Fake::with_nll(by_pairs) };
         let report = measure(&fake, &[Document::text("d", text)], &params(&[n + 1], bounds));
         let found = report.results[0].longppl.unwrap();
@@ -69,7 +68,7 @@ fn knows_z(tokens: &[Token], i: usize) -> f32 {
 
 #[test]
 fn contexts_and_key_tokens_by_hand() {
-    let bounds = longppl::Params { trunc_len: 3, sliding_window: 2, ..longppl::Params::default() };
+    let bounds = longppl::Params::default().trunc_len(3).sliding_window(2);
     let fed = |text: &str, add_bos| {
         let fake = Fake { add_bos, ..Fake::with_nll(knows_z) };
         let report = measure(&fake, &[Document::text("d", text)], &params(&[100], bounds));
@@ -100,7 +99,7 @@ fn contexts_and_key_tokens_by_hand() {
 
 #[test]
 fn documents_are_pooled_by_key_token() {
-    let bounds = longppl::Params { trunc_len: 3, sliding_window: 2, ..longppl::Params::default() };
+    let bounds = longppl::Params::default().trunc_len(3).sliding_window(2);
     // One key token in the first, two in the second, none in the others, of which one is short.
     let texts = ["abbbbbz", "abbbbbzz", "bbbbbbbbbb", "ab"];
     let documents: Vec<Document> = texts.iter().map(|t| Document::text(*t, *t)).collect();
@@ -136,19 +135,19 @@ fn what_longppl_cannot_be_measured_with_is_an_error() {
     };
     let usual = longppl::Params::default();
     for (bounds, expected) in [
-        (longppl::Params { trunc_len: 0, ..usual }, "trunc-len: expected at least 1, found 0"),
-        (longppl::Params { sliding_window: 0, ..usual }, "sliding-window: expected at least 1, found 0"),
-        (longppl::Params { alpha: f64::NAN, ..usual }, "alpha: expected a finite number, found NaN"),
-        (longppl::Params { beta: f64::INFINITY, ..usual }, "beta: expected a finite number, found inf"),
+        (usual.trunc_len(0), "trunc-len: expected at least 1, found 0"),
+        (usual.sliding_window(0), "sliding-window: expected at least 1, found 0"),
+        (usual.alpha(f64::NAN), "alpha: expected a finite number, found NaN"),
+        (usual.beta(f64::INFINITY), "beta: expected a finite number, found inf"),
     ] {
         assert_eq!(error(&Fake::new(), &params(&[20], bounds)), expected);
     }
     for p in PROTOCOLS.iter().filter(|p| p.name != "window") {
-        let e = error(&Fake::new(), &Params { longppl: Some(usual), ..Params::new(p, vec![20]) });
+        let e = error(&Fake::new(), &Params::new(p, vec![20]).longppl(Some(usual)));
         assert_eq!(e, format!("longppl: expected protocol window, found {}", p.name));
     }
     // A bad value in a short context, and in the text without BOS.
-    let small = params(&[20], longppl::Params { trunc_len: 4, sliding_window: 3, ..usual });
+    let small = params(&[20], usual.trunc_len(4).sliding_window(3));
     let bad = |t: &[Token], i: usize| if t.len() < 20 && t[i] == Token::from(b'l') { f32::NAN } else { 1.0 };
     let e = error(&Fake::with_nll(bad), &small);
     assert_eq!(e, "a.txt: ctx 20: longppl: a short context: token 11: negative log-likelihood is NaN");
@@ -161,7 +160,7 @@ fn what_longppl_cannot_be_measured_with_is_an_error() {
 /// A document whose short contexts are not all done counts for nothing.
 #[test]
 fn stopping_leaves_whole_documents() {
-    let bounds = longppl::Params { trunc_len: 4, sliding_window: 3, ..longppl::Params::default() };
+    let bounds = longppl::Params::default().trunc_len(4).sliding_window(3);
     let documents = [letters("a", 12), letters("b", 12)];
     let whole = Fake::new();
     let all = measure(&whole, &documents, &params(&[20], bounds));

@@ -23,7 +23,7 @@ fn forgetful(tokenizer: Tokenizer, prompt: &[Token]) -> String {
 
 fn params(lengths: &[usize], samples: usize, settings: &[(&str, &str)]) -> Params<'static> {
     let options = settings.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-    Params { samples: Some(samples), options, ..Params::new(lengths.to_vec(), Path::new("")) }
+    Params::new(lengths.to_vec(), Path::new("")).samples(Some(samples)).options(options)
 }
 
 fn measure(fake: &Fake, params: &Params<'_>) -> ropewalk::model::Result<Report> {
@@ -124,7 +124,7 @@ proptest! {
         };
         let (keys, scoring) = (if five { "five-digit" } else { "landmark" }, if by_tokens { "tokens" } else { "number" });
         let settings = [("depth", &*format!("random/{at}")), ("keys", keys), ("scoring", scoring)];
-        let report = measure(&fake, &Params { seed: Some(seed), ..params(&[length], 3, &settings) }).unwrap();
+        let report = measure(&fake, &params(&[length], 3, &settings).seed(Some(seed))).unwrap();
         for (prompt, new) in fake.calls() {
             prop_assert!(prompt.len() + new <= length && prompt.len() + new + 150 > length, "{} of {length}", prompt.len());
         }

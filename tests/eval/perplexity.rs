@@ -10,7 +10,7 @@ use ropewalk::eval::{Content, Document};
 use crate::fakes::{letters, Fake, BOS};
 
 fn params(name: &str, ctx: &[usize], stride: Option<usize>) -> Params {
-    Params { stride, ..Params::new(protocol(name).unwrap(), ctx.to_vec()) }
+    Params::new(protocol(name).unwrap(), ctx.to_vec()).stride(stride)
 }
 
 fn measure(fake: &Fake, documents: &[Document], params: &Params) -> Report {
@@ -63,7 +63,7 @@ fn each_protocol_averages_as_it_says() {
                  tokens: usize| {
         let p = protocol(name).unwrap();
         let stride = p.stride.map(|_| 2);
-        let report = measure(&square(), documents, &Params { bos, ..params(name, &[4], stride) });
+        let report = measure(&square(), documents, &params(name, &[4], stride).bos(bos));
         let row = &report.results[0];
         assert!(near(row.token_weighted.nll, by_token), "{name}: {row:?}");
         assert!(near(row.window_mean.nll, by_window), "{name}: {row:?}");
@@ -101,8 +101,7 @@ fn each_protocol_averages_as_it_says() {
 #[test]
 fn buckets_go_by_position_in_the_window() {
     let fake = Fake::with_nll(|_, i| i as f32);
-    let report =
-        measure(&fake, &[letters("a", 40)], &Params { bucket: Some(4), ..params("window", &[10], None) });
+    let report = measure(&fake, &[letters("a", 40)], &params("window", &[10], None).bucket(Some(4)));
     let buckets: Vec<_> =
         report.results[0].buckets.iter().map(|b| (b.start, b.end, b.tokens, b.value.nll)).collect();
     assert_eq!(buckets, [(0, 4, 3, 2.0), (4, 8, 4, 5.5), (8, 10, 2, 8.5)]);
@@ -121,7 +120,7 @@ fn the_sums_of_texts_are_those_of_the_whole() {
     let fake = || Fake::with_nll(|t, i| (t[i] - i32::from(b'a')) as f32 + i as f32 / 4.0);
     let documents = [letters("a", 900), letters("b", 500), letters("c", 310)];
     for (p, n_texts) in PROTOCOLS.iter().map(|p| (p, if p.text == Text::Stream { 1 } else { 3 })) {
-        let params = Params { bucket: Some(37), ..Params::new(p, vec![300]) };
+        let params = Params::new(p, vec![300]).bucket(Some(37));
         let row = measure(&fake(), &documents, &params).results.remove(0);
         assert_eq!(row.texts.len(), n_texts, "{}", p.name);
         assert_eq!(row.texts.iter().map(|t| t.windows).sum::<usize>(), row.windows, "{}", p.name);
@@ -151,7 +150,7 @@ fn bos_stands_where_each_protocol_puts_it() {
     let fed = |name: &str, has_bos, add_bos, bos, documents: &[Document]| {
         let fake = Fake { has_bos, add_bos, ..Fake::new() };
         let stride = protocol(name).unwrap().stride.map(|_| 2);
-        let report = measure(&fake, documents, &Params { bos, ..params(name, &[4], stride) });
+        let report = measure(&fake, documents, &params(name, &[4], stride).bos(bos));
         let text = |(tokens, from): &(Vec<i32>, usize)| {
             let text: String =
                 tokens.iter().map(|t| if *t == BOS { '^' } else { *t as u8 as char }).collect();
@@ -176,7 +175,7 @@ fn bos_stands_where_each_protocol_puts_it() {
     assert_eq!(fed("press", true, true, None, &two), yes("^abc 1, bcde 2, de^a 2, ^abc 2, bcd 2"));
     assert_eq!(fed("longlora", true, true, None, &two), yes("^abc 1, bcde 1, de^a 1"));
     let fake = Fake { has_bos: false, ..Fake::new() };
-    let e = error(&fake, &one, &Params { bos: Some(true), ..params("window", &[4], None) });
+    let e = error(&fake, &one, &params("window", &[4], None).bos(Some(true)));
     assert_eq!(e, "BOS is requested, but the vocabulary has none");
 }
 
@@ -195,19 +194,19 @@ fn several_lengths_are_planned_before_any_is_measured() {
 #[test]
 fn documents_can_be_chosen_and_windows_sampled() {
     let documents = [letters("a", 4), letters("b", 20), letters("c", 30), letters("d", 40)];
-    let p = Params { min_tokens: 10, max_documents: Some(2), ..params("window", &[16], None) };
+    let p = params("window", &[16], None).min_tokens(10).max_documents(Some(2));
     let report = measure(&Fake::new(), &documents, &p);
     assert_eq!((report.documents, report.document_tokens, report.results[0].windows), (2, 50, 2));
-    let e = error(&Fake::new(), &documents, &Params { min_tokens: 50, ..p });
+    let e = error(&Fake::new(), &documents, &p.min_tokens(50));
     assert_eq!(e, "no documents of at least 50 tokens among the 4 given");
     let fake = Fake::new();
-    let p = Params { max_windows: Some(3), ..params("llama-cpp", &[4], None) };
+    let p = params("llama-cpp", &[4], None).max_windows(Some(3));
     let row = measure(&fake, &[letters("a", 26)], &p).results.remove(0);
     assert_eq!((row.windows, row.windows_planned, row.windows_total, row.tokens), (3, 3, 6, 3));
     assert_eq!(fake.calls().iter().map(|(t, _)| t[0] as u8 as char).collect::<String>(), "aiq");
     for (name, p) in [
-        ("max-windows", Params { max_windows: Some(0), ..params("window", &[4], None) }),
-        ("bucket", Params { bucket: Some(0), ..params("window", &[4], None) }),
+        ("max-windows", params("window", &[4], None).max_windows(Some(0))),
+        ("bucket", params("window", &[4], None).bucket(Some(0))),
         ("stride", params("window", &[4], Some(0))),
     ] {
         assert_eq!(error(&Fake::new(), &documents, &p), format!("{name}: expected at least 1, found 0"));
@@ -222,7 +221,7 @@ fn documents_can_be_chosen_and_windows_sampled() {
 fn restarted_texts_have_buckets_by_position_in_the_document() {
     // Log-likelihood: the letter. 26 letters and a few more.
     let letter = || Fake::with_nll(|t, i| (t[i] - i32::from(b'a')) as f32);
-    let restarted = Params { bucket: Some(4), ..params("restart", &[14], Some(5)) };
+    let restarted = params("restart", &[14], Some(5)).bucket(Some(4));
     for (bos, fed, expected) in [
         (
             false,
@@ -237,9 +236,7 @@ fn restarted_texts_have_buckets_by_position_in_the_document() {
         ),
     ] {
         let fake = letter();
-        let row = measure(&fake, &[letters("a", 40)], &Params { bos: Some(bos), ..restarted.clone() })
-            .results
-            .remove(0);
+        let row = measure(&fake, &[letters("a", 40)], &restarted.clone().bos(Some(bos))).results.remove(0);
         assert_eq!(*fake.log.borrow().opened, [5]);
         let text = |(tokens, from): &(Vec<i32>, usize)| {
             assert_eq!(*from, 1);
@@ -253,7 +250,7 @@ fn restarted_texts_have_buckets_by_position_in_the_document() {
         let whole = measure(
             &letter(),
             &[letters("a", 40)],
-            &Params { bos: Some(bos), ..Params { bucket: Some(4), ..params("window", &[14], None) } },
+            &params("window", &[14], None).bucket(Some(4)).bos(Some(bos)),
         );
         for (a, b) in row.buckets.iter().zip(&whole.results[0].buckets) {
             assert_eq!(bos.then_some(a), bos.then_some(b));
@@ -288,7 +285,7 @@ fn the_mean_over_lengths_is_that_of_perplexities() {
 fn a_sample_of_documents_follows_from_its_seed() {
     let documents: Vec<Document> = (10..30).map(|n| letters(&n.to_string(), n)).collect();
     let sample = |seed, max| {
-        let p = Params { min_tokens: 20, max_documents: max, seed, ..params("window", &[8], None) };
+        let p = params("window", &[8], None).min_tokens(20).max_documents(max).seed(seed);
         measure(&Fake::new(), &documents, &p)
     };
     let names = |seed, max| {
@@ -342,7 +339,7 @@ fn token_ids_are_documents_from_bos_to_bos() {
     let (calls, _) = fed(&[ids("x.bin", "ab^cd"), Document::text("y", "efghi")], &p, true);
     assert_eq!(calls, ["^ab", "^cd", "^efg"]);
     // As a stream it is the file, BOS for BOS; LCEG takes the documents before the eleventh BOS.
-    let p = Params { max_documents: Some(2), ..params("press", &[4], Some(4)) };
+    let p = params("press", &[4], Some(4)).max_documents(Some(2));
     let (calls, report) = fed(&[ids("x.bin", "^abcdef^ghi^jkl")], &p, true);
     assert_eq!((calls.concat(), report.documents), ("^abcdef^ghi".to_owned(), 2));
     // One without BOS may be another model's.
@@ -353,7 +350,7 @@ fn token_ids_are_documents_from_bos_to_bos() {
         ["x.bin holds no BOS (id 94), so it is one document: are its ids this model's?"]
     );
     // Names tell documents of a file apart.
-    let p = Params { max_documents: Some(9), seed: Some(1), ..params("window", &[4], None) };
+    let p = params("window", &[4], None).max_documents(Some(9)).seed(Some(1));
     let (_, report) = fed(&[ids("x.bin", "^ab^cd")], &p, true);
     assert_eq!(report.sample.unwrap().documents, ["x.bin document 1", "x.bin document 2"]);
 
@@ -362,7 +359,7 @@ fn token_ids_are_documents_from_bos_to_bos() {
     assert_eq!(e, "x.bin: offset 6: expected a token id below 120, found 120");
     let e = error(&fake(), &[ids("x.bin", "^ab^^cd")], &params("window", &[4], None));
     assert_eq!(e, "x.bin document 2: protocol window: 0 tokens are too few: nothing to score");
-    let p = Params { min_tokens: 1, ..params("window", &[4], None) };
+    let p = params("window", &[4], None).min_tokens(1);
     assert_eq!(measure(&fake(), &[ids("x.bin", "^ab^^cd^")], &p).documents, 2);
 }
 

@@ -36,7 +36,7 @@ fn texts() -> Vec<Document> {
 
 fn params() -> Params {
     let sizes = Sizes { population: 5, iterations: 2, mutations: 2, crossovers: 2, parents: 3, step: 0.05 };
-    Params { sizes, samples: 2, ..Params::new(1024) }
+    Params::new(1024).sizes(sizes).samples(2)
 }
 
 fn search(documents: &[Document], params: &Params, control: &Control<'_>) -> Result<Report> {
@@ -61,11 +61,9 @@ fn the_score_of_what_is_found_is_the_perplexity_measured_under_its_spec() {
     let yarn = &report.results[3].factors;
     assert_eq!((yarn[0], yarn[31]), (1.0, 2.0), "YaRN leaves the fastest pair and divides the slowest by 2");
 
-    let how = perplexity::Params {
-        max_windows: Some(1),
-        bos: Some(false),
-        ..perplexity::Params::new(protocol("window").unwrap(), vec![1024])
-    };
+    let how = perplexity::Params::new(protocol("window").unwrap(), vec![1024])
+        .max_windows(Some(1))
+        .bos(Some(false));
     let long_enough = [texts().remove(0), texts().remove(2)];
     let nll_of = |spec: &str| {
         let source = SessionSource::new(model(), session(Some(&spec.parse().unwrap())));
@@ -86,10 +84,10 @@ fn the_score_of_what_is_found_is_the_perplexity_measured_under_its_spec() {
 fn a_search_that_was_stopped_goes_on_to_the_same_result() {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("eval-search.json");
     for goal in [Goal::Perplexity, Goal::Needle] {
-        let whole = Params { goal, ctx: 2048, samples: 1, ..params() };
+        let whole = params().goal(goal).ctx(2048).samples(1);
         let expected = search(&texts(), &whole, &Control::default()).unwrap();
         let _ = std::fs::remove_file(&path);
-        let kept = Params { record: Some(path.clone()), resume: true, ..whole };
+        let kept = whole.record(Some(path.clone())).resume(true);
         let stop = Stop::default();
         let watch = |p: &Progress<'_>| {
             if p.done == 6 {
@@ -99,7 +97,7 @@ fn a_search_that_was_stopped_goes_on_to_the_same_result() {
         let control = Control::default().with_stop(&stop).with_progress(&watch);
         let part = search(&texts(), &kept, &control).unwrap();
         assert!(part.interrupted && part.evaluations < 13, "{part:?}");
-        let on = Params { max_evaluations: Some(9), ..kept.clone() };
+        let on = kept.clone().max_evaluations(Some(9));
         assert_eq!(search(&texts(), &on, &Control::default()).unwrap().evaluations, 9);
         let mut rest = search(&texts(), &kept, &Control::default()).unwrap();
         rest.seconds = expected.seconds;
@@ -109,19 +107,12 @@ fn a_search_that_was_stopped_goes_on_to_the_same_result() {
         again.seconds = expected.seconds;
         assert_eq!(again, expected);
 
-        let other = Params { seed: 2, ..kept.clone() };
+        let other = kept.clone().seed(2);
         let found = refusal(&texts(), &other);
         assert!(found.contains("eval-search.json") && found.contains("another search"), "{found}");
     }
     let bytes = std::fs::read(&path).unwrap();
-    let kept = Params {
-        goal: Goal::Needle,
-        record: Some(path.clone()),
-        resume: true,
-        ctx: 2048,
-        samples: 1,
-        ..params()
-    };
+    let kept = params().goal(Goal::Needle).record(Some(path.clone())).resume(true).ctx(2048).samples(1);
     std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
     assert!(refusal(&texts(), &kept).contains("expected the record of a search"));
     let changed = String::from_utf8(bytes).unwrap().replacen("[4.0,", "[4.5,", 1);

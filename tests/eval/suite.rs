@@ -147,7 +147,7 @@ fn a_stopped_run_goes_on_where_it_was() {
     let path = dir.path().join("samples.jsonl");
     let stopped = Fake { interrupt_at: Some(4), ..Fake::with_answer(knows) };
     let mut store = FileStore::open(&path).unwrap();
-    let batch = Params { batch: 1, ..params(&[64]) };
+    let batch = params(&[64]).batch(1);
     let report = asked(&stopped, &WRITTEN, &batch, &mut store);
     assert!(report.interrupted && report.results[0].samples == 4, "{:?}", report.results[0].samples);
     drop(store);
@@ -167,7 +167,7 @@ fn a_stopped_run_goes_on_where_it_was() {
     assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 6);
     // Under another identity nothing is known.
     let fake = Fake::with_answer(knows);
-    let other = Params { identity: "another model".into(), ..batch };
+    let other = batch.identity("another model".into());
     asked(&fake, &WRITTEN, &other, &mut FileStore::open(&path).unwrap());
     assert_eq!(fake.calls().len(), 6);
 }
@@ -200,26 +200,26 @@ fn what_does_not_fit_is_an_error_that_says_what_would() {
     assert!(e.contains("long: sample 0 needs 113 tokens") && e.contains("at least 113"), "{e}");
     assert!(run(&params(&[128])).is_ok());
     assert!(run(&params(&[])).unwrap_err().to_string().contains("at least one length"));
-    let none = Params { samples: Some(0), ..params(&[128]) };
+    let none = params(&[128]).samples(Some(0));
     assert!(run(&none).unwrap_err().to_string().contains("at least one sample"));
 }
 
 #[test]
 fn methods_are_worked_out_for_the_context_asked_for() {
     let fake = Fake::with_nll(|_, _| 1.0);
-    asked(&fake, &CHOSEN, &Params { ctx: Some(8192), ..params(&[]) }, &mut Unkept);
+    asked(&fake, &CHOSEN, &params(&[]).ctx(Some(8192)), &mut Unkept);
     assert_eq!(fake.log.borrow().opened, [8192]);
 }
 
 #[test]
 fn chat_prompts_go_through_the_template() {
     let frame = |message: &str| Ok::<_, Error>(format!("<user>{message}<assistant>"));
-    let how = Params { template: Template::Chat, frame: Some(&frame), ..params(&[128]) };
+    let how = params(&[128]).template(Template::Chat).frame(Some(&frame));
     let fake = Fake::new();
     asked(&fake, &WRITTEN, &how, &mut Unkept);
     let prompt = Tokenizer::Bytes.decode(&fake.calls()[0].0);
     assert_eq!(prompt, "<user>128 behind a: <assistant>");
-    let none = Params { frame: None, ..how };
+    let none = how.frame(None);
     let e = run(&fake, "fake", &WRITTEN, &none, &mut Unkept, &Control::default()).unwrap_err().to_string();
     assert!(e.contains("no chat template"), "{e}");
 }
@@ -262,7 +262,7 @@ fn a_stop_between_samples_keeps_what_is_done() {
         }
     }
     let control = Control::default().with_stop(&stop);
-    let how = Params { batch: 1, ..params(&[64, 128]) };
+    let how = params(&[64, 128]).batch(1);
     let mut store = Counting(&stop, &seen);
     let report = run(&Fake::with_answer(knows), "fake", &WRITTEN, &how, &mut store, &control).unwrap();
     assert!(report.interrupted && report.results.len() == 1);

@@ -104,13 +104,11 @@ const SERVE: &str = "serve-libllama";
 
 fn run(args: &Args) -> anyhow::Result<()> {
     let specs = args.rope.specs()?;
-    let params = Params {
-        repetitions: args.repetitions,
-        warmup: !args.no_warmup,
-        clock: args.clock,
-        seed: args.seed,
-        ..Params::new(tests(args))
-    };
+    let params = Params::new(tests(args))
+        .repetitions(args.repetitions)
+        .warmup(!args.no_warmup)
+        .clock(args.clock)
+        .seed(args.seed);
     if params.tests.is_empty() {
         return Err(usage("nothing to measure: every -p and -n is 0"));
     }

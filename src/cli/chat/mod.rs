@@ -81,10 +81,10 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let model = models::load(&choice, &args.out)?;
     let n_ctx = args.ctx.unwrap_or_else(|| engine::default_ctx(&model, CTX_CAP, 1));
     let ignore_eos = args.ignore_eos;
-    let params = ConversationParams {
-        session: choice.session(n_ctx, spec.as_ref()),
-        generate: GenerateParams::greedy(n_predict).sampler(sampler).ignore_eos(ignore_eos),
-    };
+    let params = ConversationParams::new(
+        choice.session(n_ctx, spec.as_ref()),
+        GenerateParams::greedy(n_predict).sampler(sampler).ignore_eos(ignore_eos),
+    );
     let mut chat = Chat::open(&model, &choice, params, &interrupt, args.out)?;
     if chat.talk.template().is_fallback() {
         args.out.note("note: the file has no chat template; using the ChatML form");

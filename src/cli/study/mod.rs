@@ -62,7 +62,7 @@ struct Args {
 
 fn run(args: &Args) -> anyhow::Result<()> {
     let program = Program(&args.machine);
-    let mut settings = Settings { program: &program, ..Settings::default() };
+    let mut settings = Settings::default().program(&program);
     if args.plan[0].as_os_str() == "merge" {
         return put_together(args, &settings);
     }

@@ -16,7 +16,7 @@
 //! # let session = session.n_threads(1);
 //! let mut contenders = [Contender::session(Session::new(&model, &session)?)];
 //! let tests = vec![Test { n_prompt: 32, n_gen: 0, depth: 16 }];
-//! let params = Params { repetitions: 2, ..Params::new(tests) };
+//! let params = Params::new(tests).repetitions(2);
 //! let report = bench::run(&model, "model.gguf", &mut contenders, &session, &params, &Control::default())?;
 //! assert_eq!(report.rows[0].samples.len(), 2);
 //! println!("{}", report.text());
@@ -72,19 +72,21 @@ impl Test {
     }
 }
 
-/// Settings of a measurement.
-#[derive(Debug, Clone)]
-pub struct Params {
-    /// Tests, one after another.
-    pub tests: Vec<Test>,
-    /// Timed runs of each test.
-    pub repetitions: u32,
-    /// True if each test runs once before, without being timed.
-    pub warmup: bool,
-    /// The clock.
-    pub clock: Clock,
-    /// Random seed of the tokens.
-    pub seed: u64,
+setters! {
+    /// Settings of a measurement.
+    #[derive(Debug, Clone)]
+    pub struct Params {
+        /// Tests, one after another.
+        pub tests: Vec<Test>,
+        /// Timed runs of each test.
+        pub repetitions: u32,
+        /// True if each test runs once before, without being timed.
+        pub warmup: bool,
+        /// The clock.
+        pub clock: Clock,
+        /// Random seed of the tokens.
+        pub seed: u64,
+    }
 }
 
 impl Params {

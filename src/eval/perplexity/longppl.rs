@@ -22,17 +22,19 @@ use crate::Token;
 /// The protocol that LongPPL is defined on: one window from the start of each document.
 pub const PROTOCOL: &str = "window";
 
-/// Criteria of a key token; the names are the package's.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Params {
-    /// Minimum size of a short context, in tokens: the first token that it scores sees this many.
-    pub trunc_len: usize,
-    /// Tokens that share a short context.
-    pub sliding_window: usize,
-    /// A key token loses more than this in a short context, in nats (long-short difference, LSD).
-    pub alpha: f64,
-    /// A key token has more than this log-likelihood in the long context, in nats (LCL).
-    pub beta: f64,
+setters! {
+    /// Criteria of a key token; the names are the package's.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    pub struct Params {
+        /// Minimum size of a short context, in tokens: the first token that it scores sees this many.
+        pub trunc_len: usize,
+        /// Tokens that share a short context.
+        pub sliding_window: usize,
+        /// A key token loses more than this in a short context, in nats (long-short difference, LSD).
+        pub alpha: f64,
+        /// A key token has more than this log-likelihood in the long context, in nats (LCL).
+        pub beta: f64,
+    }
 }
 
 impl Default for Params {

@@ -16,32 +16,34 @@ mod texts;
 
 pub use report::{paired, Bucket, MeanOverCtx, Paired, Part, Report, Row, Sample, TextRow};
 
-/// Protocol, lengths, and other settings of a perplexity run.
-#[derive(Debug, Clone)]
-pub struct Params {
-    /// The protocol.
-    pub protocol: &'static Protocol,
-    /// Window lengths in tokens, measured in this order.
-    pub lengths: Vec<usize>,
-    /// The context size to plan methods for, if it is larger than a length needs. Short windows are then measured as
-    /// the model runs at this context.
-    pub ctx: Option<usize>,
-    /// Tokens between window starts; `None` is the protocol's default.
-    pub stride: Option<usize>,
-    /// Maximum number of windows per length, spread evenly over the plan.
-    pub max_windows: Option<usize>,
-    /// Bucket width for perplexity by position, in tokens; `None` is an eighth of the context.
-    pub bucket: Option<usize>,
-    /// `Some(true)` if windows start with BOS; `None` is the protocol's rule.
-    pub bos: Option<bool>,
-    /// Skips documents with fewer tokens (`--dataset-min-tokens` of YaRN's script).
-    pub min_tokens: usize,
-    /// Maximum number of the remaining documents (`--samples` of YaRN's script).
-    pub max_documents: Option<usize>,
-    /// Random seed to draw these documents; `None` takes the first ones.
-    pub seed: Option<u64>,
-    /// Also measures LongPPL with these bounds; only for protocol `window`.
-    pub longppl: Option<longppl::Params>,
+setters! {
+    /// Protocol, lengths, and other settings of a perplexity run.
+    #[derive(Debug, Clone)]
+    pub struct Params {
+        /// The protocol.
+        pub protocol: &'static Protocol,
+        /// Window lengths in tokens, measured in this order.
+        pub lengths: Vec<usize>,
+        /// The context size to plan methods for, if it is larger than a length needs. Short windows are then measured as
+        /// the model runs at this context.
+        pub ctx: Option<usize>,
+        /// Tokens between window starts; `None` is the protocol's default.
+        pub stride: Option<usize>,
+        /// Maximum number of windows per length, spread evenly over the plan.
+        pub max_windows: Option<usize>,
+        /// Bucket width for perplexity by position, in tokens; `None` is an eighth of the context.
+        pub bucket: Option<usize>,
+        /// `Some(true)` if windows start with BOS; `None` is the protocol's rule.
+        pub bos: Option<bool>,
+        /// Skips documents with fewer tokens (`--dataset-min-tokens` of YaRN's script).
+        pub min_tokens: usize,
+        /// Maximum number of the remaining documents (`--samples` of YaRN's script).
+        pub max_documents: Option<usize>,
+        /// Random seed to draw these documents; `None` takes the first ones.
+        pub seed: Option<u64>,
+        /// Also measures LongPPL with these bounds; only for protocol `window`.
+        pub longppl: Option<longppl::Params>,
+    }
 }
 
 impl Params {

@@ -40,29 +40,31 @@ pub enum Goal {
 /// Goals by name.
 pub const GOALS: &[(&str, Goal)] = &[("perplexity", Goal::Perplexity), ("needle", Goal::Needle)];
 
-/// Parameters of a search.
-#[derive(Debug, Clone)]
-pub struct Params {
-    /// The context to search for, in tokens.
-    pub ctx: usize,
-    /// The tokens that score a list of factors.
-    pub goal: Goal,
-    /// Maximum number of texts to read under each list of factors.
-    pub samples: usize,
-    /// Numbers of lists in the evolution.
-    pub sizes: Sizes,
-    /// Random seed.
-    pub seed: u64,
-    /// Maximum number of lists, including those of earlier runs.
-    pub max_evaluations: Option<usize>,
-    /// Time limit in seconds, without earlier runs.
-    pub seconds: Option<f64>,
-    /// The scale of queries and keys; `None` is LongRoPE's `sqrt(1 + ln s / ln L)`.
-    pub attn_factor: Option<f64>,
-    /// The file that scores are saved to.
-    pub record: Option<PathBuf>,
-    /// Resumes from the scores in that file, if it exists.
-    pub resume: bool,
+setters! {
+    /// Parameters of a search.
+    #[derive(Debug, Clone)]
+    pub struct Params {
+        /// The context to search for, in tokens.
+        pub ctx: usize,
+        /// The tokens that score a list of factors.
+        pub goal: Goal,
+        /// Maximum number of texts to read under each list of factors.
+        pub samples: usize,
+        /// Numbers of lists in the evolution.
+        pub sizes: Sizes,
+        /// Random seed.
+        pub seed: u64,
+        /// Maximum number of lists, including those of earlier runs.
+        pub max_evaluations: Option<usize>,
+        /// Time limit in seconds, without earlier runs.
+        pub seconds: Option<f64>,
+        /// The scale of queries and keys; `None` is LongRoPE's `sqrt(1 + ln s / ln L)`.
+        pub attn_factor: Option<f64>,
+        /// The file that scores are saved to.
+        pub record: Option<PathBuf>,
+        /// Resumes from the scores in that file, if it exists.
+        pub resume: bool,
+    }
 }
 
 impl Params {

@@ -34,31 +34,33 @@ pub use store::{FileStore, Record, Store, Unkept};
 /// the context.
 const ROUND: usize = 256;
 
-/// The settings of a run: lengths, samples, prompts, data.
-#[derive(Clone)]
-pub struct Params<'a> {
-    /// Lengths in tokens, prompt and answer together; tasks without lengths ignore them.
-    pub lengths: Vec<usize>,
-    /// The context size to plan methods for, if it is larger than the samples need. Short tasks are then measured as
-    /// the model runs at this context.
-    pub ctx: Option<usize>,
-    /// Samples per length; `None` is the protocol's number.
-    pub samples: Option<usize>,
-    /// Seed; `None` is the protocol's.
-    pub seed: Option<u64>,
-    /// Plain text, or the model's chat template.
-    pub template: Template,
-    /// Renders a user message in the chat template; required for [`Template::Chat`].
-    pub frame: Option<Frame<'a>>,
-    /// Settings of tasks, by name.
-    pub options: BTreeMap<String, String>,
-    /// The directory of published data.
-    pub data: &'a Path,
-    /// Maximum number of prompts answered together.
-    pub batch: usize,
-    /// Identifies everything else that determines the answers: model, adapters, KV cache type. Records with another
-    /// identity are not used.
-    pub identity: String,
+setters! {
+    /// The settings of a run: lengths, samples, prompts, data.
+    #[derive(Clone)]
+    pub struct Params<'a> {
+        /// Lengths in tokens, prompt and answer together; tasks without lengths ignore them.
+        pub lengths: Vec<usize>,
+        /// The context size to plan methods for, if it is larger than the samples need. Short tasks are then measured as
+        /// the model runs at this context.
+        pub ctx: Option<usize>,
+        /// Samples per length; `None` is the protocol's number.
+        pub samples: Option<usize>,
+        /// Seed; `None` is the protocol's.
+        pub seed: Option<u64>,
+        /// Plain text, or the model's chat template.
+        pub template: Template,
+        /// Renders a user message in the chat template; required for [`Template::Chat`].
+        pub frame: Option<Frame<'a>>,
+        /// Settings of tasks, by name.
+        pub options: BTreeMap<String, String>,
+        /// The directory of published data.
+        pub data: &'a Path,
+        /// Maximum number of prompts answered together.
+        pub batch: usize,
+        /// Identifies everything else that determines the answers: model, adapters, KV cache type. Records with another
+        /// identity are not used.
+        pub identity: String,
+    }
 }
 
 impl<'a> Params<'a> {

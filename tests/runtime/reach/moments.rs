@@ -148,7 +148,7 @@ fn windows_are_added_up_and_stops_are_heard() {
     let documents = [Document { name: "ids.bin".into(), content }];
     let params = under(case.spec, CTX, DType::F32).n_ubatch(64);
     let mut session = open(&twin.model, &params);
-    let how = Params { ctx: CTX, max_windows: Some(2) };
+    let how = Params::new(CTX).max_windows(Some(2));
     let found = collect(&mut session, &documents, &how, &Control::default()).unwrap();
     assert_eq!((found.windows, found.windows_total, &found.texts[..]), (2, 3, &["ids.bin".to_owned()][..]));
     assert!(found.rope.starts_with("yarn:factor=4"), "{}", found.rope);
@@ -175,8 +175,8 @@ fn windows_are_added_up_and_stops_are_heard() {
     let stopped = collect(&mut session, &documents, &how, &control);
     assert!(matches!(stopped, Err(Error::Interrupted)), "{stopped:?}");
     for (how, why) in [
-        (Params { ctx: CTX + 1, ..how.clone() }, "ctx: expected 1 to 100 tokens, found 101"),
-        (Params { max_windows: Some(0), ..how.clone() }, "max-windows: expected at least 1"),
+        (how.clone().ctx(CTX + 1), "ctx: expected 1 to 100 tokens, found 101"),
+        (how.clone().max_windows(Some(0)), "max-windows: expected at least 1"),
     ] {
         let e = collect(&mut session, &documents, &how, &Control::default()).unwrap_err().to_string();
         assert!(e.contains(why), "{e}");

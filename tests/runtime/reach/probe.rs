@@ -168,7 +168,7 @@ fn maps_follow_their_definition() {
         let mut heads: Vec<(usize, usize)> = (0..2).flat_map(|l| (0..4).map(move |h| (l, h))).collect();
         heads.sort_by(|a, b| far(b.0, b.1).total_cmp(&far(a.0, a.1)));
         let mut session = open(&twin.model, &under(case.spec, N_CTX, kv));
-        let params = Params { distance: DISTANCE, ..Params::new(N) };
+        let params = Params::new(N).distance(DISTANCE);
         let tokens = text(N);
         let mut run = |params: &Params| measure(&mut session, "twin", &tokens, params, &Control::default());
         let report = run(&params).unwrap();
@@ -197,22 +197,22 @@ fn maps_follow_their_definition() {
         }
         // A given head, and the best of a layer.
         let (layer, head) = heads[7];
-        let given = run(&Params { layer: Some(layer), head: Some(head), ..params.clone() }).unwrap();
+        let given = run(&params.clone().layer(Some(layer)).head(Some(head))).unwrap();
         assert_eq!((given.shown.layer, given.shown.head, given.heads.len()), (layer, head, 0));
         assert!(close(given.shown.far, far(layer, head)));
-        let of_layer = run(&Params { layer: Some(layer), ..params.clone() }).unwrap();
+        let of_layer = run(&params.clone().layer(Some(layer))).unwrap();
         let best = heads.iter().find(|h| h.0 == layer).unwrap();
         assert_eq!((of_layer.shown.layer, of_layer.shown.head, of_layer.heads.len()), (best.0, best.1, 4));
-        for h in run(&Params { sinks: 5, ..params.clone() }).unwrap().heads {
+        for h in run(&params.clone().sinks(5)).unwrap().heads {
             let want = far_without(5, h.layer, h.head);
             assert!(close(h.far, want), "{}: {h:?}, not {want}", case.spec);
         }
         for (bad, why) in [
-            (Params { layer: Some(2), ..params.clone() }, "layer: expected 0 to 1, found 2"),
-            (Params { layer: Some(0), head: Some(4), ..params.clone() }, "head: expected 0 to 3, found 4"),
-            (Params { head: Some(0), ..params.clone() }, "needs its layer"),
-            (Params { distance: N - 1, ..params.clone() }, "no two of 300 tokens are more than 299 apart"),
-            (Params { tile: 0, ..params.clone() }, "at least 1"),
+            (params.clone().layer(Some(2)), "layer: expected 0 to 1, found 2"),
+            (params.clone().layer(Some(0)).head(Some(4)), "head: expected 0 to 3, found 4"),
+            (params.clone().head(Some(0)), "needs its layer"),
+            (params.clone().distance(N - 1), "no two of 300 tokens are more than 299 apart"),
+            (params.clone().tile(0), "at least 1"),
         ] {
             let e = run(&bad).unwrap_err().to_string();
             assert!(e.contains(why), "{e}");
