@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use ropewalk_core::control::Control;
+use ropewalk_core::divergence::Divergence as Point;
 use ropewalk_core::text::{decode, Invalid};
 use serde::Serialize;
 
@@ -110,40 +111,6 @@ pub(crate) fn measure(source: &Path, result: &Path, text: &str, control: &Contro
     Ok(summary(&points))
 }
 
-/// One scored token.
-struct Point {
-    kl: f64,
-    same_top: bool,
-    /// Negative log-likelihood under either model, nats.
-    nll: [f64; 2],
-}
-
-#[cfg_attr(not(feature = "ggml"), allow(dead_code))]
-impl Point {
-    /// Logits of the source and of the result, and the token that follows.
-    fn of(p: &[f32], q: &[f32], next: usize) -> Point {
-        let (log_p, log_q) = (log_sum_exp(p), log_sum_exp(q));
-        let of = |(&p, &q): (&f32, &f32)| {
-            let (p, q) = (f64::from(p) - log_p, f64::from(q) - log_q);
-            p.exp() * (p - q)
-        };
-        let kl = p.iter().zip(q).map(of).sum::<f64>().max(0.0);
-        let nll = [log_p - f64::from(p[next]), log_q - f64::from(q[next])];
-        Point { kl, same_top: top(p) == top(q), nll }
-    }
-}
-
-#[cfg_attr(not(feature = "ggml"), allow(dead_code))]
-fn log_sum_exp(row: &[f32]) -> f64 {
-    let max = f64::from(row.iter().copied().fold(f32::NEG_INFINITY, f32::max));
-    max + row.iter().map(|&x| (f64::from(x) - max).exp()).sum::<f64>().ln()
-}
-
-#[cfg_attr(not(feature = "ggml"), allow(dead_code))]
-fn top(row: &[f32]) -> Option<usize> {
-    (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b]))
-}
-
 #[cfg_attr(not(feature = "ggml"), allow(dead_code))]
 fn summary(points: &[Point]) -> Divergence {
     let n = points.len().max(1) as f64;
@@ -170,16 +137,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_divergence_is_that_of_the_definition() {
-        // p = (1/2, 1/4, 1/4), q = (1/4, 1/2, 1/4): the sum is ln(2)/2 - ln(2)/4.
-        let ln = |x: f32| x.ln();
-        let p = Point::of(&[ln(2.0), 0.0, 0.0], &[5.0, 5.0 + ln(2.0), 5.0], 1);
-        assert!((p.kl - 2f64.ln() / 4.0).abs() < 1e-6 && !p.same_top);
-        assert!((p.nll[0] - 4f64.ln()).abs() < 1e-6 && (p.nll[1] - 2f64.ln()).abs() < 1e-6);
-        let same = Point::of(&[1.0, 2.0], &[1.0, 2.0], 0);
-        assert!(same.kl == 0.0 && same.same_top);
-        let s = summary(&[p, same]);
-        assert!((s.kl - 2f64.ln() / 8.0).abs() < 1e-6 && s.same_top == 0.5 && s.n_tokens == 2);
+    fn a_summary_has_means_and_their_error() {
+        let point = |kl| Point { kl, same_top: kl == 0.0, nll: [1.0, 1.0 + kl] };
+        let s = summary(&[point(0.5), point(0.0)]);
+        assert!((s.kl - 0.25).abs() < 1e-6 && s.same_top == 0.5 && s.n_tokens == 2);
+        assert!((s.ppl_source - 1f64.exp()).abs() < 1e-6 && (s.ppl - 1.25f64.exp()).abs() < 1e-6);
         assert!((s.kl_error - s.kl).abs() < 1e-6, "of (x, 0) the standard error is the mean");
     }
 }

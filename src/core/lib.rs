@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod control;
+pub mod divergence;
 pub mod remedy;
 pub mod settings;
 pub mod terminal;

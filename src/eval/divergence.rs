@@ -3,12 +3,12 @@
 //! of quantization, KV cache types, and RoPE methods at every depth.
 //!
 //! The first model is the reference: with `p` its probabilities and `q` the other's, `KL(p || q)` is the sum of
-//! `p ln(p / q)` over the vocabulary, in nats (Kullback and Leibler 1951), as in `llama-perplexity
-//! --kl-divergence`.
+//! `p ln(p / q)` over the vocabulary, in nats, as in `llama-perplexity --kl-divergence`.
 
 use std::time::Instant;
 
 use rayon::prelude::*;
+use ropewalk_core::divergence::Divergence;
 use serde::Serialize;
 
 use super::document::pieces;
@@ -126,10 +126,7 @@ pub struct Bucket {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Point {
     position: usize,
-    kl: f64,
-    same: bool,
-    nll_a: f64,
-    nll_b: f64,
+    of: Divergence,
 }
 
 /// Compares two sessions on texts. `names` are the models' labels in the report.
@@ -177,11 +174,11 @@ pub fn run(
         kv: s.params().kv_type.name().into(),
         ppl: mean(points.iter().map(nll)).mean().exp(),
     };
-    let ratio = mean(points.iter().map(|p| p.nll_b - p.nll_a));
+    let ratio = mean(points.iter().map(|p| p.of.nll[1] - p.of.nll[0]));
     let width = params.bucket.unwrap_or_else(|| params.ctx.div_ceil(8)).max(1);
     Ok(Report {
-        a: side(a, names[0], |p| p.nll_a),
-        b: side(b, names[1], |p| p.nll_b),
+        a: side(a, names[0], |p| p.of.nll[0]),
+        b: side(b, names[1], |p| p.of.nll[1]),
         ctx: params.ctx,
         tokens: points.len(),
         windows: done,
@@ -238,7 +235,7 @@ fn compare(a: &mut Session, b: &mut Session, window: &[Token]) -> Result<Vec<Poi
         let pairs = p.par_chunks_exact(n_vocab).zip(q.par_chunks_exact(n_vocab));
         points.par_extend(pairs.enumerate().map(|(i, (p, q))| {
             let position = first + i + 1;
-            point(p, q, position, window[position])
+            Point { position, of: Divergence::of(p, q, window[position] as usize) }
         }));
     }
     Ok(points)
@@ -251,30 +248,6 @@ fn logits(session: &mut Session, tokens: &[Token]) -> Result<Vec<f32>> {
     Ok(rows)
 }
 
-fn point(p: &[f32], q: &[f32], position: usize, next: Token) -> Point {
-    let (lp, lq) = (log_sum_exp(p), log_sum_exp(q));
-    let kl: f64 = p
-        .iter()
-        .zip(q)
-        .map(|(&p, &q)| {
-            let (p, q) = (f64::from(p) - lp, f64::from(q) - lq);
-            p.exp() * (p - q)
-        })
-        .sum();
-    let nll = |row: &[f32], sum: f64| sum - f64::from(row[next as usize]);
-    // Rounding may take it a little below zero.
-    Point { position, kl: kl.max(0.0), same: top(p) == top(q), nll_a: nll(p, lp), nll_b: nll(q, lq) }
-}
-
-fn log_sum_exp(row: &[f32]) -> f64 {
-    let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    f64::from(max) + row.iter().map(|x| f64::from(x - max).exp()).sum::<f64>().ln()
-}
-
-fn top(row: &[f32]) -> usize {
-    (0..row.len()).reduce(|best, i| if row[i] > row[best] { i } else { best }).unwrap_or(0)
-}
-
 fn mean(values: impl Iterator<Item = f64>) -> Mean {
     let mut mean = Mean::default();
     values.for_each(|x| mean.push(x));
@@ -282,7 +255,7 @@ fn mean(values: impl Iterator<Item = f64>) -> Mean {
 }
 
 fn percent<'a>(points: impl Iterator<Item = &'a Point>) -> f64 {
-    100.0 * mean(points.map(|p| f64::from(u8::from(p.same)))).mean()
+    100.0 * mean(points.map(|p| f64::from(u8::from(p.of.same_top)))).mean()
 }
 
 fn buckets(points: &[Point], width: usize, ctx: usize) -> Vec<Bucket> {
@@ -294,10 +267,10 @@ fn buckets(points: &[Point], width: usize, ctx: usize) -> Vec<Bucket> {
             start,
             end,
             tokens: inside.len(),
-            kl: of(|p| p.kl),
+            kl: of(|p| p.of.kl),
             same_top: percent(inside.iter().copied()),
-            ppl_a: of(|p| p.nll_a).exp(),
-            ppl_b: of(|p| p.nll_b).exp(),
+            ppl_a: of(|p| p.of.nll[0]).exp(),
+            ppl_b: of(|p| p.of.nll[1]).exp(),
         })
     };
     (0..ctx).step_by(width).filter_map(bucket).collect()
@@ -305,8 +278,8 @@ fn buckets(points: &[Point], width: usize, ctx: usize) -> Vec<Bucket> {
 
 impl Spread {
     fn new(points: &[Point]) -> Spread {
-        let mean = mean(points.iter().map(|p| p.kl));
-        let mut sorted: Vec<f64> = points.iter().map(|p| p.kl).collect();
+        let mean = mean(points.iter().map(|p| p.of.kl));
+        let mut sorted: Vec<f64> = points.iter().map(|p| p.of.kl).collect();
         sorted.sort_by(f64::total_cmp);
         let at = |part: f64| sorted.get(((sorted.len() - 1) as f64 * part).round() as usize).copied();
         let at = |part| at(part).unwrap_or(0.0);
@@ -368,22 +341,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn divergences_are_those_of_the_definition() {
-        // p = (1/2, 1/4, 1/4), q = (1/4, 1/4, 1/2), in logits with different constants.
-        let p = [2f32.ln() + 3.0, 3.0, 3.0];
-        let q = [-1.0, -1.0, 2f32.ln() - 1.0];
-        let point = point(&p, &q, 5, 2);
-        let expected = 0.5 * 2f64.ln() - 0.25 * 2f64.ln();
-        assert!((point.kl - expected).abs() < 1e-7, "{}", point.kl);
-        assert!(!point.same && point.position == 5);
-        assert!((point.nll_a - 4f64.ln()).abs() < 1e-7 && (point.nll_b - 2f64.ln()).abs() < 1e-7);
-        let same = super::point(&p, &p, 1, 0);
-        assert_eq!((same.kl, same.same), (0.0, true));
-    }
-
-    #[test]
     fn positions_fall_into_their_buckets() {
-        let at = |position, kl| Point { position, kl, same: kl == 0.0, nll_a: 1.0, nll_b: 2.0 };
+        let of = |kl| Divergence { kl, same_top: kl == 0.0, nll: [1.0, 2.0] };
+        let at = |position, kl| Point { position, of: of(kl) };
         let points = [at(1, 0.0), at(3, 0.4), at(4, 0.2), at(9, 0.0)];
         let found = buckets(&points, 4, 10);
         let short: Vec<_> = found.iter().map(|b| (b.start, b.end, b.tokens, b.same_top)).collect();

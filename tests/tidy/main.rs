@@ -46,7 +46,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "src/core",
         &[
-            &["control", "remedy", "settings", "terminal", "text", "tokenizer"],
+            &["control", "divergence", "remedy", "settings", "terminal", "text", "tokenizer"],
             &["apart", "signals"],
             &["ids"],
             &["hparams"],
