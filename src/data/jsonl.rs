@@ -6,7 +6,8 @@ use std::io::{BufRead, Read};
 use std::path::Path;
 
 use ropewalk_core::text::{decode_line, unix_lines, Invalid};
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
 
 use crate::error::{invalid, io, Error, Result};
 
@@ -131,120 +132,68 @@ impl<R: BufRead> Iterator for Texts<'_, R> {
 /// The text in a field of the object that a line holds.
 fn field(name: &str, line: &str, field: &str) -> Result<String> {
     let not_json = |e: serde_json::Error| invalid(format!("{name}: not JSON: {e}"));
-    let mut json = serde_json::Deserializer::from_str(line);
-    let found = Pick(Some(field)).deserialize(&mut json).map_err(not_json)?;
-    json.end().map_err(not_json)?;
-    match found {
-        Picked::Object(Some(value)) => match *value {
-            Picked::Text(text) => Ok(unix_lines(text)),
-            other => Err(invalid(format!("{name}: \"{field}\": expected a string, found {}", other.kind()))),
-        },
-        Picked::Object(None) => {
+    let value = match pick(line, field) {
+        Ok(Some(value)) => value,
+        Ok(None) => {
             // Read once more for a better error.
-            let of_chat = |key: &&&str| {
-                let mut json = serde_json::Deserializer::from_str(line);
-                matches!(Pick(Some(key)).deserialize(&mut json), Ok(Picked::Object(Some(_))))
-            };
+            let of_chat = |key: &&&str| matches!(pick(line, key), Ok(Some(_)));
             let found = ["messages", "completion", "conversations"].iter().find(of_chat);
-            Err(match found {
+            return Err(match found {
                 Some(key) => Error::Chat(format!(
                     "{name}: no \"{field}\" field; it has {key:?}: training on chats takes \"messages\", or \"prompt\" \
                      and \"completion\""
                 )),
                 None => invalid(format!("{name}: no \"{field}\" field")),
-            })
+            });
         }
-        other => Err(invalid(format!("{name}: expected a JSON object, found {}", other.kind()))),
-    }
-}
-
-/// Reads a JSON value and keeps of it a text, or of an object the field of this name.
-struct Pick<'a>(Option<&'a str>);
-
-enum Picked {
-    Text(String),
-    /// The field, if there is one; the last of several.
-    Object(Option<Box<Picked>>),
-    /// Anything else, by its kind.
-    Other(&'static str),
-}
-
-impl Picked {
-    fn kind(&self) -> &'static str {
-        match self {
-            Picked::Text(_) => "a string",
-            Picked::Object(_) => "an object",
-            Picked::Other(kind) => kind,
+        Err(e) => {
+            return Err(match serde_json::from_str(line) {
+                Ok(value) => invalid(format!("{name}: expected a JSON object, found {}", kind(value))),
+                Err(_) => not_json(e),
+            });
         }
+    };
+    if !value.get().starts_with('"') {
+        return Err(invalid(format!("{name}: \"{field}\": expected a string, found {}", kind(value))));
+    }
+    Ok(unix_lines(serde_json::from_str(value.get()).map_err(not_json)?))
+}
+
+/// The field of this name in a JSON object, as it is written; the last of several.
+fn pick<'l>(line: &'l str, field: &str) -> serde_json::Result<Option<&'l RawValue>> {
+    let mut json = serde_json::Deserializer::from_str(line);
+    let found = json.deserialize_map(Pick(field))?;
+    json.end()?;
+    Ok(found)
+}
+
+fn kind(value: &RawValue) -> &'static str {
+    match value.get().as_bytes().first() {
+        Some(b'"') => "a string",
+        Some(b'{') => "an object",
+        Some(b'[') => "an array",
+        Some(b'n') => "null",
+        Some(b't' | b'f') => "a boolean",
+        _ => "a number",
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Pick<'_> {
-    type Value = Picked;
-    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Picked, D::Error> {
-        json.deserialize_any(self)
-    }
-}
+/// Keeps one field of an object. A map of all of them would take as much memory as the line has keys.
+struct Pick<'a>(&'a str);
 
 impl<'de> Visitor<'de> for Pick<'_> {
-    type Value = Picked;
+    type Value = Option<&'de RawValue>;
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON value")
+        f.write_str("a JSON object")
     }
-    fn visit_unit<E>(self) -> Result<Picked, E> {
-        Ok(Picked::Other("null"))
-    }
-    fn visit_bool<E>(self, _: bool) -> Result<Picked, E> {
-        Ok(Picked::Other("a boolean"))
-    }
-    fn visit_i64<E>(self, _: i64) -> Result<Picked, E> {
-        Ok(Picked::Other("a number"))
-    }
-    fn visit_u64<E>(self, _: u64) -> Result<Picked, E> {
-        Ok(Picked::Other("a number"))
-    }
-    fn visit_f64<E>(self, _: f64) -> Result<Picked, E> {
-        Ok(Picked::Other("a number"))
-    }
-    fn visit_str<E>(self, text: &str) -> Result<Picked, E> {
-        Ok(Picked::Text(text.to_owned()))
-    }
-    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Picked, A::Error> {
-        while values.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Picked::Other("an array"))
-    }
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Picked, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self::Value, A::Error> {
         let mut found = None;
-        while let Some(wanted) = fields.next_key_seed(Is(self.0))? {
-            if wanted {
-                // Before the next one is read, the last is let go.
-                drop(found.take());
-                found = Some(Box::new(fields.next_value_seed(Pick(None))?));
-            } else {
-                fields.next_value::<IgnoredAny>()?;
+        while let Some((key, value)) = fields.next_entry::<String, &RawValue>()? {
+            if key == self.0 {
+                found = Some(value);
             }
         }
-        Ok(Picked::Object(found))
-    }
-}
-
-/// Compares a key with this one.
-struct Is<'a>(Option<&'a str>);
-
-impl<'de> DeserializeSeed<'de> for Is<'_> {
-    type Value = bool;
-    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<bool, D::Error> {
-        json.deserialize_str(self)
-    }
-}
-
-impl Visitor<'_> for Is<'_> {
-    type Value = bool;
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a key")
-    }
-    fn visit_str<E>(self, key: &str) -> Result<bool, E> {
-        Ok(self.0 == Some(key))
+        Ok(found)
     }
 }
 
