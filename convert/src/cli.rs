@@ -6,7 +6,7 @@ mod peft;
 mod quantizer;
 
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -18,8 +18,9 @@ use ropewalk_core::apart::this_program;
 use ropewalk_core::control::{Control, Progress};
 use ropewalk_core::remedy::Remedy;
 use ropewalk_core::rope::{Spec, METHODS};
+use ropewalk_core::settings;
 use ropewalk_core::signals::{self, Signals};
-use ropewalk_core::terminal;
+use ropewalk_core::{program, terminal};
 use serde_json::{json, Value};
 
 use crate::random::{self, Shape, SHAPES};
@@ -60,7 +61,7 @@ pub struct Args {
     /// the trained context, for plain or a file that is already extended; 4 times the original context. With --lora and
     /// the method of the adapter, it is the context of its training, unless the method states a longer one
     #[arg(short, long, value_name = "N", value_parser = tokens)]
-    pub ctx: Option<u32>,
+    pub ctx: Option<usize>,
     /// Write only what stock llama.cpp can run, or fail
     ///
     /// The method is written as scaling keys, or as frequencies in rope_freqs.weight
@@ -148,8 +149,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match watched(&args, &mut signal) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            // Nothing is left to tell if stderr is closed.
-            let _ = writeln!(std::io::stderr(), "error: {}", terminal::inline(&e.to_string()));
+            program::complain(&e);
             ExitCode::from(match (e, signal) {
                 (Error::Usage(_), _) => 2,
                 (Error::Interrupted, Some(signal)) => signals::exit_code(signal),
@@ -172,11 +172,13 @@ fn watched(args: &Args, signal: &mut Option<i32>) -> Result<()> {
     let done = act(args, Some(helper), &control).map_err(with_options);
     *signal = terminal.done();
     let done = done?;
-    done.lines.iter().for_each(|line| terminal.say(line));
-    match args.json {
-        true => print_json(&done.json),
-        false => Ok(()),
+    if !args.quiet {
+        done.lines.iter().for_each(program::say);
     }
+    if args.json {
+        program::print_json(&done.json).map_err(|e| Error::Invalid(format!("stdout: {e}")))?;
+    }
+    Ok(())
 }
 
 /// Puts what the registries know into the help.
@@ -196,15 +198,8 @@ fn describe(arg: clap::Arg) -> clap::Arg {
     arg.help(format!("{help}: {}", names.join(" ")))
 }
 
-/// A number of tokens as `ropewalk` takes it: `4096`, or `4k` for 4 times 1,024. Positions are i32.
-fn tokens(text: &str) -> std::result::Result<u32, String> {
-    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
-        Some(d) => (d, 1024),
-        None => (text, 1),
-    };
-    let n: u32 = digits.parse().map_err(|_| "expected a number of tokens such as 4096 or 4k".to_owned())?;
-    let n = n.checked_mul(unit).filter(|&n| n <= i32::MAX as u32);
-    n.filter(|&n| n > 0).ok_or_else(|| format!("expected 1 to {} tokens", i32::MAX))
+fn tokens(text: &str) -> std::result::Result<usize, String> {
+    settings::tokens(text).map_err(|_| format!("expected 1 to {} tokens, such as 4096 or 4k", i32::MAX))
 }
 
 impl Args {
@@ -237,7 +232,7 @@ impl Args {
         let (dtype, mixture) = self.quantizer.resolve(self.dtype.as_deref())?;
         Ok(Options {
             rope: self.spec()?,
-            n_ctx: self.ctx.map(|n| n as usize),
+            n_ctx: self.ctx,
             dtype,
             mixture,
             check: self.check.clone(),
@@ -411,18 +406,8 @@ fn lines(report: &Report, output: &Path, all: bool) -> Vec<String> {
     lines
 }
 
-fn print(text: &[u8]) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text).and_then(|()| out.flush()).map_err(|e| Error::Invalid(format!("stdout: {e}")))
-}
-
-fn print_json(value: &Value) -> Result<()> {
-    print(format!("{}\n", terminal::plain_json(value.to_string())).as_bytes())
-}
-
 /// Standard error, and signals.
 struct Terminal {
-    quiet: bool,
     bar: ProgressBar,
     signals: Signals,
 }
@@ -436,7 +421,7 @@ impl Terminal {
         bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
         let signals =
             Signals::listen().map_err(|e| Error::Invalid(format!("signals cannot be handled: {e}")))?;
-        Ok(Terminal { quiet, bar, signals })
+        Ok(Terminal { bar, signals })
     }
     /// Draws the progress of a job.
     fn draw(&self, p: &Progress<'_>) {
@@ -447,11 +432,5 @@ impl Terminal {
     fn done(&self) -> Option<i32> {
         self.bar.finish_and_clear();
         self.signals.received()
-    }
-    fn say(&self, line: &str) {
-        if !self.quiet {
-            // A closed stderr is no reason to fail: the file is written.
-            let _ = writeln!(std::io::stderr(), "{}", terminal::shown(line));
-        }
     }
 }

@@ -143,7 +143,7 @@ fn collected(
     let model = models::load(&choice, out)?;
     let hp = model.hparams();
     let ctx = match (args.ctx, &rope) {
-        (Some(ctx), _) => ctx as usize,
+        (Some(ctx), _) => ctx,
         (None, Some(spec)) if !spec.is_declared() => default_ctx(spec, hp).0,
         _ => hp.n_ctx_train,
     };

@@ -37,7 +37,7 @@ use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use clap::ArgMatches;
-use ropewalk_core::terminal;
+use ropewalk_core::{program, terminal};
 
 /// One subcommand.
 pub(crate) struct Command {
@@ -121,7 +121,7 @@ pub(crate) fn main() -> ExitCode {
     let words = match habits::translate(&app(), std::env::args_os().collect()) {
         Ok(words) => words,
         Err(e) => {
-            report(&in_a_line(&e));
+            program::complain(in_a_line(&e));
             return ExitCode::from(2);
         }
     };
@@ -140,7 +140,7 @@ pub(crate) fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            report(&in_a_line(&e));
+            program::complain(in_a_line(&e));
             let code = if e.downcast_ref::<Usage>().is_some() { 2 } else { 1 };
             ExitCode::from(interrupt::exit_code(&e).unwrap_or(code))
         }
@@ -155,12 +155,6 @@ fn print_usage(e: &clap::Error) {
         // Names of files may come from anywhere.
         std::borrow::Cow::Owned(shown) => std::io::Write::write_all(&mut std::io::stderr(), shown.as_bytes()),
     };
-}
-
-/// The one place that prints an error. A closed stderr is no reason to panic.
-fn report(line: &str) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "error: {line}");
 }
 
 /// An error with its causes, for people.

@@ -14,6 +14,7 @@ use ropewalk::session::{Attention, SessionParams};
 use ropewalk::DType;
 use ropewalk_core::landmark::Landmarks;
 use ropewalk_core::settings;
+pub(crate) use ropewalk_core::settings::{tokens, tokens_or_zero};
 use ropewalk_core::text::{decode, Invalid};
 
 use super::models::{self, ModelChoice};
@@ -284,25 +285,6 @@ pub(crate) fn threads(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| *n <= most).ok_or_else(|| format!("expected 0 to {most}"))
 }
 
-/// A number of tokens, at least one: `4096`, or `4k` for 4 times 1,024.
-pub(crate) fn tokens(text: &str) -> Result<usize, String> {
-    match tokens_or_zero(text)? {
-        0 => Err("must be at least 1".to_owned()),
-        n => Ok(n),
-    }
-}
-
-/// A number of tokens that may be none.
-pub(crate) fn tokens_or_zero(text: &str) -> Result<usize, String> {
-    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
-        Some(d) => (d, 1024),
-        None => (text, 1),
-    };
-    let n: usize = digits.parse().map_err(|_| "expected a number of tokens such as 4096 or 4k".to_owned())?;
-    // ggml positions are i32, so no context is longer than that.
-    n.checked_mul(unit).filter(|&n| n <= i32::MAX as usize).ok_or_else(|| "too large".to_owned())
-}
-
 /// Most lengths that one range may stand for: each is a context of its own.
 const MAX_LENGTHS: usize = 1024;
 
@@ -403,16 +385,6 @@ pub(crate) fn text(name: &str, bytes: Vec<u8>) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn token_counts() {
-        assert_eq!(tokens("4096"), Ok(4096));
-        assert_eq!(tokens("4k"), Ok(4096));
-        assert_eq!(tokens_or_zero("0"), Ok(0));
-        for bad in ["0", "", "k", "-1", "4.5", "99999999999", "9999999k", "18446744073709551615k"] {
-            assert!(tokens(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn ranges_of_lengths() {

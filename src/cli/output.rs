@@ -6,16 +6,19 @@
 //! may lead to one. Only [`ModelText`] can let them pass, where the user asks for it.
 
 use std::borrow::Cow;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ropewalk::control::Control;
 use ropewalk::plot::{self, PlotError};
-use ropewalk_core::terminal::{inline, plain_json, shown};
+use ropewalk_core::program;
+use ropewalk_core::terminal::{inline, shown};
 use serde::Serialize;
 
+/// Prints a line for people on stderr, under `-q` too: which of several things was taken for what was asked for.
+pub(crate) use ropewalk_core::program::say as warn;
 /// A count with its digits in groups of three: `12,345`.
 pub(crate) use ropewalk_core::text::count;
 
@@ -41,7 +44,7 @@ impl OutputArgs {
     /// Prints a line for people on stderr, unless `-q` is given. A closed stderr is not an error.
     pub(crate) fn note(&self, text: impl std::fmt::Display) {
         if !self.quiet {
-            let _ = writeln!(std::io::stderr(), "{}", shown(&text.to_string()));
+            warn(text);
         }
     }
 
@@ -75,11 +78,6 @@ impl OutputArgs {
         let in_lines = !self.quiet && !std::io::stderr().is_terminal();
         Progress { _lines: in_lines.then(|| write_lines(bar.clone())), bar, waiting: watched }
     }
-}
-
-/// Prints a line for people on stderr, under `-q` too: which of several things was taken for what was asked for.
-pub(crate) fn warn(text: impl std::fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "{}", shown(&text.to_string()));
 }
 
 /// The unit that a progress bar counts.
@@ -138,7 +136,7 @@ fn write_lines(bar: ProgressBar) -> Sender<()> {
         while ended.recv_timeout(LINE_EVERY) == Err(RecvTimeoutError::Timeout) {
             let line =
                 progress_line(&bar.message(), bar.position(), bar.length().unwrap_or(0), bar.elapsed());
-            let _ = writeln!(std::io::stderr(), "{line}");
+            program::say(line);
         }
     });
     end
@@ -188,7 +186,7 @@ impl ModelText {
     /// Prints the next piece.
     pub(crate) fn print(&mut self, piece: &str) -> anyhow::Result<()> {
         if self.raw {
-            return write(piece);
+            return Ok(program::write(piece)?);
         }
         print(&self.whole(piece))
     }
@@ -219,7 +217,7 @@ impl ModelText {
 /// Writes to stdout, [`shown`], and flushes. The error keeps its kind, so that a broken pipe can be told from
 /// other errors.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    write(&shown(text))
+    Ok(program::write(&shown(text))?)
 }
 
 /// Colors of text at a terminal.
@@ -255,19 +253,12 @@ pub(crate) fn print_in(colour: Colour, text: &str) -> anyhow::Result<()> {
     let text = inline(text);
     let plain =
         !std::io::stdout().is_terminal() || std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
-    write(&if plain { text } else { colour.around(&text).into() })
+    Ok(program::write(&if plain { text } else { colour.around(&text).into() })?)
 }
 
-fn write(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()?;
-    Ok(())
-}
-
-/// Prints one JSON object on one line. What a terminal may obey is escaped as JSON has it: no text is changed.
+/// Prints one JSON object on one line.
 pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
-    write(&format!("{}\n", plain_json(serde_json::to_string(value)?)))
+    Ok(program::print_json(value)?)
 }
 
 #[cfg(test)]

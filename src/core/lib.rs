@@ -16,6 +16,8 @@ pub mod tokenizer;
 pub mod apart;
 #[cfg(feature = "signals")]
 pub mod signals;
+#[cfg(feature = "signals")]
+pub mod program;
 pub mod ids;
 pub mod hparams;
 pub mod rope;

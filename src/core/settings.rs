@@ -54,6 +54,31 @@ pub fn number<T: std::str::FromStr>(what: &str, key: &str, text: &str) -> Result
     text.parse().map_err(|_| format!("{what}: {key}: expected {expected}, found {}", quoted(text)))
 }
 
+/// A number of tokens, at least one: `4096`, or `4k` for 4 times 1,024.
+///
+/// # Errors
+/// Something else, or more than there are positions.
+pub fn tokens(text: &str) -> Result<usize, String> {
+    match tokens_or_zero(text)? {
+        0 => Err("must be at least 1".to_owned()),
+        n => Ok(n),
+    }
+}
+
+/// A number of tokens that may be none.
+///
+/// # Errors
+/// Those of [`tokens`].
+pub fn tokens_or_zero(text: &str) -> Result<usize, String> {
+    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
+        Some(d) => (d, 1024),
+        None => (text, 1),
+    };
+    let n: usize = digits.parse().map_err(|_| "expected a number of tokens such as 4096 or 4k".to_owned())?;
+    // ggml positions are i32, so no context is longer than that.
+    n.checked_mul(unit).filter(|&n| n <= i32::MAX as usize).ok_or_else(|| "too large".to_owned())
+}
+
 /// Text from a user for an error: in backquotes, escaped, at most 48 characters.
 pub fn quoted(text: &str) -> String {
     let mut cut: String = text.chars().take(48).flat_map(char::escape_debug).collect();
@@ -77,6 +102,16 @@ pub fn suggestion<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn token_counts() {
+        assert_eq!(tokens("4096"), Ok(4096));
+        assert_eq!(tokens("4k"), Ok(4096));
+        assert_eq!(tokens_or_zero("0"), Ok(0));
+        for bad in ["0", "", "k", "-1", "4.5", "99999999999", "9999999k", "18446744073709551615k"] {
+            assert!(tokens(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn pairs_are_split_and_mistakes_are_named() {

@@ -47,7 +47,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
         "src/core",
         &[
             &["control", "divergence", "remedy", "settings", "terminal", "text", "tokenizer"],
-            &["apart", "signals"],
+            &["apart", "program", "signals"],
             &["ids"],
             &["hparams"],
             &["rope"],
