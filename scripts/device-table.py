@@ -131,8 +131,7 @@ def speed(run, model, prompts, depths, n):
         found = run.json("2", what, "bench", "-m", model, *test, "-r", "3", *beside)
         for r in found["results"] if found else []:
             ratio = "" if r["ratio"] is None else f", {r['ratio']:.2f} of libllama's"
-            speed = "died" if r["median_ts"] is None else f"{r['median_ts']:.1f} tokens/s"
-            run.row("2", f"{label} {r['test']} {r['engine']}", speed + ratio)
+            run.row("2", f"{label} {r['test']} {r['engine']}", f"{r['median_ts']:.1f} tokens/s{ratio}")
 
 
 def methods(run, model, prompt, n):

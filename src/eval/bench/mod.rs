@@ -30,10 +30,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ggml::machine::processor_time;
+use llama::oracle::{Oracle, OracleParams};
 use rand::{Rng, SeedableRng};
-use serde::{Deserialize, Serialize};
 
 use super::unsupported;
+use crate::adapter::AdapterSpec;
 use crate::control::Control;
 use crate::model::{Model, Result};
 use crate::rope::Spec;
@@ -44,7 +45,7 @@ pub use report::{Report, Row};
 
 /// One test: tokens to read at once, or to write one by one, after `depth` others that are in the context
 /// already.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy)]
 pub struct Test {
     /// Tokens to read; 0 in a test that writes.
     pub n_prompt: usize,
@@ -114,6 +115,11 @@ pub trait Engine {
     /// # Errors
     /// Returns an error if the engine cannot compute them.
     fn append(&mut self, tokens: &[Token]) -> Result<()>;
+
+    /// A flag that ends a call early when set; `None` if it cannot be ended.
+    fn cancel_flag(&self) -> Option<Arc<AtomicBool>> {
+        None
+    }
 }
 
 impl Engine for Session {
@@ -126,6 +132,25 @@ impl Engine for Session {
         for batch in tokens.chunks(self.params().n_batch) {
             Session::append(self, batch)?;
         }
+        Ok(())
+    }
+
+    fn cancel_flag(&self) -> Option<Arc<AtomicBool>> {
+        Some(Session::cancel_flag(self))
+    }
+}
+
+impl Engine for Oracle {
+    fn hold(&mut self, tokens: &[Token]) -> Result<()> {
+        self.clear();
+        match tokens {
+            [] => Ok(()),
+            _ => self.append(tokens),
+        }
+    }
+
+    fn append(&mut self, tokens: &[Token]) -> Result<()> {
+        self.eval(tokens, false)?;
         Ok(())
     }
 }
@@ -164,10 +189,7 @@ impl Clock {
 
 /// Seconds of one run of a test on `text`, the tokens of its depth and those read or written. Filling the depth is not
 /// part of it.
-///
-/// # Errors
-/// Returns the errors of the engine.
-pub fn time(engine: &mut dyn Engine, test: &Test, text: &[Token], clock: Clock) -> Result<f64> {
+fn time(engine: &mut dyn Engine, test: &Test, text: &[Token], clock: Clock) -> Result<f64> {
     let (filler, rest) = text.split_at(test.depth);
     engine.hold(filler)?;
     let started = (Instant::now(), clock.spent());
@@ -181,48 +203,15 @@ pub fn time(engine: &mut dyn Engine, test: &Test, text: &[Token], clock: Clock) 
     Ok(clock.since(started))
 }
 
-/// The result of one run of a test.
-#[derive(Debug)]
-pub enum Outcome {
-    /// It took so many seconds.
-    Seconds(f64),
-    /// The engine's process ended without an answer, in these words: `died of signal 4 (SIGILL)`.
-    Died(String),
-}
-
-/// The place where a contender's work is done: this process, or another one.
-pub trait Runner {
-    /// Runs a test once, as [`time`] does.
-    ///
-    /// # Errors
-    /// Returns an error if the engine refuses the test.
-    fn run(&mut self, test: &Test, text: &[Token], clock: Clock) -> Result<Outcome>;
-
-    /// A flag that ends a run early when set; `None` if it cannot be ended.
-    fn cancel_flag(&self) -> Option<Arc<AtomicBool>> {
-        None
-    }
-}
-
-impl Runner for Session {
-    fn run(&mut self, test: &Test, text: &[Token], clock: Clock) -> Result<Outcome> {
-        Ok(Outcome::Seconds(time(self, test, text, clock)?))
-    }
-
-    fn cancel_flag(&self) -> Option<Arc<AtomicBool>> {
-        Some(Session::cancel_flag(self))
-    }
-}
-
 /// An engine under one rope method, as reports name it.
 pub struct Contender {
     /// Name of the engine.
-    engine: &'static str,
+    name: &'static str,
     /// The rope spec in force.
     rope: String,
     /// The same as it was asked for: short, for tables.
     label: String,
-    runner: Box<dyn Runner>,
+    engine: Box<dyn Engine>,
 }
 
 impl Contender {
@@ -230,13 +219,31 @@ impl Contender {
     pub fn session(session: Session) -> Self {
         let rope = session.plan().spec.to_string();
         let label = session.params().rope.as_ref().map_or_else(|| rope.clone(), ToString::to_string);
-        Contender { engine: "ropewalk", rope, label, runner: Box::new(session) }
+        Contender { name: "ropewalk", rope, label, engine: Box::new(session) }
     }
 
-    /// libllama, under the rope that its file declares.
-    pub fn libllama(runner: impl Runner + 'static) -> Self {
+    /// libllama with the file of `model`, these adapters, and the settings of `session`, under the rope that the file
+    /// declares.
+    ///
+    /// # Errors
+    /// A model, an adapter, or a setting that libllama refuses.
+    pub fn libllama(model: &Model, adapters: &[AdapterSpec], session: &SessionParams) -> Result<Self> {
+        // What is too large is refused by name.
+        let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let params = OracleParams {
+            n_batch: small(session.n_batch),
+            n_ubatch: small(session.n_ubatch),
+            n_threads: small(session.n_threads),
+            kv: session.kv_type,
+            n_gpu_layers: if model.device() == "cpu" { 0 } else { i32::MAX },
+            ..OracleParams::new(small(session.n_ctx))
+        };
+        let mut oracle = Oracle::open(model.file().path(), &params)?;
+        for adapter in adapters {
+            oracle.lora(&adapter.path, adapter.scale)?;
+        }
         let rope = Spec::DECLARED.to_owned();
-        Contender { engine: "libllama", label: rope.clone(), rope, runner: Box::new(runner) }
+        Ok(Contender { name: "libllama", label: rope.clone(), rope, engine: Box::new(oracle) })
     }
 }
 
@@ -256,7 +263,7 @@ pub fn run(
     if params.clock == Clock::Cpu && processor_time().is_none() {
         return Err(unsupported("`clock` cpu: this system does not report the CPU time of threads"));
     }
-    contenders.iter().filter_map(|c| c.runner.cancel_flag()).for_each(|flag| control.bind(&flag));
+    contenders.iter().filter_map(|c| c.engine.cancel_flag()).for_each(|flag| control.bind(&flag));
     let rows = measure(model, contenders, params, control)?;
     Ok(Report::new(name, model, (session, params.clock), rows, control.stopped()))
 }
@@ -278,17 +285,13 @@ fn measure(
             contenders.iter().enumerate().map(|(i, contender)| Row::new(i, contender, test)).collect();
         for repetition in 0..n_repeated {
             for (contender, row) in contenders.iter_mut().zip(&mut of_test) {
-                // Where a test has killed an engine once, it would do so again.
-                if row.died.is_none() {
-                    match contender.runner.run(test, &text, params.clock) {
-                        Err(_) | Ok(Outcome::Died(_)) if control.stopped() => return Ok(rows),
-                        Ok(Outcome::Died(how)) => row.died = Some(how),
-                        Ok(Outcome::Seconds(seconds)) if repetition > 0 || !params.warmup => {
-                            row.samples.push(test.n_tokens() as f64 / seconds);
-                        }
-                        Ok(Outcome::Seconds(_)) => {}
-                        Err(e) => return Err(e),
+                match time(&mut *contender.engine, test, &text, params.clock) {
+                    Err(_) if control.stopped() => return Ok(rows),
+                    Err(e) => return Err(e),
+                    Ok(seconds) if repetition > 0 || !params.warmup => {
+                        row.samples.push(test.n_tokens() as f64 / seconds);
                     }
+                    Ok(_) => {}
                 }
                 done += 1;
                 control.report(format_args!("measuring"), done, n_runs);

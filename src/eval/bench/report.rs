@@ -25,19 +25,12 @@ pub struct Row {
     pub test: Test,
     /// Tokens per second, one for each repetition.
     pub samples: Vec<f64>,
-    /// The way the engine's process died of the test, if it did; its samples do not count then.
-    pub died: Option<String>,
 }
 impl Row {
     /// A row without samples; `i` is the contender's index.
     pub(super) fn new(i: usize, contender: &Contender, test: &Test) -> Self {
-        let (engine, rope, label) = (contender.engine, contender.rope.clone(), contender.label.clone());
-        Row { contender: i, engine, rope, label, test: *test, samples: Vec::new(), died: None }
-    }
-
-    /// The samples, if the engine lived to give all of them.
-    fn figures(&self) -> Option<&[f64]> {
-        self.died.is_none().then_some(self.samples.as_slice())
+        let (engine, rope, label) = (contender.name, contender.rope.clone(), contender.label.clone());
+        Row { contender: i, engine, rope, label, test: *test, samples: Vec::new() }
     }
 }
 
@@ -187,22 +180,19 @@ impl Report {
         }
     }
 
-    /// Returns true if the others are compared with libllama instead of the first method, which needs figures of
-    /// libllama.
+    /// Returns true if the others are compared with libllama instead of the first method.
     fn is_against_libllama(&self) -> bool {
-        self.rows.iter().any(|r| r.engine == "libllama" && r.figures().is_some())
+        self.rows.iter().any(|r| r.engine == "libllama")
     }
 
-    /// Median speed against that of the reference in the same test; `None` for the reference, or where it has
-    /// none.
+    /// Median speed against that of the reference in the same test; `None` for the reference.
     fn ratio(&self, row: &Row) -> Option<f64> {
         let against_libllama = self.is_against_libllama();
         let is_reference =
             |r: &&Row| if against_libllama { r.engine == "libllama" } else { r.contender == 0 };
-        let same_test = self.rows.iter().filter(|r| r.test.name() == row.test.name());
-        let reference = same_test.filter(|r| r.figures().is_some()).find(is_reference)?;
-        let figures = row.figures().filter(|_| reference.contender != row.contender)?;
-        Some(median(figures) / median(&reference.samples))
+        let mut same_test = self.rows.iter().filter(|r| r.test.name() == row.test.name());
+        let reference = same_test.find(is_reference).filter(|r| r.contender != row.contender)?;
+        Some(median(&row.samples) / median(&reference.samples))
     }
 
     /// A median speed as a part of the one that memory allows, for tests that write token by token.
@@ -218,8 +208,7 @@ impl Report {
 
     fn json(&self) -> Json {
         let row = |r: &Row| {
-            let figures = r.figures();
-            let speed = figures.map(median);
+            let speed = median(&r.samples);
             json!({
                 "task": "bench",
                 "test": r.test.name(),
@@ -229,16 +218,15 @@ impl Report {
                 "length": r.test.depth + r.test.n_tokens(),
                 "engine": r.engine,
                 "rope": r.rope,
-                "avg_ts": figures.map(mean),
-                "stddev_ts": figures.map(stddev),
+                "avg_ts": mean(&r.samples),
+                "stddev_ts": stddev(&r.samples),
                 "median_ts": speed,
-                "samples_ts": figures,
-                "died": r.died,
-                "finished": figures.is_some(),
+                "samples_ts": r.samples,
+                "finished": true,
                 "ratio": self.ratio(r),
-                "gflops": speed.map(|s| self.gflops(&r.test, s)),
+                "gflops": self.gflops(&r.test, speed),
                 "bytes_per_token": (r.test.n_gen > 0).then(|| self.work.bytes_per_token(&r.test)),
-                "of_memory_bandwidth": speed.and_then(|s| self.of_floor(&r.test, s)),
+                "of_memory_bandwidth": self.of_floor(&r.test, speed),
             })
         };
         json!({
@@ -300,11 +288,7 @@ impl Report {
 
     fn table_row(&self, r: &Row) -> String {
         let (test, engine, label) = (r.test.name(), r.engine, &r.label);
-        let Some(figures) = r.figures() else {
-            let died = r.died.as_deref().unwrap_or("-");
-            return format!("| {test} | {engine} | {label} | {died} | - | - | - |\n");
-        };
-        let speed = median(figures);
+        let speed = median(&r.samples);
         let ratio = self.ratio(r).map_or_else(|| "-".to_owned(), |x| format!("{x:.3}"));
         let work = match self.of_floor(&r.test, speed) {
             Some(part) => format!(
@@ -314,7 +298,7 @@ impl Report {
             ),
             None => format!("{:.0} GFLOP/s", self.gflops(&r.test, speed)),
         };
-        let (mean, stddev) = (mean(figures), stddev(figures));
+        let (mean, stddev) = (mean(&r.samples), stddev(&r.samples));
         format!("| {test} | {engine} | {label} | {mean:.2} ± {stddev:.2} | {speed:.2} | {ratio} | {work} |\n")
     }
 }

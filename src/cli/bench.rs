@@ -1,8 +1,6 @@
 //! `ropewalk bench`: tokens per second, like llama-bench, for several rope methods and against libllama in
 //! one run.
 
-mod child;
-
 use anyhow::bail;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args as _, FromArgMatches};
@@ -14,7 +12,6 @@ use super::interrupt::{stopped, Interrupt};
 use super::options::{tokens, tokens_or_zero, ModelArgs, RopesArgs};
 use super::output::{self, OutputArgs, Unit};
 use super::{models, usage, Command};
-use child::{Child, Open};
 
 pub(crate) const COMMAND: Command = Command {
     name: "bench",
@@ -89,8 +86,6 @@ struct Args {
     /// Random seed of the tokens
     #[arg(short, long, value_name = "S", default_value_t = 42)]
     seed: u64,
-    #[arg(long = SERVE, hide = true)]
-    serve_libllama: bool,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -98,9 +93,6 @@ struct Args {
     #[command(flatten)]
     out: OutputArgs,
 }
-
-/// The hidden flag under which this program is libllama's side of the measurement: see [`child`].
-const SERVE: &str = "serve-libllama";
 
 fn run(args: &Args) -> anyhow::Result<()> {
     let specs = args.rope.specs()?;
@@ -121,9 +113,6 @@ fn run(args: &Args) -> anyhow::Result<()> {
         bail!("--ctx {n_ctx}: the longest test needs {need}");
     }
     let choice = args.model.resolve_to_write()?;
-    if args.serve_libllama {
-        return child::serve(&choice, args.clock);
-    }
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice, &args.out)?;
     let mut sessions: Vec<Session> = Vec::new();
@@ -135,7 +124,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let settings = sessions[0].params().clone();
     let mut contenders: Vec<Contender> = sessions.into_iter().map(Contender::session).collect();
     if args.against.is_some() {
-        contenders.push(Contender::libllama(Child::start(Open::like(&settings, &model)?)?));
+        contenders.push(Contender::libllama(&model, &choice.params.adapters, &settings)?);
     }
 
     let report = {
@@ -143,7 +132,6 @@ fn run(args: &Args) -> anyhow::Result<()> {
         let control = interrupt.control().with_progress(&draw);
         bench::run(&model, &models::label(&choice), &mut contenders, &settings, &params, &control)?
     };
-    let died = report.rows.iter().find_map(|r| Some(format!("{} {}", r.engine, r.died.as_ref()?)));
     if args.out.json {
         output::print_json(&report)?;
     } else {
@@ -151,9 +139,6 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     if report.interrupted {
         return Err(stopped("interrupted: unfinished tests are missing"));
-    }
-    if let Some(died) = died {
-        bail!("{died}: its figures are missing");
     }
     Ok(())
 }
