@@ -10,7 +10,6 @@ cd "$(dirname "$0")/.."
 seconds=${1:-60}
 shift $(($# > 0 ? 1 : 0))
 names=("$@")
-[ ${#names[@]} -gt 0 ] || names=($(cd fuzz/fuzz_targets && ls *.rs | sed 's/\.rs$//'))
 
 command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz
 if rustup toolchain list 2>/dev/null | grep -q '^nightly'; then
@@ -27,12 +26,14 @@ export CARGO_TARGET_DIR=target/fuzz
 flags=(--target "$triple" --features libfuzzer)
 
 "${cargo[@]}" fuzz build "${flags[@]}"
-"$CARGO_TARGET_DIR/$triple/release/seeds" fuzz/corpus
+programs=$CARGO_TARGET_DIR/$triple/release
+all=($("$programs/seeds" fuzz/corpus))
+[ ${#names[@]} -gt 0 ] || names=("${all[@]}")
 status=0
 for name in "${names[@]}"; do
     mkdir -p "fuzz/corpus/$name" "fuzz/artifacts/$name"
     log=$CARGO_TARGET_DIR/$name.log
-    "$CARGO_TARGET_DIR/$triple/release/$name" "fuzz/corpus/$name" -max_total_time="$seconds" -timeout=30 -rss_limit_mb=4096 \
+    FUZZ_TARGET=$name "$programs/libfuzzer" "fuzz/corpus/$name" -max_total_time="$seconds" -timeout=30 -rss_limit_mb=4096 \
         -artifact_prefix="fuzz/artifacts/$name/" -print_final_stats=1 >"$log" 2>&1 || status=1
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
     printf '%-12s %9s inputs in %s s' "$name" "${runs:-?}" "$seconds"

@@ -35,7 +35,7 @@ pub mod tokenizer;
 
 /// A reader under test.
 pub struct Target {
-    /// The name of its module and of its program.
+    /// The name of its module.
     pub name: &'static str,
     /// Reads the bytes; whether they were accepted.
     pub run: fn(&[u8]) -> bool,

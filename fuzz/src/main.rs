@@ -1,4 +1,4 @@
-//! Writes the seeds of every target into `FOLDER/NAME/`, where fuzzers look for inputs.
+//! Writes the seeds of every target into `FOLDER/NAME/`, where fuzzers look for inputs, and prints the names.
 
 use std::path::Path;
 
@@ -10,6 +10,7 @@ fn main() -> std::io::Result<()> {
         for (i, seed) in (target.seeds)().into_iter().enumerate() {
             std::fs::write(folder.join(format!("seed-{i}")), seed)?;
         }
+        println!("{}", target.name);
     }
     Ok(())
 }

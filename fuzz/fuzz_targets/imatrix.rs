@@ -1,6 +1,0 @@
-//! See `fuzz::imatrix`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    fuzz::imatrix::run(bytes);
-});

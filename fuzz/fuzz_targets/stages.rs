@@ -1,6 +1,0 @@
-//! See `fuzz::stages`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    fuzz::stages::run(bytes);
-});
