@@ -12,8 +12,17 @@ use crate::{Encoder, Result, Setup, Template, Token};
 /// Tokens are the matches of `[A-Za-z]+|[0-9]|[^A-Za-z0-9 ]| +`; decoding joins them.
 #[derive(Default)]
 pub(crate) struct Simple {
+    n_bos: usize,
+    frame: String,
     ids: RefCell<HashMap<String, Token>>,
     texts: RefCell<Vec<String>>,
+}
+
+impl Simple {
+    /// With so many tokens before each text, and a chat template that puts `frame` before each message.
+    pub(crate) fn framed(n_bos: usize, frame: &str) -> Simple {
+        Simple { n_bos, frame: frame.into(), ..Simple::default() }
+    }
 }
 
 impl Encoder for Simple {
@@ -51,7 +60,11 @@ impl Encoder for Simple {
     }
 
     fn frame(&self, message: &str) -> Result<String> {
-        Ok(message.into())
+        Ok(format!("{}{message}", self.frame))
+    }
+
+    fn n_bos(&self) -> usize {
+        self.n_bos
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{InfiniteBench, EN_DIA, EN_MC, EN_QA, EN_SUM, ZH_QA};
 use crate::metrics::infinitebench as metrics;
 use crate::testing::{setup, sha256, Simple};
-use crate::{Answer, Ask, Encoder, Result, Sample, Setup, Task, Token};
+use crate::{Answer, Ask, Encoder, Result, Sample, Setup, Task};
 
 const ALL: &[(&InfiniteBench, &str, &str)] = &[
     (&EN_SUM, "longbook_sum_eng", include_str!("../tests/fixtures/infinitebench/longbook_sum_eng.jsonl")),
@@ -26,25 +26,6 @@ const ALL: &[(&InfiniteBench, &str, &str)] = &[
     ),
     (&ZH_QA, "longbook_qa_chn", include_str!("../tests/fixtures/infinitebench/longbook_qa_chn.jsonl")),
 ];
-
-/// [`Simple`] with a token before each text and a chat template.
-#[derive(Default)]
-struct Framed(Simple, &'static str);
-
-impl Encoder for Framed {
-    fn encode(&self, text: &str) -> Result<Vec<Token>> {
-        self.0.encode(text)
-    }
-    fn decode(&self, tokens: &[Token]) -> Result<String> {
-        self.0.decode(tokens)
-    }
-    fn frame(&self, message: &str) -> Result<String> {
-        Ok(format!("{}{message}", self.1))
-    }
-    fn n_bos(&self) -> usize {
-        1
-    }
-}
 
 fn data() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -85,7 +66,7 @@ fn long_summaries_do_not_take_memory_of_their_product() {
 #[test]
 fn prompts_are_those_of_the_official_code() {
     let folder = data();
-    let (plain, with_bos) = (Simple::default(), Framed::default());
+    let (plain, with_bos) = (Simple::default(), Simple::framed(1, ""));
     let recorded: Vec<(String, usize, usize, usize, usize, String, Value)> =
         serde_json::from_str(include_str!("../tests/fixtures/infinitebench/prompts.json")).unwrap();
     assert_eq!(recorded.len(), 5 * 5 * 2 * 3);
@@ -131,7 +112,7 @@ fn right_answers_get_full_marks_and_silence_none() {
 #[test]
 fn prompts_have_the_length_and_answers_come_on_top() {
     let folder = data();
-    let encoder = Framed(Simple::default(), "user says : ");
+    let encoder = Simple::framed(1, "user says : ");
     let one = |length| Setup { length, samples: Some(1), ..setup(&encoder, folder.path(), 0, &[]) };
     let setup = one(Some(64));
     let found = EN_QA.samples(&setup).unwrap();

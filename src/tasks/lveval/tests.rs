@@ -16,7 +16,7 @@ use crate::metrics::chinese::Words;
 use crate::metrics::lveval as metrics;
 use crate::testing::{setup, sha256, Simple};
 use crate::text::cut_middle;
-use crate::{Answer, Ask, Encoder, Error, Result, Sample, Setup, Token};
+use crate::{Answer, Ask, Encoder, Error, Result, Sample, Setup};
 
 const ALL: &[&LvEval] = &[
     &CMRC,
@@ -37,25 +37,6 @@ const ZH: &str = include_str!("../tests/fixtures/lveval/zh.jsonl");
 
 fn words() -> Arc<Words> {
     Arc::new(Words::new(include_str!("../tests/fixtures/lveval/dict.txt")).unwrap())
-}
-
-/// [`Simple`] with a token before each text.
-#[derive(Default)]
-struct WithBos(Simple);
-
-impl Encoder for WithBos {
-    fn encode(&self, text: &str) -> Result<Vec<Token>> {
-        self.0.encode(text)
-    }
-    fn decode(&self, tokens: &[Token]) -> Result<String> {
-        self.0.decode(tokens)
-    }
-    fn frame(&self, message: &str) -> Result<String> {
-        self.0.frame(message)
-    }
-    fn n_bos(&self) -> usize {
-        1
-    }
 }
 
 /// A folder of data with the recorded records as the 16k level of every set.
@@ -122,7 +103,7 @@ fn chinese_words_are_those_of_jieba() {
 #[test]
 fn prompts_are_those_of_the_official_code() {
     let folder = data();
-    let (plain, with_bos) = (Simple::default(), WithBos::default());
+    let (plain, with_bos) = (Simple::default(), Simple::framed(1, ""));
     let recorded: Vec<(String, usize, usize, usize, usize, String, Value)> =
         serde_json::from_str(include_str!("../tests/fixtures/lveval/prompts.json")).unwrap();
     assert_eq!(recorded.len(), 11 * 5 * 2 * 3);
@@ -267,7 +248,7 @@ fn the_length_chooses_file_and_truncation() {
 
 #[test]
 fn cutting_never_fails() {
-    let encoder = WithBos::default();
+    let encoder = Simple::framed(1, "");
     for (text, max) in [("", 0), ("", 2), ("a", 1), ("a b c", 0), ("a b c", 1), ("a b c", 2), ("a b c", 4)] {
         cut_middle(&encoder, text.to_owned(), max, false).unwrap();
     }

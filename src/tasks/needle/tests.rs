@@ -284,27 +284,12 @@ impl Encoder for Lower {
     }
 }
 
-/// A chat template with a long system prompt.
-#[derive(Default)]
-struct Wordy(Simple);
-
-impl Encoder for Wordy {
-    fn encode(&self, text: &str) -> Result<Vec<Token>> {
-        self.0.encode(text)
-    }
-    fn decode(&self, tokens: &[Token]) -> Result<String> {
-        self.0.decode(tokens)
-    }
-    fn frame(&self, message: &str) -> Result<String> {
-        Ok(format!("{}{message}", ".".repeat(150)))
-    }
-}
-
 #[test]
 fn a_template_that_does_not_fit_is_an_error_that_says_so() {
     let official = official();
     let (_folder, texts, books) = haystacks(&official);
-    let wordy = Wordy::default();
+    // A chat template with a long system prompt.
+    let wordy = Simple::framed(0, &".".repeat(150));
     for (task, haystack) in TASKS.iter().zip([&texts, &books, &texts]) {
         let setup = setup(&wordy, Path::new(""), 1000, &[("haystack", haystack), ("depths", "1")]);
         let message = error(&setup, task.info().name);

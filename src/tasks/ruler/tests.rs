@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use ropewalk_core::control::Control;
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 
 use super::{judge, postprocess, string_match_all, string_match_part, Metric};
-use crate::{Answer, Ask, Encoder, Result, Setup, Template, Token};
+use crate::testing::{self, sha256};
+use crate::{Answer, Ask, Encoder, Result, Setup, Token};
 
 /// A tokenizer that both sides can have: a token is a run of ASCII letters, a run of blanks, an ASCII digit or any
 /// other character.
@@ -69,17 +68,8 @@ fn data() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/benchmarks")
 }
 
-fn setup<'a>(encoder: &'a Fixed, data: &'a Path, version: &str, length: usize) -> Setup<'a> {
-    Setup {
-        length: Some(length),
-        samples: Some(10),
-        seed: None,
-        template: Template::Base,
-        options: [("ruler".to_owned(), version.to_owned())].into(),
-        data,
-        encoder,
-        control: Control::default(),
-    }
+fn setup<'a>(encoder: &'a dyn Encoder, data: &'a Path, version: &str, length: usize) -> Setup<'a> {
+    Setup { samples: Some(10), ..testing::setup(encoder, data, length, &[("ruler", version)]) }
 }
 
 /// Compares all recorded samples of a task.
@@ -121,8 +111,7 @@ fn check(version: &str, file: &str, name: &str, frame: (&'static str, &'static s
                 }
             }
             assert_eq!(encoder.count(&sample.prompt).expect("tokens"), *tokens, "{what}, sample {i}: tokens");
-            let found: String = Sha256::digest(&sample.prompt).iter().map(|b| format!("{b:02x}")).collect();
-            assert_eq!(found, *hash, "{what}, sample {i}");
+            assert_eq!(sha256(&sample.prompt), *hash, "{what}, sample {i}");
             assert_eq!(sample.expected.text(), answers.join(", "), "{what}, sample {i}");
             assert_eq!((sample.judge)(&sample.expected), [1.0], "{what}, sample {i}");
             assert_eq!((sample.judge)(&Answer::Text(String::new())), [0.0], "{what}, sample {i}");
@@ -286,8 +275,7 @@ fn tokenizer_without_tokens() {
     let data = data();
     for name in super::NIAH.iter().chain(&["vt"]) {
         for version in ["2024", "current"] {
-            let encoder = Fixed { frame: BASE };
-            let setup = Setup { encoder: &OneToken, ..setup(&encoder, &data, version, 4096) };
+            let setup = setup(&OneToken, &data, version, 4096);
             let made = crate::find(name).expect(name)[0]
                 .samples(&setup)
                 .and_then(|s| s.iter.collect::<Result<Vec<_>>>());
@@ -399,11 +387,11 @@ impl Encoder for Uneven {
 /// Prompts stay within the length where draws differ in tokens.
 #[test]
 fn uneven_names() {
-    let (fixed, data) = (Fixed { frame: BASE }, data());
+    let data = data();
     let task = crate::find("vt").expect("vt")[0];
     for version in ["2024", "current"] {
         for length in (2000..2480).step_by(16) {
-            let mut setup = Setup { encoder: &Uneven, ..setup(&fixed, &data, version, length) };
+            let mut setup = setup(&Uneven, &data, version, length);
             setup.seed = Some(length as u64);
             for sample in task.samples(&setup).expect("samples").iter {
                 let n = Uneven.count(&sample.expect("a sample").prompt).expect("tokens") + 30;

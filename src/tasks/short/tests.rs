@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use ropewalk_core::control::Control;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use super::*;
+use crate::testing::sha256;
 use crate::{Encoder, Likelihood, Token};
 
 /// A byte is a token.
@@ -29,16 +28,7 @@ impl Encoder for Bytes {
 }
 
 fn setup(data: &Path) -> Setup<'_> {
-    Setup {
-        length: None,
-        samples: None,
-        seed: None,
-        template: Template::Base,
-        options: BTreeMap::new(),
-        data,
-        encoder: &Bytes,
-        control: Control::default(),
-    }
+    Setup { length: None, ..crate::testing::setup(&Bytes, data, 0, &[]) }
 }
 
 fn fixtures() -> PathBuf {
@@ -105,7 +95,7 @@ fn recorded(sample: &Sample) -> Vec<String> {
 }
 
 fn digest(sample: &Sample) -> String {
-    Sha256::digest(recorded(sample).join("\0")).iter().map(|b| format!("{b:02x}")).collect()
+    sha256(&recorded(sample).join("\0"))
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn parts(prompt: &str) -> (Vec<&str>, &str) {
 
 fn rebuilt(shots: &str, seed: Option<u64>) -> Vec<Sample> {
     let (data, encoder) = (recorded_data(), Words::with_bos(1));
-    let mut setup = setup(&data, &encoder, 1 << 20, &[("shots", shots), ("trec", "rebuilt")]);
+    let mut setup = setup(&encoder, &data, 1 << 20, &[("shots", shots), ("trec", "rebuilt")]);
     setup.seed = seed;
     all(task("trec"), &setup).unwrap()
 }
@@ -84,16 +84,16 @@ fn published_contexts_come_first() {
     let folder = folder("trec/trec_1shots.jsonl", line);
     let encoder = Words::with_bos(0);
     for source in ["auto", "lceg"] {
-        let setup = setup(folder.path(), &encoder, 4096, &[("shots", "1"), ("trec", source)]);
+        let setup = setup(&encoder, folder.path(), 4096, &[("shots", "1"), ("trec", source)]);
         let samples = all(task("trec"), &setup).unwrap();
         assert_eq!(parts(&samples[0].prompt), (vec!["Who ?\nType: Individual"], "Question: Why ?\nType:"));
         assert_eq!((samples[0].judge)(&Answer::Text(" Reason".into())), [1.0]);
         assert!(samples[0].tags.contains(&("contexts", "lceg".to_owned())));
     }
     let found =
-        error(task("trec"), &setup(folder.path(), &encoder, 4096, &[("shots", "5"), ("trec", "lceg")]));
+        error(task("trec"), &setup(&encoder, folder.path(), 4096, &[("shots", "5"), ("trec", "lceg")]));
     assert!(found.contains("trec_5shots.jsonl: is missing: it is part of the dataset"), "{found}");
-    let found = error(task("trec"), &setup(folder.path(), &encoder, 4096, &[("shots", "5")]));
+    let found = error(task("trec"), &setup(&encoder, folder.path(), 4096, &[("shots", "5")]));
     assert!(found.contains("train_5500.label: is missing"), "{found}");
 }
 
@@ -102,7 +102,7 @@ fn bad_questions_and_numbers_are_refused() {
     let encoder = Words::with_bos(0);
     let data = recorded_data();
     for shots in ["0", "1001", "-1", "ten", ""] {
-        let found = error(task("trec"), &setup(&data, &encoder, 4096, &[("shots", shots)]));
+        let found = error(task("trec"), &setup(&encoder, &data, 4096, &[("shots", shots)]));
         assert_eq!(found, format!("shots: expected a number from 1 to 1000, found {shots:?}"));
     }
     for (lines, expected) in [
@@ -113,7 +113,7 @@ fn bad_questions_and_numbers_are_refused() {
     ] {
         let folder = folder("trec/train_5500.label", lines);
         std::fs::write(folder.path().join("trec/TREC_10.label"), "ENTY:food What ?\n").unwrap();
-        let found = error(task("trec"), &setup(folder.path(), &encoder, 4096, &[("shots", "5")]));
+        let found = error(task("trec"), &setup(&encoder, folder.path(), 4096, &[("shots", "5")]));
         assert!(found.contains("train_5500.label: ") && found.contains(expected), "{found}");
     }
 }

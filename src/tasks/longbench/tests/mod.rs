@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use ropewalk_core::control::{Control, Stop};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use super::record::Form;
 use super::TASKS;
+use crate::testing::{setup, sha256};
 use crate::{Answer, Ask, Encoder, Error, Result, Sample, Setup, Task, Template, Token};
 
 mod many_shot;
@@ -72,19 +72,6 @@ fn recorded_data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/longbench/data")
 }
 
-fn setup<'a>(data: &'a Path, encoder: &'a Words, length: usize, options: &[(&str, &str)]) -> Setup<'a> {
-    Setup {
-        length: Some(length),
-        samples: None,
-        seed: None,
-        template: Template::Base,
-        options: options.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
-        data,
-        encoder,
-        control: Control::default(),
-    }
-}
-
 fn all(task: &dyn Task, setup: &Setup<'_>) -> Result<Vec<Sample>> {
     let samples = task.samples(setup)?;
     let n = samples.n;
@@ -114,7 +101,7 @@ fn set(dataset: &str) -> &'static dyn Task {
 fn of_form(dataset: &str, form: &str, length: usize, bos: usize) -> Vec<Sample> {
     let (data, encoder) = (recorded_data(), Words { chat: form == "chat", ..Words::with_bos(bos) });
     let option = if form == "lceg" { "lceg" } else { "official" };
-    let mut setup = setup(&data, &encoder, length, &[("longbench", option)]);
+    let mut setup = setup(&encoder, &data, length, &[("longbench", option)]);
     if form == "chat" {
         setup.template = Template::Chat;
     }
@@ -134,8 +121,7 @@ fn prompts_equal_those_of_the_official_code() {
         let at = format!("{dataset}, {form}, {length} tokens, BOS {bos}, record {i}");
         let prompt = &samples[i].prompt;
         assert_eq!(prompt.chars().count(), chars, "{at}");
-        let found: String = Sha256::digest(prompt).iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(found, hash, "{at}");
+        assert_eq!(sha256(prompt), hash, "{at}");
         let stop = if dataset == "samsum" { vec!["\n".to_owned()] } else { Vec::new() };
         assert_eq!(samples[i].ask, Ask::Generate { max_tokens: most, min_tokens: least, stop }, "{at}");
     }
@@ -178,7 +164,7 @@ fn who_knows_gets_full_marks_and_a_mute_none() {
     let (data, encoder) = (recorded_data(), Words::with_bos(1));
     assert_eq!(TASKS.len(), 17);
     for task in TASKS {
-        let setup = setup(&data, &encoder, 4096, &[]);
+        let setup = setup(&encoder, &data, 4096, &[]);
         for sample in all(*task, &setup).unwrap() {
             let at = format!("{} {}", task.info().name, sample.id);
             assert_eq!((sample.judge)(&sample.expected), [task.info().best], "{at}");
@@ -214,7 +200,7 @@ fn what_is_cut_fits_with_its_answer_and_template() {
             }
             let encoder = Words { chat: template == Template::Chat, ..Words::with_bos(1) };
             for name in ["gov_report", "lcc"] {
-                let mut setup = setup(&data, &encoder, length, &[("longbench", form)]);
+                let mut setup = setup(&encoder, &data, length, &[("longbench", form)]);
                 setup.template = template;
                 let room = length + set(name).samples(&setup).unwrap().beyond;
                 for sample in all(set(name), &setup).unwrap() {
@@ -226,7 +212,7 @@ fn what_is_cut_fits_with_its_answer_and_template() {
         }
     }
     let encoder = Words::with_bos(1);
-    let setup = setup(&data, &encoder, 4096, &[]);
+    let setup = setup(&encoder, &data, 4096, &[]);
     assert_eq!(set("gov_report").samples(&setup).unwrap().beyond, 0);
 }
 
@@ -266,27 +252,27 @@ fn files_of_another_schema_are_refused_with_their_line() {
     for (name, bad, expected) in cases {
         let lines = format!("{good}\n\n{bad}\n").replace("NAME", name);
         let folder = folder(&format!("longbench/{name}.jsonl"), &lines);
-        let found = error(set(name), &setup(folder.path(), &encoder, 4096, &[]));
+        let found = error(set(name), &setup(&encoder, folder.path(), 4096, &[]));
         assert!(found.contains(&format!("{name}.jsonl: line 3")), "{found}");
         assert!(found.contains(expected), "{found}");
     }
     let none = folder("longbench/lcc.jsonl", "\n");
     assert!(
-        error(set("lcc"), &setup(none.path(), &encoder, 4096, &[])).contains("lcc.jsonl: expected records")
+        error(set("lcc"), &setup(&encoder, none.path(), 4096, &[])).contains("lcc.jsonl: expected records")
     );
-    let missing = error(set("qasper"), &setup(none.path(), &encoder, 4096, &[]));
+    let missing = error(set("qasper"), &setup(&encoder, none.path(), 4096, &[]));
     assert!(missing.contains("qasper.jsonl: is missing: it is in data.zip"), "{missing}");
 }
 
 #[test]
 fn settings_that_make_no_sense_are_refused() {
     let (data, encoder) = (recorded_data(), Words::with_bos(0));
-    let found = error(set("lcc"), &setup(&data, &encoder, 4096, &[("longbench", "v2")]));
+    let found = error(set("lcc"), &setup(&encoder, &data, 4096, &[("longbench", "v2")]));
     assert_eq!(found, "longbench: expected one of official, lceg, found \"v2\"");
-    let mut chat = setup(&data, &encoder, 4096, &[("longbench", "lceg")]);
+    let mut chat = setup(&encoder, &data, 4096, &[("longbench", "lceg")]);
     chat.template = Template::Chat;
     assert!(error(set("lcc"), &chat).contains("longbench=lceg has no chat form"));
-    let mut none = setup(&data, &encoder, 4096, &[]);
+    let mut none = setup(&encoder, &data, 4096, &[]);
     none.length = None;
     assert!(error(set("lcc"), &none).contains("expected a length in tokens"));
     none.length = Some(4096);
@@ -297,7 +283,7 @@ fn settings_that_make_no_sense_are_refused() {
 #[test]
 fn work_stops_when_asked() {
     let (data, encoder, stop) = (recorded_data(), Words::with_bos(0), Stop::default());
-    let mut setup = setup(&data, &encoder, 4096, &[]);
+    let mut setup = setup(&encoder, &data, 4096, &[]);
     setup.control = Control::default().with_stop(&stop);
     let mut samples = set("lcc").samples(&setup).unwrap().iter;
     assert!(samples.next().unwrap().is_ok());
