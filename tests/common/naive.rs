@@ -55,8 +55,10 @@ pub(crate) trait Definition {
     /// Factor on the scores of query `i`, in layers of this kind.
     fn q_scale(&self, kind: usize, i: i64) -> f64;
     /// Radians per unit of distance for each pair of dimensions: one table, or one for each key head of layers of
-    /// this kind, which are rotated.
-    fn tables(&self, hp: &Hparams, plan: &Plan, kind: usize) -> Vec<Vec<f64>>;
+    /// this kind, which are rotated. The plan's, which `tests/rope/tables` compares with papers.
+    fn tables(&self, _hp: &Hparams, plan: &Plan, kind: usize) -> Vec<Vec<f64>> {
+        plan.kinds()[kind].freqs.tables().map(<[f64]>::to_vec).collect()
+    }
 }
 
 /// The weights of a model, as f64.

@@ -70,10 +70,6 @@ impl Definition for Drawn<'_> {
             if self.plan.kinds()[kind].applies { self.positions[i as usize] as i32 } else { i as i32 };
         self.plan.kinds()[kind].q_scale(position)
     }
-
-    fn tables(&self, _: &Hparams, plan: &Plan, kind: usize) -> Vec<Vec<f64>> {
-        plan.kinds()[kind].freqs.tables().map(<[f64]>::to_vec).collect()
-    }
 }
 
 /// Gives the network values large enough to move every frequency, and the pairs some.

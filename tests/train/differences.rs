@@ -136,10 +136,6 @@ impl Definition for Documents<'_> {
     fn q_scale(&self, kind: usize, i: i64) -> f64 {
         self.plan.kinds()[kind].q_scale(i as i32)
     }
-
-    fn tables(&self, _: &Hparams, plan: &Plan, kind: usize) -> Vec<Vec<f64>> {
-        plan.kinds()[kind].freqs.tables().map(<[f64]>::to_vec).collect()
-    }
 }
 
 /// The loss, and its derivative along a direction that moves every element; in `make soak` also some elements alone.

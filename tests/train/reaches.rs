@@ -3,7 +3,6 @@
 
 use convert::random::{write, Ffn, Shape};
 use gguf::{Array, Value};
-use ropewalk::hparams::{Hparams, LayerAttention};
 use ropewalk::model::Model;
 use ropewalk::rope::{Axis, Plan, Spec, METHODS};
 use ropewalk::train::{Checkpointing, Sequence, TrainAttention, TrainParams, Trainer};
@@ -97,12 +96,6 @@ impl Definition for InDocuments<'_> {
         let i = if self.reached[kind] { i - self.start(i) } else { i };
         let own = self.plan.kinds()[kind].temperature.map_or(1.0, |t| t.at(i as i32));
         own * if self.reached[kind] { (self.case.q_scale)(i) } else { 1.0 }
-    }
-
-    fn tables(&self, hp: &Hparams, plan: &Plan, kind: usize) -> Vec<Vec<f64>> {
-        let layer: &LayerAttention = &hp.attention[kind];
-        assert!(layer.rotation.is_some());
-        plan.kinds()[kind].freqs.tables().map(<[f64]>::to_vec).collect()
     }
 }
 

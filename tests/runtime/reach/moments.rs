@@ -113,10 +113,6 @@ impl Definition for OfPlan<'_> {
     fn q_scale(&self, kind: usize, i: i64) -> f64 {
         self.0.kinds()[kind].q_scale(i as i32)
     }
-
-    fn tables(&self, _: &Hparams, plan: &Plan, kind: usize) -> Vec<Vec<f64>> {
-        plan.kinds()[kind].freqs.tables().map(<[f64]>::to_vec).collect()
-    }
 }
 
 /// Windows and kinds of layer, a tied output, one map to several matrices, experts of which few are chosen.
