@@ -46,16 +46,7 @@ pub struct Divergence {
 /// A file that is too large or is not UTF-8.
 pub(crate) fn text(path: &Path) -> Result<String> {
     crate::rows::available("measuring the divergence")?;
-    let io = |e| files::Error::new(path, e);
-    let size = std::fs::metadata(path).map_err(io)?.len();
-    if size > MAX_TEXT {
-        return Err(Error::Invalid(format!(
-            "{}: expected at most {MAX_TEXT} bytes, found {size}",
-            path.display()
-        )));
-    }
-    let bytes = std::fs::read(path).map_err(io)?;
-    let decoded = decode(bytes, Invalid::Refuse);
+    let decoded = decode(files::foreign::read_file(path, MAX_TEXT)?, Invalid::Refuse);
     Ok(decoded.map_err(|e| Error::Invalid(format!("{}: {e}", path.display())))?.text)
 }
 

@@ -319,25 +319,14 @@ pub(crate) fn lengths(text: &str) -> Result<Lengths, String> {
 /// Most bytes of a prompt or a message.
 pub(crate) const MAX_TEXT_BYTES: u64 = 64 << 20;
 
-/// The name and the bytes of a file, or of stdin for `-`: at most so many, so that no pipe fills the memory.
-/// Other files than regular ones are refused, except for those that this process was started with
-/// (`/dev/stdin`, `/dev/fd/N`): nobody may ever write into a pipe with a name.
+/// The name and the bytes of a file, or of stdin for `-`: at most so many, so that no pipe fills the memory. The file is a
+/// regular one or a stream that this process was started with.
 pub(crate) fn read_file(path: &Path, most: u64) -> anyhow::Result<(String, Vec<u8>)> {
     if path == Path::new("-") {
         return Ok(("stdin".into(), read_at_most(std::io::stdin().lock(), "stdin", most)?));
     }
     let name = path.display().to_string();
-    let inherited = ["/dev/stdin", "/dev/fd", "/proc/self/fd"].iter().any(|p| path.starts_with(p));
-    // Before it is opened, since opening a pipe waits for a writer.
-    let about = std::fs::metadata(path).with_context(|| name.clone())?;
-    if about.is_dir() {
-        bail!("{name}: expected a file, found a directory");
-    }
-    if !about.is_file() && !inherited {
-        bail!("{name}: expected a regular file, found a pipe, a socket or a device");
-    }
-    let file = std::fs::File::open(path).with_context(|| name.clone())?;
-    let bytes = read_at_most(file, &name, most)?;
+    let bytes = read_at_most(files::foreign::open_input(path)?, &name, most)?;
     Ok((name, bytes))
 }
 

@@ -189,7 +189,13 @@ impl Job {
             Some(path) => path,
             None => {
                 let name = Corpus::file_name(model.vocab(), &sources, &separator)?;
-                folder.or(self.output.parent()).unwrap_or(Path::new("")).join(name)
+                let path = folder.or(self.output.parent()).unwrap_or(Path::new("")).join(name);
+                // Nobody named this file, so whoever put a link there may mean one elsewhere.
+                if path.is_symlink() {
+                    let what = "is a symbolic link, expected a token cache; name another with `cache`";
+                    return Err(failed(format!("{}: {what}", path.display())));
+                }
+                path
             }
         };
         sources.notes().iter().for_each(|n| control.note(format_args!("note: {n}")));

@@ -1,7 +1,5 @@
 //! JSON objects from files, with errors that name file, key, found and expected.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -23,21 +21,10 @@ pub(crate) struct Object {
 
 /// The bytes of a regular file of at most `limit` bytes; `None` where there is none.
 pub(crate) fn bytes(path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
-    let io = |e| Error::from(files::Error::new(path, e));
-    let found = match std::fs::metadata(path) {
-        Ok(found) => found,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(io(e)),
-    };
-    if !found.is_file() {
-        return Err(Error::of(path, "is not a regular file"));
+    match files::foreign::read_file(path, limit) {
+        Err(e) if e.source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        done => Ok(Some(done?)),
     }
-    let mut out = Vec::new();
-    File::open(path).map_err(io)?.take(limit + 1).read_to_end(&mut out).map_err(io)?;
-    if out.len() as u64 > limit {
-        return Err(Error::of(path, format!("found more than {limit} bytes, expected fewer")));
-    }
-    Ok(Some(out))
 }
 
 /// A text file; `None` where there is none.

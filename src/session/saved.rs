@@ -124,12 +124,9 @@ impl SavedSession {
         let path = path.as_ref();
         let io = |e: std::io::Error| Error::io(path, e);
         let refuse = |what: String| Error::Invalid(format!("{}: {what}", path.display()));
-        // Before it is opened, since opening a pipe would wait for a writer.
-        let about = std::fs::metadata(path).map_err(io)?;
-        if !about.is_file() {
-            return Err(refuse("not a saved session: not a regular file".into()));
-        }
-        let mut input = BufReader::new(File::open(path).map_err(io)?);
+        let file = files::foreign::open_file(path)?;
+        let n_bytes = file.metadata().map_err(io)?.len();
+        let mut input = BufReader::new(file);
         let mut start = [0u8; START as usize];
         let n_read = read_up_to(&mut input, &mut start).map_err(io)?;
         match version(&start[..n_read]) {
@@ -142,7 +139,7 @@ impl SavedSession {
                 )))
             }
         }
-        let Some(most) = about.len().checked_sub(START + DIGEST).filter(|_| n_read == start.len()) else {
+        let Some(most) = n_bytes.checked_sub(START + DIGEST).filter(|_| n_read == start.len()) else {
             return Err(refuse("a saved session that was cut short".into()));
         };
         let n = u64::from_le_bytes(start[8..].try_into().unwrap_or_default());
@@ -280,10 +277,7 @@ pub(super) const SESSION: files::Kind = files::Kind::new("a saved session", |hea
 
 /// Returns true if a file begins like a saved session, of any version of the format.
 pub fn is_session_file(path: impl AsRef<Path>) -> bool {
-    let path = path.as_ref();
     let mut start = [0u8; 8];
-    // Opening a pipe would wait for a writer.
-    path.is_file()
-        && File::open(path).and_then(|mut f| read_up_to(&mut f, &mut start)).is_ok()
+    files::foreign::open_file(path.as_ref()).is_ok_and(|mut f| read_up_to(&mut f, &mut start).is_ok())
         && version(&start).is_some()
 }

@@ -33,7 +33,7 @@ impl Training {
     }
 
     /// Trains an adapter and puts it at `output`, with checkpoints and log in the same folder. Goes on from the newest
-    /// checkpoint there. A link in the place of an output file is an error.
+    /// checkpoint there. A link in the place of an output file or a checkpoint is an error.
     pub(super) fn run(
         &self,
         model: &Path,
@@ -46,11 +46,13 @@ impl Training {
             output: output.to_owned(),
             ..self.job.clone()
         };
-        if let Some(path) = [job.checkpoints(), job.log(), job.plot()].iter().find(|path| path.is_symlink()) {
+        let steps = checkpoint::list(&job.checkpoints());
+        let outputs = [job.checkpoints(), job.log(), job.plot()];
+        if let Some(path) = outputs.iter().chain(&steps).find(|path| path.is_symlink()) {
             let what = "is a symbolic link, expected a file or folder of the study";
             return Err(JobError::Run(format!("{}: {what}", path.display())));
         }
-        job.resume = !checkpoint::list(&job.checkpoints()).is_empty();
+        job.resume = !steps.is_empty();
         let params = ModelParams { device: self.device.clone(), ..ModelParams::auto() };
         let report = finetune::run(&job, &load(model, &params)?, control)?;
         let problems = report.run.problems.iter();

@@ -1,8 +1,9 @@
 //! Files of published data that tasks read, out of a folder of the user's.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+
+use files::foreign::{open_file, read_file};
 
 use ropewalk_core::text::{decode, unix_lines, Invalid};
 use serde::Deserialize;
@@ -48,20 +49,7 @@ impl DataFile {
     /// It is missing, larger than a gibibyte, not the published one, or cannot be read.
     pub fn read(&self, folder: &Path) -> Result<Vec<u8>> {
         let path = self.path(folder)?;
-        let io = |e: std::io::Error| Error::file(&path, e);
-        let input = File::open(&path).map_err(io)?;
-        let kind = input.metadata().map_err(io)?;
-        if !kind.is_file() {
-            return Err(Error::file(&path, "is not a regular file"));
-        }
-        if kind.len() > MAX_BYTES {
-            return Err(Error::file(
-                &path,
-                format!("has {} bytes, expected at most {MAX_BYTES}", kind.len()),
-            ));
-        }
-        let mut bytes = Vec::new();
-        input.take(MAX_BYTES).read_to_end(&mut bytes).map_err(io)?;
+        let bytes = read_file(&path, MAX_BYTES)?;
         if let Some(expected) = self.sha256 {
             let found: String = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
             if found != expected {
@@ -140,13 +128,9 @@ pub(crate) fn read_documents(path: &Path, enough: u64) -> Result<Vec<String>> {
 
 /// The first `enough` bytes of a text file, less what is cut of the last character.
 fn read_start(path: &Path, enough: u64) -> Result<String> {
-    let io = |e: std::io::Error| Error::file(path, e);
-    let input = File::open(path).map_err(io)?;
-    if !input.metadata().map_err(io)?.is_file() {
-        return Err(Error::file(path, "is not a regular file"));
-    }
     let mut bytes = Vec::new();
-    input.take(enough.min(MAX_BYTES)).read_to_end(&mut bytes).map_err(io)?;
+    let mut input = open_file(path)?.take(enough.min(MAX_BYTES));
+    input.read_to_end(&mut bytes).map_err(|e| Error::file(path, e))?;
     if let Err(e) = std::str::from_utf8(&bytes) {
         if e.error_len().is_none() && bytes.len() as u64 >= enough {
             bytes.truncate(e.valid_up_to());

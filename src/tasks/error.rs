@@ -37,6 +37,12 @@ pub enum Error {
     Encoder(Box<dyn std::error::Error + Send + Sync>),
 }
 
+impl From<files::Error> for Error {
+    fn from(e: files::Error) -> Self {
+        Error::file(e.path, e.source)
+    }
+}
+
 impl Error {
     /// A setting that makes no sense.
     pub fn invalid(message: impl Into<String>) -> Error {

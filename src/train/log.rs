@@ -50,6 +50,9 @@ pub const LOG: Kind = Kind::new("the log of a training run", |head| {
     entry["step"].is_u64() && (has(["loss", "tokens_per_s"]) || has(["val_loss", "val_ppl"]))
 });
 
+/// Bytes of the log of a run that is resumed, at most: lines of over a million steps.
+const MAX_BYTES: u64 = 256 << 20;
+
 /// Writes the log's file, where one is wanted, and remembers its figures.
 #[derive(Debug)]
 pub(super) struct Log {
@@ -68,12 +71,15 @@ impl Log {
         let lock = path.as_deref().map(Lock::file).transpose()?;
         let mut log = Log { path, _lock: lock, history: History::default(), late: String::new(), why: None };
         let Some(path) = &log.path else { return Ok(log) };
-        // Before it is read: a pipe would be waited for.
         LOG.check(path)?;
         let mut lines = String::new();
         if let Some(last) = resumed {
-            // A run whose log is gone can be resumed all the same.
-            for line in std::fs::read_to_string(path).unwrap_or_default().lines() {
+            let bytes = match files::foreign::read_file(path, MAX_BYTES) {
+                // A run whose log is gone can be resumed all the same.
+                Err(e) if e.source.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+                done => done?,
+            };
+            for line in String::from_utf8_lossy(&bytes).lines() {
                 let Ok(entry) = serde_json::from_str::<Value>(line) else { continue };
                 let Some(step) = entry["step"].as_u64().filter(|s| *s <= last) else { continue };
                 log.history.losses.extend(entry["loss"].as_f64().map(|v| (step, v)));

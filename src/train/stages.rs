@@ -57,13 +57,8 @@ impl Stage {
     /// A file that cannot be read or is too large, and whatever in it is no stage, with its line or number.
     pub fn read(path: impl AsRef<Path>) -> Result<Vec<Stage>> {
         let path = path.as_ref();
-        let bad = |what: String| Error::Invalid(format!("{}: {what}", path.display()));
-        let size = std::fs::metadata(path).map_err(|e| bad(e.to_string()))?.len();
-        if size > MAX_BYTES {
-            return Err(bad(format!("expected at most {MAX_BYTES} bytes, found {size}")));
-        }
-        let text = std::fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
-        Stage::parse(&text).map_err(bad)
+        let text = files::foreign::read_text(path, MAX_BYTES)?;
+        Stage::parse(&text).map_err(|what| Error::Invalid(format!("{}: {what}", path.display())))
     }
 
     fn parse(text: &str) -> Result<Vec<Stage>, String> {

@@ -11,7 +11,7 @@ use crate::faults::{step, Step};
 use crate::kind::Kind;
 use crate::lock::{is_at, remove_orphans};
 use crate::names::{folder_of, prefix, N_RANDOM};
-use crate::own::no_follow;
+use crate::own::open_unlinked;
 use crate::{Error, Result};
 
 /// Lets `body` write a temporary file beside `path`, syncs it, renames it to `path` and syncs the folder. For
@@ -151,20 +151,16 @@ impl Write for Steps<'_> {
 }
 
 /// Appends `bytes` to the file at `path`, which is made when there is none: all of them or, on an error, none.
-/// A process that is killed meanwhile may leave a part. Nothing is synced. A symbolic link is not followed.
+/// A process that is killed meanwhile may leave a part. Nothing is synced.
 ///
 /// # Errors
-/// With `path`: something other than a regular file is there, or the disk.
+/// With `path`: a link is there, a file with another name too, something other than a regular file; or the disk.
 pub fn append(path: &Path, bytes: &[u8]) -> Result<()> {
     let io = |source| Error::new(path, source);
     let mut how = OpenOptions::new();
-    no_follow(how.append(true).create(true));
-    let mut file = step(Step::Create).and_then(|()| how.open(path)).map_err(io)?;
-    let found = file.metadata().map_err(io)?;
-    if !found.is_file() {
-        return Err(io(io::Error::new(ErrorKind::InvalidInput, "is not a regular file")));
-    }
-    let before = found.len();
+    how.append(true).create(true);
+    let mut file = step(Step::Create).and_then(|()| open_unlinked(path, &mut how)).map_err(io)?;
+    let before = file.metadata().map_err(io)?.len();
     let written = Steps(&mut file).write_all(bytes);
     if written.is_err() {
         // What cannot be cut off stays, and the error is the same.

@@ -1,7 +1,9 @@
-//! Files of a folder that somebody else filled: a shard, an archive that was unpacked, a shared models folder.
+//! Files that a user or another file names, and files of a folder that somebody else filled: a shard, an archive that
+//! was unpacked, a shared models folder.
 //!
-//! Names inside such a folder may be links to private files, pipes that never end, or devices. A [`Folder`] opens
-//! regular files only, follows no link below itself, waits for nobody, and reads no more than a limit.
+//! Such a name may be that of a pipe that never ends, or of a device. Every file is opened here: regular files only,
+//! without waiting for anybody; and what is read whole is read up to a limit. Inside a folder of somebody else's, names
+//! may be links to private files, too: a [`Folder`] follows no link below itself.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -66,8 +68,8 @@ impl Folder {
     /// # Errors
     /// Returns the errors of [`Folder::file`], and an error if a file has more than `limit` bytes.
     pub fn read(&self, relative: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
-        let mut out = Vec::new();
-        Ok(self.copy(relative, limit, &mut out)?.map(|_| out))
+        let Some(file) = self.file(relative)? else { return Ok(None) };
+        read(file, limit).map(Some).map_err(|e| Error::new(self.path.join(relative), e))
     }
 
     /// Copies the regular file at a relative path to `out` and returns how many bytes it has; `None` where nothing
@@ -78,14 +80,10 @@ impl Folder {
     pub fn copy(&self, relative: &Path, limit: u64, out: &mut dyn Write) -> Result<Option<u64>> {
         let Some(file) = self.file(relative)? else { return Ok(None) };
         let failed = |e| Error::new(self.path.join(relative), e);
-        // Asked again while reading: a file can grow.
         let found = file.metadata().map_err(failed)?.len();
         let n =
             if found > limit { found } else { io::copy(&mut file.take(limit + 1), out).map_err(failed)? };
-        if n > limit {
-            return Err(failed(refused(&format!("found more than {limit} bytes, expected at most these"))));
-        }
-        Ok(Some(n))
+        within(n, limit).map(|()| Some(n)).map_err(failed)
     }
 
     /// Names in a folder below this one, sorted; none where there is no such folder.
@@ -186,12 +184,14 @@ impl Folder {
     }
 }
 
-/// Opens the regular file at a path that the user named, through links if it leads through any.
+/// Opens the regular file at a path that the user or another file named, through links if it leads through any.
 ///
 /// # Errors
 /// Something other than a regular file (said without waiting for a pipe's writer), the disk.
 pub fn open_file(path: &Path) -> Result<File> {
     let failed = |e| Error::new(path, e);
+    // Before it is opened: opening some devices does something.
+    regular(&fs::metadata(path).map_err(failed)?).map_err(failed)?;
     let mut how = fs::OpenOptions::new();
     how.read(true);
     #[cfg(unix)]
@@ -200,26 +200,66 @@ pub fn open_file(path: &Path) -> Result<File> {
         how.custom_flags(libc::O_NONBLOCK);
     }
     let file = how.open(path).map_err(failed)?;
-    if !file.metadata().map_err(failed)?.is_file() {
-        return Err(failed(refused("is not a regular file")));
-    }
+    file.metadata().and_then(|found| regular(&found)).map_err(failed)?;
     Ok(file)
 }
 
-/// Contents of the regular file at a path that the user named, of at most `limit` bytes.
+fn regular(found: &fs::Metadata) -> io::Result<()> {
+    if found.is_file() {
+        return Ok(());
+    }
+    let what = if found.is_dir() { "a directory" } else { "a pipe, a socket, or a device" };
+    Err(refused(&format!("is not a regular file but {what}")))
+}
+
+/// Opens what [`open_file`] does, and the streams that this process was started with (`/dev/stdin`, `/dev/fd/N`): what is
+/// in them somebody has sent to it. Such a stream may have no end.
+///
+/// # Errors
+/// Returns the errors of [`open_file`].
+pub fn open_input(path: &Path) -> Result<File> {
+    if !["/dev/stdin", "/dev/fd", "/proc/self/fd"].iter().any(|streams| path.starts_with(streams)) {
+        return open_file(path);
+    }
+    let file = File::open(path).map_err(|e| Error::new(path, e))?;
+    match file.metadata() {
+        Ok(found) if found.is_dir() => regular(&found).map(|()| file).map_err(|e| Error::new(path, e)),
+        Ok(_) => Ok(file),
+        Err(e) => Err(Error::new(path, e)),
+    }
+}
+
+/// Contents of the regular file at a path that the user or another file named, of at most `limit` bytes.
 ///
 /// # Errors
 /// Returns the errors of [`open_file`], and an error if a file has more than `limit` bytes.
 pub fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>> {
+    read(open_file(path)?, limit).map_err(|e| Error::new(path, e))
+}
+
+/// The text of [`read_file`].
+///
+/// # Errors
+/// Returns the errors of [`read_file`], and an error if the bytes are not UTF-8.
+pub fn read_text(path: &Path, limit: u64) -> Result<String> {
+    String::from_utf8(read_file(path, limit)?).map_err(|_| Error::new(path, refused("is not UTF-8")))
+}
+
+/// Reads a file of at most `limit` bytes.
+fn read(file: File, limit: u64) -> io::Result<Vec<u8>> {
+    within(file.metadata()?.len(), limit)?;
     let mut out = Vec::new();
-    let n = open_file(path)?.take(limit + 1).read_to_end(&mut out).map_err(|e| Error::new(path, e))?;
-    if n as u64 > limit {
-        return Err(Error::new(
-            path,
-            refused(&format!("found more than {limit} bytes, expected at most these")),
-        ));
-    }
+    file.take(limit + 1).read_to_end(&mut out)?;
+    // Asked again: a file can grow.
+    within(out.len() as u64, limit)?;
     Ok(out)
+}
+
+fn within(found: u64, limit: u64) -> io::Result<()> {
+    match found > limit {
+        true => Err(refused(&format!("found more than {limit} bytes, expected at most these"))),
+        false => Ok(()),
+    }
 }
 
 const LINK: &str = "is a symbolic link, expected a regular file or folder";
@@ -348,9 +388,17 @@ mod tests {
         let at = |name: &str| dir.path().join("shard").join(name);
         assert_eq!(read_file(&at("link"), 3).unwrap(), b"key");
         assert!(read_file(&at("link"), 2).unwrap_err().to_string().contains("more than 2"));
-        for name in ["pipe", "zero", "samples"] {
-            let said = read_file(&at(name), 9).unwrap_err().to_string();
-            assert!(said.contains("not a regular file"), "{name}: {said}");
+        for name in ["pipe", "zero", "samples", "socket"] {
+            for said in [read_file(&at(name), 9).unwrap_err(), open_input(&at(name)).unwrap_err()] {
+                assert!(said.to_string().contains("not a regular file"), "{name}: {said}");
+            }
         }
+        let dangling = read_file(&at("dangling"), 9).unwrap_err();
+        assert_eq!(dangling.source.kind(), ErrorKind::NotFound);
+        let huge = at("huge");
+        File::create(&huge).unwrap().set_len(1 << 44).unwrap();
+        assert!(read_text(&huge, 9).unwrap_err().to_string().contains("more than 9"));
+        fs::write(at("plain"), b"\xff").unwrap();
+        assert!(read_text(&at("plain"), 9).unwrap_err().to_string().contains("not UTF-8"));
     }
 }

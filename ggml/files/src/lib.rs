@@ -25,7 +25,7 @@ pub use kind::{Kind, HEAD};
 pub use lock::{is_at, remove_orphans, Lock, ReadLock};
 pub use map::{Bytes, Map};
 pub use memory::OutOfMemory;
-pub use own::{open_own, own_file, own_folder};
+pub use own::{open_in_place, open_own, own_file, own_folder};
 #[cfg(unix)]
 pub use vanished::explain_vanished_files;
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::names::{folder_of, is_ours, short_name, LOCK};
-use crate::own::{no_follow, open_unlinked};
+use crate::own::{made, no_follow, open_unlinked};
 use crate::{Error, Result};
 
 /// The right to write a file, or in a folder, held by one process at a time. Dropping it gives it back; when a
@@ -52,7 +52,7 @@ impl Lock {
         // More than once: its holder may be giving it back, or not have written yet who it is; a process that
         // clears away what others left holds it for a moment, too.
         for _ in 0..20 {
-            let mut file = open_unlinked(&path).map_err(|e| match e.kind() {
+            let mut file = open_unlinked(&path, &mut made()).map_err(|e| match e.kind() {
                 // What is there is no lock: it is named itself.
                 ErrorKind::InvalidInput => Error::new(&path, e),
                 _ => failed(e),

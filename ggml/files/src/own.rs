@@ -9,6 +9,7 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use crate::names::folder_of;
+use crate::{Error, Result};
 
 /// Returns true if this user's own regular file is at `path`, and false if nothing is.
 ///
@@ -32,7 +33,7 @@ pub fn own_file(path: &Path) -> io::Result<bool> {
 /// Returns the errors of [`own_file`], and those of the disk.
 pub fn open_own(path: &Path) -> io::Result<File> {
     own_file(path)?;
-    let file = open_unlinked(path)?;
+    let file = open_unlinked(path, &mut made())?;
     check_owner(&file.metadata()?, path)?;
     Ok(file)
 }
@@ -52,18 +53,34 @@ pub fn own_folder(path: &Path) -> io::Result<()> {
     check_user(&found, path)
 }
 
-/// Opens a regular file that has one name only for reading and writing, makes an empty one where there is none, follows
-/// no link and waits for nobody. Whose file it is does not matter.
-pub(crate) fn open_unlinked(path: &Path) -> io::Result<File> {
+/// Opens the regular file at `path` for reading and for changing it where it is; `None` where nothing is.
+///
+/// # Errors
+/// With `path`: a link, a file with another name too, which would change elsewhere; something other than a regular
+/// file; the disk.
+pub fn open_in_place(path: &Path) -> Result<Option<File>> {
+    match open_unlinked(path, OpenOptions::new().read(true).write(true)) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        done => done.map(Some).map_err(|e| Error::new(path, e)),
+    }
+}
+
+/// For reading and writing; makes an empty file where there is none.
+pub(crate) fn made() -> OpenOptions {
+    let mut how = OpenOptions::new();
+    how.read(true).write(true).create(true).truncate(false);
+    how
+}
+
+/// Opens a regular file that has one name only, follows no link and waits for nobody. Whose file it is does not matter.
+pub(crate) fn open_unlinked(path: &Path, how: &mut OpenOptions) -> io::Result<File> {
     // Before it is opened: opening some devices does something.
     match fs::symlink_metadata(path) {
         Ok(found) => check_file(&found)?,
         Err(e) if e.kind() == ErrorKind::NotFound => {}
         Err(e) => return Err(e),
     }
-    let mut how = OpenOptions::new();
-    how.read(true).write(true).create(true).truncate(false);
-    no_follow(&mut how);
+    no_follow(how);
     let file = how.open(path)?;
     check_file(&file.metadata()?)?;
     Ok(file)
@@ -178,10 +195,16 @@ mod tests {
             for said in [own_file(&at(name)).unwrap_err(), open_own(&at(name)).unwrap_err()] {
                 assert!(said.to_string().contains(why), "{name}: {said}");
             }
+            if name != "other" {
+                let said = open_in_place(&at(name)).unwrap_err().to_string();
+                assert!(said.contains(why) && said.contains(name), "{name}: {said}");
+                let said = crate::append(&at(name), b"more").unwrap_err().to_string();
+                assert!(said.contains(why) && said.contains(name), "{name}: {said}");
+            }
         }
         assert!(!at("nowhere").exists());
         assert_eq!(fs::read(at("victim")).unwrap(), b"dear diary");
-        assert!(!own_file(&at("new")).unwrap());
+        assert!(!own_file(&at("new")).unwrap() && open_in_place(&at("new")).unwrap().is_none());
         open_own(&at("new")).unwrap();
         assert!(own_file(&at("new")).unwrap());
     }

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use anyhow::{anyhow, bail, Context};
+use anyhow::{anyhow, bail};
 use ropewalk::rope::{Spec, METHODS};
 use ropewalk::session::is_session_file;
 
 use super::conversation::Chat;
 use crate::cli::models::{context, memory};
-use crate::cli::options::{parse_spec, read_text, tokens};
+use crate::cli::options::{parse_spec, text, tokens, MAX_TEXT_BYTES};
 use crate::cli::output::count;
 
 /// One slash command.
@@ -113,11 +113,8 @@ fn load(chat: &mut Chat<'_>, arg: &str) -> anyhow::Result<After> {
     if is_session_file(path) {
         return restore(chat, arg);
     }
-    // Neither stdin, which the messages come from, nor a pipe that may never end.
-    if !std::fs::metadata(path).with_context(|| arg.to_owned())?.is_file() {
-        bail!("{arg}: expected a regular file");
-    }
-    let text = read_text(path)?;
+    // Not stdin, which the messages come from.
+    let text = text(arg, files::foreign::read_file(path, MAX_TEXT_BYTES)?)?;
     let n = chat.talk.load_text(path.display().to_string(), text)?;
     show(format!("{arg}: {} tokens, sent with the next message", count(n as u64)))
 }

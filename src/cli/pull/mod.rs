@@ -6,7 +6,7 @@ mod packages;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{anyhow, Context};
+use anyhow::anyhow;
 use clap::{Args as _, FromArgMatches};
 use ropewalk::control::Progress;
 use ropewalk::fetch::{self, Hub, Limits, Manifest, Pulled, Repo, Request, Source};
@@ -76,12 +76,15 @@ struct Args {
     out: OutputArgs,
 }
 
+/// Bytes of a manifest, at most.
+const MAX_MANIFEST: u64 = 16 << 20;
+
 fn run(args: &Args) -> anyhow::Result<()> {
     let manifest = match &args.manifest {
         None => Manifest::builtin()?,
         Some(path) => {
-            let name = path.display().to_string();
-            Manifest::parse(&std::fs::read_to_string(path).with_context(|| name.clone())?, &name)?
+            let text = files::foreign::read_text(path, MAX_MANIFEST)?;
+            Manifest::parse(&text, &path.display().to_string())?
         }
     };
     let Some(what) = &args.what else { return list(&manifest, &args.out) };

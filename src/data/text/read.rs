@@ -41,7 +41,7 @@ pub(super) fn has_ending(path: &Path, endings: &[&str]) -> bool {
 
 /// Opens a file, unpacking it if its name ends in `.gz`. `read` counts its bytes.
 pub(super) fn unpacked(path: &Path, read: Option<Counter>) -> Result<Box<dyn BufRead>> {
-    let file = Counting { file: File::open(path).map_err(|e| io(path, e))?, read };
+    let file = Counting { file: files::foreign::open_file(path)?, read };
     let file = BufReader::with_capacity(1 << 16, file);
     if has_ending(path, &[".gz"]) {
         return Ok(Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file))));

@@ -315,7 +315,7 @@ fn look(path: &Path, named: bool, group: usize) -> Result<std::result::Result<So
         return Ok(Err(why));
     }
     let mut hash = Sha256::new();
-    let mut file = BufReader::with_capacity(1 << 18, std::fs::File::open(path).map_err(failed)?);
+    let mut file = BufReader::with_capacity(1 << 18, files::foreign::open_file(path)?);
     let n_bytes = std::io::copy(&mut file, &mut hash).map_err(failed)?;
     let sha256 = hash.finalize().into();
     Ok(Ok(SourceFile { path: path.to_owned(), n_bytes, sha256, kind, group }))

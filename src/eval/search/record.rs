@@ -6,7 +6,7 @@ use ropewalk_core::terminal::one_line;
 use serde::{Deserialize, Serialize};
 
 use crate::eval::invalid;
-use crate::model::{Error, Result};
+use crate::model::Result;
 
 /// The largest record that is read.
 const MAX_BYTES: u64 = 64 << 20;
@@ -39,14 +39,7 @@ impl Record {
     /// Returns an error if the file cannot be read, is not a record, or is the record of another search.
     pub(super) fn read(path: &Path, of: &str) -> Result<Record> {
         let name = path.display();
-        let io = |e: std::io::Error| Error::from(files::Error::new(path, e));
-        let size = std::fs::metadata(path).map_err(io)?.len();
-        if size > MAX_BYTES {
-            return Err(invalid(format!(
-                "{name}: expected a search of at most {MAX_BYTES} bytes, found {size}"
-            )));
-        }
-        let bytes = std::fs::read(path).map_err(io)?;
+        let bytes = files::foreign::read_file(path, MAX_BYTES)?;
         let record: Record = serde_json::from_slice(&bytes)
             .map_err(|e| invalid(format!("{name}: expected the record of a search: {}", one_line(e))))?;
         if record.of != of {

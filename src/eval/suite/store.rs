@@ -1,7 +1,6 @@
 //! Records of samples in a JSON Lines file, from which a stopped run resumes.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
@@ -155,19 +154,8 @@ impl FileStore {
     fn load(&mut self) -> Result<()> {
         let path = &self.path;
         let io = |e: std::io::Error| Error::io(path, e);
-        // It would be appended to through the link, and cut.
-        if path.symlink_metadata().is_ok_and(|m| m.is_symlink()) {
-            let what = "expected a regular file, found a symbolic link: name the file itself";
-            return Err(invalid(format!("{}: {what}", path.display())));
-        }
-        let about = match std::fs::metadata(path) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            about => about.map_err(io)?,
-        };
-        if !about.is_file() {
-            return Err(invalid(format!("{}: expected a regular file", path.display())));
-        }
-        let (mut input, mut whole) = (BufReader::new(File::open(path).map_err(io)?), 0);
+        let Some(file) = files::open_in_place(path)? else { return Ok(()) };
+        let (mut input, mut whole) = (BufReader::new(&file), 0);
         for line in 1.. {
             let mut bytes = Vec::new();
             let n = (&mut input).take(MAX_LINE + 1).read_until(b'\n', &mut bytes).map_err(io)?;
@@ -185,7 +173,7 @@ impl FileStore {
                 }
                 Some(_) => {
                     // What a killed process had begun.
-                    File::options().write(true).open(path).and_then(|f| f.set_len(whole)).map_err(io)?;
+                    file.set_len(whole).map_err(io)?;
                     break;
                 }
             }

@@ -40,12 +40,7 @@ impl<T: DeserializeOwned> Records<T> {
         control: &Control<'_>,
         check: impl Fn(&T) -> Result<(), String>,
     ) -> Result<Records<T>> {
-        let io = |e: std::io::Error| Error::file(path, e);
-        let file = File::open(path).map_err(io)?;
-        if !file.metadata().map_err(io)?.is_file() {
-            return Err(Error::file(path, "is not a regular file"));
-        }
-        let mut input = BufReader::with_capacity(1 << 16, file);
+        let mut input = BufReader::with_capacity(1 << 16, files::foreign::open_file(path)?);
         let (mut lines, mut start, mut bytes) = (Vec::new(), 0, Vec::new());
         for number in 1.. {
             if control.stopped() {

@@ -7,9 +7,10 @@
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
+
+use files::foreign::open_file;
 
 use super::imatrix::{Found, MAX_VALUE};
 use crate::{Error, Result};
@@ -21,20 +22,14 @@ const RUN: usize = 1 << 14;
 
 /// Returns true if a file's first bytes are those of GGUF, which cannot be a number of entries.
 pub(super) fn is_gguf(path: &Path) -> Result<bool> {
-    let io = |e| Error::io(path, e);
-    // Opening a pipe would wait for somebody to write.
-    if !std::fs::metadata(path).map_err(io)?.is_file() {
-        return Err(error(path, "expected a regular file"));
-    }
     let mut head = Vec::new();
-    File::open(path).map_err(io)?.take(4).read_to_end(&mut head).map_err(io)?;
+    open_file(path)?.take(4).read_to_end(&mut head).map_err(|e| Error::io(path, e))?;
     Ok(head == b"GGUF")
 }
 
 pub(super) fn open(path: &Path) -> Result<Found> {
-    let io = |e| Error::io(path, e);
-    let file = File::open(path).map_err(io)?;
-    let n_bytes = file.metadata().map_err(io)?.len();
+    let file = open_file(path)?;
+    let n_bytes = file.metadata().map_err(|e| Error::io(path, e))?.len();
     read(path, BufReader::new(file), n_bytes)
 }
 
