@@ -60,7 +60,7 @@
 //!
 //! // Convert: merge the adapter, and declare the method in a file that other programs can run.
 //! let adapters = vec![AdapterSpec::new(&adapter, 1.0)];
-//! let options = Options { rope: params.rope, adapters, ..Options::default() };
+//! let options = Options::default().rope(params.rope).adapters(adapters);
 //! let report = convert::convert(&path, &output, &options, &Control::default())?;
 //! println!("{} bytes: {}", report.bytes, report.llama_server.unwrap_or_default());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -82,8 +82,6 @@
 //! Modules are listed in layer order: each uses only those above it.
 #![forbid(unsafe_code)]
 
-#[macro_use]
-mod setters;
 mod error;
 pub mod math;
 mod weights;

@@ -59,7 +59,7 @@ impl fmt::Display for Device {
     }
 }
 
-setters! {
+ropewalk_core::setters! {
     /// Settings for loading a model.
     #[derive(Debug, Clone, PartialEq)]
     pub struct ModelParams {

@@ -22,29 +22,31 @@ use ropewalk_core::control::Control;
 use crate::report::{Report, RopeReport};
 use crate::{avoidable, rows, staged, types, Error, Mixture, Result, Work};
 
-/// The changes to make to a file. With none, it is rewritten as one file of GGUF version 3.
-#[derive(Debug, Clone, Default)]
-pub struct Options {
-    /// The rope method to write; for [`Options::llama_cpp`] alone, the one the file declares.
-    pub rope: Option<Spec>,
-    /// The context to write it for, tokens; see [`rope::default_ctx`].
-    pub n_ctx: Option<usize>,
-    /// The type for tensors that are not vectors.
-    pub dtype: Option<DType>,
-    /// In its place: a mixture of types, by libllama's quantizer, after all else.
-    pub mixture: Option<Mixture>,
-    /// A text on which the result is compared with the source, see [`Report::divergence`].
-    pub check: Option<PathBuf>,
-    /// Only what stock llama.cpp understands, or an error that says why not.
-    pub llama_cpp: bool,
-    /// Adapters to merge into the weights. Without [`Options::rope`] the file declares what the first that
-    /// says so was trained under.
-    pub adapters: Vec<AdapterSpec>,
-    /// The kind of tokenizer of an imported folder, `tokenizer.ggml.pre`.
-    pub pre: Option<String>,
-    /// A program that calls [`serve_tokenizer`](crate::serve_tokenizer) first of all: a process of it runs the tokenizer of
-    /// an imported folder, under limits. Without one it runs in this process.
-    pub helper: Option<PathBuf>,
+ropewalk_core::setters! {
+    /// The changes to make to a file. With none, it is rewritten as one file of GGUF version 3.
+    #[derive(Debug, Clone, Default)]
+    pub struct Options {
+        /// The rope method to write; for [`Options::llama_cpp`] alone, the one the file declares.
+        pub rope: Option<Spec>,
+        /// The context to write it for, tokens; see [`rope::default_ctx`].
+        pub n_ctx: Option<usize>,
+        /// The type for tensors that are not vectors.
+        pub dtype: Option<DType>,
+        /// In its place: a mixture of types, by libllama's quantizer, after all else.
+        pub mixture: Option<Mixture>,
+        /// A text on which the result is compared with the source, see [`Report::divergence`].
+        pub check: Option<PathBuf>,
+        /// Only what stock llama.cpp understands, or an error that says why not.
+        pub llama_cpp: bool,
+        /// Adapters to merge into the weights. Without [`Options::rope`] the file declares what the first that
+        /// says so was trained under.
+        pub adapters: Vec<AdapterSpec>,
+        /// The kind of tokenizer of an imported folder, `tokenizer.ggml.pre`.
+        pub pre: Option<String>,
+        /// A program that calls [`serve_tokenizer`](crate::serve_tokenizer) first of all: a process of it runs the tokenizer of
+        /// an imported folder, under limits. Without one it runs in this process.
+        pub helper: Option<PathBuf>,
+    }
 }
 
 /// Converts `input`, a GGUF file or a model folder of Hugging Face, to `output`, which is replaced only when

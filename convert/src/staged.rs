@@ -10,23 +10,25 @@ use ropewalk_core::control::Control;
 use crate::requantize::{self, TensorError};
 use crate::{divergence, job, quantizer, Error, Options, Report, Result, Work};
 
-/// A mixture of types that libllama's own quantizer writes, and llama-quantize's options for it.
-#[derive(Debug, Clone, Default)]
-pub struct Mixture {
-    /// Name of the mixture, such as `q4_k_m`; see [`crate::types::mixtures`].
-    pub name: String,
-    /// Type of the token embeddings.
-    pub token_embedding: Option<DType>,
-    /// Type of the output matrix.
-    pub output: Option<DType>,
-    /// Leaves the output matrix as it is.
-    pub leave_output: bool,
-    /// The mixture's main type for all tensors.
-    pub pure_type: bool,
-    /// Types of the matrices whose name has a match of the regular expression; the first that matches counts.
-    pub overrides: Vec<(String, DType)>,
-    /// An importance matrix in llama.cpp's format.
-    pub imatrix: Option<PathBuf>,
+ropewalk_core::setters! {
+    /// A mixture of types that libllama's own quantizer writes, and llama-quantize's options for it.
+    #[derive(Debug, Clone, Default)]
+    pub struct Mixture {
+        /// Name of the mixture, such as `q4_k_m`; see [`crate::types::mixtures`].
+        pub name: String,
+        /// Type of the token embeddings.
+        pub token_embedding: Option<DType>,
+        /// Type of the output matrix.
+        pub output: Option<DType>,
+        /// Leaves the output matrix as it is.
+        pub leave_output: bool,
+        /// The mixture's main type for all tensors.
+        pub pure_type: bool,
+        /// Types of the matrices whose name has a match of the regular expression; the first that matches counts.
+        pub overrides: Vec<(String, DType)>,
+        /// An importance matrix in llama.cpp's format.
+        pub imatrix: Option<PathBuf>,
+    }
 }
 
 /// Converts like [`crate::convert`], with [`Options::mixture`] or [`Options::check`].

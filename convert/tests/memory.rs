@@ -115,9 +115,9 @@ fn jobs_may_fail(dir: &Path) {
     write(&at("wide-a.gguf"), &adapter).unwrap();
     let merged = || vec![AdapterSpec::new(at("wide-a.gguf"), 1.0)];
     let jobs = [
-        ("requantized", Options { dtype: Some(DType::Q8_0), ..Options::default() }),
-        ("merged", Options { adapters: merged(), ..Options::default() }),
-        ("both", Options { adapters: merged(), dtype: Some(DType::Q8_0), ..Options::default() }),
+        ("requantized", Options::default().dtype(Some(DType::Q8_0))),
+        ("merged", Options::default().adapters(merged())),
+        ("both", Options::default().adapters(merged()).dtype(Some(DType::Q8_0))),
     ];
     let whole = |what: &str, errors: &[String], left: &Path| {
         // Values are requantized a run at a time, however long the rows are.

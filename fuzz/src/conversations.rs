@@ -48,13 +48,13 @@ impl ChatTemplate for Template {
 fn samples(bytes: &[u8]) -> Result<()> {
     let answers_only = bytes.first().is_some_and(|b| b & 1 == 1);
     let records = Records::Chat { answers_only };
-    let options = TextOptions { records, replace_invalid: bytes.len() % 2 == 1, ..TextOptions::default() };
+    let options = TextOptions::default().records(records).replace_invalid(bytes.len() % 2 == 1);
     let sources =
         Sources::find(&[file("in.jsonl", bytes)], &options)?.with_template(std::sync::Arc::new(Template));
     let cache = crate::scratch(&format!("{:?}-conversations.tokens", std::thread::current().id()));
     let _ = std::fs::remove_file(&cache);
     let corpus = Corpus::open(&cache, base().0.vocab(), &sources, &Separator::Auto, &Control::default())?;
-    let params = DatasetParams { packing: Packing::Truncate, ..DatasetParams::new(64) };
+    let params = DatasetParams::new(64).packing(Packing::Truncate);
     let data = Dataset::new(std::sync::Arc::new(corpus), &params)?;
     for i in 0..data.n_train() {
         let sample = data.train(0, i)?;

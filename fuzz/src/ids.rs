@@ -8,7 +8,7 @@ use crate::{accepted, base, file};
 fn read(bytes: &[u8]) -> Result<()> {
     // The length says how wide ids are.
     let token_bytes = if bytes.len() % 8 == 4 { 2 } else { 4 };
-    let options = TextOptions { token_bytes, ..TextOptions::default() };
+    let options = TextOptions::default().token_bytes(token_bytes);
     let sources = Sources::find(&[file("in.bin", bytes)], &options)?;
     let cache = crate::scratch(&format!("{:?}-ids.tokens", std::thread::current().id()));
     let _ = std::fs::remove_file(&cache);

@@ -10,8 +10,8 @@ use crate::{accepted, base, file, scratch};
 /// Quantizes a model by the matrix.
 pub fn run(bytes: &[u8]) -> bool {
     let imatrix = Some(file("imatrix.gguf", bytes));
-    let mixture = Mixture { name: "iq4_nl".into(), imatrix, ..Mixture::default() };
-    let options = Options { mixture: Some(mixture), ..Options::default() };
+    let mixture = Mixture::default().name("iq4_nl".into()).imatrix(imatrix);
+    let options = Options::default().mixture(Some(mixture));
     accepted(convert(base().1, scratch("weighed.gguf"), &options, &Control::default()))
 }
 

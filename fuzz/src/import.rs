@@ -80,7 +80,7 @@ pub fn run(bytes: &[u8]) -> bool {
     let output = scratch(&format!("{:?}-imported.gguf", std::thread::current().id()));
     let _ = std::fs::remove_file(&output);
     let pre = tokenizer.starts_with("bpe").then(|| "gpt-2".to_owned());
-    let options = Options { dtype: Some(DType::F16), pre, ..Options::default() };
+    let options = Options::default().dtype(Some(DType::F16)).pre(pre);
     let done = accepted(convert(&folder, &output, &options, &Control::default()));
     replace(&path, &sound);
     assert_eq!(done, output.exists(), "a file without success, or the other way about");

@@ -9,8 +9,8 @@ use crate::{accepted, file, model_bytes, scratch, small};
 /// Converts the model to a mixture.
 pub fn run(bytes: &[u8]) -> bool {
     let (input, output) = (file("in.gguf", bytes), scratch("quantized.gguf"));
-    let mixture = Mixture { name: "iq4_nl".into(), ..Mixture::default() };
-    let options = Options { mixture: Some(mixture), ..Options::default() };
+    let mixture = Mixture::default().name("iq4_nl".into());
+    let options = Options::default().mixture(Some(mixture));
     accepted(convert(input, output, &options, &Control::default()))
 }
 

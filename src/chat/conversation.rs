@@ -15,7 +15,6 @@ use super::{tokens, Message, Template};
 use crate::control::Control;
 use crate::model::{Error, Model, Result};
 use crate::rope::{Plan, Spec};
-use crate::sampler::SamplerParams;
 use crate::session::{GenerateParams, SavedSession, Session, SessionParams, StopReason};
 use crate::vocab::Vocab;
 use crate::Token;
@@ -26,7 +25,7 @@ const MAX_ROOM: usize = 8;
 /// Least and most tokens that a file without as many gets for the trained context's sake.
 const TRAINED_ROOM: (usize, usize) = (8_192, 131_072);
 
-setters! {
+ropewalk_core::setters! {
     /// Settings of a conversation.
     #[derive(Debug, Clone)]
     pub struct ConversationParams {
@@ -258,10 +257,7 @@ impl Conversation {
         let mut parts = Parts::new(self.form, &text);
         let generate = &self.params.generate;
         let params = GenerateParams {
-            sampler: SamplerParams {
-                seed: generate.sampler.seed.wrapping_add(self.tries),
-                ..generate.sampler.clone()
-            },
+            sampler: generate.sampler.clone().seed(generate.sampler.seed.wrapping_add(self.tries)),
             stop: [self.template.stop(), generate.stop.clone()].concat(),
             ..generate.clone()
         };

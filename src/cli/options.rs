@@ -261,15 +261,13 @@ pub(crate) struct SamplingArgs {
 impl SamplingArgs {
     /// The sampler's parameters; a value out of its range is wrong usage.
     pub(crate) fn params(&self) -> anyhow::Result<SamplerParams> {
-        let mut params = SamplerParams {
-            temp: self.temp,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            penalty_last_n: 64,
-            seed: self.seed,
-            ..SamplerParams::greedy()
-        };
+        let mut params = SamplerParams::greedy()
+            .temp(self.temp)
+            .top_k(self.top_k)
+            .top_p(self.top_p)
+            .min_p(self.min_p)
+            .penalty_last_n(64)
+            .seed(self.seed);
         let rare = (!self.sampler.is_empty()).then(|| self.sampler.join(","));
         for (key, text) in settings::pairs("--sampler", rare.as_deref(), SAMPLERS).map_err(usage)? {
             set_sampler(&mut params, key, text).map_err(usage)?;

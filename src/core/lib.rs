@@ -1,5 +1,5 @@
 //! A model's numbers, rope methods and adapter files: all that is known of a model without computing with it.
-//! Also [`control`], by which long functions of all crates report progress and are canceled, [`terminal`], through
+//! Also [`setters!`], the macro of settings structs, [`control`], by which long functions of all crates report progress and are canceled, [`terminal`], through
 //! which programs print, [`text`], which decodes the texts of files, and [`apart`], which runs work on bytes from strangers in a separate process.
 //!
 //! No C is needed to compile this crate. It hands out values of quantized types as bytes, for callers to
@@ -10,6 +10,7 @@ pub mod control;
 pub mod divergence;
 pub mod remedy;
 pub mod settings;
+mod setters;
 pub mod terminal;
 pub mod text;
 pub mod tokenizer;

@@ -30,7 +30,7 @@ const FINALISTS: usize = 4;
 /// Passkeys that each of them looks for, at least and at most.
 const SAMPLES: (usize, usize) = (4, 20);
 
-setters! {
+ropewalk_core::setters! {
     /// The context to measure at, and the time for it.
     #[derive(Debug, Clone)]
     pub struct Params {

@@ -28,7 +28,7 @@ const ROWS: usize = 16;
 /// Heads that the text of a report lists.
 const LISTED: usize = 8;
 
-setters! {
+ropewalk_core::setters! {
     /// Parameters of the measurement. The defaults are the paper's.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Params {

@@ -24,7 +24,7 @@ use crate::Token;
 /// Bytes of logits held at a time.
 const LOGITS: usize = 128 << 20;
 
-setters! {
+ropewalk_core::setters! {
     /// The windows that are compared.
     #[derive(Debug, Clone, PartialEq)]
     pub struct Params {

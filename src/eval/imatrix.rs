@@ -18,7 +18,7 @@ use crate::hparams::keys;
 use crate::model::{Error, Result};
 use crate::session::{InputMoments, Session};
 
-setters! {
+ropewalk_core::setters! {
     /// Size and number of the windows to read.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Params {

@@ -52,19 +52,22 @@ impl std::fmt::Debug for Hub {
     }
 }
 
-/// How long to wait for a hub, and how often to try.
-#[derive(Debug, Clone)]
-pub struct Limits {
-    /// For a connection.
-    pub connect: Duration,
-    /// For the head of an answer. Also the time over which a body must bring 256 bytes a second: less is a
-    /// stalled connection, which is tried again.
-    pub read: Duration,
-    /// Tries after the first one. The count begins anew whenever another MiB of the file has arrived.
-    pub retries: u32,
-    /// Before the first retry; twice as long before each further one, up to a minute.
-    pub wait: Duration,
+ropewalk_core::setters! {
+    /// How long to wait for a hub, and how often to try.
+    #[derive(Debug, Clone)]
+    pub struct Limits {
+        /// For a connection.
+        pub connect: Duration,
+        /// For the head of an answer. Also the time over which a body must bring 256 bytes a second: less is a
+        /// stalled connection, which is tried again.
+        pub read: Duration,
+        /// Tries after the first one. The count begins anew whenever another MiB of the file has arrived.
+        pub retries: u32,
+        /// Before the first retry; twice as long before each further one, up to a minute.
+        pub wait: Duration,
+    }
 }
+
 impl Default for Limits {
     fn default() -> Limits {
         let seconds = Duration::from_secs;
@@ -72,20 +75,23 @@ impl Default for Limits {
     }
 }
 
-/// A source to fetch, and what is known of it.
-#[derive(Debug, Clone)]
-pub struct Request<'a> {
-    /// The source.
-    pub source: &'a Source,
-    /// The file's name in the target folder; `None` for the source's own. It is a name without folders.
-    pub name: Option<&'a str>,
-    /// The SHA-256 it must have, in lower-case hexadecimal.
-    pub sha256: Option<&'a str>,
-    /// The size it must have, in bytes.
-    pub bytes: Option<u64>,
-    /// The commit to fetch it from; `None` for the newest.
-    pub revision: Option<&'a str>,
+ropewalk_core::setters! {
+    /// A source to fetch, and what is known of it.
+    #[derive(Debug, Clone)]
+    pub struct Request<'a> {
+        /// The source.
+        pub source: &'a Source,
+        /// The file's name in the target folder; `None` for the source's own. It is a name without folders.
+        pub name: Option<&'a str>,
+        /// The SHA-256 it must have, in lower-case hexadecimal.
+        pub sha256: Option<&'a str>,
+        /// The size it must have, in bytes.
+        pub bytes: Option<u64>,
+        /// The commit to fetch it from; `None` for the newest.
+        pub revision: Option<&'a str>,
+    }
 }
+
 impl<'a> Request<'a> {
     /// A source of which nothing is known.
     pub fn new(source: &'a Source) -> Request<'a> {

@@ -168,15 +168,14 @@ impl Job {
         self.transform(model, settings.n_ctx)?;
         let (set, separator) = (self.set(), self.separator());
         let free = ggml::machine::memory_available();
-        let options = TextOptions {
-            records: match self.chat {
+        let options = TextOptions::default()
+            .records(match self.chat {
                 true => Records::Chat { answers_only: self.answers_only },
                 false => Records::Text(set.text_field.unwrap_or_default()),
-            },
-            replace_invalid: set.replace_invalid.unwrap_or_default(),
-            token_bytes: set.token_type.map_or(2, TokenType::bytes),
-            max_text: free.map_or(MAX_TEXT, |free| MAX_TEXT.min(free / 8)),
-        };
+            })
+            .replace_invalid(set.replace_invalid.unwrap_or_default())
+            .token_bytes(set.token_type.map_or(2, TokenType::bytes))
+            .max_text(free.map_or(MAX_TEXT, |free| MAX_TEXT.min(free / 8)));
         let mut sources = Sources::mixed(&self.data, &options)?;
         if self.chat {
             let template = match &self.template {
@@ -227,14 +226,12 @@ impl Job {
         let transform = self.transform(model, settings.n_ctx)?;
         let set = self.set();
         let mut corpus = Arc::new(corpus);
-        let mut params = DatasetParams {
-            n_ctx: settings.n_ctx,
-            packing: self.packing(),
-            held_out: HeldOut::None,
-            mixture: Mixture { upsample: self.upsample(&corpus, control), tokens: set.data_tokens },
-            mask_ends: set.eod_mask_loss == Some(true) || self.doc_mask(),
-            seed: self.seed,
-        };
+        let mut params = DatasetParams::new(settings.n_ctx)
+            .packing(self.packing())
+            .held_out(HeldOut::None)
+            .mixture(Mixture::default().upsample(self.upsample(&corpus, control)).tokens(set.data_tokens))
+            .mask_ends(set.eod_mask_loss == Some(true) || self.doc_mask())
+            .seed(self.seed);
         let mut dataset = self.split(&mut corpus, &mut params, control)?;
         if let Some(transform) = transform {
             dataset = dataset.with_transform(transform).map_err(|e| self.of_recipe(e))?;

@@ -10,7 +10,7 @@ use crate::model::{Error, Model, Result};
 use crate::sampler::{Sampler, SamplerParams};
 use crate::Token;
 
-setters! {
+ropewalk_core::setters! {
     /// Limits and sampling of a generation.
     #[derive(Debug, Clone)]
     pub struct GenerateParams {

@@ -55,7 +55,7 @@ pub enum Attention {
     Landmark(TopBlocks),
 }
 
-setters! {
+ropewalk_core::setters! {
     /// Settings of a session.
     #[derive(Debug, Clone, PartialEq)]
     pub struct SessionParams {

@@ -50,7 +50,7 @@ use crate::tasks::{self, Task};
 
 pub use training::Training;
 
-setters! {
+ropewalk_core::setters! {
     /// Settings of a study that are not in its plan.
     pub struct Settings<'a> {
         /// Settings of sessions, except for the context and the RoPE method.

@@ -231,7 +231,7 @@ pub fn average(decay: f64, average: &mut [f32], value: &[f32]) {
     average.par_iter_mut().zip(value).for_each(|(a, v)| *a = mix(*a, *v));
 }
 
-setters! {
+ropewalk_core::setters! {
     /// Settings of the optimizer.
     #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
     pub struct OptimParams {

@@ -48,7 +48,7 @@ impl Trainable {
     }
 }
 
-setters! {
+ropewalk_core::setters! {
     /// Low-rank pairs added to weights, and norms and the embedding if they are trained with the pairs.
     #[derive(Debug, Clone, PartialEq)]
     pub struct LoraParams {

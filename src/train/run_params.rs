@@ -14,7 +14,7 @@ use crate::data::Dataset;
 use crate::math::Math;
 use crate::model::{Error, Result};
 
-setters! {
+ropewalk_core::setters! {
     /// Settings of a run, except those of its trainer, optimizer, and data.
     #[derive(Debug, Clone, PartialEq)]
     pub struct RunParams {

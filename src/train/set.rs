@@ -42,6 +42,7 @@ macro_rules! settings {
     ($($group:ident { $($field:ident: $type:ty = $name:literal, $default:literal, $about:literal;)* })*) => {
         /// Settings by key. `None` is one that was not given.
         #[derive(Debug, Clone, Default, PartialEq)]
+        #[non_exhaustive]
         pub struct Settings {
             $($(#[doc = $about] pub $field: Option<$type>,)*)*
         }

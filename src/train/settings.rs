@@ -7,7 +7,7 @@ use crate::math::Math;
 use crate::rope::Spec;
 use crate::Token;
 
-setters! {
+ropewalk_core::setters! {
     /// Settings of a [`Trainer`](super::Trainer). Data, schedule and number of steps are the caller's.
     #[derive(Debug, Clone, PartialEq)]
     pub struct TrainParams {

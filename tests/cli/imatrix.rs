@@ -32,8 +32,8 @@ impl Lab {
     /// The model in this mixture.
     fn quantised(&self, imatrix: Option<&str>) -> Vec<u8> {
         let imatrix = imatrix.map(|name| self.path(name));
-        let mixture = Mixture { name: "q4_k_m".into(), imatrix, ..Mixture::default() };
-        let options = Options { mixture: Some(mixture), ..Options::default() };
+        let mixture = Mixture::default().name("q4_k_m".into()).imatrix(imatrix);
+        let options = Options::default().mixture(Some(mixture));
         let to = self.path("quantised.gguf");
         convert(Path::new(model()), &to, &options, &Control::default()).unwrap();
         let file = File::open(&to).unwrap();

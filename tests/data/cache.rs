@@ -81,7 +81,7 @@ fn another_tokenizer_separator_or_reading_makes_it_again() {
     assert_eq!(again(&corpus), "another tokenizer");
     let corpus = world.open_with(words(), &Separator::Token("<|endoftext|>".into()), &options).unwrap();
     assert_eq!(again(&corpus), "another separator");
-    let lossy = TextOptions { replace_invalid: true, ..options };
+    let lossy = options.replace_invalid(true);
     let corpus = world.open_with(words(), &Separator::Token("<|endoftext|>".into()), &lossy).unwrap();
     assert_eq!(again(&corpus), "texts are read in another way");
 }

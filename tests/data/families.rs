@@ -96,7 +96,7 @@ fn answers_of_several_turns_are_told_apart() {
             record = json!({ "messages": &recorded.conversations["three turns"].messages[1..5] }).to_string();
         }
         let world = World::of(&[("a.jsonl", &record)]);
-        let options = TextOptions { records: Records::Chat { answers_only: true }, ..TextOptions::default() };
+        let options = TextOptions::default().records(Records::Chat { answers_only: true });
         let template = Template::at(Some(&source(name)), "<s>", "</s>", day()).unwrap();
         let sources = Sources::find(&[world.texts()], &options).unwrap().with_template(Arc::new(template));
         let corpus =

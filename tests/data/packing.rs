@@ -60,7 +60,7 @@ proptest! {
         let world = world(&lengths);
         let corpus = world.corpus();
         prop_assume!(corpus.n_tokens() > n_ctx as u64);
-        let data = dataset(&corpus, DatasetParams { seed, ..DatasetParams::new(n_ctx) });
+        let data = dataset(&corpus, DatasetParams::new(n_ctx).seed(seed));
         let samples = epoch(&data, 3);
         samples.iter().for_each(|s| check_shape(s, n_ctx));
 
@@ -97,7 +97,7 @@ proptest! {
         let corpus = world.corpus();
         let documents: Vec<_> = (0..corpus.n_documents()).map(|i| document(&corpus, i)).collect();
         prop_assume!(documents.iter().any(|d| d.len() > n_ctx));
-        let params = DatasetParams { seed, packing: Packing::Long, ..DatasetParams::new(n_ctx) };
+        let params = DatasetParams::new(n_ctx).seed(seed).packing(Packing::Long);
         let data = dataset(&corpus, params);
         let samples = epoch(&data, 0);
         samples.iter().for_each(|s| check_shape(s, n_ctx));
@@ -116,26 +116,26 @@ proptest! {
 #[test]
 fn epochs_are_orders_of_the_same_samples() {
     let world = world(&[500, 900, 40, 333]);
-    let data = dataset(&world.corpus(), DatasetParams { seed: 5, ..DatasetParams::new(32) });
+    let data = dataset(&world.corpus(), DatasetParams::new(32).seed(5));
     let (first, second) = (epoch(&data, 0), epoch(&data, 1));
     assert!(first.len() > 40);
     assert_ne!(first, second);
     assert_eq!(sorted(&first), sorted(&second));
     // In any order, from another data set: nothing but the numbers counts.
-    let other = dataset(&world.corpus(), DatasetParams { seed: 5, ..DatasetParams::new(32) });
+    let other = dataset(&world.corpus(), DatasetParams::new(32).seed(5));
     for i in [7, 3, 7, 0] {
         assert_eq!(other.train(1, i).unwrap(), second[i]);
         assert_eq!(other.train(0, i).unwrap(), first[i]);
         assert_eq!(other.nth((first.len() + i) as u64).unwrap(), second[i]);
     }
-    let another = dataset(&world.corpus(), DatasetParams { seed: 6, ..DatasetParams::new(32) });
+    let another = dataset(&world.corpus(), DatasetParams::new(32).seed(6));
     assert_ne!(epoch(&another, 0), first);
 }
 
 #[test]
 fn the_order_is_the_same_on_every_machine() {
     let world = World::of(&[("a.txt", "abcdefghijklmnopqrstuvwxyz"), ("b.txt", "0123456789")]);
-    let data = dataset(&world.corpus(), DatasetParams { seed: 1, ..DatasetParams::new(4) });
+    let data = dataset(&world.corpus(), DatasetParams::new(4).seed(1));
     let text = |s: &Sample| crate::world::vocab().detokenize(&s.tokens, false).unwrap();
     let texts: Vec<String> = epoch(&data, 0).iter().map(text).collect();
     assert_eq!(texts, ["89ab", "rstuv", "45678", "jklmn", "vwxyz", "bcdef", "01234", "fghij", "nopqr"]);
@@ -156,9 +156,8 @@ fn too_little_text_is_an_error_that_says_what_there_is() {
     let world = world(&[20, 40]);
     let corpus = world.corpus();
     let n = corpus.n_tokens();
-    let try_it = |n_ctx, packing| {
-        Dataset::new(Arc::clone(&corpus), &DatasetParams { packing, ..DatasetParams::new(n_ctx) })
-    };
+    let try_it =
+        |n_ctx, packing| Dataset::new(Arc::clone(&corpus), &DatasetParams::new(n_ctx).packing(packing));
     let e = refused(try_it(n as usize, Packing::Pack));
     let what = format!(
         "context {n} takes {} tokens, the texts have {n}, which allows a context of {} at most",
@@ -212,7 +211,7 @@ impl Transform for Spoil {
 #[test]
 fn transforms_change_what_is_trained_on_reproducibly_and_nothing_else() {
     let world = world(&[400, 400, 400, 400]);
-    let params = DatasetParams { held_out: HeldOut::Samples(2), ..DatasetParams::new(64) };
+    let params = DatasetParams::new(64).held_out(HeldOut::Samples(2));
     let plain = dataset(&world.corpus(), params);
     let turned = dataset(&world.corpus(), params).with_transform(Box::new(Turn)).unwrap();
     let mut dropped = BTreeMap::new();

@@ -99,7 +99,7 @@ fn a_file_is_one_document_and_a_line_of_jsonl_too() {
 #[test]
 fn the_field_of_the_text_can_be_named() {
     let world = World::of(&[("a.jsonl", "{\"content\":\"here\",\"text\":\"not here\"}")]);
-    let options = TextOptions { records: Records::Text("content".into()), ..TextOptions::default() };
+    let options = TextOptions::default().records(Records::Text("content".into()));
     let corpus = world.open_with(vocab(), &Separator::Auto, &options).unwrap();
     assert_eq!(everything(&world, &corpus), [("a.jsonl:1".to_owned(), expected("here"))]);
 }
@@ -133,7 +133,7 @@ fn bytes_that_are_not_utf8_are_named_or_replaced() {
     world.put("a.txt", b"good\nbad \xff here");
     let e = refused(world.open());
     assert!(e.ends_with("a.txt: not UTF-8: bad byte at offset 9"), "{e}");
-    let options = TextOptions { replace_invalid: true, ..TextOptions::default() };
+    let options = TextOptions::default().replace_invalid(true);
     let corpus = world.open_with(vocab(), &Separator::Auto, &options).unwrap();
     assert_eq!(everything(&world, &corpus), [("a.txt".to_owned(), expected("good\nbad \u{fffd} here"))]);
     assert!(

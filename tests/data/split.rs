@@ -46,7 +46,7 @@ proptest! {
     ) {
         let corpus = world(n, twice).corpus();
         let packing = if long { Packing::Long } else { Packing::Pack };
-        let params = DatasetParams { packing, held_out, seed, ..DatasetParams::new(n_ctx) };
+        let params = DatasetParams::new(n_ctx).packing(packing).held_out(held_out).seed(seed);
         let Ok(data) = split(&corpus, params) else {
             // Small worlds may have too little; larger ones with small demands may not.
             prop_assert!(n < 12 || n_ctx > 40);
@@ -75,7 +75,7 @@ proptest! {
 fn a_fraction_is_about_that_much() {
     let corpus = world(80, false).corpus();
     for fraction in [0.1, 0.25, 0.5] {
-        let params = DatasetParams { held_out: HeldOut::Fraction(fraction), ..DatasetParams::new(64) };
+        let params = DatasetParams::new(64).held_out(HeldOut::Fraction(fraction));
         let held = length(&corpus, split(&corpus, params).unwrap().held_out_documents());
         let part = held as f64 / corpus.n_tokens() as f64;
         assert!(part <= fraction && part > fraction - 0.03, "{part} of {fraction}");
@@ -86,7 +86,7 @@ fn a_fraction_is_about_that_much() {
 fn the_seed_chooses() {
     let corpus = world(40, false).corpus();
     let held = |seed| {
-        let params = DatasetParams { held_out: HeldOut::Fraction(0.2), seed, ..DatasetParams::new(64) };
+        let params = DatasetParams::new(64).held_out(HeldOut::Fraction(0.2)).seed(seed);
         split(&corpus, params).unwrap().held_out_documents().iter().copied().collect::<HashSet<_>>()
     };
     assert_ne!(held(1), held(2));
@@ -103,7 +103,7 @@ fn a_single_text_is_cut_by_position() {
     assert_eq!((held.len(), [train, held].concat()), (130, whole));
     assert_ne!(corpus.text_hash(0), corpus.text_hash(1));
     assert_eq!(corpus.name(1), corpus.name(0));
-    let params = DatasetParams { held_out: HeldOut::Samples(2), ..DatasetParams::new(64) };
+    let params = DatasetParams::new(64).held_out(HeldOut::Samples(2));
     let data = split(&Arc::new(corpus), params).unwrap();
     assert_eq!((data.held_out_documents(), data.train_documents().len()), (&[1][..], 1));
     let mut corpus = one.open().unwrap();
@@ -116,7 +116,7 @@ fn a_single_text_is_cut_by_position() {
 fn what_cannot_be_split_is_an_error() {
     let world = World::of(&[("one.txt", &prose(200, 4)), ("same.txt", &prose(200, 4))]);
     let corpus = world.corpus();
-    let of = |held_out| DatasetParams { held_out, ..DatasetParams::new(64) };
+    let of = |held_out| DatasetParams::new(64).held_out(held_out);
     for held_out in [HeldOut::Fraction(0.1), HeldOut::Samples(1)] {
         let e = split(&corpus, of(held_out)).unwrap_err();
         assert!(e.contains("1 different texts") && e.contains("each text on one side"), "{e}");

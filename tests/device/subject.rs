@@ -72,7 +72,7 @@ impl Subject {
         write(shape, dtype, 17, &path).unwrap();
         let on_cpu = |dtype: DType| {
             let to = file(dtype.name());
-            let options = Options { dtype: Some(dtype), ..Options::default() };
+            let options = Options::default().dtype(Some(dtype));
             convert(&path, &to, &options, &Control::default()).unwrap_or_else(|e| panic!("{about}: {e}"));
             load(&to)
         };

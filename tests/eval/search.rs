@@ -35,7 +35,7 @@ fn texts() -> Vec<Document> {
 }
 
 fn params() -> Params {
-    let sizes = Sizes { population: 5, iterations: 2, mutations: 2, crossovers: 2, parents: 3, step: 0.05 };
+    let sizes = Sizes::default().population(5).iterations(2).mutations(2).crossovers(2).parents(3).step(0.05);
     Params::new(1024).sizes(sizes).samples(2)
 }
 

@@ -42,14 +42,14 @@ fn imported(name: &str, expected: &serde_json::Value) -> ropewalk::model::Model 
     }
     let out = dir.path().join("imported.gguf");
     let pre = tokenizer.starts_with("bpe").then(|| "gpt-2".to_owned());
-    let options = Options { dtype: Some(DType::F32), pre, ..Options::default() };
+    let options = Options::default().dtype(Some(DType::F32)).pre(pre);
     convert(&folder, &out, &options, &Control::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
     if name != "gpt-oss" {
         return load(&out);
     }
     // Experts in MXFP4 stay so in an import. As floats they are multiplied without rounding what they are multiplied by.
     let (packed, floats) = (out, dir.path().join("floats.gguf"));
-    let options = Options { dtype: Some(DType::F32), ..Options::default() };
+    let options = Options::default().dtype(Some(DType::F32));
     convert(packed, &floats, &options, &Control::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
     load(&floats)
 }

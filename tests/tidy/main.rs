@@ -46,7 +46,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "src/core",
         &[
-            &["control", "divergence", "remedy", "settings", "terminal", "text", "tokenizer"],
+            &["control", "divergence", "remedy", "settings", "setters", "terminal", "text", "tokenizer"],
             &["apart", "program", "signals"],
             &["ids"],
             &["hparams"],
@@ -114,7 +114,6 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "src",
         &[
-            &["setters"],
             &["error"],
             &["math"],
             &["weights"],

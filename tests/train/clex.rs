@@ -284,8 +284,7 @@ fn one_length_is_written_into_a_file() {
     let adapters = vec![AdapterSpec::new(path, 1.0)];
     let merge = |rope: Option<&str>, llama_cpp: bool| {
         let rope = rope.map(|spec| spec.parse().unwrap());
-        let options =
-            convert::Options { adapters: adapters.clone(), rope, llama_cpp, ..convert::Options::default() };
+        let options = convert::Options::default().adapters(adapters.clone()).rope(rope).llama_cpp(llama_cpp);
         convert::convert(model.file().path(), &out, &options, &Control::default())
     };
     for (rope, llama_cpp, words) in

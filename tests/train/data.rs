@@ -195,7 +195,7 @@ fn data(world: &World, method: &str, packing: Packing) -> Dataset {
     let vocab = world.model.vocab();
     let corpus = Corpus::open(&cache, vocab, &sources, &Separator::Auto, &Control::default()).unwrap();
     let held_out = HeldOut::Samples(2);
-    let params = DatasetParams { held_out, packing, ..DatasetParams::new(N_CTX) };
+    let params = DatasetParams::new(N_CTX).held_out(held_out).packing(packing);
     let data = Dataset::new(Arc::new(corpus), &params).unwrap();
     if method == "none" {
         return data;

@@ -145,7 +145,7 @@ fn what_cannot_be_trained_as_a_whole_is_named() {
     assert!(e.starts_with(says), "{e}");
     // As the error says.
     let floats = scratch("full-floats.gguf");
-    let options = Options { dtype: Some(DType::F32), ..Options::default() };
+    let options = Options::default().dtype(Some(DType::F32));
     convert(&path, &floats, &options, &Control::default()).unwrap();
     Trainer::new(&load(&floats), &all(16, 8, "plain")).unwrap();
     let e = error(&load(&quantised("qwen3moe-tiny", DType::F32)));

@@ -147,10 +147,8 @@ fn adapters_have_the_landmark_and_cannot_do_without() {
     let e = with(0.5).unwrap_err().to_string();
     assert!(e.contains("landmark.gguf: scale: expected 1") && e.contains("found 0.5"), "{e}");
     // Merged into weights, the landmark would be lost.
-    let options = convert::Options {
-        adapters: vec![ropewalk::adapter::AdapterSpec::new(file.clone(), 1.0)],
-        ..convert::Options::default()
-    };
+    let options =
+        convert::Options::default().adapters(vec![ropewalk::adapter::AdapterSpec::new(file.clone(), 1.0)]);
     let merged = scratch("landmark-merged.gguf");
     let e = convert::convert(model.file().path(), &merged, &options, &Control::default())
         .unwrap_err()

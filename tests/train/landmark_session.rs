@@ -212,7 +212,7 @@ fn the_context_counts_tokens_alone() {
 fn what_is_not_defined_is_refused() {
     let (_, with) = pair("landmark-refused.gguf");
     // Adapters are forced, for else another rope method is refused before.
-    let spec = AdapterSpec { force: true, ..AdapterSpec::new(scratch("landmark-refused.gguf"), 1.0) };
+    let spec = AdapterSpec::new(scratch("landmark-refused.gguf"), 1.0).force(true);
     let forced = ModelParams::cpu().adapters(vec![spec]);
     let forced = Model::load(with.file().path(), &forced).unwrap();
     let refused = |params: &SessionParams| Session::new(&forced, params).unwrap_err().to_string();

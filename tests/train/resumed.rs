@@ -113,15 +113,13 @@ fn data(world: &World, setup: &Setup) -> Dataset {
     let vocab = world.model.vocab();
     let corpus =
         Corpus::open(&world.path("texts.tokens"), vocab, &sources, &Separator::Auto, &Control::default());
-    let mixture = Mixture { upsample: setup.upsample.parse().unwrap(), tokens: None };
-    let params = DatasetParams {
-        held_out: if setup.synthetic.is_some() { HeldOut::None } else { HeldOut::Samples(2) },
-        packing: setup.packing,
-        mask_ends: setup.mask_ends,
-        mixture,
-        seed: 4,
-        ..DatasetParams::new(setup.n_ctx)
-    };
+    let mixture = Mixture::default().upsample(setup.upsample.parse().unwrap());
+    let params = DatasetParams::new(setup.n_ctx)
+        .held_out(if setup.synthetic.is_some() { HeldOut::None } else { HeldOut::Samples(2) })
+        .packing(setup.packing)
+        .mask_ends(setup.mask_ends)
+        .mixture(mixture)
+        .seed(4);
     let mut data = Dataset::new(Arc::new(corpus.unwrap()), &params).unwrap();
     if setup.method != "none" {
         let method = parse_method(&knotted(setup.method), setup.n_ctx, Arc::new(vocab.clone())).unwrap();

@@ -47,7 +47,7 @@ impl World {
         let sources = Sources::find(&[self.path("texts")], &TextOptions::default()).unwrap();
         let (vocab, cache) = (self.model.vocab(), self.path("texts.tokens"));
         let corpus = Corpus::open(&cache, vocab, &sources, &Separator::Auto, &Control::default()).unwrap();
-        Dataset::new(Arc::new(corpus), &DatasetParams { held_out, ..DatasetParams::new(n_ctx) }).unwrap()
+        Dataset::new(Arc::new(corpus), &DatasetParams::new(n_ctx).held_out(held_out)).unwrap()
     }
 
     pub(crate) fn parts(&self) -> (Trainer, Optimizer, Dataset) {

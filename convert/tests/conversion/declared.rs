@@ -47,7 +47,7 @@ impl Lab {
     }
 
     fn convert(&self, from: &str, to: &str, spec: &str, n_ctx: Option<usize>) -> Report {
-        let options = Options { rope: Some(spec.parse().unwrap()), n_ctx, ..Options::default() };
+        let options = Options::default().rope(Some(spec.parse().unwrap())).n_ctx(n_ctx);
         convert(self.path(from), self.path(to), &options, &Control::default())
             .unwrap_or_else(|e| panic!("{spec}: {e}"))
     }

@@ -137,7 +137,7 @@ fn a_write_that_fails_at_any_step_leaves_the_old_file_or_the_new_one() {
     let shape = Shape::named("llama-tiny").unwrap();
     let writers: [&dyn Fn() -> Result<(), String>; 2] =
         [&|| write(&shape, gguf::DType::Q4_0, 1, &out).map(|_| ()).map_err(|e| e.to_string()), &|| {
-            let options = convert::Options { dtype: Some(gguf::DType::Q4_0), ..Default::default() };
+            let options = convert::Options::default().dtype(Some(gguf::DType::Q4_0));
             let done = convert::convert(&tiny, &out, &options, &Default::default());
             done.map(|_| ()).map_err(|e| e.to_string())
         }];

@@ -18,7 +18,7 @@ fn model() -> &'static (Vec<u8>, usize) {
         let (plain, path) = (dir.path().join("in.gguf"), dir.path().join("out.gguf"));
         let shape = Shape { n_layer: 1, n_ff: 256, n_vocab: 259, ..Shape::named("llama-tiny-gqa").unwrap() };
         random::write(&shape, DType::Q2_K, 1, &plain).unwrap();
-        let options = Options { rope: Some("harpe".parse().unwrap()), ..Options::default() };
+        let options = Options::default().rope(Some("harpe".parse().unwrap()));
         convert(&plain, &path, &options, &Control::default()).unwrap();
         let file = File::open(&path).unwrap();
         let start = file.tensors().iter().map(|t| t.offset).min().unwrap();
@@ -52,7 +52,8 @@ proptest! {
             }
         }
         for (spec, dtype, llama_cpp) in [("sba", None, true), ("harpe", Some(DType::Q8_0), false)] {
-            let options = Options { rope: Some(spec.parse().unwrap()), n_ctx: Some(2048), dtype, llama_cpp, ..Options::default() };
+            let rope = Some(spec.parse().unwrap());
+            let options = Options::default().rope(rope).n_ctx(Some(2048)).dtype(dtype).llama_cpp(llama_cpp);
             match convert(&path, &out, &options, &Control::default()) {
                 Ok(_) => drop(File::open(&out).unwrap()),
                 Err(e) => prop_assert!(!e.to_string().contains('\n'), "{e}"),

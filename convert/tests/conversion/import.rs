@@ -76,22 +76,21 @@ fn one_call_writes_what_two_calls_write() {
     let (llama, control) = (folder(root, "llama", "bpe-template"), Control::default());
     let (first, one, two) = (root.join("first.gguf"), root.join("one.gguf"), root.join("two.gguf"));
     let pre = Some("gpt-2".to_owned());
-    convert(&llama, &first, &Options { pre: pre.clone(), ..Options::default() }, &control).unwrap();
+    convert(&llama, &first, &Options::default().pre(pre.clone()), &control).unwrap();
     let yarn = || Some("yarn:factor=4".parse().unwrap());
-    let mixture = || Some(Mixture { name: "q4_k_m".into(), ..Mixture::default() });
+    let mixture = || Some(Mixture::default().name("q4_k_m".into()));
     let adapters = |rope| vec![adapter(&root.join("a.gguf"), rope)];
     let cases = [
-        Options { mixture: mixture(), ..Options::default() },
-        Options { rope: yarn(), ..Options::default() },
-        Options { rope: yarn(), n_ctx: Some(900), dtype: Some(DType::Q8_0), ..Options::default() },
-        Options { adapters: adapters(None), ..Options::default() },
-        Options { adapters: adapters(Some("pi:factor=2")), dtype: Some(DType::F16), ..Options::default() },
-        Options { adapters: adapters(None), rope: yarn(), mixture: mixture(), ..Options::default() },
-        Options { llama_cpp: true, rope: yarn(), mixture: mixture(), ..Options::default() },
+        Options::default().mixture(mixture()),
+        Options::default().rope(yarn()),
+        Options::default().rope(yarn()).n_ctx(Some(900)).dtype(Some(DType::Q8_0)),
+        Options::default().adapters(adapters(None)),
+        Options::default().adapters(adapters(Some("pi:factor=2"))).dtype(Some(DType::F16)),
+        Options::default().adapters(adapters(None)).rope(yarn()).mixture(mixture()),
+        Options::default().llama_cpp(true).rope(yarn()).mixture(mixture()),
     ];
     for (i, options) in cases.into_iter().enumerate() {
-        let report =
-            convert(&llama, &one, &Options { pre: pre.clone(), ..options.clone() }, &control).unwrap();
+        let report = convert(&llama, &one, &options.clone().pre(pre.clone()), &control).unwrap();
         let other = convert(&first, &two, &options, &control).unwrap();
         assert!(std::fs::read(&one).unwrap() == std::fs::read(&two).unwrap(), "case {i}");
         assert_eq!(report.bytes, other.bytes);
@@ -109,12 +108,12 @@ fn an_adapter_is_merged_and_quantised_in_one_call_as_in_two() {
     let llama = folder(root, "llama", "bpe-template");
     let at = |name: &str| root.join(name);
     // In F32, for a merged tensor that is to be quantized is written in that on the way.
-    let base = Options { pre: Some("gpt-2".into()), dtype: Some(DType::F32), ..Options::default() };
+    let base = Options::default().pre(Some("gpt-2".into())).dtype(Some(DType::F32));
     convert(&llama, at("base.gguf"), &base, &control).unwrap();
-    let merge = Options { adapters: vec![adapter(&at("a.gguf"), None)], ..Options::default() };
-    let mixture = Some(Mixture { name: "q4_k_m".into(), ..Mixture::default() });
-    let quantise = Options { mixture: mixture.clone(), ..Options::default() };
-    convert(at("base.gguf"), at("one.gguf"), &Options { mixture, ..merge.clone() }, &control).unwrap();
+    let merge = Options::default().adapters(vec![adapter(&at("a.gguf"), None)]);
+    let mixture = Some(Mixture::default().name("q4_k_m".into()));
+    let quantise = Options::default().mixture(mixture.clone());
+    convert(at("base.gguf"), at("one.gguf"), &merge.clone().mixture(mixture), &control).unwrap();
     convert(at("base.gguf"), at("merged.gguf"), &merge, &control).unwrap();
     convert(at("merged.gguf"), at("two.gguf"), &quantise, &control).unwrap();
     let read = |name: &str| std::fs::read(at(name)).unwrap();
@@ -291,12 +290,12 @@ fn libllama_computes_what_transformers_does() {
         let folder = folder(dir.path(), &name, tokenizer);
         let mut out = dir.path().join(format!("{name}.gguf"));
         let pre = tokenizer.starts_with("bpe").then(|| "gpt-2".to_owned());
-        let options = Options { dtype: Some(DType::F32), pre, ..Options::default() };
+        let options = Options::default().dtype(Some(DType::F32)).pre(pre);
         convert(&folder, &out, &options, &Control::default()).unwrap();
         if name == "gpt-oss" {
             // Experts in MXFP4 stay so in an import; beside them libllama rounds activations to 8 bits.
             let packed = std::mem::replace(&mut out, dir.path().join("floats.gguf"));
-            let options = Options { dtype: Some(DType::F32), ..Options::default() };
+            let options = Options::default().dtype(Some(DType::F32));
             convert(packed, &out, &options, &Control::default()).unwrap();
         }
         let mut oracle = llama::oracle::Oracle::open(&out, &crate::oracle::params()).unwrap();
@@ -319,8 +318,7 @@ fn tokenizers_run_in_a_process_apart() {
     let dir = tempfile::tempdir().unwrap();
     let folder = folder(dir.path(), "qwen2", "bpe");
     let import = |helper: Option<&str>, name: &str| {
-        let options =
-            Options { pre: Some("gpt-2".into()), helper: helper.map(PathBuf::from), ..Options::default() };
+        let options = Options::default().pre(Some("gpt-2".into())).helper(helper.map(PathBuf::from));
         let out = dir.path().join(name);
         let done = convert(&folder, &out, &options, &Control::default()).map_err(|e| e.to_string());
         done.map(|_| std::fs::read(&out).unwrap())

@@ -61,13 +61,13 @@ fn rounding_is_compared_with_the_adapters_change() {
 
     let merge = |options: Options| -> Report {
         let adapters = vec![AdapterSpec::new(at("a.gguf"), scale)];
-        convert(at("in.gguf"), at("out.gguf"), &Options { adapters, ..options }, &Control::default()).unwrap()
+        convert(at("in.gguf"), at("out.gguf"), &options.adapters(adapters), &Control::default()).unwrap()
     };
-    let to = |dtype| Options { dtype, ..Options::default() };
-    let mixture = Mixture { name: "q4_0".into(), ..Mixture::default() };
+    let to = |dtype| Options::default().dtype(dtype);
+    let mixture = Mixture::default().name("q4_0".into());
     for (options, dtype, keeps) in [
         (to(None), "q4_0", false),
-        (Options { mixture: Some(mixture), ..Options::default() }, "q4_0", false),
+        (Options::default().mixture(Some(mixture)), "q4_0", false),
         (to(Some(DType::Q8_0)), "q8_0", true),
         (to(Some(DType::F32)), "f32", true),
     ] {

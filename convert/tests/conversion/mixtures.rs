@@ -41,7 +41,7 @@ impl Lab {
 }
 
 fn to(name: &str) -> Options {
-    Options { mixture: Some(Mixture { name: name.into(), ..Mixture::default() }), ..Options::default() }
+    Options::default().mixture(Some(Mixture::default().name(name.into())))
 }
 
 /// The file that libllama's quantizer makes of another.
@@ -61,10 +61,10 @@ fn a_mixture_is_libllamas_own_after_all_other_changes() {
     assert_eq!(report.converted.len(), 16);
     assert!(report.converted.iter().all(|t| (1e-3..0.12).contains(&t.rel_rmse)), "{:?}", report.converted);
 
-    let yarn = Options { rope: Some("yarn:factor=2.5".parse().unwrap()), ..Options::default() };
+    let yarn = Options::default().rope(Some("yarn:factor=2.5".parse().unwrap()));
     lab.run(&yarn).unwrap();
     std::fs::rename(lab.path("out"), lab.path("yarn")).unwrap();
-    let report = lab.run(&Options { rope: yarn.rope, ..to("q3_k_l") }).unwrap();
+    let report = lab.run(&to("q3_k_l").rope(yarn.rope)).unwrap();
     assert!(
         std::fs::read(lab.path("out")).unwrap()
             == by_libllama(&lab.path("yarn"), &lab.path("theirs"), "q3_k_l")
@@ -107,7 +107,7 @@ fn rows_without_a_type_to_fall_back_to_are_named() {
 #[test]
 fn methods_that_llama_server_cannot_run_have_no_line() {
     let lab = Lab::new(DType::F16);
-    let report = lab.run(&Options { rope: Some("harpe".parse().unwrap()), ..to("q8_0") }).unwrap();
+    let report = lab.run(&to("q8_0").rope(Some("harpe".parse().unwrap()))).unwrap();
     assert_eq!(report.llama_server, None);
     assert!(report.no_llama_server.unwrap().contains("differ from head to head"));
     // What a file declares counts, too.
@@ -164,8 +164,8 @@ fn the_divergence_is_that_of_libllamas_logits() {
     let path = lab.0.path().join("text");
     std::fs::write(&path, &text).unwrap();
     let mut last = 0.0;
-    for options in [Options { dtype: Some(DType::Q8_0), ..Options::default() }, to("q4_k_m"), to("q2_k")] {
-        let report = lab.run(&Options { check: Some(path.clone()), ..options }).unwrap();
+    for options in [Options::default().dtype(Some(DType::Q8_0)), to("q4_k_m"), to("q2_k")] {
+        let report = lab.run(&options.check(Some(path.clone()))).unwrap();
         let found = report.divergence.unwrap();
         let kls = naive(&lab.path("in"), &lab.path("out"), &text);
         let mean = kls.iter().sum::<f64>() / kls.len() as f64;
@@ -178,9 +178,8 @@ fn the_divergence_is_that_of_libllamas_logits() {
         last = found.kl;
     }
     // Only the types count, not the positions.
-    let options =
-        Options { rope: Some("pi:factor=4".parse().unwrap()), dtype: Some(DType::F32), ..Options::default() };
-    let report = lab.run(&Options { check: Some(path), ..options }).unwrap();
+    let options = Options::default().rope(Some("pi:factor=4".parse().unwrap())).dtype(Some(DType::F32));
+    let report = lab.run(&options.check(Some(path))).unwrap();
     // Beside weights of F16 libllama rounds activations to their 11 bits, evenly: in nine products behind one another (values,
     // output, up and down of two layers, logits), and logits deviate by 2. A divergence is half of the square of that.
     let off = 2.0 * (9f64 / 3.0).sqrt() * 2f64.powi(-11);
@@ -193,14 +192,14 @@ fn what_cannot_be_measured_is_said() {
     let lab = Lab::new(DType::F16);
     let path = lab.0.path().join("text");
     std::fs::write(&path, "short").unwrap();
-    let report = lab.run(&Options { check: Some(path.clone()), ..to("q4_0") }).unwrap();
+    let report = lab.run(&to("q4_0").check(Some(path.clone()))).unwrap();
     assert!(
         report.notes.iter().any(|n| n.contains("not measured: expected a text of at least")),
         "{:?}",
         report.notes
     );
     std::fs::write(&path, [0xff, 0xfe]).unwrap();
-    let e = lab.run(&Options { check: Some(path), ..to("q4_0") }).unwrap_err().to_string();
+    let e = lab.run(&to("q4_0").check(Some(path))).unwrap_err().to_string();
     assert!(e.contains("text: ") && !e.contains('\n'), "{e}");
 }
 
@@ -228,7 +227,7 @@ fn a_stop_leaves_nothing() {
             }
         };
         let control = Control::default().with_stop(&stop).with_progress(&show);
-        let options = Options { rope, ..to("q4_k_m") };
+        let options = to("q4_k_m").rope(rope);
         let e = convert(lab.path("in"), lab.path("out"), &options, &control).unwrap_err();
         assert!(matches!(e, Error::Interrupted), "{e}");
         assert_eq!(lab.files(), ["in.gguf"]);

@@ -84,7 +84,7 @@ fn factors_of_longrope_are_for_long_contexts_alone() {
     let linear = OracleParams { rope_scaling: Some("linear"), rope_freq_scale: 0.25, ..plain.clone() };
     for shape in ["llama-tiny", "granite-tiny"] {
         let tiny = tiny(dir.path(), shape, DType::F32);
-        let options = Options { rope: Some(spec.parse().unwrap()), llama_cpp: true, ..Options::default() };
+        let options = Options::default().rope(Some(spec.parse().unwrap())).llama_cpp(true);
         convert(&tiny, &out, &options, &Control::default()).unwrap();
         for (n_ctx, flags) in [(256, &plain), (1024, &linear)] {
             let by_file = logits(&out, &OracleParams { n_ctx, ..params() }).0;
@@ -95,7 +95,7 @@ fn factors_of_longrope_are_for_long_contexts_alone() {
             assert!(largest_difference(&by_file, &logits(&tiny, other).0) > 0.1, "{shape}: no effect");
         }
         // Another method takes the factors out again.
-        let pi = Options { rope: Some("pi:factor=2".parse().unwrap()), ..Options::default() };
+        let pi = Options::default().rope(Some("pi:factor=2".parse().unwrap()));
         convert(&out, &back, &pi, &Control::default()).unwrap();
         let again = std::fs::read(&back).unwrap();
         convert(&tiny, &back, &pi, &Control::default()).unwrap();
@@ -130,8 +130,7 @@ fn files_for_llama_cpp_are_what_its_flags_do() {
             if shape == "qwen2-tiny" && (spec.contains("beta") || spec.contains("drop")) {
                 continue;
             }
-            let options =
-                Options { rope: Some(spec.parse().unwrap()), llama_cpp: true, ..Options::default() };
+            let options = Options::default().rope(Some(spec.parse().unwrap())).llama_cpp(true);
             convert(&tiny, &out, &options, &Control::default()).unwrap();
             let (by_file, by_flags) = (logits(&out, &plain).0, logits(&tiny, flags).0);
             let error = largest_difference(&by_file, &by_flags);
@@ -158,7 +157,7 @@ fn a_baked_sba_file_opens_and_a_spec_of_ours_does_no_harm() {
         let tiny = tiny(dir.path(), shape, DType::F32);
         let plain = logits(&tiny, &params()).0;
         let run = |spec: &str, llama_cpp: bool| {
-            let options = Options { rope: Some(spec.parse().unwrap()), llama_cpp, ..Options::default() };
+            let options = Options::default().rope(Some(spec.parse().unwrap())).llama_cpp(llama_cpp);
             convert(&tiny, &out, &options, &Control::default()).unwrap();
             logits(&out, &params()).0
         };

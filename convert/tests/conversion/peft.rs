@@ -82,8 +82,7 @@ fn adapters_do_what_they_do_in_peft() {
             assert!(difference(&found, &adapted) < rounded(&adapted), "{}", difference(&found, &adapted));
         }
         let adapters = vec![AdapterSpec::new(adapter.clone(), 1.0)];
-        convert(base(arch), &merged, &Options { adapters, ..Options::default() }, &Control::default())
-            .unwrap();
+        convert(base(arch), &merged, &Options::default().adapters(adapters), &Control::default()).unwrap();
         let found = logits(arch, &merged, None);
         assert!(difference(&found, &adapted) < rounded(&adapted), "{}", difference(&found, &adapted));
     }

@@ -31,7 +31,7 @@ fn case(name: &str) -> PathBuf {
 /// Writes the model with an adapter in its weights.
 fn merge(model: &Path, adapter: &Path, to: &Path) {
     let adapters = vec![AdapterSpec::new(adapter.to_owned(), 1.0)];
-    convert(model, to, &Options { adapters, ..Options::default() }, &Control::default()).unwrap();
+    convert(model, to, &Options::default().adapters(adapters), &Control::default()).unwrap();
 }
 
 /// Each runs as under PEFT or is refused with the key, and what is exported of it runs the same again.
@@ -97,13 +97,8 @@ fn embeddings_with_a_pair_or_rows_are_written_whole() {
         assert_eq!((reader.keeps_output(), &found[..]), (keeps, modules), "{name}");
     }
     // Beside a quantized model: its own rows as they are decoded, and those of PEFT.
-    convert(
-        base("llama"),
-        &model,
-        &Options { dtype: Some(DType::Q8_0), ..Options::default() },
-        &Control::default(),
-    )
-    .unwrap();
+    convert(base("llama"), &model, &Options::default().dtype(Some(DType::Q8_0)), &Control::default())
+        .unwrap();
     from_peft(case("rows"), &model, &adapter).unwrap();
     let values = |path: &Path| {
         let file = File::open(path).unwrap();

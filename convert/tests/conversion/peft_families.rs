@@ -119,7 +119,7 @@ fn merged_before_or_after_an_import() {
         let at = |file: &str| dir.path().join(file);
         let checkpoint = folder(dir.path(), &name, tokenizer);
         let pre = tokenizer.starts_with("bpe").then(|| "gpt-2".to_owned());
-        let plain = Options { dtype: Some(DType::F32), pre, ..Options::default() };
+        let plain = Options::default().dtype(Some(DType::F32)).pre(pre);
         convert(&checkpoint, at("base.gguf"), &plain, &Control::default()).unwrap();
         let base = File::open(&at("base.gguf")).unwrap();
 
@@ -142,7 +142,7 @@ fn merged_before_or_after_an_import() {
         std::fs::write(peft.join("adapter_config.json"), config.to_string()).unwrap();
         from_peft(&peft, at("base.gguf"), at("a.gguf")).unwrap_or_else(|e| panic!("{name}: {e}"));
         let adapters = vec![AdapterSpec::new(at("a.gguf"), 1.0)];
-        let merged = Options { adapters, ..Options::default() };
+        let merged = Options::default().adapters(adapters);
         convert(at("base.gguf"), at("after.gguf"), &merged, &Control::default())
             .unwrap_or_else(|e| panic!("{name}: {e}"));
         let (before, after) = (tensors_of(&at("before.gguf")), tensors_of(&at("after.gguf")));

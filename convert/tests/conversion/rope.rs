@@ -53,7 +53,7 @@ impl Lab {
     }
     fn try_convert(&self, from: &str, to: &str, spec: &str, llama_cpp: bool) -> convert::Result<Report> {
         let rope = Some(spec.parse().unwrap());
-        let options = Options { rope, n_ctx: Some(N_CTX), llama_cpp, ..Options::default() };
+        let options = Options::default().rope(rope).n_ctx(Some(N_CTX)).llama_cpp(llama_cpp);
         convert(self.path(from), self.path(to), &options, &Control::default())
     }
     fn convert(&self, from: &str, to: &str, spec: &str) -> Report {
@@ -181,7 +181,7 @@ fn declared_scaling_is_replaced_and_kept() {
     let report = convert(
         lab.path("in"),
         lab.path("out"),
-        &Options { rope: Some("sba".parse().unwrap()), ..Options::default() },
+        &Options::default().rope(Some("sba".parse().unwrap())),
         &Control::default(),
     );
     // No context given: the one the file was extended to.
@@ -202,7 +202,7 @@ fn contexts_chosen_when_none_is_given() {
     for (spec, n_ctx) in
         [("harpe", 2048), ("pi:factor=2", 1024), ("yarn:factor=3,original=256", 768), ("plain", 512)]
     {
-        let options = Options { rope: Some(spec.parse().unwrap()), ..Options::default() };
+        let options = Options::default().rope(Some(spec.parse().unwrap()));
         let report = convert(lab.path("in"), lab.path("out"), &options, &Control::default()).unwrap();
         assert_eq!(report.rope.unwrap().n_ctx, n_ctx, "{spec}");
         assert!(report.notes.iter().any(|n| n.contains("No context given")), "{:?}", report.notes);
@@ -284,7 +284,7 @@ fn llama_cpp_cannot_say_everything() {
 fn llama_cpp_alone_exports_what_the_file_declares() {
     let lab = Lab::new("llama-tiny");
     lab.convert("in", "ours", "sba");
-    let options = Options { llama_cpp: true, ..Options::default() };
+    let options = Options::default().llama_cpp(true);
     convert(lab.path("ours"), lab.path("stock"), &options, &Control::default()).unwrap();
     lab.try_convert("in", "direct", "sba", true).unwrap();
     assert!(lab.bytes("stock") == lab.bytes("direct"));

@@ -27,7 +27,7 @@ impl Lab {
         File::open(&self.path(name)).unwrap()
     }
     fn to(&self, dtype: DType, control: &Control<'_>) -> convert::Result<convert::Report> {
-        let options = Options { dtype: Some(dtype), ..Options::default() };
+        let options = Options::default().dtype(Some(dtype));
         convert(self.path("in"), self.path("out"), &options, control)
     }
     /// Writes `in.gguf` anew: these tensors, F32.

@@ -19,40 +19,43 @@ const MAX_LAST_N: i32 = 1 << 22;
 /// Sequence breakers of DRY, across which it sees no repetition: llama.cpp's defaults.
 const DRY_BREAKERS: [&std::ffi::CStr; 4] = [c"\n", c":", c"\"", c"*"];
 
-/// The settings of a sampler chain. A neutral value switches its step off.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SamplerParams {
-    /// Temperature, at least 1e-4. With 0 or less the most likely token is taken: penalties and DRY still
-    /// apply, the steps that only remove unlikely tokens do not.
-    pub temp: f32,
-    /// Number of most likely tokens kept; 0 keeps all.
-    pub top_k: i32,
-    /// The most likely tokens are kept until their probabilities sum to this; 1 keeps all.
-    pub top_p: f32,
-    /// Tokens are kept whose probability is at least this times the largest; 0 keeps all.
-    pub min_p: f32,
-    /// Mass of locally typical tokens kept (Meister et al. 2022); 1 keeps all.
-    pub typical_p: f32,
-    /// Number of last tokens that penalties look at; 0 is off, -1 is the context.
-    pub penalty_last_n: i32,
-    /// Divisor of the positive logits (factor on the negative ones) of repeated tokens, 0.01 to 10; 1 is off.
-    pub penalty_repeat: f32,
-    /// Taken from a token's logit for each time it occurred, -10 to 10; 0 is off.
-    pub penalty_freq: f32,
-    /// Taken from a token's logit if it occurred at all, -10 to 10; 0 is off.
-    pub penalty_present: f32,
-    /// Strength of DRY, the penalty on repeated sequences, up to 100; 0 is off.
-    pub dry_multiplier: f32,
-    /// Base of the exponential by which DRY grows with the length of a repeated sequence, 1 to 100.
-    pub dry_base: f32,
-    /// Length in tokens up to which DRY does not penalize a repeated sequence.
-    pub dry_allowed_length: i32,
-    /// Number of last tokens that DRY looks at; 0 is off, -1 is the context.
-    pub dry_penalty_last_n: i32,
-    /// Seed of every random choice. The largest u32, which libllama takes as "from the clock", means the one
-    /// below it.
-    pub seed: u32,
+ropewalk_core::setters! {
+    /// The settings of a sampler chain. A neutral value switches its step off.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct SamplerParams {
+        /// Temperature, at least 1e-4. With 0 or less the most likely token is taken: penalties and DRY still
+        /// apply, the steps that only remove unlikely tokens do not.
+        pub temp: f32,
+        /// Number of most likely tokens kept; 0 keeps all.
+        pub top_k: i32,
+        /// The most likely tokens are kept until their probabilities sum to this; 1 keeps all.
+        pub top_p: f32,
+        /// Tokens are kept whose probability is at least this times the largest; 0 keeps all.
+        pub min_p: f32,
+        /// Mass of locally typical tokens kept (Meister et al. 2022); 1 keeps all.
+        pub typical_p: f32,
+        /// Number of last tokens that penalties look at; 0 is off, -1 is the context.
+        pub penalty_last_n: i32,
+        /// Divisor of the positive logits (factor on the negative ones) of repeated tokens, 0.01 to 10; 1 is off.
+        pub penalty_repeat: f32,
+        /// Taken from a token's logit for each time it occurred, -10 to 10; 0 is off.
+        pub penalty_freq: f32,
+        /// Taken from a token's logit if it occurred at all, -10 to 10; 0 is off.
+        pub penalty_present: f32,
+        /// Strength of DRY, the penalty on repeated sequences, up to 100; 0 is off.
+        pub dry_multiplier: f32,
+        /// Base of the exponential by which DRY grows with the length of a repeated sequence, 1 to 100.
+        pub dry_base: f32,
+        /// Length in tokens up to which DRY does not penalize a repeated sequence.
+        pub dry_allowed_length: i32,
+        /// Number of last tokens that DRY looks at; 0 is off, -1 is the context.
+        pub dry_penalty_last_n: i32,
+        /// Seed of every random choice. The largest u32, which libllama takes as "from the clock", means the one
+        /// below it.
+        pub seed: u32,
+    }
 }
+
 impl SamplerParams {
     /// Settings that always take the most likely token.
     pub fn greedy() -> Self {

@@ -66,12 +66,12 @@ pub(super) fn run(args: &Args, repo: &Repo) -> anyhow::Result<()> {
 /// Settings of the conversion: `--type` and `--pre`.
 fn options(args: &Args) -> anyhow::Result<Options> {
     let helper = this_program().context("cannot find this program to run the tokenizer")?;
-    let mut options = Options { pre: args.pre.clone(), helper: Some(helper), ..Options::default() };
+    let mut options = Options::default().pre(args.pre.clone()).helper(Some(helper));
     if let Some(name) = &args.dtype {
         match types::parse(name) {
             Ok(dtype) => options.dtype = Some(dtype),
             Err(_) if types::is_mixture(name) => {
-                options.mixture = Some(Mixture { name: name.clone(), ..Mixture::default() })
+                options.mixture = Some(Mixture::default().name(name.clone()))
             }
             Err(e) => return Err(failed(e)),
         }

@@ -138,13 +138,10 @@ fn run(args: &Args) -> anyhow::Result<()> {
             let name = args.name.as_deref().unwrap_or(part.file_name());
             let draw = draw(args.out.progress(0, name, Unit::Bytes));
             let show = |p: &Progress<'_>| draw(&Progress { what: format_args!("{name}: {}", p.what), ..*p });
-            let request = Request {
-                source: part,
-                name: args.name.as_deref(),
-                sha256: sum.as_deref(),
-                bytes: known.map(|k| k.bytes),
-                revision: None,
-            };
+            let request = Request::new(part)
+                .name(args.name.as_deref())
+                .sha256(sum.as_deref())
+                .bytes(known.map(|k| k.bytes));
             let control = interrupt.control().with_progress(&show).with_notes(&notes);
             match fetch::pull(&hub, &request, &dir, &control) {
                 Err(fetch::FetchError::Name(name)) if args.name.is_some() => {
@@ -186,7 +183,7 @@ const TIMEOUT: &str = "HF_HUB_DOWNLOAD_TIMEOUT";
 fn hub(args: &Args) -> anyhow::Result<Hub> {
     let var = |name: &str| std::env::var(name).ok().filter(|v| !v.trim().is_empty());
     let proxies = ["ALL_PROXY", "all_proxy", "HTTPS_PROXY", "https_proxy"];
-    let mut limits = Limits { retries: args.retries, ..Limits::default() };
+    let mut limits = Limits::default().retries(args.retries);
     if let Some(text) = var(TIMEOUT) {
         let seconds = text.parse().ok().filter(|s| (1..=86_400).contains(s));
         let seconds =

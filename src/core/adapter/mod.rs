@@ -18,15 +18,17 @@ pub use fingerprint::fingerprint;
 pub use meta::{AdapterMeta, Ancestor, DataEnd};
 pub use write::{write, AdapterFile, NewPair, NewTensor};
 
-/// An adapter that a user asks for.
-#[derive(Debug, Clone, PartialEq)]
-pub struct AdapterSpec {
-    /// The file.
-    pub path: PathBuf,
-    /// Factor on all that the adapter changes: 1 as it was trained, 0 nothing.
-    pub scale: f32,
-    /// Take it although it was trained on another model with the same tensors, or under another rope spec.
-    pub force: bool,
+crate::setters! {
+    /// An adapter that a user asks for.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct AdapterSpec {
+        /// The file.
+        pub path: PathBuf,
+        /// Factor on all that the adapter changes: 1 as it was trained, 0 nothing.
+        pub scale: f32,
+        /// Take it although it was trained on another model with the same tensors, or under another rope spec.
+        pub force: bool,
+    }
 }
 
 impl AdapterSpec {

@@ -12,14 +12,16 @@ use crate::text::Group;
 /// Most times that the texts are repeated on average.
 const MOST_REPEATS: f64 = 1000.0;
 
-/// How documents are drawn for training.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Mixture {
-    /// Long documents in place of short ones.
-    pub upsample: Upsample,
-    /// Tokens of an epoch. `None` is as many as keep the shares and repeat no document (under
-    /// [`Upsample::Utk`]: leave none out).
-    pub tokens: Option<u64>,
+ropewalk_core::setters! {
+    /// How documents are drawn for training.
+    #[derive(Debug, Clone, Copy, PartialEq, Default)]
+    pub struct Mixture {
+        /// Long documents in place of short ones.
+        pub upsample: Upsample,
+        /// Tokens of an epoch. `None` is as many as keep the shares and repeat no document (under
+        /// [`Upsample::Utk`]: leave none out).
+        pub tokens: Option<u64>,
+    }
 }
 
 /// Upsampling of long documents.

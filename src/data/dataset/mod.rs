@@ -76,35 +76,31 @@ impl FromStr for Packing {
     }
 }
 
-/// Parameters of a [`Dataset`].
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct DatasetParams {
-    /// Context length: inputs of a sample, in tokens.
-    pub n_ctx: usize,
-    /// The way documents become samples.
-    pub packing: Packing,
-    /// The part of the documents that is not trained on.
-    pub held_out: HeldOut,
-    /// Which documents are trained on, and how often.
-    pub mixture: Mixture,
-    /// True if inputs that end a document have weight 0 (Megatron's `eod_mask_loss`). Documents without an end token
-    /// are not affected.
-    pub mask_ends: bool,
-    /// Seed of the split, of the order of documents and samples, and of the random numbers of transforms.
-    pub seed: u64,
+ropewalk_core::setters! {
+    /// Parameters of a [`Dataset`].
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    pub struct DatasetParams {
+        /// Context length: inputs of a sample, in tokens.
+        pub n_ctx: usize,
+        /// The way documents become samples.
+        pub packing: Packing,
+        /// The part of the documents that is not trained on.
+        pub held_out: HeldOut,
+        /// Which documents are trained on, and how often.
+        pub mixture: Mixture,
+        /// True if inputs that end a document have weight 0 (Megatron's `eod_mask_loss`). Documents without an end token
+        /// are not affected.
+        pub mask_ends: bool,
+        /// Seed of the split, of the order of documents and samples, and of the random numbers of transforms.
+        pub seed: u64,
+    }
 }
 
 impl DatasetParams {
     /// Packed, nothing held out, every document once, seed 0.
     pub fn new(n_ctx: usize) -> Self {
-        DatasetParams {
-            n_ctx,
-            packing: Packing::default(),
-            held_out: HeldOut::default(),
-            mixture: Mixture::default(),
-            mask_ends: false,
-            seed: 0,
-        }
+        let (packing, held_out, mixture) = (Packing::default(), HeldOut::default(), Mixture::default());
+        DatasetParams { n_ctx, packing, held_out, mixture, mask_ends: false, seed: 0 }
     }
 }
 

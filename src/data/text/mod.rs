@@ -15,19 +15,21 @@ pub use chat::ChatTemplate;
 pub(crate) use read::{documents, Reading};
 pub use sources::{Group, Kind, Source, SourceFile, Sources};
 
-/// The way bytes of files become texts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TextOptions {
-    /// The form of a line of JSON Lines.
-    pub records: Records,
-    /// True if bytes that are not UTF-8 become U+FFFD, with a note; otherwise they are an error.
-    pub replace_invalid: bool,
-    /// Bytes of a token in a file of token ids: 2 or 4, the lowest first.
-    pub token_bytes: usize,
-    /// Most bytes of a text that is read as a whole, at most [`MAX_TEXT`]. With its tokens, of four bytes and
-    /// at most one a byte, and what the tokenizer holds, it must fit into the memory that is free: an eighth
-    /// of that.
-    pub max_text: u64,
+ropewalk_core::setters! {
+    /// The way bytes of files become texts.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct TextOptions {
+        /// The form of a line of JSON Lines.
+        pub records: Records,
+        /// True if bytes that are not UTF-8 become U+FFFD, with a note; otherwise they are an error.
+        pub replace_invalid: bool,
+        /// Bytes of a token in a file of token ids: 2 or 4, the lowest first.
+        pub token_bytes: usize,
+        /// Most bytes of a text that is read as a whole, at most [`MAX_TEXT`]. With its tokens, of four bytes and
+        /// at most one a byte, and what the tokenizer holds, it must fit into the memory that is free: an eighth
+        /// of that.
+        pub max_text: u64,
+    }
 }
 
 impl Default for TextOptions {

@@ -73,7 +73,7 @@ impl Test {
     }
 }
 
-setters! {
+ropewalk_core::setters! {
     /// Settings of a measurement.
     #[derive(Debug, Clone)]
     pub struct Params {

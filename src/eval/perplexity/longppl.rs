@@ -22,7 +22,7 @@ use crate::Token;
 /// The protocol that LongPPL is defined on: one window from the start of each document.
 pub const PROTOCOL: &str = "window";
 
-setters! {
+ropewalk_core::setters! {
     /// Criteria of a key token; the names are the package's.
     #[derive(Debug, Clone, Copy, PartialEq)]
     pub struct Params {

@@ -16,7 +16,7 @@ mod texts;
 
 pub use report::{paired, Bucket, MeanOverCtx, Paired, Part, Report, Row, Sample, TextRow};
 
-setters! {
+ropewalk_core::setters! {
     /// Protocol, lengths, and other settings of a perplexity run.
     #[derive(Debug, Clone)]
     pub struct Params {

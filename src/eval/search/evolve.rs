@@ -12,21 +12,23 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::model::Error;
 
-/// Numbers of individuals, and the step between factors.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
-pub struct Sizes {
-    /// Individuals at the start.
-    pub population: usize,
-    /// Generations.
-    pub iterations: usize,
-    /// Mutations per generation.
-    pub mutations: usize,
-    /// Crossovers per generation.
-    pub crossovers: usize,
-    /// Individuals that survive each generation.
-    pub parents: usize,
-    /// Step between neighboring factors.
-    pub step: f64,
+ropewalk_core::setters! {
+    /// Numbers of individuals, and the step between factors.
+    #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+    pub struct Sizes {
+        /// Individuals at the start.
+        pub population: usize,
+        /// Generations.
+        pub iterations: usize,
+        /// Mutations per generation.
+        pub mutations: usize,
+        /// Crossovers per generation.
+        pub crossovers: usize,
+        /// Individuals that survive each generation.
+        pub parents: usize,
+        /// Step between neighboring factors.
+        pub step: f64,
+    }
 }
 
 impl Default for Sizes {

@@ -40,7 +40,7 @@ pub enum Goal {
 /// Goals by name.
 pub const GOALS: &[(&str, Goal)] = &[("perplexity", Goal::Perplexity), ("needle", Goal::Needle)];
 
-setters! {
+ropewalk_core::setters! {
     /// Parameters of a search.
     #[derive(Debug, Clone)]
     pub struct Params {

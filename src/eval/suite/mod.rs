@@ -34,7 +34,7 @@ pub use store::{FileStore, Record, Store, Unkept};
 /// the context.
 const ROUND: usize = 256;
 
-setters! {
+ropewalk_core::setters! {
     /// The settings of a run: lengths, samples, prompts, data.
     #[derive(Clone)]
     pub struct Params<'a> {

@@ -34,8 +34,7 @@ fn generate(s: &mut Session, prompt: &[Token], p: &GenerateParams) -> Made {
 
 /// Chosen at random, so that text does not run in circles.
 fn random(n_predict: usize, seed: u32) -> GenerateParams {
-    let sampler =
-        SamplerParams { temp: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed, ..SamplerParams::greedy() };
+    let sampler = SamplerParams::greedy().temp(1.0).top_k(0).top_p(1.0).min_p(0.0).seed(seed);
     GenerateParams::greedy(n_predict).sampler(sampler).ignore_eos(true)
 }
 

@@ -165,7 +165,7 @@ fn wrong_adapters_are_refused_with_their_fault() {
         expected.iter().for_each(|part| assert!(e.contains(part), "{name}: no {part:?} in: {e}"));
         assert_eq!(e.lines().count(), 1, "{name}: {e}");
         // Merging refuses the same.
-        let options = convert::Options { adapters: vec![spec(&path, 1.0)], ..convert::Options::default() };
+        let options = convert::Options::default().adapters(vec![spec(&path, 1.0)]);
         let out = scratch(&format!("hostile-lora-{name}-merged.gguf"));
         assert!(convert::convert(&model, &out, &options, &Control::default()).is_err(), "{name}: merged");
         assert!(!out.exists(), "{name}: a file is left");

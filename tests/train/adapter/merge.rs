@@ -13,7 +13,7 @@ use crate::common::*;
 
 fn merge(path: &Path, adapters: &[(&Path, f32)], options: Options, to: &Path) -> Report {
     let adapters = adapters.iter().map(|(p, s)| spec(p, *s)).collect();
-    convert(path, to, &Options { adapters, ..options }, &Control::default()).unwrap_or_else(|e| panic!("{e}"))
+    convert(path, to, &options.adapters(adapters), &Control::default()).unwrap_or_else(|e| panic!("{e}"))
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn a_merged_file_may_have_another_type() {
     let path = random_model("llama-tiny", DType::F32, "merge-to");
     let adapter = Made::on(&path, 4, true, 4).write("merge-to.gguf");
     let merged = scratch("merge-to-merged.gguf");
-    let to = Options { dtype: Some(DType::Q8_0), ..Options::default() };
+    let to = Options::default().dtype(Some(DType::Q8_0));
     let report = merge(&path, &[(&adapter, 1.0)], to, &merged);
     assert_eq!(report.merged[0].dtype, "q8_0");
     assert_eq!(report.converted.len(), 1, "the embedding alone was not merged: {:?}", report.converted);
@@ -183,7 +183,7 @@ fn a_merged_file_declares_what_it_was_trained_under() {
     assert!(spec.starts_with("pi:factor=2"), "{spec}");
 
     // The same method without its defaults, and a context that only the adapter states.
-    let same = Options { rope: Some("pi:factor=2".parse().unwrap()), ..Options::default() };
+    let same = Options::default().rope(Some("pi:factor=2".parse().unwrap()));
     let report = merge(&path, &adapters, same, &merged);
     assert!(report.notes.iter().all(|n| !n.contains("trained under")), "{:?}", report.notes);
     assert_eq!(report.rope.as_ref().map(|r| r.n_ctx), Some(8192));
@@ -195,20 +195,20 @@ fn a_merged_file_declares_what_it_was_trained_under() {
     assert_eq!(report.rope.as_ref().map(|r| r.n_ctx), Some(256));
     assert!(report.notes.iter().any(|n| n.contains("was trained at")), "{:?}", report.notes);
 
-    let plain = Options { rope: Some("plain".parse().unwrap()), ..Options::default() };
+    let plain = Options::default().rope(Some("plain".parse().unwrap()));
     let report = merge(&path, &adapters, plain, &merged);
     assert!(report.notes.iter().any(|n| n.contains("trained under pi:factor=2")), "{:?}", report.notes);
     assert_eq!(open(&load(&merged), &params(256)).plan().spec.to_string(), "plain");
 
     // Merged weights are another model: the adapter does not go on them again.
-    let again = Options { adapters: vec![spec_of(&adapter)], ..Options::default() };
+    let again = Options::default().adapters(vec![spec_of(&adapter)]);
     let e =
         convert(&merged, scratch("merge-again.gguf"), &again, &Control::default()).unwrap_err().to_string();
     assert!(e.contains("ropewalk.lora.base"), "{e}");
     // Two that want different ropes need a word.
     made.meta.rope = Some("plain".parse().unwrap());
     let other = made.write("merge-rope-other.gguf");
-    let both = Options { adapters: vec![spec_of(&adapter), spec_of(&other)], ..Options::default() };
+    let both = Options::default().adapters(vec![spec_of(&adapter), spec_of(&other)]);
     let e = convert(&path, scratch("merge-both.gguf"), &both, &Control::default()).unwrap_err().to_string();
     assert!(e.contains("choose one of the methods"), "{e}");
 }

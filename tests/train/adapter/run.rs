@@ -235,11 +235,7 @@ fn an_adapter_of_dynamic_ntk_opens_at_every_length() {
 fn bases_are_told_apart_by_their_weights_alone() {
     let path = random_model("llama-tiny-gqa", DType::Q8_0, "print");
     let (long, other) = (scratch("print-long.gguf"), scratch("print-other.gguf"));
-    let options = convert::Options {
-        rope: Some("sba:factor=2".parse().unwrap()),
-        llama_cpp: true,
-        ..Default::default()
-    };
+    let options = convert::Options::default().rope(Some("sba:factor=2".parse().unwrap())).llama_cpp(true);
     convert::convert(&path, &long, &options, &Control::default()).unwrap();
     let shape = convert::random::Shape::named("llama-tiny-gqa").unwrap();
     convert::random::write(&shape, DType::Q8_0, 8, &other).unwrap();

@@ -23,7 +23,7 @@ fn sampler(params: &SamplerParams, n: usize) -> Sampler {
 
 /// No step but the draw.
 fn plain(seed: u32) -> SamplerParams {
-    SamplerParams { temp: 1.0, seed, ..SamplerParams::greedy() }
+    SamplerParams::greedy().temp(1.0).seed(seed)
 }
 
 fn run(s: &mut Sampler, logits: &[f32], n: usize) -> Vec<Token> {
@@ -44,18 +44,13 @@ fn greedy_is_the_argmax_and_the_first_of_equals() {
     assert_eq!(s.sample(&[3.0, 1.0, 3.0]).unwrap(), 0);
     assert_eq!(s.sample(&[f32::NEG_INFINITY, f32::NEG_INFINITY, -5.0]).unwrap(), 2);
     assert_eq!(s.sample(&[0.0, 0.0, 1.0, 99.0]).unwrap(), 2, "logits past the vocabulary do not count");
-    let mut below = sampler(&SamplerParams { temp: -1.0, top_k: 1, typical_p: 0.1, ..plain(1) }, 3);
+    let mut below = sampler(&plain(1).temp(-1.0).top_k(1).typical_p(0.1), 3);
     assert_eq!(run(&mut below, &[0.0, 2.0, 1.0], 20), [1; 20]);
 }
 
 #[test]
 fn top_k_1_and_their_like_are_greedy() {
-    for p in [
-        SamplerParams { top_k: 1, ..plain(3) },
-        SamplerParams { top_p: 0.0, ..plain(3) },
-        SamplerParams { min_p: 1.0, ..plain(3) },
-        SamplerParams { temp: 1e-4, ..plain(3) },
-    ] {
+    for p in [plain(3).top_k(1), plain(3).top_p(0.0), plain(3).min_p(1.0), plain(3).temp(1e-4)] {
         let mut s = sampler(&p, 5000);
         let mut greedy = sampler(&SamplerParams::greedy(), 5000);
         for salt in 0..30 {
@@ -68,15 +63,14 @@ fn top_k_1_and_their_like_are_greedy() {
 #[test]
 fn seeds_reproduce() {
     let logits = row(500, 1);
-    let p =
-        SamplerParams { temp: 0.8, top_k: 40, top_p: 0.95, min_p: 0.01, typical_p: 0.9, seed: 7, ..plain(7) };
+    let p = plain(7).temp(0.8).top_k(40).top_p(0.95).min_p(0.01).typical_p(0.9).seed(7);
     let mut s = sampler(&p, 500);
     let first = run(&mut s, &logits, 100);
     assert!(first.iter().any(|t| *t != first[0]), "it does draw");
     assert_ne!(run(&mut s, &logits, 100), first);
     assert_eq!(run(&mut sampler(&p, 500), &logits, 100), first);
-    assert_ne!(run(&mut sampler(&SamplerParams { seed: 8, ..p.clone() }, 500), &logits, 100), first);
-    let last = SamplerParams { seed: u32::MAX, ..p };
+    assert_ne!(run(&mut sampler(&p.clone().seed(8), 500), &logits, 100), first);
+    let last = p.seed(u32::MAX);
     assert_eq!(
         run(&mut sampler(&last, 500), &logits, 100),
         run(&mut sampler(&last, 500), &logits, 100),
@@ -97,18 +91,18 @@ fn draws_follow_the_softmax() {
         assert!(!off, "{found:?} {expected:?}");
     };
     near(share(&plain(11)), [1.0 / 6.0, 2.0 / 6.0, 3.0 / 6.0]);
-    near(share(&SamplerParams { temp: 0.5, ..plain(12) }), [1.0 / 14.0, 4.0 / 14.0, 9.0 / 14.0]);
-    near(share(&SamplerParams { top_k: 2, ..plain(13) }), [0.0, 0.4, 0.6]);
-    near(share(&SamplerParams { top_p: 0.8, ..plain(14) }), [0.0, 0.4, 0.6]);
-    near(share(&SamplerParams { min_p: 0.5, ..plain(15) }), [0.0, 0.4, 0.6]);
+    near(share(&plain(12).temp(0.5)), [1.0 / 14.0, 4.0 / 14.0, 9.0 / 14.0]);
+    near(share(&plain(13).top_k(2)), [0.0, 0.4, 0.6]);
+    near(share(&plain(14).top_p(0.8)), [0.0, 0.4, 0.6]);
+    near(share(&plain(15).min_p(0.5)), [0.0, 0.4, 0.6]);
     // The middle one is nearest to the entropy, and enough by itself.
-    near(share(&SamplerParams { typical_p: 0.3, ..plain(16) }), [0.0, 1.0, 0.0]);
+    near(share(&plain(16).typical_p(0.3)), [0.0, 1.0, 0.0]);
 }
 
 #[test]
 fn repetition_penalty_changes_the_argmax() {
     let logits = [2.0, 1.5, -1.0];
-    let p = SamplerParams { penalty_last_n: 2, penalty_repeat: 2.0, ..SamplerParams::greedy() };
+    let p = SamplerParams::greedy().penalty_last_n(2).penalty_repeat(2.0);
     let mut s = sampler(&p, 3);
     assert_eq!(s.sample(&logits).unwrap(), 0);
     assert_eq!(s.sample(&logits).unwrap(), 1, "0 is penalized to 1.0");
@@ -117,19 +111,17 @@ fn repetition_penalty_changes_the_argmax() {
     s.accept(1);
     s.accept(1);
     assert_eq!(s.sample(&logits).unwrap(), 0);
-    let mut s =
-        sampler(&SamplerParams { penalty_last_n: -1, penalty_present: 0.6, ..SamplerParams::greedy() }, 3);
+    let mut s = sampler(&SamplerParams::greedy().penalty_last_n(-1).penalty_present(0.6), 3);
     s.accept(0);
     assert_eq!(s.sample(&logits).unwrap(), 1);
-    let mut s =
-        sampler(&SamplerParams { penalty_last_n: 64, penalty_freq: 0.2, ..SamplerParams::greedy() }, 3);
+    let mut s = sampler(&SamplerParams::greedy().penalty_last_n(64).penalty_freq(0.2), 3);
     [0, 0, 0].iter().for_each(|&t| s.accept(t));
     assert_eq!(s.sample(&logits).unwrap(), 1, "three times 0.2");
 }
 
 #[test]
 fn dry_breaks_a_repetition() {
-    let p = SamplerParams { dry_multiplier: 2.0, ..SamplerParams::greedy() };
+    let p = SamplerParams::greedy().dry_multiplier(2.0);
     let mut logits = [0.0; 10];
     logits[4] = 3.0;
     let mut s = sampler(&p, 10);
@@ -138,7 +130,7 @@ fn dry_breaks_a_repetition() {
     let mut s = sampler(&p, 10);
     [1, 2, 3, 4, 9, 1, 2, 3].iter().for_each(|&t| s.accept(t));
     assert_ne!(s.sample(&logits).unwrap(), 4, "4 would repeat 1 2 3 4: minus 2 * 1.75");
-    let mut s = sampler(&SamplerParams { dry_allowed_length: 4, ..p }, 10);
+    let mut s = sampler(&p.dry_allowed_length(4), 10);
     [1, 2, 3, 4, 9, 1, 2, 3].iter().for_each(|&t| s.accept(t));
     assert_eq!(s.sample(&logits).unwrap(), 4);
 }
@@ -146,7 +138,7 @@ fn dry_breaks_a_repetition() {
 #[test]
 fn unusable_logits_are_errors() {
     let inf = f32::INFINITY;
-    let on = SamplerParams { penalty_last_n: 8, penalty_repeat: 1.1, typical_p: 0.9, top_p: 0.9, ..plain(1) };
+    let on = plain(1).penalty_last_n(8).penalty_repeat(1.1).typical_p(0.9).top_p(0.9);
     for p in [SamplerParams::greedy(), plain(1), on] {
         let mut s = sampler(&p, 3);
         for bad in [[0.0, f32::NAN, 1.0], [0.0, inf, 1.0], [-inf; 3], [f32::MIN; 3], [0.0, 1e30, 0.0]] {
@@ -162,7 +154,7 @@ fn unusable_logits_are_errors() {
 fn typical_survives_probabilities_of_zero() {
     let mut logits = row(4000, 2).iter().map(|l| l - 300.0).collect::<Vec<_>>();
     (logits[17], logits[18]) = (5.0, 4.0);
-    let mut s = sampler(&SamplerParams { typical_p: 0.95, ..plain(5) }, 4000);
+    let mut s = sampler(&plain(5).typical_p(0.95), 4000);
     assert!(run(&mut s, &logits, 50).iter().all(|t| [17, 18].contains(t)));
 }
 
@@ -171,28 +163,28 @@ fn settings_out_of_range_are_named() {
     let g = SamplerParams::greedy;
     let nan = f32::NAN;
     let cases = [
-        ("temp", SamplerParams { temp: nan, ..g() }),
-        ("temp", SamplerParams { temp: 1e-9, ..g() }),
-        ("top_k", SamplerParams { top_k: -1, ..g() }),
-        ("top_p", SamplerParams { top_p: 1.1, ..g() }),
-        ("min_p", SamplerParams { min_p: -0.1, ..g() }),
-        ("typical_p", SamplerParams { typical_p: nan, ..g() }),
-        ("penalty_last_n", SamplerParams { penalty_last_n: -2, ..g() }),
-        ("penalty_last_n", SamplerParams { penalty_last_n: i32::MAX, ..g() }),
-        ("penalty_repeat", SamplerParams { penalty_repeat: 0.0, ..g() }),
-        ("penalty_freq", SamplerParams { penalty_freq: nan, ..g() }),
-        ("penalty_present", SamplerParams { penalty_present: f32::INFINITY, ..g() }),
-        ("dry_multiplier", SamplerParams { dry_multiplier: -1.0, ..g() }),
-        ("dry_base", SamplerParams { dry_base: 0.5, ..g() }),
-        ("dry_allowed_length", SamplerParams { dry_allowed_length: -1, ..g() }),
-        ("dry_penalty_last_n", SamplerParams { dry_penalty_last_n: -2, ..g() }),
+        ("temp", g().temp(nan)),
+        ("temp", g().temp(1e-9)),
+        ("top_k", g().top_k(-1)),
+        ("top_p", g().top_p(1.1)),
+        ("min_p", g().min_p(-0.1)),
+        ("typical_p", g().typical_p(nan)),
+        ("penalty_last_n", g().penalty_last_n(-2)),
+        ("penalty_last_n", g().penalty_last_n(i32::MAX)),
+        ("penalty_repeat", g().penalty_repeat(0.0)),
+        ("penalty_freq", g().penalty_freq(nan)),
+        ("penalty_present", g().penalty_present(f32::INFINITY)),
+        ("dry_multiplier", g().dry_multiplier(-1.0)),
+        ("dry_base", g().dry_base(0.5)),
+        ("dry_allowed_length", g().dry_allowed_length(-1)),
+        ("dry_penalty_last_n", g().dry_penalty_last_n(-2)),
     ];
     let v = vocab(3);
     for (name, p) in cases {
         let e = Sampler::new(&p, &v, 64).unwrap_err().to_string();
         assert!(e.starts_with(&format!("{name}: expected")), "{name}: {e}");
     }
-    let huge = SamplerParams { penalty_last_n: -1, penalty_repeat: 1.1, dry_multiplier: 1.0, ..g() };
+    let huge = g().penalty_last_n(-1).penalty_repeat(1.1).dry_multiplier(1.0);
     assert!(
         Sampler::new(&huge, &v, usize::MAX).is_ok(),
         "a file's context is no reason to allocate all of it"
@@ -214,11 +206,10 @@ proptest! {
         (dry, base, allowed, dry_last) in (0f32..100.0, 1f32..100.0, 0..6i32, -1..50i32),
         seed in any::<u32>(),
     ) {
-        let p = SamplerParams {
-            temp, top_k, top_p, min_p, typical_p, seed,
-            penalty_last_n: last_n, penalty_repeat: repeat, penalty_freq: freq, penalty_present: present,
-            dry_multiplier: dry, dry_base: base, dry_allowed_length: allowed, dry_penalty_last_n: dry_last,
-        };
+        let p = SamplerParams::greedy()
+            .temp(temp).top_k(top_k).top_p(top_p).min_p(min_p).typical_p(typical_p).seed(seed)
+            .penalty_last_n(last_n).penalty_repeat(repeat).penalty_freq(freq).penalty_present(present)
+            .dry_multiplier(dry).dry_base(base).dry_allowed_length(allowed).dry_penalty_last_n(dry_last);
         let mut s = sampler(&p, logits.len());
         [0, 1, 2, 0, 1, 2, 0, 1, -5, i32::MAX].iter().for_each(|&t| s.accept(t));
         for _ in 0..8 {

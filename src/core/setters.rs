@@ -2,6 +2,7 @@
 
 /// Makes a struct of settings `#[non_exhaustive]`, and gives each field a setter of its name, so that other crates write
 /// `SessionParams::new(4096).n_threads(2)`.
+#[macro_export]
 macro_rules! setters {
     ($(#[$of_struct:meta])* pub struct $name:ident $(<$life:lifetime>)? {
         $($(#[$of_field:meta])* pub $field:ident: $type:ty,)*
