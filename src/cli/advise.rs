@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::{Args as _, FromArgMatches};
-use ropewalk::eval::advise::{self, Params, Report};
+use ropewalk::eval::advise::{self, Advice, Params, Report};
 use ropewalk::rope::Spec;
 
 use super::engine::draw;
@@ -107,7 +107,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let model = models::load(&choice, &args.out)?;
     let hp = model.hparams();
     let candidates = if asked.is_empty() { advise::candidates(hp, args.ctx) } else { asked };
-    let params = Params::new(args.ctx, hp.n_ctx_orig()).seconds(60.0 * minutes);
+    let params = Params::new(hp, args.ctx).seconds(60.0 * minutes);
     let name = models::label(&choice);
     args.out.note(format_args!(
         "{name}: {} methods at {} tokens, limit {minutes} minutes",
@@ -122,8 +122,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if args.out.json {
         output::print_json(&report)?;
     } else {
-        let scaled = Spec::declared(hp).is_ok_and(|own| own != Spec::plain());
-        let ends = advice(&report, &choice.path.display().to_string(), scaled);
+        let ends = advice(&report, &choice.path.display().to_string());
         output::print(&format!("{}\n{ends}", report.text()))?;
     }
     if report.interrupted {
@@ -132,34 +131,32 @@ fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Recommends what to do: the line that writes the method into the file, or that the model must be trained first.
-/// `scaled` is whether the file declares a scaling.
-fn advice(report: &Report, path: &str, scaled: bool) -> String {
-    match &report.recommended {
-        Some(spec) if report.declared.as_ref() == Some(spec) => {
-            format!("The model works at {} tokens as its file declares: no conversion is needed.\n", report.ctx)
+/// Words the advice, with the line to type next.
+fn advice(report: &Report, path: &str) -> String {
+    let ctx = report.ctx;
+    match report.advice {
+        Advice::Keep if report.recommended == report.declared => {
+            format!("The model works at {ctx} tokens as its file declares: no conversion is needed.\n")
         }
-        Some(spec) if spec == "plain" && !scaled => {
-            format!("The model works at {} tokens as it is: no conversion is needed.\n", report.ctx)
+        Advice::Keep => format!("The model works at {ctx} tokens as it is: no conversion is needed.\n"),
+        Advice::Convert => {
+            let spec = report.recommended.as_deref().unwrap_or_default();
+            let early = "Stopped early: this is the best of the methods measured so far.\n";
+            format!(
+                "{}Use {spec}. To write a file that opens under it by default:\n\n  ropewalk convert --rope {spec} \
+                 --ctx {ctx} {path} -o long.gguf\n",
+                if report.interrupted { early } else { "" }
+            )
         }
-        Some(spec) => format!(
-            "{}Use {spec}. To write a file that opens under it by default:\n\n  ropewalk convert --rope \
-             {spec} --ctx {} {path} -o long.gguf\n",
-            if report.interrupted { "Stopped early: this is the best of the methods measured so far.\n" } else { "" },
-            report.ctx
+        Advice::Train => format!(
+            "No method found a passkey at {ctx} tokens: without training this model does not work there. Try a \
+             shorter --ctx, or train it:\n\n  ropewalk finetune -m {path} -d TEXTS... --rope harpe --ctx {ctx} -o \
+             adapter.gguf\n"
         ),
-        None if report.results.iter().all(|row| row.passkeys.is_none()) => {
+        Advice::Repeat if report.results.iter().all(|row| row.passkeys.is_none()) => {
             "Stopped before passkeys were measured: no advice. The perplexities above cover the completed \
              part.\n".into()
         }
-        None if report.interrupted => {
-            "Stopped before all passkeys were measured: no advice yet.\n".into()
-        }
-        None => format!(
-            "No method found a passkey at {} tokens: without training this model does not work there. Try a \
-             shorter --ctx, or train it:\n\n  ropewalk finetune -m {path} -d TEXTS... --rope harpe --ctx {} -o \
-             adapter.gguf\n",
-            report.ctx, report.ctx
-        ),
+        Advice::Repeat => "Stopped before all passkeys were measured: no advice yet.\n".into(),
     }
 }

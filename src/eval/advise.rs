@@ -38,16 +38,33 @@ ropewalk_core::setters! {
         pub ctx: usize,
         /// The original context, in tokens.
         pub n_ctx_orig: usize,
+        /// True if the model's file declares a scaling, so that `plain` is another model.
+        pub scaled: bool,
         /// Approximate time limit, in seconds. A window of every method and a few passkeys are always measured.
         pub seconds: f64,
     }
 }
 
 impl Params {
-    /// At most about ten minutes for this context.
-    pub fn new(ctx: usize, n_ctx_orig: usize) -> Params {
-        Params { ctx, n_ctx_orig, seconds: 600.0 }
+    /// Ten minutes for this model at this context.
+    pub fn new(hp: &Hparams, ctx: usize) -> Params {
+        let scaled = Spec::declared(hp).is_ok_and(|own| own != Spec::plain());
+        Params { ctx, n_ctx_orig: hp.n_ctx_orig(), scaled, seconds: 600.0 }
     }
+}
+
+/// What to do, by the figures of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Advice {
+    /// Use the file as it is: it opens under [`Report::recommended`].
+    Keep,
+    /// Write [`Report::recommended`] into the file.
+    Convert,
+    /// Train the model for this context: no method found a passkey.
+    Train,
+    /// Measure again: the run was stopped before a method found a passkey.
+    Repeat,
 }
 
 /// Result of a run.
@@ -61,8 +78,10 @@ pub struct Report {
     pub n_ctx_orig: usize,
     /// The spec that the model's file declares, if it declares a scaling and was measured with it.
     pub declared: Option<String>,
-    /// The spec to use; `null` if no method found a passkey. The model then needs training for this context.
+    /// The spec to use; `null` if no method found a passkey.
     pub recommended: Option<String>,
+    /// What to do.
+    pub advice: Advice,
     /// Every method, the best ones first.
     pub results: Vec<Row>,
     /// Passkeys that each finalist looked for.
@@ -145,6 +164,7 @@ pub fn run<'a>(
         n_ctx_orig: params.n_ctx_orig,
         declared: None,
         recommended: None,
+        advice: Advice::Repeat,
         results: Vec::new(),
         samples: 0,
         interrupted: false,
@@ -208,7 +228,7 @@ pub fn run<'a>(
         report.interrupted |= !row.finished;
     }
     report.results = specs.into_iter().map(|(_, row)| row).collect();
-    report.choose();
+    report.choose(params.scaled);
     report.seconds = start.elapsed().as_secs_f64();
     Ok(report)
 }
@@ -284,18 +304,24 @@ fn quiet<'a>(control: &Control<'a>) -> Control<'a> {
 }
 
 impl Report {
-    fn choose(&mut self) {
+    fn choose(&mut self, scaled: bool) {
         let best = self.results.iter().filter_map(|r| r.passkeys).max().unwrap_or(0);
-        if best == 0 {
-            return;
+        if best > 0 {
+            let (low, _) = wilson(best, self.samples);
+            let as_good = |r: &&Row| r.passkeys.is_some_and(|n| n as f64 / self.samples as f64 >= low);
+            // Rows stand in the order of perplexity.
+            self.recommended = self.results.iter().find(as_good).map(|r| r.rope.clone());
         }
-        let (low, _) = wilson(best, self.samples);
-        let as_good = |r: &&Row| r.passkeys.is_some_and(|n| n as f64 / self.samples as f64 >= low);
-        // Rows stand in the order of perplexity.
-        self.recommended = self.results.iter().find(as_good).map(|r| r.rope.clone());
+        self.advice = match &self.recommended {
+            Some(spec) if self.declared.as_ref() == Some(spec) => Advice::Keep,
+            Some(spec) if spec == "plain" && !scaled => Advice::Keep,
+            Some(_) => Advice::Convert,
+            None if self.interrupted => Advice::Repeat,
+            None => Advice::Train,
+        };
     }
 
-    /// The report as text: a table and the advice.
+    /// The report as text: a table.
     pub fn text(&self) -> String {
         let asked = self.results.iter().filter(|r| r.passkeys.is_some()).count();
         let passkeys = match asked {
@@ -358,20 +384,42 @@ mod tests {
         }
     }
 
-    fn chosen(results: Vec<Row>) -> Option<String> {
+    fn advised(results: Vec<Row>, declared: Option<&str>, interrupted: bool) -> (Advice, Option<String>) {
         let mut report = Report {
             model: String::new(),
             ctx: 16384,
             n_ctx_orig: 8192,
-            declared: None,
+            declared: declared.map(String::from),
             recommended: None,
+            advice: Advice::Repeat,
             results,
             samples: 20,
-            interrupted: false,
+            interrupted,
             seconds: 0.0,
         };
-        report.choose();
-        report.recommended
+        report.choose(declared.is_some());
+        (report.advice, report.recommended)
+    }
+
+    fn chosen(results: Vec<Row>) -> Option<String> {
+        advised(results, None, false).1
+    }
+
+    #[test]
+    fn the_advice_follows_from_what_is_recommended() {
+        let found = |rope, n| vec![row(rope, 10.0, Some(n)), row("pi", 20.0, Some(0))];
+        let of = |rope, n, declared, stopped| advised(found(rope, n), declared, stopped).0;
+        assert_eq!(of("plain", 20, None, false), Advice::Keep);
+        assert_eq!(
+            of("plain", 20, Some("yarn:factor=4"), false),
+            Advice::Convert,
+            "the file declares another"
+        );
+        assert_eq!(of("yarn:factor=4", 20, Some("yarn:factor=4"), false), Advice::Keep);
+        assert_eq!(of("yarn", 20, None, false), Advice::Convert);
+        assert_eq!(of("yarn", 20, None, true), Advice::Convert, "the best so far");
+        assert_eq!(of("yarn", 0, None, false), Advice::Train);
+        assert_eq!(of("yarn", 0, None, true), Advice::Repeat);
     }
 
     #[test]

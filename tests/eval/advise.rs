@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use convert::random::{write, Shape};
 use ropewalk::control::{Control, Progress, Stop};
-use ropewalk::eval::advise::{candidates, run, Params, Report};
+use ropewalk::eval::advise::{candidates, run, Advice, Params, Report};
 use ropewalk::eval::{LmSource, SessionSource};
 use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams, RopeScaling};
 use ropewalk::model::{Model, ModelParams};
@@ -61,7 +61,7 @@ fn the_report_names_what_the_file_declares() {
     let documents = [letters("a", 9000)];
     let specs: Vec<Spec> =
         ["declared", "plain", "pi", "ntk", "abf", "string"].iter().map(|s| s.parse().unwrap()).collect();
-    let params = Params::new(1024, model.hparams().n_ctx_orig()).seconds(0.01);
+    let params = Params::new(model.hparams(), 1024).seconds(0.01);
     let report = run(&source_of, "m.gguf", &specs, &documents, &params, &Control::default()).unwrap();
     let own = report.declared.clone().expect("it was measured");
     assert!(own.starts_with("yarn:factor=4,"), "{own}");
@@ -88,6 +88,7 @@ fn the_report_names_what_the_file_declares() {
     let cut = run(&source_of, "m.gguf", &specs, &documents, &params, &control).unwrap();
     assert!(cut.interrupted && cut.results.iter().all(|row| row.ppl_beyond.is_some()), "{cut:?}");
     assert!(cut.results.iter().all(|row| row.passkeys.is_none() && row.accuracy.is_none()), "{cut:?}");
+    assert_eq!((cut.advice, &cut.recommended), (Advice::Repeat, &None));
     assert_eq!(ended(&cut).iter().filter(|finished| **finished).count(), 2, "{cut:?}");
     let text = report.text();
     assert!(text.contains(&format!("declared  {own}: the model as it ships")), "{text}");
