@@ -1,38 +1,25 @@
-//! Architectures: the tensors of a layer, and its computation before and after attention. One file and one
-//! line of [`ARCHS`] each.
+//! Architectures: a row of [`ARCHS`] each. The layer of most is a `block`, with the parts that the row names; another
+//! layer has its file.
 
-mod cohere2;
-mod gemma2;
-mod gemma3;
-mod gpt_oss;
-mod gptneox;
-mod granite;
-mod llama;
-mod mistral3;
-mod olmo2;
+mod block;
 mod parts;
-mod phi2;
-mod phi3;
-mod qwen2;
-mod qwen3;
 mod qwen35;
-mod qwen35moe;
-mod qwen3moe;
-mod smollm3;
 
 use std::fmt::Debug;
 
 use ggml::tensor::{StoreTensor, Tensor};
-use ggml::{Error, Result};
+use ggml::Result;
 
 use crate::adapter::Adapter;
 use crate::graph::{Graph, Mixing, Pairing};
 use crate::hparams::Hparams;
-use crate::ids::ParamId;
+use crate::ids::{NormRole, ParamId};
 use crate::layers::{Bias, LayerLoader, Linear, LinearShape, Loader, Norm, NormKind};
 use crate::weights::{TensorSpec, Weights};
+use block::{Block, Norms};
+use parts::{Activation, Ffn, QkNorms};
 
-/// One architecture.
+/// One architecture: a row of [`ARCHS`].
 #[derive(Debug)]
 pub struct Arch {
     /// `general.architecture`.
@@ -43,18 +30,44 @@ pub struct Arch {
     pub norm: NormKind,
     /// Bias of the logits.
     pub output_bias: Bias,
+    /// Where a layer has norms.
+    norms: Norms,
+    /// Norms of queries and keys.
+    qk_norms: QkNorms,
+    /// Bias of queries, keys and values.
+    qkv_bias: Bias,
+    /// Bias of the output projection of attention.
+    o_bias: Bias,
+    /// True if attention has sinks.
+    sinks: bool,
+    ffn: Ffn,
     /// Resolves the tensors of one layer.
-    pub layer: fn(&LayerLoader<'_, '_>) -> Result<Box<dyn Layer>>,
+    layer: fn(&Arch, &LayerLoader<'_, '_>) -> Result<Box<dyn Layer>>,
 }
 
 impl Arch {
-    /// Properties of Llama, which an architecture states only where it differs.
-    const LIKE_LLAMA: Arch = Arch {
-        name: "",
+    /// The row that others name their differences from.
+    const LLAMA: Arch = Arch {
+        name: "llama",
         pairing: Pairing::Adjacent,
         norm: NormKind::Rms,
         output_bias: Bias::No,
-        layer: |_| Err(Error::Argument("an architecture without layers".into())),
+        norms: Norms::Before(NormRole::Ffn),
+        qk_norms: QkNorms::No,
+        qkv_bias: Bias::Optional,
+        o_bias: Bias::Optional,
+        sinks: false,
+        ffn: Ffn::Gated(Activation::Silu, Bias::Optional),
+        layer: Block::load,
+    };
+
+    /// Llama's without biases, with pairs of dimensions formed of halves.
+    const BARE: Arch = Arch {
+        pairing: Pairing::Halves,
+        qkv_bias: Bias::No,
+        o_bias: Bias::No,
+        ffn: Ffn::Gated(Activation::Silu, Bias::No),
+        ..Arch::LLAMA
     };
 }
 
@@ -71,40 +84,86 @@ pub trait Layer: Debug + Send + Sync {
         None
     }
 
-    /// Computes the layer's output, F32 `[n_embd, T]`, from its input `x` of that shape and the output of
-    /// attention, `[n_head * d, T]`, or of what is in its place.
-    fn after_attention<'c>(
-        &self,
-        g: &Graph<'_, 'c>,
-        x: Tensor<'c>,
-        attn_out: Tensor<'c>,
-    ) -> Result<Tensor<'c>>;
+    /// Computes the layer's output, F32 `[n_embd, T]`, from its input `x` of that shape and `out`, the output
+    /// of attention, `[n_head * d, T]`, or of what is in its place.
+    fn after_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>, out: Tensor<'c>) -> Result<Tensor<'c>>;
 }
 
 /// All architectures.
-pub static ARCHS: &[&Arch] = &[
-    &cohere2::COHERE2,
-    &gemma2::GEMMA2,
-    &gemma3::GEMMA3,
-    &gpt_oss::GPT_OSS,
-    &gptneox::GPTNEOX,
-    &granite::GRANITE,
-    &llama::LLAMA,
-    &mistral3::MISTRAL3,
-    &olmo2::OLMO2,
-    &phi2::PHI2,
-    &phi3::PHI3,
-    &qwen2::QWEN2,
-    &qwen3::QWEN3,
-    &qwen35::QWEN35,
-    &qwen35moe::QWEN35MOE,
-    &qwen3moe::QWEN3MOE,
-    &smollm3::SMOLLM3,
+pub static ARCHS: &[Arch] = &[
+    // Command R7B and Command A. Three of four layers have a window and are rotated; the others see everything and are
+    // not.
+    Arch {
+        name: "cohere2",
+        pairing: Pairing::Adjacent,
+        norm: NormKind::Layer(Bias::No),
+        norms: Norms::Shared,
+        ..Arch::BARE
+    },
+    // Every second layer has a window, scores are capped.
+    Arch { name: "gemma2", norms: Norms::Around, ffn: Ffn::Gated(Activation::Gelu, Bias::No), ..Arch::BARE },
+    // Text alone. Five of six layers have a window and another rotation.
+    Arch {
+        name: "gemma3",
+        norms: Norms::Around,
+        qk_norms: QkNorms::EachHead,
+        ffn: Ffn::Gated(Activation::Gelu, Bias::No),
+        ..Arch::BARE
+    },
+    // A window in every second layer. The norm before the feed-forward has the name of one behind attention.
+    Arch {
+        name: "gpt-oss",
+        norms: Norms::Before(NormRole::AttnPost),
+        qkv_bias: Bias::Optional,
+        o_bias: Bias::Yes,
+        sinks: true,
+        ffn: Ffn::OaiMixture,
+        ..Arch::BARE
+    },
+    // GPT-NeoX and Pythia. A part of each head is rotated; the file says whether the feed-forward reads the layer's
+    // input or what attention made of it.
+    Arch {
+        name: "gptneox",
+        norm: NormKind::Layer(Bias::Yes),
+        qkv_bias: Bias::Yes,
+        o_bias: Bias::Yes,
+        ffn: Ffn::Plain(Bias::Yes),
+        ..Arch::BARE
+    },
+    // Granite 3 and dense Granite 4: factors on embedding, residual stream, scores and logits are in the file.
+    Arch { name: "granite", ..Arch::LLAMA },
+    // With Mistral, SmolLM2 and TinyLlama.
+    Arch::LLAMA,
+    // Ministral 3: YaRN and an attention temperature are in the file.
+    Arch { name: "mistral3", ..Arch::LLAMA },
+    // OLMo 2, and OLMo 3, which has a window in three of four layers.
+    Arch { name: "olmo2", norms: Norms::After, qk_norms: QkNorms::AllHeads, ..Arch::BARE },
+    // Phi-1, Phi-1.5 and Phi-2. A part of each head is rotated.
+    Arch {
+        name: "phi2",
+        norm: NormKind::Layer(Bias::Yes),
+        output_bias: Bias::Yes,
+        norms: Norms::Shared,
+        qkv_bias: Bias::Yes,
+        o_bias: Bias::Yes,
+        ffn: Ffn::Plain(Bias::Yes),
+        ..Arch::BARE
+    },
+    // Phi-3, Phi-3.5, Phi-4 and Phi-4-mini. A sliding window in the file is not used, as in llama.cpp.
+    Arch { name: "phi3", ffn: Ffn::FusedGate, ..Arch::BARE },
+    // Qwen2 and Qwen2.5.
+    Arch { name: "qwen2", qkv_bias: Bias::Yes, ..Arch::BARE },
+    Arch { name: "qwen3", qkv_bias: Bias::Optional, qk_norms: QkNorms::EachHead, ..Arch::BARE },
+    qwen35::QWEN35,
+    qwen35::QWEN35MOE,
+    Arch { name: "qwen3moe", qk_norms: QkNorms::EachHead, ffn: Ffn::Mixture { shared: false }, ..Arch::BARE },
+    // Every fourth layer is not rotated (`core/hparams/rules.rs` says which).
+    Arch { name: "smollm3", ..Arch::LLAMA },
 ];
 
 /// The architecture of this name.
 pub fn find(name: &str) -> Option<&'static Arch> {
-    ARCHS.iter().copied().find(|a| a.name == name)
+    ARCHS.iter().find(|a| a.name == name)
 }
 
 /// The landmark token of an adapter: what the embedding and the output matrix of the model's file have no rows for.
@@ -137,7 +196,7 @@ impl Transformer {
     fn resolve(arch: &Arch, loader: &Loader<'_>) -> Result<Transformer> {
         let embedding = loader.embedding()?;
         let layers =
-            (0..loader.hp.n_layer).map(|il| (arch.layer)(&loader.layer(il))).collect::<Result<_>>()?;
+            (0..loader.hp.n_layer).map(|il| (arch.layer)(arch, &loader.layer(il))).collect::<Result<_>>()?;
         let (output_norm, output) = (loader.output_norm()?, loader.output(arch.output_bias)?);
         Ok(Transformer {
             embedding,

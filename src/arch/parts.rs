@@ -1,12 +1,13 @@
 //! Parts that layers of several architectures share: queries, keys and values, and the feed-forward.
 
+use ggml::experts::{Gating, GatingKind};
 use ggml::tensor::Tensor;
 use ggml::{Error, Result};
 
 use crate::graph::{Graph, Qkv};
 use crate::hparams::{keys, Gelu};
 use crate::ids::{NormRole, Role};
-use crate::layers::{Bias, Experts, LayerLoader, Linear, Norm, SharedExpert};
+use crate::layers::{Bias, ExpertActivation, Experts, LayerLoader, Linear, Norm, SharedExpert};
 
 /// The maps to queries, keys and values.
 #[derive(Debug)]
@@ -42,55 +43,38 @@ impl QkvMaps {
     }
 }
 
-/// The parts around attention: the norm of the layer's input, the maps of it, and the map back.
-#[derive(Debug)]
-pub(super) struct Attention {
-    norm: Norm,
-    qkv: QkvMaps,
-    o: Linear,
+/// Norms of queries and keys, as an architecture declares them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum QkNorms {
+    No,
+    /// One of each head.
+    EachHead,
+    /// One of all query heads at once, and of all key heads.
+    AllHeads,
 }
 
-impl Attention {
-    pub(super) fn load(loader: &LayerLoader<'_, '_>, qkv_bias: Bias, o_bias: Bias) -> Result<Attention> {
-        let n_embd = loader.hp().n_embd;
-        Ok(Attention {
-            norm: loader.norm(NormRole::Attn, n_embd)?,
-            qkv: QkvMaps::load(loader, qkv_bias)?,
-            o: loader.linear(Role::O, loader.attention()?.n_embd_q(), n_embd, o_bias)?,
-        })
-    }
-
-    /// The layer's input as attention reads it, `[n_embd, T]`.
-    pub(super) fn normed<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        g.norm(x, &self.norm)
-    }
-
-    /// From the layer's input, `[n_embd, T]`.
-    pub(super) fn qkv<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Qkv<'c>> {
-        self.qkv.apply(g, self.normed(g, x)?)
-    }
-
-    /// From the output of attention, `[n_head * d, T]`, to `[n_embd, T]`.
-    pub(super) fn out<'c>(&self, g: &Graph<'_, 'c>, attn_out: Tensor<'c>) -> Result<Tensor<'c>> {
-        g.linear(attn_out, &self.o)
-    }
-}
-
-/// Norms of each query and key head.
+/// Norms of queries and keys.
 #[derive(Debug)]
-pub(super) struct HeadNorms {
+pub(super) struct NormedHeads {
     q: Norm,
     k: Norm,
+    each: bool,
 }
 
-impl HeadNorms {
-    pub(super) fn load(loader: &LayerLoader<'_, '_>) -> Result<HeadNorms> {
-        let d = loader.attention()?.n_embd_head;
-        Ok(HeadNorms { q: loader.norm(NormRole::Q, d)?, k: loader.norm(NormRole::K, d)? })
+impl NormedHeads {
+    pub(super) fn load(loader: &LayerLoader<'_, '_>, norms: QkNorms) -> Result<Option<NormedHeads>> {
+        let (a, each) = (loader.attention()?, norms == QkNorms::EachHead);
+        let (q, k) = match norms {
+            QkNorms::No => return Ok(None),
+            QkNorms::EachHead => (a.n_embd_head, a.n_embd_head),
+            QkNorms::AllHeads => (a.n_embd_q(), a.n_embd_kv()),
+        };
+        Ok(Some(NormedHeads { q: loader.norm(NormRole::Q, q)?, k: loader.norm(NormRole::K, k)?, each }))
     }
 
     pub(super) fn apply<'c>(&self, g: &Graph<'_, 'c>, qkv: Qkv<'c>) -> Result<Qkv<'c>> {
-        Ok(Qkv { q: g.head_norm(qkv.q, &self.q)?, k: g.head_norm(qkv.k, &self.k)?, ..qkv })
+        let norm = |x, norm: &Norm| if self.each { g.head_norm(x, norm) } else { g.norm(x, norm) };
+        Ok(Qkv { q: norm(qkv.q, &self.q)?, k: norm(qkv.k, &self.k)?, ..qkv })
     }
 }
 
@@ -99,6 +83,20 @@ impl HeadNorms {
 pub(super) enum Activation {
     Silu,
     Gelu,
+}
+
+/// A feed-forward network, as an architecture declares it.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Ffn {
+    Gated(Activation, Bias),
+    FusedGate,
+    Plain(Bias),
+    /// Experts chosen and weighted by a softmax over all, plus one that every token is given to if `shared`.
+    Mixture {
+        shared: bool,
+    },
+    /// That of gpt-oss: another activation, experts weighted by a softmax over those chosen.
+    OaiMixture,
 }
 
 /// A feed-forward network.
@@ -110,41 +108,46 @@ pub(super) enum FeedForward {
     FusedGate { gate_up: Linear, down: Linear },
     /// `down(gelu(up(x)))`.
     Plain { up: Linear, down: Linear, gelu: Gelu },
-    /// Some of many, chosen for each token.
-    Mixture(Box<Experts>),
-    /// The same, and one that every token is given to.
-    MixtureAndShared { chosen: Box<Experts>, shared: Box<SharedExpert> },
+    /// Some of many, chosen for each token, and in some models one that every token is given to.
+    Mixture { chosen: Box<Experts>, shared: Option<Box<SharedExpert>> },
 }
 
 impl FeedForward {
-    pub(super) fn gated(loader: &LayerLoader<'_, '_>, act: Activation, bias: Bias) -> Result<FeedForward> {
-        let (n_embd, n_ff) = (loader.hp().n_embd, loader.n_ff());
-        if let (Activation::Gelu, Gelu::Erf) = (act, loader.hp().gelu) {
-            let what = "found erf, expected tanh: a gate through GELU has no other form here";
-            return Err(Error::Argument(format!("{}: {what}", keys::GELU)));
-        }
-        Ok(FeedForward::Gated {
-            gate: Box::new(loader.linear(Role::Gate, n_embd, n_ff, bias)?),
-            up: loader.linear(Role::Up, n_embd, n_ff, bias)?,
-            down: loader.linear(Role::Down, n_ff, n_embd, bias)?,
-            act,
-        })
-    }
-
-    pub(super) fn fused_gate(loader: &LayerLoader<'_, '_>) -> Result<FeedForward> {
-        let (n_embd, n_ff) = (loader.hp().n_embd, loader.n_ff());
-        Ok(FeedForward::FusedGate {
-            gate_up: loader.linear(Role::Up, n_embd, 2 * n_ff, Bias::No)?,
-            down: loader.linear(Role::Down, n_ff, n_embd, Bias::No)?,
-        })
-    }
-
-    pub(super) fn plain(loader: &LayerLoader<'_, '_>, bias: Bias) -> Result<FeedForward> {
-        let (n_embd, n_ff) = (loader.hp().n_embd, loader.n_ff());
-        Ok(FeedForward::Plain {
-            up: loader.linear(Role::Up, n_embd, n_ff, bias)?,
-            down: loader.linear(Role::Down, n_ff, n_embd, bias)?,
-            gelu: loader.hp().gelu,
+    pub(super) fn load(loader: &LayerLoader<'_, '_>, ffn: Ffn) -> Result<FeedForward> {
+        let (hp, n_ff) = (loader.hp(), loader.n_ff());
+        let wide = |role, n_out, bias| loader.linear(role, hp.n_embd, n_out, bias);
+        let down = |bias| loader.linear(Role::Down, n_ff, hp.n_embd, bias);
+        Ok(match ffn {
+            Ffn::Gated(Activation::Gelu, _) if hp.gelu == Gelu::Erf => {
+                let what = "found erf, expected tanh: a gate through GELU has no other form here";
+                return Err(Error::Argument(format!("{}: {what}", keys::GELU)));
+            }
+            Ffn::Gated(act, bias) => FeedForward::Gated {
+                gate: Box::new(wide(Role::Gate, n_ff, bias)?),
+                up: wide(Role::Up, n_ff, bias)?,
+                down: down(bias)?,
+                act,
+            },
+            Ffn::FusedGate => {
+                FeedForward::FusedGate { gate_up: wide(Role::Up, 2 * n_ff, Bias::No)?, down: down(Bias::No)? }
+            }
+            Ffn::Plain(bias) => {
+                FeedForward::Plain { up: wide(Role::Up, n_ff, bias)?, down: down(bias)?, gelu: hp.gelu }
+            }
+            Ffn::Mixture { shared } => {
+                let normalised = hp.experts.is_none_or(|experts| experts.normalised);
+                let gating = Gating { kind: GatingKind::Softmax, normalised };
+                let chosen = Box::new(loader.experts(gating, ExpertActivation::SwiGlu, Bias::No)?);
+                let shared = shared.then(|| loader.shared_expert().map(Box::new)).transpose()?;
+                FeedForward::Mixture { chosen, shared }
+            }
+            Ffn::OaiMixture => {
+                let gating = Gating { kind: GatingKind::SoftmaxOfChosen, normalised: false };
+                // Alpha and limit: `LLM_FFN_SWIGLU_OAI_MOE` in llama.cpp's `llama-graph.cpp`.
+                let activation = ExpertActivation::SwiGluOai([1.702, 7.0]);
+                let chosen = Box::new(loader.experts(gating, activation, Bias::Yes)?);
+                FeedForward::Mixture { chosen, shared: None }
+            }
         })
     }
 
@@ -164,9 +167,9 @@ impl FeedForward {
                 let [gate, up] = g.split(g.linear(x, gate_up)?, [n_ff, n_ff])?;
                 g.linear(g.swiglu(gate, up)?, down)
             }
-            FeedForward::Mixture(experts) => g.experts(x, experts),
-            FeedForward::MixtureAndShared { chosen, shared } => {
-                g.add(g.experts(x, chosen)?, g.shared_expert(x, shared)?)
+            FeedForward::Mixture { chosen, shared } => {
+                let out = g.experts(x, chosen)?;
+                shared.as_ref().map_or(Ok(out), |shared| g.add(out, g.shared_expert(x, shared)?))
             }
             FeedForward::Plain { up, down, gelu } => g.linear(g.gelu(g.linear(x, up)?, *gelu)?, down),
         }

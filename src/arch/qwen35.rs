@@ -1,28 +1,22 @@
-//! Qwen3.5, 3.6 and 3.8 (dense, text): three of four layers are gated delta-nets. The fourth attends, with a norm on
-//! each query and key head and a gate on its output, which comes out of the same map as the queries. The second norm of a
-//! layer has the name of one behind attention.
+//! Qwen3.5, 3.6 and 3.8 (text): three of four layers are gated delta-nets. The fourth attends, with a norm on each query
+//! and key head and a gate on its output, which comes out of the same map as the queries. The second norm of a layer has
+//! the name of one behind attention.
 
 use ggml::tensor::Tensor;
 use ggml::Result;
 
-use super::parts::{Activation, FeedForward};
+use super::parts::{FeedForward, Ffn};
 use super::{Arch, Layer};
-use crate::graph::{Graph, Mixing, Pairing, Qkv};
+use crate::graph::{Graph, Mixing, Qkv};
 use crate::ids::{NormRole, Role};
 use crate::layers::{Bias, DeltaNet, LayerLoader, Linear, Norm};
 
-pub(super) static QWEN35: Arch = Arch {
-    name: "qwen35",
-    pairing: Pairing::Halves,
-    layer: |loader| {
-        let ffn = |loader: &LayerLoader<'_, '_>| FeedForward::gated(loader, Activation::Silu, Bias::No);
-        Ok(Box::new(Qwen35Layer::with(loader, ffn)?))
-    },
-    ..Arch::LIKE_LLAMA
-};
+pub(super) const QWEN35: Arch = Arch { name: "qwen35", layer: Qwen35Layer::load, ..Arch::BARE };
+
+pub(super) const QWEN35MOE: Arch = Arch { name: "qwen35moe", ffn: Ffn::Mixture { shared: true }, ..QWEN35 };
 
 #[derive(Debug)]
-pub(super) struct Qwen35Layer {
+struct Qwen35Layer {
     norm: Norm,
     mixer: Mixer,
     ffn_norm: Norm,
@@ -36,19 +30,17 @@ enum Mixer {
 }
 
 impl Qwen35Layer {
-    /// `ffn` loads the feed-forward.
-    pub(super) fn with(
-        loader: &LayerLoader<'_, '_>,
-        ffn: impl FnOnce(&LayerLoader<'_, '_>) -> Result<FeedForward>,
-    ) -> Result<Qwen35Layer> {
+    fn load(arch: &Arch, loader: &LayerLoader<'_, '_>) -> Result<Box<dyn Layer>> {
         let n_embd = loader.hp().n_embd;
-        let norm = loader.norm(NormRole::Attn, n_embd)?;
-        let mixer = match loader.delta_net()? {
-            Some(net) => Mixer::DeltaNet(Box::new(net)),
-            None => Mixer::Attention(Box::new(GatedAttention::load(loader)?)),
-        };
-        let ffn_norm = loader.norm(NormRole::AttnPost, n_embd)?;
-        Ok(Qwen35Layer { norm, mixer, ffn_norm, ffn: ffn(loader)? })
+        Ok(Box::new(Qwen35Layer {
+            norm: loader.norm(NormRole::Attn, n_embd)?,
+            mixer: match loader.delta_net()? {
+                Some(net) => Mixer::DeltaNet(Box::new(net)),
+                None => Mixer::Attention(Box::new(GatedAttention::load(loader)?)),
+            },
+            ffn_norm: loader.norm(NormRole::AttnPost, n_embd)?,
+            ffn: FeedForward::load(loader, arch.ffn)?,
+        }))
     }
 }
 
@@ -61,17 +53,12 @@ impl Layer for Qwen35Layer {
         }
     }
 
-    fn after_attention<'c>(
-        &self,
-        g: &Graph<'_, 'c>,
-        x: Tensor<'c>,
-        attn_out: Tensor<'c>,
-    ) -> Result<Tensor<'c>> {
-        let out = match &self.mixer {
+    fn after_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>, out: Tensor<'c>) -> Result<Tensor<'c>> {
+        let o = match &self.mixer {
             Mixer::Attention(attention) => &attention.o,
             Mixer::DeltaNet(net) => &net.out,
         };
-        let x = g.add(g.linear(attn_out, out)?, x)?;
+        let x = g.add(g.linear(out, o)?, x)?;
         g.add(self.ffn.apply(g, g.norm(x, &self.ffn_norm)?)?, x)
     }
 }
