@@ -106,14 +106,16 @@ pub enum Gelu {
 }
 
 /// Where the base of the frequencies is from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum BaseFrom {
-    /// This metadata key.
-    Key(String),
     /// The architecture: the file has no key, and every published model of it has this base.
     Architecture,
     /// llama.cpp takes 10,000 where a file has no key; models of the architecture have other bases, too.
     Guess,
+    /// This metadata key.
+    #[serde(untagged)]
+    Key(String),
 }
 
 /// A model's numbers.

@@ -24,11 +24,12 @@ impl std::fmt::Display for Axis {
 }
 
 /// A parameter of a method.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Param {
     /// Name in a spec.
     pub key: &'static str,
     /// The values it accepts.
+    #[serde(skip)]
     pub kind: Kind,
     /// Default of the parameter and its origin, for help.
     pub default: &'static str,

@@ -1,6 +1,7 @@
 //! A plan laid open, pair by pair: what `ropewalk rope` prints and draws.
 
 mod reach;
+mod text;
 
 use std::f64::consts::TAU;
 
@@ -9,10 +10,10 @@ pub use reach::{BranchView, ReachView};
 use super::method::Geometry;
 use super::value::approx;
 use super::{LayerPlan, Plan, RopeError, Spec};
-use crate::hparams::Hparams;
+use crate::hparams::{BaseFrom, Hparams};
 
 /// A plan against the file's own frequencies.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Inspection {
     /// The spec with defaults filled in.
     pub rope: Spec,
@@ -33,24 +34,33 @@ pub struct Inspection {
 /// A plan as it applies to the layers of one kind.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct KindView {
-    /// The layers, ascending.
-    pub layers: Vec<usize>,
-    /// True if the spec acts on these layers; if not, they are as the file has them.
-    pub applies: bool,
-    /// Rotary dimensions, 0 in layers without rotation.
-    pub n_rot: usize,
+    /// Base of the model's own frequencies; `None` in layers without rotation.
+    pub base: Option<f64>,
+    /// Where that is from.
+    pub base_from: Option<BaseFrom>,
     /// Key-value heads.
     pub n_head_kv: usize,
-    /// The model's own sliding window, tokens.
-    pub window: Option<usize>,
+    /// Rotary dimensions, 0 in layers without rotation.
+    pub n_rot: usize,
     /// Factor on rotated q and k.
     pub mscale: f64,
     /// Factor on queries at position i, as a formula; `None` where there is none.
     pub temperature: Option<String>,
+    /// Bases of the KV heads, for methods that have one per head.
+    pub bases: Option<Vec<f64>>,
+    /// Radians per position: the numbers of each table.
+    pub freqs: Vec<Vec<f64>>,
     /// One for all heads, or one per KV head; none in layers without rotation.
     pub tables: Vec<Table>,
     /// Which keys queries see, and how far away they seem.
+    #[serde(flatten)]
     pub reach: ReachView,
+    /// The layers, ascending.
+    pub layers: Vec<usize>,
+    /// True if the spec acts on these layers; if not, they are as the file has them.
+    pub applies: bool,
+    /// The model's own sliding window, tokens.
+    pub window: Option<usize>,
 }
 
 impl Inspection {
@@ -173,6 +183,10 @@ impl Plan {
         Ok(KindView {
             layers: self.layers_of(kind).collect(),
             applies: plan.applies,
+            base: layer.rotation.map(|r| r.freq_base),
+            base_from: hp.base_from(kind),
+            bases: plan.bases.clone(),
+            freqs: plan.freqs.tables().map(<[f64]>::to_vec).collect(),
             n_rot: plan.freqs.n_rot(),
             n_head_kv: layer.n_head_kv,
             window: layer.window,
