@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, Args as _, FromArgMatches};
 use ropewalk::adapter::{AdapterMeta, AdapterReader, Ancestor};
-use ropewalk::gguf::{Array, File, TensorInfo, Value};
+use ropewalk::gguf::{File, FromValue, TensorInfo, Value};
 use ropewalk::hparams::Hparams;
 use ropewalk::rope::Spec;
 use ropewalk_core::text::bytes;
@@ -254,7 +254,7 @@ fn as_text(file: &File, about: &str, all: bool) -> String {
 
 fn as_json(file: &File, rope: &Result<String, String>, all: bool) -> Json {
     let metadata: Map<String, Json> =
-        file.metadata().iter().map(|(k, v)| (k.clone(), value_json(v, all))).collect();
+        file.metadata().iter().map(|(k, v)| (k.clone(), value_json(v, limit(all)))).collect();
     let tensors: Vec<Json> = file
         .tensors()
         .iter()
@@ -286,91 +286,38 @@ fn as_json(file: &File, rope: &Result<String, String>, all: bool) -> Json {
 
 fn type_name(value: &Value) -> String {
     match value {
-        Value::U8(_) => "u8",
-        Value::I8(_) => "i8",
-        Value::U16(_) => "u16",
-        Value::I16(_) => "i16",
-        Value::U32(_) => "u32",
-        Value::I32(_) => "i32",
-        Value::F32(_) => "f32",
-        Value::Bool(_) => "bool",
-        Value::String(_) => "string",
-        Value::U64(_) => "u64",
-        Value::I64(_) => "i64",
-        Value::F64(_) => "f64",
-        Value::Array(a) => return format!("{}[{}]", array_type(a), array_len(a)),
+        Value::Array(a) => format!("{}[{}]", a.element_name(), a.len()),
+        one => one.type_name().to_owned(),
     }
-    .to_owned()
 }
 
-/// Calls `$f` with the vector inside an array and the name of its element type.
-macro_rules! on_array {
-    ($array:expr, $f:expr) => {
-        match $array {
-            Array::U8(v) => $f("u8", v.len(), &|i| json!(v[i])),
-            Array::I8(v) => $f("i8", v.len(), &|i| json!(v[i])),
-            Array::U16(v) => $f("u16", v.len(), &|i| json!(v[i])),
-            Array::I16(v) => $f("i16", v.len(), &|i| json!(v[i])),
-            Array::U32(v) => $f("u32", v.len(), &|i| json!(v[i])),
-            Array::I32(v) => $f("i32", v.len(), &|i| json!(v[i])),
-            Array::F32(v) => $f("f32", v.len(), &|i| float(f64::from(v[i]))),
-            Array::Bool(v) => $f("bool", v.len(), &|i| json!(v[i])),
-            Array::String(v) => $f("string", v.len(), &|i| json!(String::from_utf8_lossy(&v[i]))),
-            Array::U64(v) => $f("u64", v.len(), &|i| json!(v[i])),
-            Array::I64(v) => $f("i64", v.len(), &|i| json!(v[i])),
-            Array::F64(v) => $f("f64", v.len(), &|i| float(v[i])),
-            Array::Array(v) => $f("array", v.len(), &|i| array_json(&v[i], SHORT_ARRAY)),
-        }
-    };
-}
-
-type Element<'a> = &'a dyn Fn(usize) -> Json;
-
-fn array_type(a: &Array) -> &'static str {
-    on_array!(a, |name, _: usize, _: Element<'_>| name)
-}
-
-fn array_len(a: &Array) -> usize {
-    on_array!(a, |_: &str, n: usize, _: Element<'_>| n)
-}
-
-/// An array of at most `limit` elements; for one that was cut, an object with its type, length and first
-/// elements.
-fn array_json(a: &Array, limit: usize) -> Json {
-    on_array!(a, |name: &str, n: usize, at: Element<'_>| {
-        let shown: Vec<Json> = (0..n.min(limit)).map(at).collect();
-        if n > limit {
-            json!({ "type": name, "length": n, "first": shown })
-        } else {
-            Json::Array(shown)
-        }
-    })
-}
-
-/// A number. NaN and infinities become text, because JSON has none.
-fn float(x: f64) -> Json {
-    if x.is_finite() {
-        json!(x)
+/// Most elements of an array that are shown.
+fn limit(all: bool) -> usize {
+    if all {
+        usize::MAX
     } else {
-        json!(x.to_string())
+        SHORT_ARRAY
     }
 }
 
-fn value_json(value: &Value, all: bool) -> Json {
+/// A value, with at most `limit` elements of an array; for one that was cut, an object with its type, length, and first
+/// elements. NaN and infinities become text, because JSON has none.
+fn value_json(value: &Value, limit: usize) -> Json {
+    let float = |x: f64| if x.is_finite() { json!(x) } else { json!(x.to_string()) };
     match value {
-        Value::U8(v) => json!(v),
-        Value::I8(v) => json!(v),
-        Value::U16(v) => json!(v),
-        Value::I16(v) => json!(v),
-        Value::U32(v) => json!(v),
-        Value::I32(v) => json!(v),
         Value::F32(v) => float(f64::from(*v)),
+        Value::F64(v) => float(*v),
         Value::Bool(v) => json!(v),
         Value::String(v) => json!(String::from_utf8_lossy(v)),
         Value::U64(v) => json!(v),
-        Value::I64(v) => json!(v),
-        Value::F64(v) => float(*v),
-        Value::Array(a) => array_json(a, if all { usize::MAX } else { SHORT_ARRAY }),
+        Value::Array(a) => {
+            let shown: Json = a.first(limit).iter().map(|v| value_json(v, SHORT_ARRAY)).collect();
+            match a.len() > limit {
+                true => json!({ "type": a.element_name(), "length": a.len(), "first": shown }),
+                false => shown,
+            }
+        }
+        integer => json!(i64::from_value(integer)),
     }
 }
 
@@ -380,16 +327,12 @@ fn show(value: &Value, all: bool) -> String {
         Value::F32(v) => v.to_string(),
         Value::String(v) => cut(&String::from_utf8_lossy(v), all),
         Value::Array(a) => {
-            let limit = if all { usize::MAX } else { SHORT_ARRAY };
-            on_array!(a, |_: &str, n: usize, at: Element<'_>| {
-                let mut items: Vec<String> = (0..n.min(limit)).map(|i| cut(&plain(&at(i)), all)).collect();
-                if n > limit {
-                    items.push("...".to_owned());
-                }
-                format!("[{}]", items.join(", "))
-            })
+            let first = a.first(limit(all));
+            let items = first.iter().map(|v| cut(&plain(&value_json(v, SHORT_ARRAY)), all));
+            let more = (a.len() > first.len()).then(|| "...".to_owned());
+            format!("[{}]", items.chain(more).collect::<Vec<_>>().join(", "))
         }
-        other => plain(&value_json(other, all)),
+        other => plain(&value_json(other, SHORT_ARRAY)),
     }
 }
 
@@ -411,17 +354,17 @@ mod tests {
 
     #[test]
     fn long_arrays_are_cut_and_say_so() {
-        let a = Value::Array(Array::U32((0..100).collect()));
+        let a = Value::from((0..100).collect::<Vec<u32>>());
         assert_eq!(type_name(&a), "u32[100]");
         assert_eq!(show(&a, false), "[0, 1, 2, 3, 4, 5, ...]");
-        assert_eq!(value_json(&a, false)["length"], 100);
-        assert_eq!(value_json(&a, true).as_array().unwrap().len(), 100);
+        assert_eq!(value_json(&a, limit(false))["length"], 100);
+        assert_eq!(value_json(&a, limit(true)).as_array().unwrap().len(), 100);
     }
 
     #[test]
     fn nothing_in_a_file_reaches_the_terminal_raw() {
         let v = Value::String(b"a\x1b[31m\n\xff".to_vec());
         assert_eq!(show(&v, false), "a\\u{1b}[31m\\n\u{fffd}");
-        assert_eq!(value_json(&Value::F32(f32::NAN), false), json!("NaN"));
+        assert_eq!(value_json(&Value::F32(f32::NAN), SHORT_ARRAY), json!("NaN"));
     }
 }

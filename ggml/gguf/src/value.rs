@@ -70,6 +70,10 @@ impl Array {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+    /// The first `n` elements, or all if there are fewer.
+    pub fn first(&self, n: usize) -> Vec<Value> {
+        with_elements!(self, v => v.iter().take(n).cloned().map(Value::from).collect())
+    }
     /// Name of the element type, as in the GGUF specification but shorter (`u32`, `string`, `array`).
     pub fn element_name(&self) -> &'static str {
         TYPE_NAMES[self.element_type() as usize]
@@ -322,6 +326,18 @@ macro_rules! into_value {
 }
 into_value! {
     u32 => U32; i32 => I32; u64 => U64; i64 => I64; f32 => F32; f64 => F64; bool => Bool;
+}
+macro_rules! one_into_value {
+    ($($t:ty => $variant:ident;)*) => {$(
+        impl From<$t> for Value {
+            fn from(v: $t) -> Value {
+                Value::$variant(v)
+            }
+        }
+    )*};
+}
+one_into_value! {
+    u8 => U8; i8 => I8; u16 => U16; i16 => I16; Vec<u8> => String; Array => Array;
 }
 impl From<&str> for Value {
     fn from(v: &str) -> Value {
