@@ -3,11 +3,10 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use files::foreign;
-use serde::de::IgnoredAny;
 
 use super::kinds::SAMPLES;
 use super::records::Planned;
@@ -19,8 +18,6 @@ use crate::{Error, Plan, Result};
 
 /// Bytes of the samples of a cell, at most.
 const MAX_SAMPLES: u64 = 1 << 30;
-/// Bytes of a sample, at most.
-const MAX_LINE: u64 = 16 << 20;
 
 /// The folder of a shard, which is only read: it may be on a medium that cannot be written.
 struct Shard {
@@ -39,40 +36,9 @@ impl Shard {
         Ok(Shard { plan: Plan::read_in(&folder, names)?, folder, _lock: lock })
     }
 
-    /// Copies the samples of a cell line by line, so that only whole lines of JSON get through: what a killed process
-    /// had begun to write is left out. There may be none.
+    /// Copies the samples of a cell, if there are any. Whoever resumes from them reads them line by line.
     fn samples(&self, hash: &str, out: &mut dyn Write) -> Result<()> {
-        let at = samples(hash);
-        let Some(file) = self.folder.file(&at)? else { return Ok(()) };
-        let path = self.folder.path().join(&at);
-        let io = |e| Error::io(&path, e);
-        let more = |n: u64, what: &str| {
-            Error::folder(&path, format!("expected at most {n} bytes of {what}, found more"))
-        };
-        if file.metadata().map_err(io)?.len() > MAX_SAMPLES {
-            return Err(more(MAX_SAMPLES, "samples"));
-        }
-        let (mut input, mut left) = (BufReader::new(file), MAX_SAMPLES);
-        for n in 1.. {
-            let mut line = Vec::new();
-            (&mut input).take(MAX_LINE + 1).read_until(b'\n', &mut line).map_err(io)?;
-            if line.len() as u64 > MAX_LINE {
-                return Err(more(MAX_LINE, &format!("sample {n}")));
-            }
-            // A file can grow while it is read.
-            left = left.checked_sub(line.len() as u64).ok_or_else(|| more(MAX_SAMPLES, "samples"))?;
-            if !line.ends_with(b"\n") {
-                break;
-            }
-            let sound = line.starts_with(b"{") && serde_json::from_slice::<IgnoredAny>(&line).is_ok();
-            if !sound {
-                return Err(Error::folder(
-                    &path,
-                    format!("line {n}: expected a sample as JSON, found something else"),
-                ));
-            }
-            out.write_all(&line).map_err(io)?;
-        }
+        self.folder.copy(&samples(hash), MAX_SAMPLES, out)?;
         Ok(())
     }
 }
@@ -86,8 +52,7 @@ fn samples(hash: &str) -> PathBuf {
 /// copied too; adapters and `old/` are not.
 ///
 /// Shards are not trusted. Only their regular files are read, up to stated sizes; every result of every shard must be
-/// of a cell of the plan, with figures that are possible, and samples that are taken over must be lines of JSON.
-/// Nothing is written before that is known.
+/// of a cell of the plan, with figures that are possible. Nothing is written before that is known.
 ///
 /// # Errors
 /// A folder that is no study's, of another plan, or in use; a file in it that is not what it is to be; two results of

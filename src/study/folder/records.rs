@@ -10,8 +10,8 @@ use crate::cell::Key;
 use crate::outcome::Record;
 use crate::{Error, Plan, Result};
 
-/// Bytes of a file of results, at most.
-const MAX_RECORD: u64 = 64 << 20;
+/// Bytes of a file of results, at most: many times what a cell has. It bounds every list and text of a result.
+const MAX_RECORD: u64 = 4 << 20;
 /// Files of results that are read, at most: every cell of the largest plan, and as many that are stale.
 const MAX_FILES: usize = 2 * crate::MAX_CELLS;
 
@@ -44,7 +44,7 @@ impl Planned {
         let Some(is_perplexity) = self.0.get(&record.cell) else {
             return Err(expected(format!("no cell of the plan is {:?}", record.cell.to_string())));
         };
-        match record.fault(*is_perplexity) {
+        match record.result().and_then(|result| result.fault(*is_perplexity)) {
             Some(fault) => Err(expected(fault)),
             None => Ok(Some(record)),
         }
