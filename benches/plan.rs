@@ -42,7 +42,7 @@ fn plans(c: &mut Criterion) {
     for m in METHODS {
         bench(format!("{}/3 heads, 16384", m.name), m.name, &small, 16384);
     }
-    for bases in ["search", "algorithm1", "table2"] {
+    for bases in ["search", "table2"] {
         bench(format!("harpe {bases}/32 heads, 131072"), &format!("harpe:bases={bases}"), &llama2, 131_072);
     }
     group.finish();

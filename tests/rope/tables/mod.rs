@@ -302,7 +302,7 @@ fn harpe_has_a_table_for_each_kv_head() {
     assert_eq!(bases("harpe:bases=uniform-desc,base-min=1e6,base-max=5e6"), [5e6, 3e6, 1e6]);
     let mut one = small.clone();
     one.attention[0].n_head_kv = 1;
-    for way in ["search", "algorithm1", "uniform"] {
+    for way in ["search", "uniform"] {
         let plan = plan(&format!("harpe:bases={way},base-min=2e5"), &one, 16384).expect("valid");
         assert_eq!(plan.bases(), Some(&[2e5][..]));
     }

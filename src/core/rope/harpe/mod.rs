@@ -10,7 +10,7 @@ use super::value::{approx, number, rounded};
 use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError, Value};
 use search::Search;
 
-const WORDS: &[&str] = &["search", "algorithm1", "table2", "uniform", "uniform-desc"];
+const WORDS: &[&str] = &["search", "table2", "uniform", "uniform-desc"];
 
 /// The paper's Table 2, in 1e4.
 const TABLE2: [u16; 32] = [
@@ -34,9 +34,9 @@ const fn position(key: &'static str, default: &'static str, about: &'static str)
 /// many of either; under grouped-query attention a query head must share its key head's base). `rope_freqs`
 /// factors stay divided in.
 ///
-/// Bases are `search`: the rule that makes the published table (32 of 32 bases); `algorithm1`: the printed
-/// rule; `table2`: the published list; `uniform`, `uniform-desc`: equation 9, ascending and descending; or a
-/// list.
+/// Bases are `search`: the rule that makes the published table (32 of 32 bases); `table2`: the published list;
+/// `uniform`, `uniform-desc`: equation 9, ascending and descending; or a list. The rule that the paper prints,
+/// Algorithm 1, makes another table: a sum over all pairs favors candidates with few extrema.
 ///
 /// Defaults scale the paper's ratios. It takes a base of 1e4 to 1e6..5e6, 100 and 500 times, for 32 times the
 /// window. For s times the window these are s^(ln 100 / ln 32) and s^(ln 500 / ln 32): a power law in s is
@@ -103,6 +103,16 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     Ok(())
 }
 
+/// Adds the reason to a refusal of Algorithm 1, which earlier versions wrote into files.
+pub(super) fn explain(e: RopeError, value: &str) -> RopeError {
+    match value {
+        "algorithm1" => RopeError::new(format!(
+            "{e}: HARPE's Algorithm 1 as printed was removed, because it does not give its Table 2"
+        )),
+        _ => e,
+    }
+}
+
 fn bad(key: &str, expected: &str, found: impl std::fmt::Display) -> RopeError {
     RopeError::new(format!("rope method harpe: {key}: expected {expected}, found {found}"))
 }
@@ -140,12 +150,11 @@ fn derive(word: &str, geo: &Geometry<'_>, args: &mut Args<'_>) -> Result<Vec<f64
         }
         return Ok(bases);
     }
-    search_between(word, base_min, base_max, factor, geo, args)
+    search_between(base_min, base_max, factor, geo, args)
 }
 
 /// Bases searched between a smallest and a largest one for `factor` times the trained window.
 fn search_between(
-    word: &str,
     base_min: f64,
     base_max: f64,
     factor: f64,
@@ -188,8 +197,7 @@ fn search_between(
         let expected = format!("{most} (candidates x positions x pairs); narrow lo..hi or widen stride");
         bad("search", &expected, approx(search.cost()))
     })?;
-    let picks = if word == "algorithm1" { search::algorithm1(&search) } else { search::bases(&search) };
-    let mut bases: Vec<f64> = picks.iter().map(|p| p.base).collect();
+    let mut bases: Vec<f64> = search::bases(&search).iter().map(|p| p.base).collect();
     bases.sort_by(f64::total_cmp);
     Ok(bases)
 }

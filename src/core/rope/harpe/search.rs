@@ -1,4 +1,4 @@
-//! The two base searches of HARPE: the rule that makes the published table, and the rule that the paper prints.
+//! HARPE's search of bases: the rule that makes the published table.
 
 use rayon::prelude::*;
 
@@ -28,8 +28,7 @@ pub struct Search {
 pub struct Pick {
     /// The base taken.
     pub base: f64,
-    /// Pairs of a peak and a valley at most 3 positions apart that it brought; 0 for the first, and under
-    /// Algorithm 1.
+    /// Pairs of a peak and a valley at most 3 positions apart that it brought; 0 for the first.
     pub n: u64,
 }
 
@@ -138,60 +137,5 @@ impl Held {
         (from..=to)
             .map(|i| (u64::from(self.count[i]), (i.abs_diff(at) as u64).pow(2)))
             .fold((0, 0), |sum, (n, square)| plus(sum, (n, n * square)))
-    }
-}
-
-/// Algorithm 1 as printed: the candidate of the smallest sum of |peak - valley| over all pairs with what is
-/// held, ties by the smallest base.
-///
-/// The paper defines neither waveform nor extrema; they are those of the other search here. Read as sets, P
-/// and V take each position once. It does not produce Table 2 (no reading tried gives more than 13 of the 32
-/// bases): a sum over all pairs favors candidates with few extrema.
-pub(super) fn algorithm1(search: &Search) -> Vec<Pick> {
-    let mut free = search.candidates();
-    if free.is_empty() || search.n_bases == 0 {
-        return Vec::new();
-    }
-    let first = free.remove(0);
-    let (mut peaks, mut valleys) = (Sorted::default(), Sorted::default());
-    peaks.join(&first.peaks);
-    valleys.join(&first.valleys);
-    let mut picks = vec![Pick { base: first.base, n: 0 }];
-    while picks.len() < search.n_bases {
-        let sum = |c: &Candidate| {
-            c.peaks.iter().map(|p| valleys.distance(*p)).sum::<u64>()
-                + c.valleys.iter().map(|v| peaks.distance(*v)).sum::<u64>()
-        };
-        let Some((_, i)) = free.iter().enumerate().map(|(i, c)| (sum(c), i)).min() else { break };
-        let c = free.remove(i);
-        picks.push(Pick { base: c.base, n: 0 });
-        peaks.join(&c.peaks);
-        valleys.join(&c.valleys);
-    }
-    picks
-}
-
-/// A sorted set of positions and the sums of its beginnings.
-#[derive(Default)]
-struct Sorted {
-    positions: Vec<usize>,
-    sums: Vec<u64>,
-}
-impl Sorted {
-    fn join(&mut self, more: &[usize]) {
-        self.positions.extend_from_slice(more);
-        self.positions.sort_unstable();
-        self.positions.dedup();
-        let running = self.positions.iter().scan(0, |sum, p| {
-            *sum += *p as u64;
-            Some(*sum)
-        });
-        self.sums = std::iter::once(0).chain(running).collect();
-    }
-    /// Sum over the set of the distance to `p`.
-    fn distance(&self, p: usize) -> u64 {
-        let (k, n) = (self.positions.partition_point(|q| *q < p), self.positions.len());
-        let (below, all) = (self.sums[k], self.sums[n]);
-        (k * p) as u64 - below + (all - below) - ((n - k) * p) as u64
     }
 }

@@ -1,8 +1,9 @@
 //! The published table and what note and paper say on the way to it.
 
-use super::search::{algorithm1, bases, Search};
+use super::search::{bases, Search};
 use super::waveform::Waveform;
 use super::TABLE2;
+use crate::rope::Spec;
 
 const PAPER: Search =
     Search { base_min: 1e6, base_max: 5e6, stride: 3e4, lo: 1000, hi: 131_072, n_rot: 128, n_bases: 32 };
@@ -57,29 +58,12 @@ fn the_recurrence_agrees_with_direct_cosines() {
     }
 }
 
-/// The printed rule, written a second time without sums of beginnings.
 #[test]
-fn algorithm_1_minimises_the_sum_over_all_pairs() {
-    let s = Search { base_min: 2e5, base_max: 1e6, stride: 2e4, lo: 100, hi: 6000, n_rot: 64, n_bases: 6 };
-    let wave = |i: usize| Waveform::new(s.base_min + i as f64 * s.stride, s.n_rot, s.lo, s.hi);
-    let all: Vec<_> = (0..=40).map(|i| (wave(i).peaks(), wave(i).valleys())).collect();
-    let sum = |a: &[usize], b: &std::collections::BTreeSet<usize>| -> usize {
-        a.iter().flat_map(|x| b.iter().map(|y| x.abs_diff(*y))).sum()
-    };
-    let mut taken = vec![0];
-    while taken.len() < 6 {
-        let p = taken.iter().flat_map(|i: &usize| all[*i].0.clone()).collect();
-        let v = taken.iter().flat_map(|i: &usize| all[*i].1.clone()).collect();
-        let rest = (0..all.len()).filter(|i| !taken.contains(i));
-        taken.push(
-            rest.min_by_key(|i| sum(&all[*i].0, &v) + sum(&all[*i].1, &p)).expect("candidates are left"),
-        );
-    }
-    let want: Vec<f64> = taken.iter().map(|i| s.base_min + *i as f64 * s.stride).collect();
-    assert_eq!(algorithm1(&s).iter().map(|p| p.base).collect::<Vec<_>>(), want);
-    let printed = algorithm1(&PAPER);
-    let found = printed.iter().filter(|p| TABLE2.contains(&((p.base / 1e4).round() as u16))).count();
-    assert!(found <= 15, "the printed rule does not give Table 2, yet {found} of 32 are there");
+fn the_printed_rule_is_refused_with_the_reason() {
+    let spec = |text: &str| text.parse::<Spec>().map_err(|e| e.to_string());
+    let e = spec("harpe:bases=algorithm1").unwrap_err();
+    assert!(e.contains("bases: expected search, table2") && e.contains("does not give its Table 2"), "{e}");
+    assert!(!spec("harpe:bases=algorithm").unwrap_err().contains("Table 2"));
 }
 
 #[test]
