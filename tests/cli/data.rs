@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::fetched::{default_model, fetched};
 use crate::common::program::{command, finish, run_in, Output};
+use crate::limited::through;
 
 /// Makes the wheel of a package with these files in this folder.
 const WHEEL: &str = r#"
@@ -145,10 +146,8 @@ fn what_cannot_be_fetched_is_an_error_and_leaves_nothing() {
     // A member that unpacks to far more than the file has is not written to the disk: no file may exceed 4 MiB.
     wheel(&packages, "wonderwords", "3.0.1", &["wonderwords/assets/nounlist.txt=64".to_owned()]);
     let call = pull(&packages, &["ruler", "--dir", to]);
-    let mut small = Command::new("sh");
-    small.args(["-c", "ulimit -f 4096; exec \"$0\" \"$@\""]).arg(call.get_program()).args(call.get_args());
-    small.envs(call.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    refused(&finish(small), &["nounlist.txt: expected sha256 8d88b3eb"]);
+    let small = ["sh", "-c", "ulimit -f 4096; exec \"$0\" \"$@\""];
+    refused(&finish(through(&small, &call)), &["nounlist.txt: expected sha256 8d88b3eb"]);
     // A damaged member.
     let path = packages.join("wonderwords-3.0.1-py3-none-any.whl");
     wheel(&packages, "wonderwords", "3.0.1", &words());

@@ -1,6 +1,5 @@
 //! `ropewalk pull` against hubs that lie, stall, or point elsewhere, and file systems that refuse.
 
-use std::process::Command;
 use std::time::Duration;
 
 use super::hub::{content, names, sum, Hub, Reply, FILE, SOURCE};
@@ -225,26 +224,13 @@ fn a_hub_that_starts_from_the_first_byte_for_ever_is_left() {
     assert!(hub.asked().len() <= 3, "{}", hub.asked().len());
 }
 
-/// The call in a process whose files may have half the size.
-#[cfg(unix)]
-fn small_files(call: &Command) -> Command {
-    let mut command = Command::new("sh");
-    // In units of 512 or 1024 bytes, which shells differ in.
-    command.args(["-c", "ulimit -f 1000; exec \"$0\" \"$@\""]).arg(call.get_program()).args(call.get_args());
-    for (name, value) in call.get_envs() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    command
-}
-
 #[cfg(unix)]
 #[test]
 fn a_file_that_may_not_grow_so_large_is_one_error() {
     let (hub, dir) = (Hub::new(), tempfile::tempdir().unwrap());
-    let output = finish(small_files(&hub.call(dir.path(), &[SOURCE])));
+    // In units of 512 or 1024 bytes, which shells differ in: half of the file.
+    let small = ["sh", "-c", "ulimit -f 1000; exec \"$0\" \"$@\""];
+    let output = finish(crate::limited::through(&small, &hub.call(dir.path(), &[SOURCE])));
     assert_eq!((output.code, output.stderr.lines().count()), (1, 1), "{output:?}");
     let folder = dir.path().join(".partial");
     assert!(output.stderr.contains(folder.to_str().unwrap()), "the path is named: {output:?}");

@@ -7,7 +7,8 @@ use std::process::Command;
 
 use super::hub::{names, sum, Hub, SOURCE};
 use super::pull_folder::{hub, whole, Repository, REPO};
-use crate::common::program::{finish, Output};
+use crate::common::program::{command, finish, Output};
+use crate::limited::through;
 
 /// A models folder, and next to it what a stranger would like to have overwritten, emptied or made.
 struct World(tempfile::TempDir);
@@ -71,17 +72,8 @@ impl World {
 
     /// Under a limit of time: a pipe must not be waited for.
     fn pull(&self, hub: &Hub, source: &str) -> Output {
-        let models = self.models();
-        let call = hub.call(&models, &[source, "--retries", "0"]);
-        let mut limited = Command::new("timeout");
-        limited.arg("20").arg(call.get_program()).args(call.get_args());
-        for (name, value) in call.get_envs() {
-            match value {
-                Some(value) => limited.env(name, value),
-                None => limited.env_remove(name),
-            };
-        }
-        finish(limited)
+        let call = hub.call(&self.models(), &[source, "--retries", "0"]);
+        finish(through(&["timeout", "20"], &call))
     }
 }
 
@@ -263,9 +255,7 @@ fn found(source: &str, name: &str) -> (World, impl Fn(&World, &str) -> Output) {
     let record = format!("{{\"source\":\"{source}\",\"revision\":null,\"bytes\":1,\"sha256\":\"\"}}");
     fs::write(world.at("user").join(format!("{name}.source.json")), record).unwrap();
     let inspect = |world: &World, model: &str| {
-        let mut call = Command::new("timeout");
-        let plain = crate::common::program::command(&["inspect", model]);
-        call.arg("20").arg(plain.get_program()).args(plain.get_args());
+        let mut call = through(&["timeout", "20"], &command(&["inspect", model]));
         call.env("ROPEWALK_MODELS", world.at("user")).current_dir(world.0.path());
         call.stdin(std::process::Stdio::null());
         finish(call)

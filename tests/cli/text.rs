@@ -3,12 +3,13 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use flate2::{write::GzEncoder, Compression};
 use gguf::{File, Value, Writer};
 
-use crate::common::program::{command, run, run_with, Output};
+use crate::common::program::{command, finish, run, run_with, Output};
+#[cfg(unix)]
+use crate::limited::{self as limits, through};
 use crate::models::{model, ok};
 
 const FIXED: &[&str] = &["--device", "cpu", "-t", "1", "--ctx", "256"];
@@ -16,31 +17,9 @@ const FIXED: &[&str] = &["--device", "cpu", "-t", "1", "--ctx", "256"];
 /// Runs it with at most this much address space, MiB. It must end within a minute.
 #[cfg(unix)]
 fn limited(mib: u64, args: &[&str], stdin: Stdio) -> Output {
-    let plain = command(args);
-    let mut shell = Command::new("sh");
-    shell.args(["-c", &format!("ulimit -v {} && exec \"$@\"", mib << 10), "sh"]);
-    shell.arg(plain.get_program()).args(plain.get_args());
-    for (name, value) in plain.get_envs() {
-        match value {
-            Some(value) => shell.env(name, value),
-            None => shell.env_remove(name),
-        };
-    }
-    let mut child = shell.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let started = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if started.elapsed() > Duration::from_secs(60) {
-            child.kill().unwrap();
-            panic!("{args:?}: still running after a minute");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let output = child.wait_with_output().unwrap();
-    Output {
-        code: output.status.code().unwrap_or(-1),
-        stdout: String::from_utf8(output.stdout).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-    }
+    let mut call = through(&["timeout", "60"], &limits::limited(&command(args), mib << 10));
+    call.stdin(stdin);
+    finish(call)
 }
 
 #[track_caller]

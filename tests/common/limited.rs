@@ -9,9 +9,16 @@ pub(crate) const LITTLE: u64 = 2 << 20;
 /// may not fail ends in 134 then, one that is handled in a line and 1. Systems other than Linux have no such limit.
 pub(crate) fn limited(call: &Command, kib: u64) -> Command {
     let limits = if cfg!(target_os = "linux") { format!("ulimit -v {kib}; ") } else { String::new() };
-    let mut out = Command::new("sh");
-    out.arg("-c").arg(format!("{limits}ulimit -t 60; exec \"$0\" \"$@\""));
-    out.arg(call.get_program()).args(call.get_args());
+    let mut out = through(&["sh", "-c", &format!("{limits}ulimit -t 60; exec \"$0\" \"$@\"")], call);
+    // Each thread's own heap takes addresses, however little it holds; and machines differ in threads.
+    out.env("MALLOC_ARENA_MAX", "2");
+    out
+}
+
+/// The same call, started by this program with these arguments before it.
+pub(crate) fn through(program: &[&str], call: &Command) -> Command {
+    let mut out = Command::new(program[0]);
+    out.args(&program[1..]).arg(call.get_program()).args(call.get_args());
     for (name, value) in call.get_envs() {
         match value {
             Some(value) => out.env(name, value),
@@ -21,7 +28,5 @@ pub(crate) fn limited(call: &Command, kib: u64) -> Command {
     if let Some(folder) = call.get_current_dir() {
         out.current_dir(folder);
     }
-    // Each thread's own heap takes addresses, however little it holds; and machines differ in threads.
-    out.env("MALLOC_ARENA_MAX", "2");
     out
 }
