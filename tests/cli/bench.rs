@@ -1,28 +1,11 @@
 //! `ropewalk bench` on a tiny model: its report.
 
-use crate::common::program::run;
+use crate::common::program::{run, split};
 use crate::models::{model, ok};
 
 #[test]
 fn bench_measures_ours_and_libllama() {
-    let base = [
-        "bench",
-        "-m",
-        model(),
-        "-p",
-        "32",
-        "-n",
-        "4",
-        "-d",
-        "0,16",
-        "-r",
-        "2",
-        "--device",
-        "cpu",
-        "-t",
-        "1",
-        "-q",
-    ];
+    let base = [split("bench -p 32 -n 4 -d 0,16 -r 2 --device cpu -t 1 -q -m"), vec![model()]].concat();
     let json = run(
         &[&base[..], &["--json", "--against", "libllama", "--rope", "plain", "--rope", "harpe"]].concat()
     )

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::program::{run, run_in, Output};
+use crate::common::program::{run, run_in, split, Output};
 use convert::random::{write, Shape};
 use ropewalk::DType;
 use serde_json::Value;
@@ -39,19 +39,7 @@ impl Folder {
         let texts = self.path("texts");
         let (model, output) = (self.path("tiny.gguf"), self.path(output));
         let head = ["finetune", "-m", &model, "-d", &texts, "-o", &output, "--ctx", "48", "--ubatch", "20"];
-        let tail = [
-            "--device",
-            "cpu",
-            "-t",
-            "1",
-            "--lr",
-            "0.01",
-            "--set",
-            "dropout=0.1",
-            "--set",
-            "held-out=2",
-            "--json",
-        ];
+        let tail = split("--device cpu -t 1 --lr 0.01 --set dropout=0.1 --set held-out=2 --json");
         [&head[..], &tail, more].concat().into_iter().map(String::from).collect()
     }
 

@@ -1,6 +1,6 @@
 //! `ropewalk finetune`: data methods, sources with shares, conversations and token ids from the outside.
 
-use crate::common::program::run_in;
+use crate::common::program::{run_in, split};
 use crate::finetune::{fails, Folder};
 
 fn utk<'a>(more: &[&'a str]) -> Vec<&'a str> {
@@ -14,21 +14,12 @@ fn each_method_trains() {
     let folder = Folder::new();
     let runs: [(&str, Vec<&str>); 5] = [
         ("utk", utk(&["--steps", "2"])),
-        ("pose", vec!["--transform", "pose:target=192,text=2", "--rope", "yarn:factor=4", "--steps", "2"]),
-        ("truncate", vec!["--set", "packing=truncate", "--set", "separator=eos", "--steps", "2"]),
-        ("longce", vec!["--set", "loss=longce:short=16,stride=8", "--steps", "2"]),
+        ("pose", split("--transform pose:target=192,text=2 --rope yarn:factor=4 --steps 2")),
+        ("truncate", split("--set packing=truncate --set separator=eos --steps 2")),
+        ("longce", split("--set loss=longce:short=16,stride=8 --steps 2")),
         (
             "masked",
-            vec![
-                "--set",
-                "doc-mask=true",
-                "--set",
-                "upsample=fu:length=300",
-                "--set",
-                "data-tokens=20000",
-                "--steps",
-                "2",
-            ],
+            split("--set doc-mask=true --set upsample=fu:length=300 --set data-tokens=20000 --steps 2"),
         ),
     ];
     for (name, more) in runs {
@@ -128,19 +119,7 @@ fn what_makes_no_sense_is_said_in_one_line() {
     std::fs::write(folder.file("short.txt"), "a").unwrap();
     std::fs::write(folder.file("odd.bin"), [1, 0, 2]).unwrap();
     let run = |data: &[&str], more: &[&str]| {
-        let head = [
-            "finetune",
-            "-m",
-            "tiny.gguf",
-            "-o",
-            "a.gguf",
-            "--ctx",
-            "48",
-            "--device",
-            "cpu",
-            "--set",
-            "held-out=0",
-        ];
+        let head = split("finetune -m tiny.gguf -o a.gguf --ctx 48 --device cpu --set held-out=0");
         run_in(folder.dir.path(), &[&head[..], &["-d"], data, more].concat())
     };
     let texts: &[&str] = &["texts"];

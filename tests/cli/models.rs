@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use crate::common::process::children;
 #[cfg(unix)]
 use crate::common::process::works_for;
-use crate::common::program::{command, run, run_with, Output};
+use crate::common::program::{command, run, run_with, split, Output};
 use convert::random::{write, Shape};
 use ropewalk::DType;
 
@@ -259,24 +259,10 @@ fn perplexity_goes_from_window_to_window_where_keys_are_evicted() {
 
 #[test]
 fn passkey_reports_what_the_contract_says() {
-    let line = [
-        &[
-            "eval",
-            "passkey",
-            "-m",
-            model(),
-            "--lengths",
-            "700",
-            "--samples",
-            "2",
-            "--device",
-            "cpu",
-            "-t",
-            "1",
-        ][..],
-        &["-q", "--json", "--set", "depth=start/0.5"],
-    ];
-    let json = run(&line.concat()).json();
+    let line =
+        split("eval passkey --lengths 700 --samples 2 --device cpu -t 1 -q --json --set depth=start/0.5 -m");
+    let line = [line, vec![model()]].concat();
+    let json = run(&line).json();
     assert_eq!(json["rope"], "plain");
     let row = &json["results"][0];
     assert_eq!((row["length"].as_u64(), row["samples"].as_u64()), (Some(700), Some(4)));
@@ -284,7 +270,7 @@ fn passkey_reports_what_the_contract_says() {
         (0.0..=1.0).contains(&row["accuracy"].as_f64().unwrap()) && row["tokens"].as_u64().unwrap() <= 700
     );
     assert_eq!(row["by"][1]["value"], "0.5");
-    let mut again = run(&line.concat()).json()["results"][0].clone();
+    let mut again = run(&line).json()["results"][0].clone();
     // Times are all that may differ.
     for key in ["seconds", "tokens_per_s"] {
         again[key] = row[key].clone();
@@ -333,20 +319,8 @@ fn ctrl_c_makes_perplexity_print_what_is_done() {
     let dir = tempfile::tempdir().unwrap();
     let path = text_file(dir.path(), 4000);
     // Thousands of windows: nobody waits for the end of this.
-    let mut command = command(&[
-        "perplexity",
-        "-m",
-        model(),
-        "-f",
-        &path,
-        "--ctx",
-        "256",
-        "--stride",
-        "2",
-        "--json",
-        "--device",
-        "cpu",
-    ]);
+    let line = split("perplexity --ctx 256 --stride 2 --json --device cpu");
+    let mut command = command(&[&line[..], &["-m", model(), "-f", &path]].concat());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut first = String::new();
     let mut stderr = BufReader::new(child.stderr.take().unwrap());

@@ -135,20 +135,7 @@ fn token_ids_are_measured_as_the_text_they_are_of() {
         }
     }
     // A comparison reads them as well.
-    let compared = |path: &Path| {
-        let what = [
-            "perplexity",
-            "-m",
-            model(),
-            "-f",
-            path.to_str().unwrap(),
-            "--ctx",
-            "64",
-            "--against",
-            "kv=q8_0",
-        ];
-        ok(run(&[&what[..], &["--device", "cpu", "-t", "1", "-q", "--json"]].concat())).json()
-    };
+    let compared = |path: &Path| json(&[path], &["--ctx", "64", "--against", "kv=q8_0"]);
     let (a, b) = (compared(&texts), compared(&ids));
     for key in ["tokens", "windows", "kl", "ppl_ratio"] {
         assert_eq!(a["results"][0][key], b["results"][0][key], "{key}");

@@ -8,7 +8,7 @@ use convert::random::{write, Shape};
 use ropewalk::DType;
 
 use super::finetune::{fails, figures, Folder};
-use crate::common::program::run;
+use crate::common::program::{run, split};
 
 const STAGES: &str = r#"
 [[stage]]
@@ -230,19 +230,8 @@ fn all_parameters_are_trained_and_a_model_is_written() {
     .unwrap();
     let (texts, out) = (folder.path("texts"), folder.path("out.gguf"));
     let head = ["finetune", "-m", &model, "-d", &texts, "--device", "cpu", "-t", "1", "--targets", "full"];
-    let tail = [
-        "--lr",
-        "0.003",
-        "--ubatch",
-        "20",
-        "--stages",
-        &stages,
-        "-o",
-        &out,
-        "--set",
-        "output-type=file",
-        "--json",
-    ];
+    let tail = split("--lr 0.003 --ubatch 20 --set output-type=file --json");
+    let tail = [&tail[..], &["--stages", &stages, "-o", &out]].concat();
     let plan = run(&[&head[..], &["--ctx", "64", "--plan-memory", "--json"]].concat()).json();
     assert!(plan["parts"]
         .as_array()

@@ -43,6 +43,11 @@ pub(crate) fn finish(mut command: Command) -> Output {
     }
 }
 
+/// The words of a line.
+pub(crate) fn split(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
+}
+
 pub(crate) fn run(args: &[&str]) -> Output {
     finish(command(args))
 }

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::commands::{fails, ropewalk};
+use crate::common::program::split;
 use crate::{common, small_model};
 
 /// A file that begins so and has zeros behind.
@@ -71,22 +72,8 @@ fn checkpoints_and_caches() {
     std::fs::create_dir_all(&folder).unwrap();
     let output = common::scratch("sparse-out.gguf");
     let tune = |more: &[&'static str], file: &str| {
-        let head = [
-            "finetune",
-            "-q",
-            "-m",
-            m,
-            "-d",
-            str(&words),
-            "--ctx",
-            "32",
-            "--steps",
-            "1",
-            "--set",
-            "held-out=0",
-            "-o",
-            str(&output),
-        ];
+        let head = split("finetune -q --ctx 32 --steps 1 --set held-out=0");
+        let head = [&head[..], &["-m", m, "-d", str(&words), "-o", str(&output)]].concat();
         let args: Vec<&str> = head.iter().copied().chain(more.iter().copied()).chain([file]).collect();
         ropewalk(&args, b"")
     };
