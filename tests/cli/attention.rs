@@ -1,19 +1,9 @@
 //! `inspect --map`: maps of one head and of the same head under another setting, and what is refused.
 
-use std::path::Path;
-
 use serde_json::Value;
 
 use crate::common::program::{run, Output};
-use crate::models::{model, ok};
-
-fn text(dir: &Path) -> String {
-    let path = dir.join("text.txt");
-    let words: String =
-        (0..400).map(|i: usize| ["the ", "rope ", "walks ", "on.\n"][i * i % 7 % 4]).collect();
-    std::fs::write(&path, words).unwrap();
-    path.to_str().unwrap().to_owned()
-}
+use crate::models::{model, ok, text_file};
 
 fn drawn(file: &str, map: &str, more: &[&str]) -> Output {
     let args = ["inspect", model(), "--device", "cpu", "-t", "1", "-q", "-f", file, "--ctx", "200", "--map"];
@@ -29,7 +19,7 @@ fn rows(report: &Value) -> Vec<Vec<f64>> {
 #[test]
 fn one_head_is_chosen_and_drawn() {
     let dir = tempfile::tempdir().unwrap();
-    let file = text(dir.path());
+    let file = text_file(dir.path(), "text.txt", 400);
     let svg = dir.path().join("map.svg");
     let report = ok(drawn(&file, "distance=50", &["-o", svg.to_str().unwrap(), "--json"])).json();
     assert_eq!(report["results"].as_array().unwrap().len(), 1);
@@ -58,7 +48,7 @@ fn one_head_is_chosen_and_drawn() {
 #[test]
 fn two_settings_are_drawn_with_their_difference() {
     let dir = tempfile::tempdir().unwrap();
-    let file = text(dir.path());
+    let file = text_file(dir.path(), "text.txt", 400);
     let png = dir.path().join("map.png");
     let args = ["--rope", "plain", "--against", "rope=pi:factor=4"];
     let more = [&args[..], &["--plot", png.to_str().unwrap(), "--json"]].concat();
@@ -82,7 +72,7 @@ fn two_settings_are_drawn_with_their_difference() {
 #[test]
 fn what_makes_no_sense_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let file = text(dir.path());
+    let file = text_file(dir.path(), "text.txt", 400);
     for (map, more, code, holds) in [
         ("distance=199", &[][..], 1, "no two of 200 tokens are more than 199 apart"),
         ("layer=99", &[], 1, "layer: expected 0 to"),

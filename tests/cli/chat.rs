@@ -1,8 +1,7 @@
 //! Conversations: what `/save` writes and never overwrites, what `/restore` refuses.
 
-use std::path::Path;
-
 use crate::common::program::{run_with, Output};
+use crate::hub::names;
 use crate::models::{model, ok};
 
 /// A conversation of these lines, on stdin.
@@ -17,13 +16,6 @@ fn one_failure(output: &Output) -> &str {
     let lines: Vec<&str> = output.stderr.lines().collect();
     assert!(output.code == 1 && lines.len() == 2 && lines[1].contains("lines failed"), "{output:?}");
     lines[0]
-}
-
-fn names(dir: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(dir).unwrap();
-    let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::fetched::{default_model, fetched};
 use crate::common::program::{command, finish, run_in, Output};
+use crate::hub::names;
 use crate::limited::through;
 
 /// Makes the wheel of a package with these files in this folder.
@@ -54,14 +55,6 @@ fn without_words(to: &Path) {
             std::os::unix::fs::symlink(entry.path(), to.join(&name)).unwrap();
         }
     }
-}
-
-/// The names in a folder, sorted.
-fn names(dir: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten();
-    let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
 }
 
 #[track_caller]

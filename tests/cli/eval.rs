@@ -1,28 +1,20 @@
 //! `eval`, `perplexity --against`, `advise` and `study` from the outside: what they print, keep and refuse.
 
-use std::path::Path;
-
 use crate::common::program::{run, run_in, Output};
-use crate::models::{model, ok};
+use crate::models::{model, ok, text_file};
 
 fn on_model<'a>(args: &[&'a str]) -> Vec<&'a str> {
     [args, &["-m", model(), "--device", "cpu", "-t", "1", "-q"]].concat()
 }
 
+/// Fails with this code and nothing on stdout; what is said is one line, or clap's own, and holds these.
 #[track_caller]
-fn refused(output: &Output, code: i32, holds: &[&str]) {
+pub(crate) fn refused(output: &Output, code: i32, holds: &[&str]) {
     assert!(output.code == code && output.stdout.is_empty(), "{output:?}");
     assert!(output.stderr.lines().count() == 1 || output.stderr.contains("'--help'"), "{output:?}");
     for text in holds {
         assert!(output.stderr.contains(text), "{text:?} is not in {output:?}");
     }
-}
-
-fn text(dir: &Path, name: &str, n: usize) -> String {
-    let path = dir.join(name);
-    let words = ["the ", "rope ", "walks ", "on.\n"];
-    std::fs::write(&path, (0..n).map(|i| words[i * i % 7 % 4]).collect::<String>()).unwrap();
-    path.to_str().unwrap().to_owned()
 }
 
 #[test]
@@ -139,7 +131,7 @@ fn what_makes_no_sense_is_refused() {
 #[test]
 fn settings_are_compared_token_by_token() {
     let dir = tempfile::tempdir().unwrap();
-    let file = text(dir.path(), "a.txt", 300);
+    let file = text_file(dir.path(), "a.txt", 300);
     let compare = |more: &[&str]| {
         let base =
             ["perplexity", "-m", model(), "-f", &file, "--ctx", "128", "--device", "cpu", "-t", "1", "-q"];
@@ -175,7 +167,7 @@ fn settings_are_compared_token_by_token() {
 #[test]
 fn advice_ends_with_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
-    let file = text(dir.path(), "a.txt", 3000);
+    let file = text_file(dir.path(), "a.txt", 3000);
     let advise = |more: &[&str]| {
         let ropes = ["--rope", "plain", "--rope", "pi", "--minutes", "0.01", "-f", &file];
         run(&on_model(&[&["advise"], &ropes[..], more].concat()))
@@ -206,7 +198,7 @@ fn advice_ends_with_what_to_do() {
 #[test]
 fn a_search_keeps_what_it_scored_and_ends_with_a_spec_to_use() {
     let dir = tempfile::tempdir().unwrap();
-    let file = text(dir.path(), "a.txt", 3000);
+    let file = text_file(dir.path(), "a.txt", 3000);
     let out = dir.path().join("factors.json").display().to_string();
     let searched = |sizes: &str, more: &[&str]| {
         let search = format!("--search=population=4,parents=2,iterations=1,mutations=1,crossovers=1{sizes}");
@@ -263,7 +255,7 @@ options = { depths = "0/100" }
 #[test]
 fn a_study_is_measured_cut_up_and_put_together() {
     let dir = tempfile::tempdir().unwrap();
-    text(dir.path(), "a.txt", 3000);
+    text_file(dir.path(), "a.txt", 3000);
     std::fs::write(dir.path().join("plan.toml"), PLAN.replace("MODEL", model())).unwrap();
     let study = |args: &[&str]| {
         run_in(dir.path(), &[&["study"], args, &["--device", "cpu", "-t", "1", "-q"]].concat())
@@ -305,30 +297,4 @@ fn a_study_is_measured_cut_up_and_put_together() {
     let other = study(&["other.toml", "-o", "whole"]);
     assert!(other.code == 1 && other.stderr.lines().count() == 1, "{other:?}");
     refused(&study(&["no-plan.toml", "-o", "new"]), 1, &["no-plan.toml"]);
-}
-
-/// Needles at two depths, a sample each in turn.
-#[test]
-fn needles_are_asked_for_at_the_depths_that_are_set() {
-    let words = crate::common::fetched("benchmarks/ruler/nounlist.txt");
-    let data = words.ancestors().nth(2).unwrap().to_str().unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    let kept = dir.path().join("samples.jsonl");
-    let asked = |depth: &'static str| {
-        let args = ["eval", "niah_single_1", "-l", "4096", "-n", "2", "--data", data, "--set", depth, "-o"];
-        run(&on_model(&[&args[..], &[kept.to_str().unwrap()]].concat()))
-    };
-    let out = ok(asked("depth=0/100"));
-    assert!(out.stdout.contains("depth | 4096"), "{}", out.stdout);
-    let lines = std::fs::read_to_string(&kept).unwrap();
-    let tags = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap().to_string();
-    let depths: Vec<String> = lines.lines().map(tags).collect();
-    assert_eq!(depths.len(), 2);
-    for (line, depth) in depths.iter().zip(["\"0\"", "\"100\""]) {
-        assert!(
-            line.contains(&format!("\"depth\",{depth}")) || line.contains(&format!("\"depth\":{depth}")),
-            "{line}"
-        );
-    }
-    refused(&asked("depth=101"), 1, &["niah_single_1", "depth", "101"]);
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::common::process::hang_up_as_usual;
 use crate::common::program::{command, run};
 use crate::finetune::{fails, figures, Folder};
+use crate::hub::names;
 use serde_json::Value;
 
 impl Folder {
@@ -33,10 +34,7 @@ impl Folder {
     }
 
     fn names(&self, folder: &str) -> Vec<String> {
-        let entries = std::fs::read_dir(self.file(folder)).unwrap();
-        let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
+        names(&self.file(folder))
     }
 }
 

@@ -182,9 +182,9 @@ impl Hub {
     }
 }
 
-/// Names of the entries of a folder.
+/// Names of the entries of a folder, sorted; none where there is no folder.
 pub(crate) fn names(dir: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(dir).unwrap();
+    let entries = std::fs::read_dir(dir).into_iter().flatten();
     let names: BTreeSet<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     names.into_iter().collect()
 }

@@ -8,16 +8,14 @@ use llama::quantize::Imatrix;
 use ropewalk::control::Control;
 
 use crate::common::program::{run, Output};
-use crate::models::{model, ok};
+use crate::models::{model, ok, text_file};
 
 struct Lab(tempfile::TempDir);
 
 impl Lab {
     fn new() -> Lab {
         let lab = Lab(tempfile::tempdir().unwrap());
-        let words: String =
-            (0..400).map(|i: usize| ["the ", "rope ", "walks ", "on.\n"][i * i % 7 % 4]).collect();
-        std::fs::write(lab.path("text.txt"), words).unwrap();
+        text_file(lab.0.path(), "text.txt", 400);
         lab
     }
     fn path(&self, name: &str) -> PathBuf {

@@ -27,10 +27,15 @@ pub(crate) fn model() -> &'static str {
     path.to_str().unwrap()
 }
 
-fn text_file(dir: &Path, n: usize) -> String {
-    let path = dir.join("text.txt");
-    let text: String = (0..n).map(|i| ["the ", "rope ", "walks ", "on.\n"][i * i % 7 % 4]).collect();
-    std::fs::write(&path, text).unwrap();
+/// A text of so many words.
+pub(crate) fn words(n: usize) -> String {
+    (0..n).map(|i| ["the ", "rope ", "walks ", "on.\n"][i * i % 7 % 4]).collect()
+}
+
+/// The path of a file with a text of so many words.
+pub(crate) fn text_file(dir: &Path, name: &str, n: usize) -> String {
+    let path = dir.join(name);
+    std::fs::write(&path, words(n)).unwrap();
     path.to_str().unwrap().to_owned()
 }
 
@@ -119,7 +124,7 @@ fn run_says_what_does_not_fit() {
 #[test]
 fn a_prompt_longer_than_the_default_context_makes_room_for_itself() {
     let dir = tempfile::tempdir().unwrap();
-    let path = text_file(dir.path(), 2000);
+    let path = text_file(dir.path(), "text.txt", 2000);
     let json = run(&args(&["run", "-f", &path], &["-n", "3", "--ignore-eos", "--json"])).json();
     assert!(json["n_ctx"].as_u64().unwrap() > json["n_prompt"].as_u64().unwrap());
     assert!(json["n_prompt"].as_u64().unwrap() > 4096, "{}", json["n_prompt"]);
@@ -128,7 +133,7 @@ fn a_prompt_longer_than_the_default_context_makes_room_for_itself() {
 #[test]
 fn chat_keeps_the_conversation_through_its_commands() {
     let dir = tempfile::tempdir().unwrap();
-    let (session, text) = (dir.path().join("s.session"), text_file(dir.path(), 10));
+    let (session, text) = (dir.path().join("s.session"), text_file(dir.path(), "text.txt", 10));
     let session = session.to_str().unwrap();
     let script = format!(
         "/system Be brief.\n\"\"\"\nline one\nline two\n\"\"\"\nhow are \\\nyou\n/stats\n/rope yarn:factor=2\n/ctx 1024\n\
@@ -207,7 +212,7 @@ fn a_full_context_loses_nothing() {
 #[test]
 fn perplexity_reports_what_the_contract_says() {
     let dir = tempfile::tempdir().unwrap();
-    let (path, plot) = (text_file(dir.path(), 300), dir.path().join("p.svg"));
+    let (path, plot) = (text_file(dir.path(), "text.txt", 300), dir.path().join("p.svg"));
     let base = ["perplexity", "-m", model(), "-f", &path, "--device", "cpu", "-t", "1", "-q"];
     let json =
         run(&[&base[..], &["--ctx", "128,256", "--json", "--plot", plot.to_str().unwrap()]].concat()).json();
@@ -246,7 +251,7 @@ fn perplexity_reports_what_the_contract_says() {
 #[test]
 fn perplexity_goes_from_window_to_window_where_keys_are_evicted() {
     let dir = tempfile::tempdir().unwrap();
-    let path = text_file(dir.path(), 300);
+    let path = text_file(dir.path(), "text.txt", 300);
     let base = ["perplexity", "-m", model(), "-f", &path, "--device", "cpu", "-t", "1", "-q", "--json"];
     let windows =
         ["--ctx", "400", "--protocol", "yarn", "--stride", "128", "--max-windows", "3", "--bos", "on"];
@@ -317,7 +322,7 @@ fn interrupt(id: u32) {
 #[test]
 fn ctrl_c_makes_perplexity_print_what_is_done() {
     let dir = tempfile::tempdir().unwrap();
-    let path = text_file(dir.path(), 4000);
+    let path = text_file(dir.path(), "text.txt", 4000);
     // Thousands of windows: nobody waits for the end of this.
     let line = split("perplexity --ctx 256 --stride 2 --json --device cpu");
     let mut command = command(&[&line[..], &["-m", model(), "-f", &path]].concat());

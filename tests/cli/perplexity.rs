@@ -6,11 +6,8 @@ use ropewalk::model::{Model, ModelParams};
 use serde_json::Value;
 
 use crate::common::program::{run, Output};
-use crate::models::{model, ok};
-
-fn words(n: usize) -> String {
-    (0..n).map(|i| ["the ", "rope ", "walks ", "on.\n"][i * i % 7 % 4]).collect()
-}
+use crate::eval::refused;
+use crate::models::{model, ok, words};
 
 fn measured(files: &[&Path], more: &[&str]) -> Output {
     let mut args = vec!["perplexity", "-m", model(), "--device", "cpu", "-t", "1", "-q", "-f"];
@@ -20,15 +17,6 @@ fn measured(files: &[&Path], more: &[&str]) -> Output {
 
 fn json(files: &[&Path], more: &[&str]) -> Value {
     ok(measured(files, &[more, &["--json"]].concat())).json()
-}
-
-#[track_caller]
-fn refused(output: &Output, code: i32, holds: &[&str]) {
-    assert!(output.code == code && output.stdout.is_empty(), "{output:?}");
-    assert!(output.stderr.lines().count() == 1 || output.stderr.contains("'--help'"), "{output:?}");
-    for text in holds {
-        assert!(output.stderr.contains(text), "{text:?} is not in {output:?}");
-    }
 }
 
 #[test]

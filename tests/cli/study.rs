@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::common::program::{run_in, Output};
 use crate::finetune::Folder;
+use crate::hub;
 
 /// A plan of perplexity under one rope, frozen and trained by a recipe of these words.
 fn plan(words: &[&str]) -> String {
@@ -38,10 +39,7 @@ fn with_plan(words: &[&str]) -> Folder {
 }
 
 fn names(folder: &Path, ending: &str) -> Vec<String> {
-    let all = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
-    let mut all: Vec<String> = all.filter(|n| n.ends_with(ending)).collect();
-    all.sort();
-    all
+    hub::names(folder).into_iter().filter(|n| n.ends_with(ending)).collect()
 }
 
 #[test]
