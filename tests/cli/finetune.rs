@@ -1,8 +1,6 @@
 //! `ropewalk finetune` from the outside: what it writes, how it goes on, what it refuses.
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use crate::common::program::{run, run_in, split, Output};
 use convert::random::{write, Shape};
@@ -91,58 +89,6 @@ fn a_run_writes_an_adapter_that_helps() {
     };
     let (plain, trained) = (ppl(&["--rope", "pi:factor=2"]), ppl(&["--lora", &a]));
     assert!(trained < plain * 0.6, "{plain} to {trained}");
-}
-
-#[test]
-fn a_resumed_run_is_the_run_that_never_stopped() {
-    let folder = Folder::new();
-    let all = [
-        "--steps",
-        "12",
-        "--set",
-        "batch=2",
-        "--set",
-        "schedule=cosine",
-        "--set",
-        "warmup=3",
-        "--set",
-        "save-every=4",
-    ];
-    folder.finetune("whole.gguf", &all).json();
-    let whole = std::fs::read(folder.file("whole.gguf")).unwrap();
-
-    // Killed as soon as the first checkpoint is there, without any chance to do something about it.
-    let binary = env!("CARGO_BIN_EXE_ropewalk");
-    let args = folder.args("cut.gguf", &all);
-    let mut child =
-        Command::new(binary).args(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let started = Instant::now();
-    let first = folder.file("cut.checkpoints/step-00000004.safetensors");
-    while !first.exists() && started.elapsed() < Duration::from_secs(60) {
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert!(first.exists() || folder.file("cut.checkpoints/step-00000008.safetensors").exists());
-
-    folder.finetune("cut.gguf", &[&all[..], &["--resume"]].concat()).json();
-    assert_eq!(std::fs::read(folder.file("cut.gguf")).unwrap(), whole);
-    assert_eq!(figures(&folder.log("cut.log.jsonl")), figures(&folder.log("whole.log.jsonl")));
-    // The last two checkpoints are kept, and nothing half-written lies about.
-    let mut left: Vec<_> = std::fs::read_dir(folder.file("cut.checkpoints"))
-        .unwrap()
-        .map(|e| e.unwrap().file_name().into_string().unwrap())
-        .collect();
-    left.sort();
-    assert_eq!(left, ["step-00000008.safetensors", "step-00000012.safetensors"]);
-
-    // Nor is it started anew over what is there.
-    let again = folder.finetune("cut.gguf", &all);
-    assert!(fails(&again, 1).contains("an earlier run got to step-00000012.safetensors"));
-
-    // Under other settings it is another run.
-    let other = folder.finetune("cut.gguf", &["--steps", "12", "--set", "batch=3", "--resume"]);
-    assert!(fails(&other, 1).contains("batch: the run was started with 2, this is 3"));
 }
 
 #[test]

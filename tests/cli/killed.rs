@@ -4,9 +4,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::program::{command, run_with};
+use crate::common::program::{command, run_with, split};
 use crate::common::size;
-use crate::finetune::{figures, Folder};
+use crate::finetune::{fails, figures, Folder};
 use crate::finetune_ended::wait_for_tokens;
 
 fn n_kills() -> u32 {
@@ -29,7 +29,7 @@ fn killed_after(mut command: Command, wait: Duration) {
 #[test]
 fn finetune_goes_on_from_its_last_checkpoint() {
     let folder = Folder::new();
-    let all = ["--steps", "40", "--set", "save-every=1", "--set", "eval-every=10"];
+    let all = split("--steps 40 --set save-every=1 --set eval-every=10 --set schedule=cosine --set warmup=3");
     let started = Instant::now();
     folder.finetune("whole.gguf", &all).json();
     let time = started.elapsed();
@@ -58,6 +58,9 @@ fn finetune_goes_on_from_its_last_checkpoint() {
         assert_eq!(hidden(folder.dir.path()) + hidden(&checkpoints), 0, "kill {i}: something is left");
         assert_eq!(std::fs::read_dir(&checkpoints).unwrap().count(), 2, "kill {i}");
     }
+    // Nor is a run started anew over what is there.
+    let again = folder.finetune("k0.gguf", &all);
+    assert!(fails(&again, 1).contains("an earlier run got to step-00000040.safetensors"), "{again:?}");
     println!(
         "finetune: {n} kills, {n_littered} left files of ours, {n_resumed} were resumed from a checkpoint"
     );
