@@ -90,6 +90,11 @@ fn models_that_are_none() {
         ("commands-half.gguf", &good[..good.len() / 2]),
         ("commands-short.gguf", &good[..good.len() - 100]),
         ("commands-noise.gguf", &[0xa5; 5000]),
+        ("commands-text.gguf", b"hello, this is not a model at all, but long enough"),
+        (
+            "commands-huge.gguf",
+            b"GGUF\x03\0\0\0\xff\xff\xff\xff\xff\xff\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x7f",
+        ),
     ] {
         let path = written(name, bytes);
         let m = str(&path);
@@ -229,7 +234,7 @@ fn texts_that_cannot_be_used() {
 fn arguments_that_cannot_be() {
     let m = str(small_model());
     let run = |more: &[&'static str]| [&["run", "-q", "-m", m, "-p", "hi", "-n", "2"][..], more].concat();
-    fails(&run(&["--ctx", "0"]), 2, &["--ctx"]);
+    fails(&run(&["--ctx", "0"]), 2, &["--ctx", "at least 1"]);
     fails(&run(&["--ctx", "2147483647"]), 1, &["ctx 2147483647 needs", "TiB", "--ctx"]);
     fails(&run(&["--ctx", "1024m"]), 2, &["--ctx"]);
     fails(&run(&["--ctx", "1"]), 1, &["--ctx"]);
