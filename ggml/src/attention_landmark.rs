@@ -1,24 +1,22 @@
 //! Attention with landmarks, ops of our own for the CPU: forward, in training and through a cache alike, and backward.
 //! `kernels::attention_landmark` has the definition.
 //!
-//! Work is divided as in `attention_train`: forward by tiles of queries, backward by lanes of keys. Both are given by
-//! the shapes, so no bit depends on the number of threads.
+//! Work is divided as in `attention_train`, forward by tiles of queries, which are given by the shapes, so no bit depends
+//! on the number of threads. The backward pass is the one there, with another rule for the rows of scores.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
 
 use kernels::attention_landmark::top::{self, Top};
-use kernels::attention_landmark::{backward, forward, Blocks};
+use kernels::attention_landmark::{forward, Blocks};
 
 use crate::attention::rows;
 use crate::attention_train::{
-    fits_back, heads, heads_mut, heads_of, key_ranges_of, refusal, run_sum, AttentionBack, MAX_REP,
-    TILE_ROWS, UNITS,
+    fits_back, heads, heads_mut, heads_of, key_ranges_of, refusal, AttentionBack, Schedule, MAX_REP,
 };
 use crate::graph::Builder;
 use crate::ops::{contiguous, f32_rows, matrix, plain, possible};
 use crate::tensor::Tensor;
-use crate::units::Units;
 use crate::{sys, DType, Error, Result};
 
 pub use kernels::attention_landmark::MAX_BLOCK;
@@ -64,34 +62,16 @@ struct Take {
     neox: bool,
 }
 
-/// The scalars of a node, and how its threads share the work.
-#[derive(Debug)]
-struct Schedule {
-    /// Where some of the earlier blocks are taken.
-    take: Option<Take>,
-    blocks: Blocks,
-    scale: f32,
-    n_rep: usize,
-    /// Tokens of a tile.
-    tokens: usize,
-    /// Backward pass: lanes of keys.
-    lanes: usize,
-    units: Units,
-}
+/// What the forward pass works by.
+type Forward = (Schedule<Blocks>, Option<Take>);
 
-impl Schedule {
-    fn new(op: &'static str, block: usize, scale: f32, n_rep: usize, lanes: usize) -> Result<Schedule> {
-        let tokens = (TILE_ROWS / n_rep).max(1);
-        let units = Units::default();
-        match Blocks::new(block) {
-            Some(blocks) if scale.is_finite() => {
-                Ok(Schedule { take: None, blocks, scale, n_rep, tokens, lanes, units })
-            }
-            _ => {
-                let what = "expected blocks of 2 to";
-                let what = format!("{what} {MAX_BLOCK} and a finite scale, found {block} and {scale}");
-                Err(Error::Op { op, what })
-            }
+fn schedule(op: &'static str, block: usize, scale: f32, n_rep: usize) -> Result<Schedule<Blocks>> {
+    match Blocks::new(block) {
+        Some(blocks) if scale.is_finite() => Ok(Schedule::new(blocks, scale, n_rep)),
+        _ => {
+            let what = "expected blocks of 2 to";
+            let what = format!("{what} {MAX_BLOCK} and a finite scale, found {block} and {scale}");
+            Err(Error::Op { op, what })
         }
     }
 }
@@ -164,7 +144,7 @@ impl<'c> Builder<'c> {
         let ne = [v[0] + 1, q[1], q[2], 1];
         possible(op, DType::F32, ne)?;
         let take = top.map(|TopBlocks { top, piece, neox, .. }| Take { top, piece, neox });
-        let schedule = Schedule { take, ..Schedule::new(op, block, scale, q[1] / k[1], 0)? };
+        let schedule: Forward = (schedule(op, block, scale, q[1] / k[1])?, take);
         let turns = top.and_then(|top| top.turns);
         let args: Vec<Tensor<'c>> = args.into_iter().chain(turns).collect();
         self.custom(DType::F32, ne, &args, run_forward, schedule)
@@ -181,29 +161,21 @@ impl<'c> Builder<'c> {
     ) -> Result<Tensor<'c>> {
         let op = "landmark_attention_back";
         let n_rep = fits_back(op, &a)?;
-        let (q, k) = (a.q.ne(), a.k.ne());
-        let schedule = Schedule::new(op, block, scale, n_rep, 0)?;
-        let lanes = UNITS.div_ceil(k[1]).min(k[2].div_ceil(schedule.blocks.tile()));
-        let ne = [q[0], q[2].saturating_mul(n_rep), k[1], lanes];
-        possible(op, DType::F32, ne)?;
-        let args = [a.q, a.k, a.v, a.key_ranges, a.o_lse, a.d_out, a.d_k, a.d_v];
-        let partial = self.custom(DType::F32, ne, &args, run_backward, Schedule { lanes, ..schedule })?;
-        self.custom(DType::F32, [q[0], q[1], q[2], 1], &[partial], run_sum, ())
+        self.attention_gradients(op, a, schedule(op, block, scale, n_rep)?)
     }
 }
 
 thread_local! {
     static FORWARD: RefCell<forward::Scratch> = RefCell::default();
     static TOP: RefCell<top::Scratch> = RefCell::default();
-    static BACKWARD: RefCell<backward::Scratch> = RefCell::default();
 }
 
 unsafe extern "C" fn run_forward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
     // SAFETY: ggml passes the node made in `landmark_attention`, whose user data is the schedule put there and
     // whose sources are the tensors checked there, computed before. All are alive, and the sources as they
     // are, while it runs.
-    let (dst, schedule, inputs, turns) = unsafe {
-        let (dst, schedule) = (&*dst, &*(data as *const Schedule));
+    let (dst, schedule, take, inputs, turns) = unsafe {
+        let (dst, (schedule, take)) = (&*dst, &*(data as *const Forward));
         // Checked to be contiguous F32.
         let turns = dst.src[6].as_ref().map(|t| {
             let n = (t.ne[0] * t.ne[1] * t.ne[2]) as usize;
@@ -221,11 +193,11 @@ unsafe extern "C" fn run_forward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, d
             n_positions,
             tables: ints(dst.src[4]),
             key_ranges: key_ranges_of(&*dst.src[5], (*dst.src[0]).ne[1] as usize, n_positions),
-            blocks: schedule.blocks,
+            blocks: schedule.row,
             scale: schedule.scale,
             n_rep: schedule.n_rep,
         };
-        (dst, schedule, inputs, turns)
+        (dst, schedule, *take, inputs, turns)
     };
     let ([_, n_head, n_tokens], d_v) = (inputs.q.shape(), dst.ne[0] as usize - 1);
     let (n_head_kv, n_tiles) = (n_head / schedule.n_rep, n_tokens.div_ceil(schedule.tokens));
@@ -241,7 +213,7 @@ unsafe extern "C" fn run_forward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, d
         // Last tokens first: causal, they see most.
         let tile = n_tiles - 1 - i / n_head_kv;
         let tokens = tile * schedule.tokens..((tile + 1) * schedule.tokens).min(n_tokens);
-        match schedule.take {
+        match take {
             None => {
                 FORWARD.with_borrow_mut(|all| all.attend(&inputs, i % n_head_kv, tokens, &mut write));
             }
@@ -251,49 +223,5 @@ unsafe extern "C" fn run_forward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, d
                 TOP.with_borrow_mut(|some| some.attend(&inputs, &top, i % n_head_kv, tokens, &mut write));
             }
         }
-    });
-}
-
-unsafe extern "C" fn run_backward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: as in `run_forward`, of the first node made in `landmark_attention_back`; the last two sources are of
-    // writable stores, which the executor has locked, and no other source is in their memory.
-    let (dst, schedule, inputs) = unsafe {
-        let (dst, schedule) = (&*dst, &*(data as *const Schedule));
-        let [q, k, v] = [0, 1, 2].map(|i| heads_of(&*dst.src[i]));
-        let inputs = backward::Inputs {
-            q,
-            k,
-            v,
-            key_ranges: key_ranges_of(&*dst.src[3], q.shape()[1], k.shape()[2]),
-            o_lse: heads_of(&*dst.src[4]),
-            d_out: heads_of(&*dst.src[5]),
-            d_k: heads_mut(&*dst.src[6]),
-            d_v: heads_mut(&*dst.src[7]),
-            blocks: schedule.blocks,
-            scale: schedule.scale,
-            n_rep: schedule.n_rep,
-            tokens: schedule.tokens,
-        };
-        (dst, schedule, inputs)
-    };
-    let ([d, _, n_tokens], [_, n_head_kv, n_keys]) = (inputs.q.shape(), inputs.k.shape());
-    let (len, tile_len) = (d * schedule.n_rep * n_tokens, schedule.blocks.tile());
-    BACKWARD.with_borrow_mut(|scratch| {
-        schedule.units.work(schedule.lanes * n_head_kv, nth, |i| {
-            let (lane, head) = (i / n_head_kv, i % n_head_kv);
-            // SAFETY: dst is contiguous F32 [d, n_rep * T, n_head_kv, lanes], and units of work are different
-            // pairs of the last two.
-            let d_q = unsafe {
-                let first = (dst.data as *mut f32).add((lane * n_head_kv + head) * len);
-                std::slice::from_raw_parts_mut(first, len)
-            };
-            d_q.fill(0.0);
-            for tile in (lane..n_keys.div_ceil(tile_len)).step_by(schedule.lanes) {
-                let keys = tile * tile_len..((tile + 1) * tile_len).min(n_keys);
-                // SAFETY: each tile of keys of each head is in one unit of work, so its gradients are this
-                // thread's.
-                unsafe { scratch.differentiate(&inputs, head, keys, d_q) };
-            }
-        });
     });
 }

@@ -15,7 +15,7 @@
 use std::cell::RefCell;
 use std::ffi::c_void;
 
-use kernels::attention_train::{backward, forward, Factors, Heads, HeadsMut, KeyRanges, KEYS};
+use kernels::attention_train::{backward, forward, Factors, Heads, HeadsMut, KeyRanges, Plain, Row};
 
 use crate::attention::Scoring;
 use crate::custom::share;
@@ -28,10 +28,10 @@ use crate::units::Units;
 use crate::{sys, DType, Error, Result};
 
 /// Rows of a tile of queries (tokens times query heads of one KV head), rounded down to whole tokens.
-pub(crate) const TILE_ROWS: usize = 192;
+const TILE_ROWS: usize = 192;
 /// The backward pass is cut into about this many units of work: a lane (every n-th tile of keys) of one KV
 /// head each.
-pub(crate) const UNITS: usize = 24;
+const UNITS: usize = 24;
 /// Most query heads that may share a KV head, since a tile holds at least those of one token.
 pub(crate) const MAX_REP: usize = 1024;
 
@@ -81,28 +81,30 @@ impl TrainScoring<'_> {
         }
         self.scoring.check(op, n_head)
     }
+
+    fn schedule(&self, n_rep: usize) -> Schedule<Plain> {
+        let Scoring { scale, softcap, .. } = self.scoring;
+        let factors = if self.bf16 { Factors::Bf16 } else { Factors::Floats };
+        Schedule { factors, ..Schedule::new(Plain { softcap }, scale, n_rep) }
+    }
 }
 
 /// The scalars of a node, and how its threads share the work.
 #[derive(Debug)]
-struct Schedule {
-    scale: f32,
-    softcap: Option<f32>,
-    n_rep: usize,
+pub(crate) struct Schedule<R> {
+    pub(crate) row: R,
+    pub(crate) scale: f32,
+    pub(crate) n_rep: usize,
     factors: Factors,
     /// Tokens of a tile.
-    tokens: usize,
-    /// Backward pass: lanes of keys (see [`UNITS`]).
-    lanes: usize,
-    units: Units,
+    pub(crate) tokens: usize,
+    pub(crate) units: Units,
 }
 
-impl Schedule {
-    fn new(TrainScoring { scoring, bf16 }: TrainScoring<'_>, n_rep: usize, lanes: usize) -> Schedule {
+impl<R> Schedule<R> {
+    pub(crate) fn new(row: R, scale: f32, n_rep: usize) -> Schedule<R> {
         let tokens = (TILE_ROWS / n_rep).max(1);
-        let Scoring { scale, softcap, .. } = scoring;
-        let factors = if bf16 { Factors::Bf16 } else { Factors::Floats };
-        Schedule { scale, softcap, n_rep, factors, tokens, lanes, units: Units::default() }
+        Schedule { row, scale, n_rep, factors: Factors::Floats, tokens, units: Units::default() }
     }
 }
 
@@ -166,7 +168,7 @@ impl<'c> Builder<'c> {
         let ne = [v.ne()[0] + 1, q.ne()[1], q.ne()[2], 1];
         possible(op, DType::F32, ne)?;
         let args: Vec<Tensor<'c>> = args.into_iter().chain(scoring.scoring.sinks).collect();
-        self.custom(DType::F32, ne, &args, run_forward, Schedule::new(scoring, n_rep, 0))
+        self.custom(DType::F32, ne, &args, run_forward, scoring.schedule(n_rep))
     }
 
     /// The gradient of q, F32 `[d, n_head, T]`, from that of [`Builder::attention_lse`]'s output; those of k
@@ -181,13 +183,22 @@ impl<'c> Builder<'c> {
         let (op, scoring) = ("attention_back", scoring.into());
         scoring.check(op, a.q.ne()[1])?;
         let n_rep = fits_back(op, &a)?;
+        self.attention_gradients(op, a, scoring.schedule(n_rep))
+    }
+
+    /// The nodes of the backward pass of operands that fit ([`fits_back`]).
+    pub(crate) fn attention_gradients<R: Row>(
+        &self,
+        op: &'static str,
+        a: AttentionBack<'c>,
+        schedule: Schedule<R>,
+    ) -> Result<Tensor<'c>> {
         let (q, k) = (a.q.ne(), a.k.ne());
         let args = [a.q, a.k, a.v, a.key_ranges, a.o_lse, a.d_out, a.d_k, a.d_v];
-        let lanes = UNITS.div_ceil(k[1]).min(k[2].div_ceil(KEYS));
-        let ne = [q[0], q[2].saturating_mul(n_rep), k[1], lanes];
+        let lanes = UNITS.div_ceil(k[1]).min(k[2].div_ceil(schedule.row.tile()));
+        let ne = [q[0], q[2].saturating_mul(schedule.n_rep), k[1], lanes];
         possible(op, DType::F32, ne)?;
-        let partial =
-            self.custom(DType::F32, ne, &args, run_backward, Schedule::new(scoring, n_rep, lanes))?;
+        let partial = self.custom(DType::F32, ne, &args, run_backward::<R>, schedule)?;
         self.custom(DType::F32, [q[0], q[1], q[2], 1], &[partial], run_sum, ())
     }
 }
@@ -241,13 +252,13 @@ unsafe extern "C" fn run_forward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, d
     // whose sources are the tensors checked there, computed before. All are alive, and the sources as they
     // are, while it runs.
     let (dst, schedule, inputs) = unsafe {
-        let (dst, schedule) = (&*dst, &*(data as *const Schedule));
+        let (dst, schedule) = (&*dst, &*(data as *const Schedule<Plain>));
         let [q, k, v] = [0, 1, 2].map(|i| heads_of(&*dst.src[i]));
         let key_ranges = key_ranges_of(&*dst.src[3], q.shape()[1], k.shape()[2]);
         let sinks = dst.src[4].as_ref();
         // Checked to be contiguous F32 [n_head].
         let sinks = sinks.map(|t| std::slice::from_raw_parts(t.data as *const f32, t.ne[0] as usize));
-        let Schedule { scale, softcap, n_rep, factors, .. } = *schedule;
+        let Schedule { scale, row: Plain { softcap }, n_rep, factors, .. } = *schedule;
         (dst, schedule, forward::Inputs { q, k, v, key_ranges, scale, softcap, sinks, n_rep, factors })
     };
     let (n_tokens, n_head_kv) = (inputs.q.shape()[2], inputs.k.shape()[1]);
@@ -267,16 +278,16 @@ unsafe extern "C" fn run_forward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, d
     });
 }
 
-unsafe extern "C" fn run_backward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: as in `run_forward`, of the first node made in `attention_back`; the last two sources are of
+unsafe extern "C" fn run_backward<R: Row>(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
+    // SAFETY: as in `run_forward`, of the first node made in `attention_gradients`; the last two sources are of
     // writable stores, which the executor has locked, and no other source is in their memory.
     let (dst, schedule, inputs) = unsafe {
-        let (dst, schedule) = (&*dst, &*(data as *const Schedule));
+        let (dst, schedule) = (&*dst, &*(data as *const Schedule<R>));
         let [q, k, v] = [0, 1, 2].map(|i| heads_of(&*dst.src[i]));
         let [o_lse, d_out] = [4, 5].map(|i| heads_of(&*dst.src[i]));
         let [d_k, d_v] = [6, 7].map(|i| heads_mut(&*dst.src[i]));
         let key_ranges = key_ranges_of(&*dst.src[3], q.shape()[1], k.shape()[2]);
-        let Schedule { scale, softcap, n_rep, tokens, factors, .. } = *schedule;
+        let Schedule { scale, ref row, n_rep, tokens, factors, .. } = *schedule;
         (
             dst,
             schedule,
@@ -290,7 +301,7 @@ unsafe extern "C" fn run_backward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, 
                 d_k,
                 d_v,
                 scale,
-                softcap,
+                row,
                 n_rep,
                 tokens,
                 factors,
@@ -298,9 +309,10 @@ unsafe extern "C" fn run_backward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, 
         )
     };
     let ([d, _, n_tokens], [_, n_head_kv, n_keys]) = (inputs.q.shape(), inputs.k.shape());
-    let len = d * schedule.n_rep * n_tokens;
+    let (len, lanes) = (d * schedule.n_rep * n_tokens, dst.ne[3] as usize);
+    let tile_len = schedule.row.tile();
     BACKWARD.with_borrow_mut(|scratch| {
-        schedule.units.work(schedule.lanes * n_head_kv, nth, |i| {
+        schedule.units.work(lanes * n_head_kv, nth, |i| {
             let (lane, head) = (i / n_head_kv, i % n_head_kv);
             // SAFETY: dst is contiguous F32 [d, n_rep * T, n_head_kv, lanes], and units of work are different
             // pairs of the last two.
@@ -311,8 +323,8 @@ unsafe extern "C" fn run_backward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, 
                 )
             };
             d_q.fill(0.0);
-            for tile in (lane..n_keys.div_ceil(KEYS)).step_by(schedule.lanes) {
-                let keys = tile * KEYS..((tile + 1) * KEYS).min(n_keys);
+            for tile in (lane..n_keys.div_ceil(tile_len)).step_by(lanes) {
+                let keys = tile * tile_len..((tile + 1) * tile_len).min(n_keys);
                 // SAFETY: each tile of keys of each head is in one unit of work, so its gradients are this
                 // thread's.
                 unsafe { scratch.differentiate(&inputs, head, keys, d_q) };
@@ -321,9 +333,8 @@ unsafe extern "C" fn run_backward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, 
     });
 }
 
-pub(crate) unsafe extern "C" fn run_sum(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, _: *mut c_void) {
-    // SAFETY: ggml passes the second node made in `attention_back` (or of landmarks) and its source, the first,
-    // both alive.
+unsafe extern "C" fn run_sum(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, _: *mut c_void) {
+    // SAFETY: ggml passes the second node made in `attention_gradients` and its source, the first, both alive.
     let (dst, partial) = unsafe { (&*dst, &*(*dst).src[0]) };
     let (d, n_head, n_tokens) = (dst.ne[0] as usize, dst.ne[1] as usize, dst.ne[2] as usize);
     let (n_head_kv, lanes) = (partial.ne[2] as usize, partial.ne[3] as usize);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::attention::exp2;
-use crate::attention_train::{largest, KEYS, LANES};
+use crate::attention_train::{largest, Row, KEYS, LANES};
 
 /// Most positions of a block: a tile of keys holds whole blocks.
 pub const MAX_BLOCK: usize = KEYS;
@@ -33,11 +33,6 @@ impl Blocks {
     /// Positions of a block, landmark included.
     pub fn size(&self) -> usize {
         self.len
-    }
-
-    /// Positions of a tile: whole blocks.
-    pub fn tile(&self) -> usize {
-        KEYS / self.len * self.len
     }
 
     /// The parts of a row whose columns are the positions from `start` on, of which the query at `end - 1` sees
@@ -71,11 +66,15 @@ impl Blocks {
             }
         }
     }
+}
 
-    /// Turns the scores of a row and the gradients of its weights into the weights and the gradients of the scores (in
-    /// natural units). `lse` is the row's log-sum-exp and `dot` the sum of weights times their gradients; the rest is
-    /// as for [`Blocks::join`]. Nothing is read or written outside `seen`.
-    pub(super) fn differentiate(
+impl Row for Blocks {
+    /// Whole blocks.
+    fn tile(&self) -> usize {
+        KEYS / self.len * self.len
+    }
+
+    fn differentiate(
         &self,
         [scores, grads]: [&mut [f32]; 2],
         start: usize,

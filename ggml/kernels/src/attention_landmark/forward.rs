@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::Blocks;
 use crate::attention::{Rows, Stats};
-use crate::attention_train::{pack, soften, Heads, KeyRanges, KEYS};
+use crate::attention_train::{pack, soften, Heads, KeyRanges, Row, KEYS};
 use crate::gemm::{multiply_into, Matrix};
 
 #[derive(Clone, Copy)]

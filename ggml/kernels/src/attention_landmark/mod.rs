@@ -10,7 +10,6 @@
 //! `score - lse + score of the landmark`. So where tiles of keys are whole blocks, scores become others a tile at a
 //! time ([`Blocks`]), and the rest is the running softmax of plain attention.
 
-pub mod backward;
 mod blocks;
 pub mod forward;
 pub mod top;

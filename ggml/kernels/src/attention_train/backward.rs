@@ -6,18 +6,17 @@ use std::ops::Range;
 use super::forward::pack;
 use super::products::{Factors, Products};
 use super::view::{Heads, HeadsMut, KeyRanges};
-use super::KEYS;
-use crate::attention::{exp2, tanh};
+use super::{Row, KEYS};
 use crate::gemm::Matrix;
 
 pub struct Inputs<'a> {
     /// Queries, `[d, n_head, T]`.
     pub q: Heads<'a>,
-    /// Keys, `[d, n_head_kv, N]`.
+    /// Keys, `[d, n_head_kv, N]`, in the order of their positions.
     pub k: Heads<'a>,
     /// Values, `[d_v, n_head_kv, N]`.
     pub v: Heads<'a>,
-    /// The range of keys that each query token sees.
+    /// The range of keys that each query token sees; with landmarks the last is its own.
     pub key_ranges: KeyRanges<'a>,
     /// Outputs of the forward pass and the log-sum-exp of each row, `[d_v + 1, n_head, T]`.
     pub o_lse: Heads<'a>,
@@ -29,8 +28,8 @@ pub struct Inputs<'a> {
     pub d_v: HeadsMut<'a>,
     /// Factor on the products of queries and keys.
     pub scale: f32,
-    /// That of the forward pass.
-    pub softcap: Option<f32>,
+    /// What a row of scores becomes.
+    pub row: &'a dyn Row,
     /// Query heads of a KV head.
     pub n_rep: usize,
     /// Rounding of the factors of products.
@@ -54,7 +53,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Adds to the gradients of a tile of keys and values, and to `d_q`, `[T][n_rep][d]`, what they come to.
+    /// Adds to the gradients of a tile ([`Row::tile`]) of keys and values, and to `d_q`, `[T][n_rep][d]`, what they come to.
     ///
     /// # Safety
     /// Nobody else reads or writes the rows of `d_k` and `d_v` of these keys of this head meanwhile, and they are no memory of
@@ -69,8 +68,7 @@ impl Scratch {
         keys: Range<usize>,
         d_q: &mut [f32],
     ) {
-        let &Inputs { q, k, v, key_ranges, o_lse, d_out, scale, softcap, n_rep, tokens, factors, .. } =
-            inputs;
+        let &Inputs { q, k, v, key_ranges, o_lse, d_out, scale, row, n_rep, tokens, factors, .. } = inputs;
         let (d_k, d_v) = (&inputs.d_k, &inputs.d_v);
         assert_fits([&q, &k, &v, &o_lse, &d_out], [d_k, d_v], n_rep);
         assert!(
@@ -80,7 +78,7 @@ impl Scratch {
         assert!(d_q.len() == q.n * n_rep * q.d && tokens > 0, "{} floats", d_q.len());
         self.products.factors = factors;
         let heads = head_kv * n_rep..(head_kv + 1) * n_rep;
-        let (d, dv) = (q.d, v.d);
+        let (d, dv, n_keys) = (q.d, v.d, k.n);
         for start in (0..q.n).step_by(tokens) {
             let tokens = start..(start + tokens).min(q.n);
             let Some((tokens, keys)) = key_ranges.window(&heads, tokens, &keys) else { continue };
@@ -99,27 +97,13 @@ impl Scratch {
             for (((h, t), (p, ds)), grad) in ids.zip(rows).zip(self.d_out.chunks_exact(dv)) {
                 let (out, lse) = o_lse.row(h, t).split_at(dv);
                 let dot: f32 = out.iter().zip(grad).map(|(o, g)| o * g).sum();
-                let seen = key_ranges.seen(h, t, &keys);
-                let seen = seen.start - keys.start..seen.end - keys.start;
-                let n_keys = keys.len();
+                let (seen, end) = (key_ranges.seen(h, t, &keys), key_ranges.seen(h, t, &(0..n_keys)).end);
                 for x in [&mut *p, &mut *ds] {
-                    x[..seen.start].fill(0.0);
-                    x[seen.end..n_keys].fill(0.0);
+                    x[..seen.start - keys.start].fill(0.0);
+                    x[seen.end - keys.start..keys.len()].fill(0.0);
                 }
-                let lse = lse[0] * LOG2_E;
-                let pairs = p[seen.clone()].iter_mut().zip(&mut ds[seen]);
-                if let Some(cap) = softcap {
-                    let cap = cap * LOG2_E;
-                    for (p, ds) in pairs {
-                        let part = tanh(*p / cap);
-                        *p = exp2(cap * part - lse);
-                        *ds = *p * (*ds - dot) * (1.0 - part * part);
-                    }
-                } else {
-                    for (p, ds) in pairs {
-                        *p = exp2(*p - lse);
-                        *ds = *p * (*ds - dot);
-                    }
+                if !seen.is_empty() {
+                    row.differentiate([p, ds], keys.start, seen, end, [lse[0] * LOG2_E, dot]);
                 }
             }
             let weights = Matrix::rows(&self.weights, n, keys.len(), KEYS);
@@ -140,11 +124,7 @@ impl Scratch {
 
 /// Panics unless operands of a backward pass, queries, keys, values, outputs and their gradient, agree with each other and with
 /// the gradients of keys and values.
-pub(crate) fn assert_fits(
-    [q, k, v, o_lse, d_out]: [&Heads<'_>; 5],
-    [d_k, d_v]: [&HeadsMut<'_>; 2],
-    n_rep: usize,
-) {
+fn assert_fits([q, k, v, o_lse, d_out]: [&Heads<'_>; 5], [d_k, d_v]: [&HeadsMut<'_>; 2], n_rep: usize) {
     let ([d, n_head, n], [_, n_head_kv, n_keys], dv) = (q.shape(), k.shape(), v.d);
     let heads = n_head_kv.checked_mul(n_rep) == Some(n_head) && n_rep > 0;
     let read = k.d == d && v.shape() == [dv, n_head_kv, n_keys] && d_out.shape() == [dv, n_head, n];
@@ -165,6 +145,7 @@ pub(crate) fn assert_fits(
 
 #[cfg(test)]
 mod tests {
+    use super::super::Plain;
     use super::*;
 
     /// Gradients that are not as the keys and values are refused before a float of them is written.
@@ -188,7 +169,7 @@ mod tests {
                 d_k: write(&mut to_k, d_k),
                 d_v: write(&mut to_v, d_v),
                 scale: 1.0,
-                softcap: None,
+                row: &Plain { softcap: None },
                 n_rep: 1,
                 factors: Factors::Floats,
                 tokens: 2,

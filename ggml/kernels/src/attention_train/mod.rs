@@ -8,13 +8,14 @@ pub mod backward;
 pub mod forward;
 mod merge;
 mod products;
+mod row;
 mod view;
 
-pub(crate) use backward::assert_fits;
 pub(crate) use forward::{largest, pack, soften, LANES};
 pub use merge::merge;
 pub use products::Factors;
+pub use row::{Plain, Row};
 pub use view::{Heads, HeadsMut, KeyRanges};
 
 /// Keys of a tile.
-pub const KEYS: usize = 256;
+pub(crate) const KEYS: usize = 256;
