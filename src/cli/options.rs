@@ -13,8 +13,8 @@ use ropewalk::sampler::SamplerParams;
 use ropewalk::session::{Attention, SessionParams};
 use ropewalk::DType;
 use ropewalk_core::landmark::Landmarks;
-use ropewalk_core::settings;
 pub(crate) use ropewalk_core::settings::{tokens, tokens_or_zero};
+use ropewalk_core::settings::{self, Setting};
 use ropewalk_core::text::{decode, Invalid};
 
 use super::models::{self, ModelChoice};
@@ -199,38 +199,6 @@ pub(crate) fn parse_spec(text: &str) -> anyhow::Result<Spec> {
     text.parse::<Spec>().map_err(|e| usage(format!("rope '{text}': {e}")))
 }
 
-/// Settings of `--sampler`, named as llama.cpp's options.
-const SAMPLERS: &[&str] = &[
-    "typical",
-    "repeat-penalty",
-    "repeat-last-n",
-    "frequency-penalty",
-    "presence-penalty",
-    "dry-multiplier",
-    "dry-base",
-    "dry-allowed-length",
-    "dry-last-n",
-];
-
-/// Puts in a setting of `--sampler`.
-fn set_sampler(params: &mut SamplerParams, key: &str, text: &str) -> Result<(), String> {
-    fn put<T: std::str::FromStr>(to: &mut T, key: &str, text: &str) -> Result<(), String> {
-        *to = settings::number("--sampler", key, text)?;
-        Ok(())
-    }
-    match key {
-        "typical" => put(&mut params.typical_p, key, text),
-        "repeat-penalty" => put(&mut params.penalty_repeat, key, text),
-        "repeat-last-n" => put(&mut params.penalty_last_n, key, text),
-        "frequency-penalty" => put(&mut params.penalty_freq, key, text),
-        "presence-penalty" => put(&mut params.penalty_present, key, text),
-        "dry-multiplier" => put(&mut params.dry_multiplier, key, text),
-        "dry-base" => put(&mut params.dry_base, key, text),
-        "dry-allowed-length" => put(&mut params.dry_allowed_length, key, text),
-        _ => put(&mut params.dry_penalty_last_n, key, text),
-    }
-}
-
 /// How tokens are chosen.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Sampling")]
@@ -269,9 +237,19 @@ impl SamplingArgs {
             .penalty_last_n(64)
             .seed(self.seed);
         let rare = (!self.sampler.is_empty()).then(|| self.sampler.join(","));
-        for (key, text) in settings::pairs("--sampler", rare.as_deref(), SAMPLERS).map_err(usage)? {
-            set_sampler(&mut params, key, text).map_err(usage)?;
-        }
+        // Named as llama.cpp's options.
+        let known: &mut [(&'static str, &mut dyn Setting)] = &mut [
+            ("typical", &mut params.typical_p),
+            ("repeat-penalty", &mut params.penalty_repeat),
+            ("repeat-last-n", &mut params.penalty_last_n),
+            ("frequency-penalty", &mut params.penalty_freq),
+            ("presence-penalty", &mut params.penalty_present),
+            ("dry-multiplier", &mut params.dry_multiplier),
+            ("dry-base", &mut params.dry_base),
+            ("dry-allowed-length", &mut params.dry_allowed_length),
+            ("dry-last-n", &mut params.dry_penalty_last_n),
+        ];
+        settings::read("--sampler", rare.as_deref(), known).map_err(usage)?;
         params.check().map_err(|e| usage(e.to_string()))?;
         Ok(params)
     }

@@ -9,7 +9,7 @@ use ropewalk::eval::perplexity::{self, longppl, Params, Report};
 use ropewalk::eval::protocol::{default_protocol, protocol, PROTOCOLS};
 use ropewalk::plot;
 use ropewalk::rope::Spec;
-use ropewalk_core::settings;
+use ropewalk_core::settings::{self, Setting};
 
 use super::against::Against;
 use super::compare::Windows;
@@ -140,17 +140,14 @@ impl Args {
 
     fn longppl(&self) -> Result<Option<longppl::Params>, String> {
         let Some(text) = &self.longppl else { return Ok(None) };
-        let what = "--longppl";
-        let given = Some(text.as_str()).filter(|text| !text.is_empty());
         let mut params = longppl::Params::default();
-        for (key, value) in settings::pairs(what, given, &["trunc-len", "sliding-window", "alpha", "beta"])? {
-            match key {
-                "trunc-len" => params.trunc_len = settings::number(what, key, value)?,
-                "sliding-window" => params.sliding_window = settings::number(what, key, value)?,
-                "alpha" => params.alpha = settings::number(what, key, value)?,
-                _ => params.beta = settings::number(what, key, value)?,
-            }
-        }
+        let known: &mut [(&'static str, &mut dyn Setting)] = &mut [
+            ("trunc-len", &mut params.trunc_len),
+            ("sliding-window", &mut params.sliding_window),
+            ("alpha", &mut params.alpha),
+            ("beta", &mut params.beta),
+        ];
+        settings::read("--longppl", Some(text.as_str()).filter(|text| !text.is_empty()), known)?;
         Ok(Some(params))
     }
 }

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use ropewalk::eval::search::{self, Params, Report, GOALS};
+use ropewalk::eval::search::{self, Params, Report};
 use ropewalk::eval::SessionSource;
 use ropewalk::rope::Spec;
-use ropewalk_core::settings::{self, number};
+use ropewalk_core::settings::{self, Setting};
 
 use super::engine::draw;
 use super::interrupt::{stopped, Interrupt};
@@ -22,46 +22,20 @@ pub(crate) struct Record<'a> {
 
 /// Reads the settings of `--search` into the parameters.
 pub(crate) fn set(params: &mut Params, text: &str) -> Result<(), String> {
-    const WHAT: &str = "--search";
-    const KNOWN: &[&str] = &[
-        "goal",
-        "samples",
-        "max-evaluations",
-        "attn-factor",
-        "population",
-        "iterations",
-        "mutations",
-        "crossovers",
-        "parents",
-        "step",
+    let sizes = &mut params.sizes;
+    let known: &mut [(&'static str, &mut dyn Setting)] = &mut [
+        ("goal", &mut params.goal),
+        ("samples", &mut params.samples),
+        ("max-evaluations", &mut params.max_evaluations),
+        ("attn-factor", &mut params.attn_factor),
+        ("population", &mut sizes.population),
+        ("iterations", &mut sizes.iterations),
+        ("mutations", &mut sizes.mutations),
+        ("crossovers", &mut sizes.crossovers),
+        ("parents", &mut sizes.parents),
+        ("step", &mut sizes.step),
     ];
-    let given = Some(text).filter(|text| !text.is_empty());
-    for (key, value) in settings::pairs(WHAT, given, KNOWN)? {
-        let count = || number(WHAT, key, value);
-        match key {
-            "goal" => {
-                let known: Vec<&str> = GOALS.iter().map(|(name, _)| *name).collect();
-                let found = GOALS.iter().find(|(name, _)| *name == value).ok_or_else(|| {
-                    format!(
-                        "{WHAT}: goal: expected {}, found {}",
-                        known.join(" or "),
-                        settings::quoted(value)
-                    )
-                })?;
-                params.goal = found.1;
-            }
-            "samples" => params.samples = count()?,
-            "max-evaluations" => params.max_evaluations = Some(count()?),
-            "attn-factor" => params.attn_factor = Some(number(WHAT, key, value)?),
-            "population" => params.sizes.population = count()?,
-            "iterations" => params.sizes.iterations = count()?,
-            "mutations" => params.sizes.mutations = count()?,
-            "crossovers" => params.sizes.crossovers = count()?,
-            "parents" => params.sizes.parents = count()?,
-            _ => params.sizes.step = number(WHAT, key, value)?,
-        }
-    }
-    Ok(())
+    settings::read("--search", Some(text).filter(|text| !text.is_empty()), known)
 }
 
 /// Searches, and prints what was found.

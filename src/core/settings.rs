@@ -79,6 +79,51 @@ pub fn tokens_or_zero(text: &str) -> Result<usize, String> {
     n.checked_mul(unit).filter(|&n| n <= i32::MAX as usize).ok_or_else(|| "too large".to_owned())
 }
 
+/// The value of a setting, which a text can replace.
+pub trait Setting {
+    /// Puts in the value that `text` has. `what` names the owner in errors.
+    ///
+    /// # Errors
+    /// The text is no value of this type.
+    fn put(&mut self, what: &str, key: &str, text: &str) -> Result<(), String>;
+}
+
+macro_rules! numbers {
+    ($($t:ty),*) => {$(
+        impl Setting for $t {
+            fn put(&mut self, what: &str, key: &str, text: &str) -> Result<(), String> {
+                *self = number(what, key, text)?;
+                Ok(())
+            }
+        }
+    )*};
+}
+numbers!(i32, usize, f32, f64);
+
+impl<T: Setting + Default> Setting for Option<T> {
+    fn put(&mut self, what: &str, key: &str, text: &str) -> Result<(), String> {
+        self.insert(T::default()).put(what, key, text)
+    }
+}
+
+/// Puts the values of `key=value,...` into the settings of these names.
+///
+/// # Errors
+/// Those of [`pairs`], and of the values.
+pub fn read(
+    what: &str,
+    text: Option<&str>,
+    settings: &mut [(&'static str, &mut dyn Setting)],
+) -> Result<(), String> {
+    let known: Vec<&'static str> = settings.iter().map(|(name, _)| *name).collect();
+    for (key, value) in pairs(what, text, &known)? {
+        if let Some((_, setting)) = settings.iter_mut().find(|(name, _)| *name == key) {
+            setting.put(what, key, value)?;
+        }
+    }
+    Ok(())
+}
+
 /// Text from a user for an error: in backquotes, escaped, at most 48 characters.
 pub fn quoted(text: &str) -> String {
     let mut cut: String = text.chars().take(48).flat_map(char::escape_debug).collect();
@@ -134,5 +179,15 @@ mod tests {
         assert_eq!((number("x", "k", "-3"), number("x", "k", "0.5")), (Ok(-3i64), Ok(0.5f64)));
         let e = number::<usize>("--longppl", "trunc-len", "-3");
         assert_eq!(e, Err("--longppl: trunc-len: expected a whole number, found `-3`".to_owned()));
+    }
+
+    #[test]
+    fn settings_are_read_by_name() {
+        let (mut n, mut x) = (1usize, None::<f64>);
+        let mut put = |text| read("x", Some(text), &mut [("n", &mut n), ("x", &mut x)]);
+        assert_eq!(put("x=0.5, n=3"), Ok(()));
+        assert_eq!(put("n=-3"), Err("x: n: expected a whole number, found `-3`".to_owned()));
+        assert_eq!(put("y=1"), Err("x: unknown parameter `y` (did you mean `n`?); known: n, x".to_owned()));
+        assert_eq!((n, x), (3, Some(0.5)));
     }
 }

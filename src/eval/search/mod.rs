@@ -12,6 +12,7 @@ mod score;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use ropewalk_core::settings::{quoted, Setting};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -37,8 +38,16 @@ pub enum Goal {
     Needle,
 }
 
-/// Goals by name.
-pub const GOALS: &[(&str, Goal)] = &[("perplexity", Goal::Perplexity), ("needle", Goal::Needle)];
+impl Setting for Goal {
+    fn put(&mut self, what: &str, key: &str, text: &str) -> Result<(), String> {
+        *self = match text {
+            "perplexity" => Goal::Perplexity,
+            "needle" => Goal::Needle,
+            _ => return Err(format!("{what}: {key}: expected perplexity or needle, found {}", quoted(text))),
+        };
+        Ok(())
+    }
+}
 
 ropewalk_core::setters! {
     /// Parameters of a search.
