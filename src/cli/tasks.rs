@@ -1,82 +1,38 @@
 //! The benchmarks that `eval` knows, their settings, and the data they need, for `eval --list`.
 
-use ropewalk::tasks::{Opt, Task, GROUPS, TASKS};
-use serde::Serialize;
-use serde_json::json;
+use ropewalk::tasks::{DataFile, Info, Task, GROUPS, TASKS};
+use serde_json::{json, Value};
 
 use super::output::{self, OutputArgs};
 use super::pull::set_with;
 
-#[derive(Serialize)]
-struct Described<'a> {
-    task: &'a str,
-    about: &'a str,
-    source: &'a str,
-    metrics: &'a [&'a str],
-    has_length: bool,
-    samples: Option<usize>,
-    chance: Option<f64>,
-    by: &'a [&'a str],
-    options: Vec<Setting<'a>>,
-    files: Vec<Published<'a>>,
-}
-
-#[derive(Serialize)]
-struct Setting<'a> {
-    name: &'a str,
-    values: &'a [&'a str],
-    default: &'a str,
-    about: &'a str,
-}
-
-#[derive(Serialize)]
-struct Published<'a> {
-    name: &'a str,
-    sha256: Option<&'a str>,
-    from: String,
-}
-
 /// Describes these tasks; lists all where there are none.
 pub(crate) fn list(tasks: &[&'static dyn Task], out: OutputArgs) -> anyhow::Result<()> {
-    let all: &[&dyn Task] = if tasks.is_empty() { &TASKS } else { tasks };
-    let described: Vec<Described<'_>> = all.iter().map(|t| describe(*t)).collect();
     if out.json {
+        let all: &[&dyn Task] = if tasks.is_empty() { &TASKS } else { tasks };
+        let all: Vec<Value> = all.iter().map(|task| described(task.info())).collect();
         let groups = GROUPS.iter().map(|g| json!({"group": g.name, "about": g.about, "tasks": g.tasks}));
-        return output::print_json(&json!({"results": described, "groups": groups.collect::<Vec<_>>()}));
+        return output::print_json(&json!({"results": all, "groups": groups.collect::<Vec<_>>()}));
     }
     output::print(&match tasks {
         [] => overview(),
-        _ => described.iter().map(whole).collect::<Vec<_>>().join("\n"),
+        _ => tasks.iter().map(|task| whole(task.info())).collect::<Vec<_>>().join("\n"),
     })
 }
 
-fn describe(task: &'static dyn Task) -> Described<'static> {
-    let info = task.info();
-    let setting =
-        |o: &&'static Opt| Setting { name: o.name, values: o.values, default: o.default, about: o.about };
-    Described {
-        task: info.name,
-        about: info.about,
-        source: info.source,
-        metrics: info.metrics,
-        has_length: info.has_length,
-        samples: info.samples,
-        chance: info.chance,
-        by: info.groups,
-        options: info.options.iter().map(setting).collect(),
-        files: info
-            .files
-            .iter()
-            .map(|f| {
-                let pull = set_with(f.name).map(|set| format!("; `ropewalk pull {set}` fetches it"));
-                Published {
-                    name: f.name,
-                    sha256: f.sha256,
-                    from: f.from.to_owned() + &pull.unwrap_or_default(),
-                }
-            })
-            .collect(),
-    }
+fn described(info: &Info) -> Value {
+    let file = |f: &&DataFile| json!({ "name": f.name, "sha256": f.sha256, "from": published(f) });
+    json!({
+        "task": info.name, "about": info.about, "source": info.source, "metrics": info.metrics,
+        "has_length": info.has_length, "samples": info.samples, "chance": info.chance, "by": info.groups,
+        "options": info.options, "files": info.files.iter().map(file).collect::<Vec<_>>(),
+    })
+}
+
+/// Where a file is published, and how to fetch it.
+fn published(file: &DataFile) -> String {
+    let pull = set_with(file.name).map(|set| format!("; `ropewalk pull {set}` fetches it"));
+    file.from.to_owned() + &pull.unwrap_or_default()
 }
 
 fn overview() -> String {
@@ -91,30 +47,30 @@ fn overview() -> String {
     out
 }
 
-fn whole(d: &Described<'_>) -> String {
+fn whole(info: &Info) -> String {
     let mut out = format!(
         "{}\n  {}\n  protocol  {}\n  metrics   {}\n",
-        d.task,
-        d.about,
-        d.source,
-        d.metrics.join(", ")
+        info.name,
+        info.about,
+        info.source,
+        info.metrics.join(", ")
     );
-    out += &match d.samples {
+    out += &match info.samples {
         Some(n) => format!("  samples   {n}\n"),
         None => "  samples   all\n".to_owned(),
     };
-    if let Some(chance) = d.chance {
+    if let Some(chance) = info.chance {
         out += &format!("  chance    {:.1} %\n", 100.0 * chance);
     }
-    if !d.by.is_empty() {
-        out += &format!("  scores by {}\n", d.by.join(", "));
+    if !info.groups.is_empty() {
+        out += &format!("  scores by {}\n", info.groups.join(", "));
     }
-    for s in &d.options {
-        let values = if s.values.is_empty() { "VALUE".to_owned() } else { s.values.join("|") };
-        out += &format!("  --set {}={values} (default {})  {}\n", s.name, s.default, s.about);
+    for o in info.options {
+        let values = if o.values.is_empty() { "VALUE".to_owned() } else { o.values.join("|") };
+        out += &format!("  --set {}={values} (default {})  {}\n", o.name, o.default, o.about);
     }
-    for f in &d.files {
-        out += &format!("  data      {}: {}\n", f.name, f.from);
+    for f in info.files {
+        out += &format!("  data      {}: {}\n", f.name, published(f));
     }
     out
 }

@@ -120,7 +120,7 @@ impl Setup<'_> {
 }
 
 /// A setting of a task.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, serde::Serialize)]
 pub struct Opt {
     /// Name, as typed.
     pub name: &'static str,
