@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::engine::draw;
 use super::interrupt::{self, Interrupt};
-use super::options::{read_documents, tokens, MachineArgs, KV_TYPES};
+use super::options::{kv_types, read_documents, tokens, MachineArgs};
 use super::output::{self, OutputArgs, Unit};
 use super::{models, usage, Command};
 
@@ -40,8 +40,8 @@ struct MatrixArgs {
     #[arg(long, value_name = "N", value_parser = tokens)]
     max_windows: Option<usize>,
     /// KV cache type
-    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = KV_TYPES)]
-    kv: String,
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types())]
+    kv: DType,
     #[command(flatten)]
     machine: MachineArgs,
 }
@@ -136,10 +136,8 @@ fn collected(
 ) -> anyhow::Result<Done> {
     let rope = args.spec().map_err(failed)?;
     let documents = read_documents(texts)?;
-    let kv_type =
-        DType::parse(&matrix.kv).ok_or_else(|| usage(format!("--kv {}: unknown type", matrix.kv)))?;
     let input = args.input.as_deref().unwrap_or(Path::new("")).display().to_string();
-    let choice = matrix.machine.choose(&input, kv_type, &args.lora)?;
+    let choice = matrix.machine.choose(&input, matrix.kv, &args.lora)?;
     let model = models::load(&choice, out)?;
     let hp = model.hparams();
     let ctx = match (args.ctx, &rope) {

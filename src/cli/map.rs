@@ -18,7 +18,7 @@ use super::against::{self, Against};
 use super::engine::draw;
 use super::interrupt::Interrupt;
 use super::models::{self, ModelChoice};
-use super::options::{read_documents, tokens, tokens_or_zero, MachineArgs, RopeArgs, KV_TYPES};
+use super::options::{kv_types, read_documents, tokens, tokens_or_zero, MachineArgs, RopeArgs};
 use super::output::{self, check_plot_name, OutputArgs, Unit};
 use super::usage;
 
@@ -56,8 +56,8 @@ pub(super) struct MapArgs {
     #[arg(short = 'o', long, alias = "output", value_name = "FILE")]
     plot: Option<PathBuf>,
     /// KV cache type
-    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = KV_TYPES)]
-    kv: String,
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types())]
+    kv: DType,
     /// LoRA adapter, FILE or FILE:SCALE; can be repeated
     #[arg(long, value_name = "FILE[:S]")]
     lora: Vec<AdapterSpec>,
@@ -136,8 +136,7 @@ pub(super) fn run(name: &str, args: &MapArgs, out: &OutputArgs) -> anyhow::Resul
         check_plot_name("--plot", path)?;
     }
     let documents = read_documents(&args.file)?;
-    let kv_type = DType::parse(&args.kv).ok_or_else(|| usage(format!("--kv {}: unknown type", args.kv)))?;
-    let choice = args.machine.choose(name, kv_type, &args.lora)?;
+    let choice = args.machine.choose(name, args.kv, &args.lora)?;
     let (choice_b, rope_b) = against::other(&args.against, &choice, rope.as_ref())?;
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice, out)?;

@@ -4,6 +4,7 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{anyhow, bail, Context};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use ropewalk::adapter::AdapterSpec;
 use ropewalk::eval::{documents, Document};
 use ropewalk::math::Math;
@@ -23,6 +24,11 @@ use super::usage;
 /// Types that keys and values can be cached in.
 pub(crate) const KV_TYPES: [&str; 4] = ["f32", "f16", "q8_0", "q4_0"];
 
+/// Types of the cache by the names typed.
+pub(crate) fn kv_types() -> impl TypedValueParser<Value = DType> {
+    PossibleValuesParser::new(KV_TYPES).try_map(|name| DType::parse(&name).ok_or("unknown type"))
+}
+
 /// The model, the device it runs on, and its memory.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Model")]
@@ -31,8 +37,8 @@ pub(crate) struct ModelArgs {
     #[arg(short, long, value_name = "MODEL")]
     model: String,
     /// KV cache type
-    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = KV_TYPES)]
-    kv: String,
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types())]
+    kv: DType,
     /// LoRA adapter, FILE, FILE:SCALE, or FILE:force; can be repeated
     ///
     /// Without --rope, the method that the first adapter was trained under applies, unless the model declares one.
@@ -107,8 +113,7 @@ fn attention(text: &str) -> Result<Attention, String> {
 impl ModelArgs {
     /// Finds the file and reads the options, for a command that measures the model.
     pub(crate) fn resolve(&self) -> anyhow::Result<ModelChoice> {
-        let kv_type = DType::parse(&self.kv).with_context(|| format!("--kv {}: unknown type", self.kv))?;
-        self.machine.choose(&self.model, kv_type, &self.lora)
+        self.machine.choose(&self.model, self.kv, &self.lora)
     }
 
     /// The same for a command that writes text, or measures speed.

@@ -4,7 +4,6 @@ mod rows;
 
 use std::path::PathBuf;
 
-use anyhow::Context;
 use clap::{Args as _, FromArgMatches};
 use ropewalk::finetune::JobError;
 use ropewalk::studies::{self, Settings, Training};
@@ -17,7 +16,7 @@ use serde_json::json;
 use super::engine::draw;
 use super::finetune::{options, recipe};
 use super::interrupt::{stopped, Interrupt};
-use super::options::{MachineArgs, KV_TYPES};
+use super::options::{kv_types, MachineArgs};
 use super::output::{self, count, OutputArgs, Unit};
 use super::{hints, models, template, usage, Command};
 
@@ -49,8 +48,8 @@ struct Args {
     #[arg(long, value_name = "I/N")]
     shard: Option<String>,
     /// KV cache type
-    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = KV_TYPES)]
-    kv: String,
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types())]
+    kv: DType,
     /// Maximum number of prompts answered together, if memory allows
     #[arg(long, value_name = "N", default_value = "8", value_parser = super::options::tokens)]
     parallel: usize,
@@ -72,8 +71,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     let plan = Plan::read(path, &settings)?;
     let interrupt = Interrupt::install()?;
-    let kv_type = DType::parse(&args.kv).with_context(|| format!("--kv {}: unknown type", args.kv))?;
-    settings.session = args.machine.session(kv_type);
+    settings.session = args.machine.session(args.kv);
     settings.device = args.machine.device_and_threads().0.into();
     settings.parallel = args.parallel;
     settings.template = Some(template::program()?);
