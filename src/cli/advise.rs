@@ -8,9 +8,9 @@ use ropewalk::eval::advise::{self, Advice, Params, Report};
 use ropewalk::rope::Spec;
 
 use super::engine::draw;
-use super::interrupt::{stopped, Interrupt};
+use super::interrupt::{self, Interrupt};
 use super::options::{parse_spec, read_documents, tokens, ModelArgs};
-use super::output::{self, OutputArgs, Unit};
+use super::output::{OutputArgs, Unit};
 use super::search::{self, Record};
 use super::{models, usage, Command};
 
@@ -119,16 +119,12 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let note = |line: std::fmt::Arguments<'_>| args.out.note(line);
     let control = interrupt.control().with_progress(&draw).with_notes(&note);
     let report = advise::run(&source_of, &name, &candidates, &documents, &params, &control)?;
-    if args.out.json {
-        output::print_json(&report)?;
-    } else {
+    args.out.result(&report, || {
         let ends = advice(&report, &choice.path.display().to_string());
-        output::print(&format!("{}\n{ends}", report.text()))?;
-    }
-    if report.interrupted {
-        return Err(stopped("interrupted: the figures cover the completed part"));
-    }
-    Ok(())
+        format!("{}
+{ends}", report.text())
+    })?;
+    interrupt::check(report.interrupted, "interrupted: the figures cover the completed part")
 }
 
 /// Words the advice, with the line to type next.

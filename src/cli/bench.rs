@@ -8,9 +8,9 @@ use ropewalk::eval::bench::{self, Clock, Contender, Params, Test};
 use ropewalk::session::Session;
 
 use super::engine::draw;
-use super::interrupt::{stopped, Interrupt};
+use super::interrupt::{self, Interrupt};
 use super::options::{tokens, tokens_or_zero, ModelArgs, RopesArgs};
-use super::output::{self, OutputArgs, Unit};
+use super::output::{OutputArgs, Unit};
 use super::{models, usage, Command};
 
 pub(crate) const COMMAND: Command = Command {
@@ -132,15 +132,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
         let control = interrupt.control().with_progress(&draw);
         bench::run(&model, &models::label(&choice), &mut contenders, &settings, &params, &control)?
     };
-    if args.out.json {
-        output::print_json(&report)?;
-    } else {
-        output::print(&report.text())?;
-    }
-    if report.interrupted {
-        return Err(stopped("interrupted: unfinished tests are missing"));
-    }
-    Ok(())
+    args.out.result(&report, || report.text())?;
+    interrupt::check(report.interrupted, "interrupted: unfinished tests are missing")
 }
 
 /// Clocks by the names typed.

@@ -8,9 +8,9 @@ use serde_json::json;
 
 use super::against::{self, Against};
 use super::engine::draw;
-use super::interrupt::{stopped, Interrupt};
+use super::interrupt::{self, Interrupt};
 use super::models::{self, ModelChoice};
-use super::output::{self, OutputArgs, Unit};
+use super::output::{OutputArgs, Unit};
 use super::usage;
 
 /// The texts to compare on, and the windows of them.
@@ -58,17 +58,10 @@ pub(crate) fn run(
     let names = [names[0].as_str(), names[1].as_str()];
     let report =
         divergence::run(&mut session_a, &mut session_b, names, &windows.documents, &params, &control)?;
-    if out.json {
-        let mut row = serde_json::to_value(&report)?;
-        row["task"] = "divergence".into();
-        row["finished"] = (!report.interrupted).into();
-        row["rope"] = report.b.rope.clone().into();
-        output::print_json(&json!({"model": report.a.model, "results": [row]}))?;
-    } else {
-        output::print(&Report::text(&report))?;
-    }
-    if report.interrupted {
-        return Err(stopped("interrupted: the figures cover the completed part"));
-    }
-    Ok(())
+    let mut row = serde_json::to_value(&report)?;
+    row["task"] = "divergence".into();
+    row["finished"] = (!report.interrupted).into();
+    row["rope"] = report.b.rope.clone().into();
+    out.result(&json!({"model": report.a.model, "results": [row]}), || Report::text(&report))?;
+    interrupt::check(report.interrupted, "interrupted: the figures cover the completed part")
 }

@@ -27,6 +27,14 @@ pub(crate) fn stopped(text: impl Into<String>) -> anyhow::Error {
     Stopped(text.into()).into()
 }
 
+/// The error, after the results, of a command whose work was cut short.
+pub(crate) fn check(interrupted: bool, text: &str) -> anyhow::Result<()> {
+    if interrupted {
+        return Err(stopped(text));
+    }
+    Ok(())
+}
+
 /// The exit code for an error that came of a signal: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
 pub(crate) fn exit_code(e: &anyhow::Error) -> Option<u8> {
     let is_stop = |e: &(dyn std::error::Error + 'static)| {

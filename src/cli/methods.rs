@@ -9,7 +9,7 @@ use ropewalk::rope::Spec;
 use ropewalk::session::Session;
 
 use super::engine::draw;
-use super::interrupt::{stopped, Interrupt};
+use super::interrupt::{self, Interrupt};
 use super::models::{self, ModelChoice};
 use super::output::{OutputArgs, Unit};
 
@@ -56,9 +56,6 @@ impl Comparison<'_> {
 
     /// An error if a signal has stopped the run, after the reports.
     pub(crate) fn check_finished(&self) -> anyhow::Result<()> {
-        if self.interrupt.requested() {
-            return Err(stopped("interrupted: the figures cover the completed part"));
-        }
-        Ok(())
+        interrupt::check(self.interrupt.requested(), "interrupted: the figures cover the completed part")
     }
 }

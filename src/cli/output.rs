@@ -48,6 +48,15 @@ impl OutputArgs {
         }
     }
 
+    /// Prints a result: the object of `--json`, or the text for people.
+    pub(crate) fn result(&self, json: &impl Serialize, text: impl FnOnce() -> String) -> anyhow::Result<()> {
+        if self.json {
+            print_json(json)
+        } else {
+            print(&text())
+        }
+    }
+
     /// A control that also shows progress and notes. Under `-q`, `control` as it is.
     pub(crate) fn watched<'a>(
         &self,

@@ -12,7 +12,7 @@ use ropewalk::session::{GenerateParams, Session, StopReason};
 use ropewalk::Token;
 use serde_json::json;
 
-use super::interrupt::{stopped, Interrupt};
+use super::interrupt::{self, Interrupt};
 use super::options::{read_text, text_or_file, tokens, ModelArgs, RopeArgs, SamplingArgs};
 use super::output::{self, ModelText, OutputArgs};
 use super::{engine, models, template, usage, Command};
@@ -154,10 +154,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
                 .note(format_args!("stopped: the context of {n_ctx} tokens is full (see --ctx and --rope)"));
         }
     }
-    if interrupt.requested() {
-        return Err(stopped("interrupted"));
-    }
-    Ok(())
+    interrupt::check(interrupt.requested(), "interrupted")
 }
 
 /// The text that followed the prompt.

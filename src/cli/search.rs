@@ -8,10 +8,10 @@ use ropewalk::rope::Spec;
 use ropewalk_core::settings::{self, Setting};
 
 use super::engine::draw;
-use super::interrupt::{stopped, Interrupt};
+use super::interrupt::{self, Interrupt};
 use super::models::{self, ModelChoice};
 use super::options::read_documents;
-use super::output::{self, OutputArgs, Unit};
+use super::output::{OutputArgs, Unit};
 use super::usage;
 
 /// The record of a search, and whether it goes on from an earlier one.
@@ -72,16 +72,10 @@ pub(crate) fn run(
         let control = interrupt.control().with_progress(&draw);
         search::run(&source_of, &name, &identity, model.hparams(), &documents, &params, &control)?
     };
-    if out.json {
-        output::print_json(&report)?;
-    } else {
-        let ends = next(&report, &choice.path.display().to_string());
-        output::print(&format!("{}\n{ends}", report.text()))?;
-    }
-    if report.interrupted {
-        return Err(stopped("interrupted: --resume continues the search"));
-    }
-    Ok(())
+    out.result(&report, || {
+        format!("{}\n{}", report.text(), next(&report, &choice.path.display().to_string()))
+    })?;
+    interrupt::check(report.interrupted, "interrupted: --resume continues the search")
 }
 
 /// How to use what was found.

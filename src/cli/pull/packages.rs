@@ -13,7 +13,7 @@ use ropewalk_core::text::bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, Value};
 
-use super::super::interrupt::{stopped, Interrupt};
+use super::super::interrupt::{self, stopped, Interrupt};
 use super::super::output::{self, OutputArgs};
 
 const SCRIPT: &str = include_str!("../../../scripts/packages.py");
@@ -139,9 +139,7 @@ fn follow(
             Event::File(file) => files.push(file),
         }
     }
-    if interrupt.requested() {
-        return Err(stopped("interrupted"));
-    }
+    interrupt::check(interrupt.requested(), "interrupted")?;
     Ok(files)
 }
 

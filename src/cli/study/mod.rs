@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::engine::draw;
 use super::finetune::{options, recipe};
-use super::interrupt::{stopped, Interrupt};
+use super::interrupt::{self, Interrupt};
 use super::options::{kv_types, MachineArgs};
 use super::output::{self, count, OutputArgs, Unit};
 use super::{hints, models, template, usage, Command};
@@ -80,11 +80,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if args.listing {
         let folder = if args.out.exists() { Some(Folder::open(&args.out, &plan, &settings)?) } else { None };
         let listing = studies::list(&plan, folder.as_ref(), &settings, &control)?;
-        return if args.output.json {
-            output::print_json(&listing)
-        } else {
-            output::print(&listing_text(&plan, &listing))
-        };
+        return args.output.result(&listing, || listing_text(&plan, &listing));
     }
     let folder = Folder::open(&args.out, &plan, &settings)?;
     let done = {
@@ -151,10 +147,7 @@ fn finish(
             html.display()
         ))?;
     }
-    if summary.stopped {
-        return Err(stopped("interrupted: run the same command again to resume"));
-    }
-    Ok(())
+    interrupt::check(summary.stopped, "interrupted: run the same command again to resume")
 }
 
 fn listing_text(plan: &Plan, listing: &Listing) -> String {
