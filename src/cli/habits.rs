@@ -35,99 +35,74 @@ const SET: &str = "--set";
 const TENSOR_TYPE: &str = "--tensor-type";
 const ROPE: &str =
     "use --rope, as in --rope yarn:factor=4, pi:factor=4 or abf:base=1e6; `ropewalk rope --list` lists them";
-const LORA_FILE: &str = "use --lora FILE:SCALE";
 const ONE_DEVICE: &str = "the whole model runs on one device: --device auto, cpu or cuda:0";
 
 /// Options by the names people type, and what they are here. A name with `_` is looked up with `-`.
-const OPTIONS: &[(&str, Means)] = &[
-    // llama.cpp
-    ("--ctx-size", Ours("--ctx")),
-    ("--n-predict", Ours("--predict")),
-    ("--cache-type-k", Ours("--kv")),
-    ("--cache-type-v", Ours("--kv")),
-    ("-ctk", Ours("--kv")),
-    ("-ctv", Ours("--kv")),
-    ("--batch-size", Ours("--batch")),
-    ("--ubatch-size", Ours("--ubatch")),
-    ("-ub", Ours("--ubatch")),
-    ("--temperature", Ours("--temp")),
-    ("-sys", Ours("--system")),
-    ("--system-prompt", Ours("--system")),
-    ("-sysf", File("--system")),
-    ("--system-prompt-file", File("--system")),
-    ("--ppl-stride", Ours("--stride")),
-    ("--chunks", Ours("--max-windows")),
-    ("--outtype", Ours("--type")),
-    ("--outfile", Ours("--output")),
-    ("--token-embedding-type", Setting(TENSOR_TYPE, "token_embd")),
-    ("--output-tensor-type", Setting(TENSOR_TYPE, "output")),
-    ("--leave-output-tensor", Flag(TENSOR_TYPE, "output=keep")),
-    ("-ngl", GpuLayers),
-    ("--n-gpu-layers", GpuLayers),
-    ("--gpu-layers", GpuLayers),
-    ("-fa", FlashAttention),
-    ("--flash-attn", FlashAttention),
-    ("--typical", Setting(SAMPLER, "typical")),
-    ("--repeat-penalty", Setting(SAMPLER, "repeat-penalty")),
-    ("--repeat-last-n", Setting(SAMPLER, "repeat-last-n")),
-    ("--frequency-penalty", Setting(SAMPLER, "frequency-penalty")),
-    ("--presence-penalty", Setting(SAMPLER, "presence-penalty")),
-    ("--dry-multiplier", Setting(SAMPLER, "dry-multiplier")),
-    ("--dry-base", Setting(SAMPLER, "dry-base")),
-    ("--dry-allowed-length", Setting(SAMPLER, "dry-allowed-length")),
-    ("--dry-penalty-last-n", Setting(SAMPLER, "dry-last-n")),
-    ("-cnv", Nothing("use `ropewalk chat`")),
-    ("--conversation", Nothing("use `ropewalk chat`")),
-    ("--interactive", Nothing("use `ropewalk chat`")),
-    ("-hf", Nothing("fetch the model first: ropewalk pull hf:ORG/REPO/FILE")),
-    ("--rope-scaling", Nothing(ROPE)),
-    ("--rope-scale", Nothing(ROPE)),
-    ("--rope-freq-base", Nothing(ROPE)),
-    ("--rope-freq-scale", Nothing(ROPE)),
-    ("--yarn-orig-ctx", Nothing(ROPE)),
-    ("--yarn-ext-factor", Nothing(ROPE)),
-    ("--yarn-attn-factor", Nothing(ROPE)),
-    ("--yarn-beta-fast", Nothing(ROPE)),
-    ("--yarn-beta-slow", Nothing(ROPE)),
-    ("--lora-scaled", Nothing(LORA_FILE)),
-    ("--split-mode", Nothing(ONE_DEVICE)),
-    ("--tensor-split", Nothing(ONE_DEVICE)),
-    ("--kl-divergence", Nothing("use --against FILE, rope=SPEC, kv=TYPE or lora=FILE")),
-    // lm-eval
-    ("--tasks", Operand),
-    ("--limit", Ours("--samples")),
-    ("--output-path", Ours("--output")),
+const OPTIONS: &[(&[&str], Means)] = &[
+    // llama.cpp, lm-eval, PEFT, TRL, and their relatives
+    (&["--ctx-size", "--max-seq-length", "--max-length"], Ours("--ctx")),
+    (&["--n-predict"], Ours("--predict")),
+    (&["--cache-type-k", "--cache-type-v", "-ctk", "-ctv"], Ours("--kv")),
+    (&["--batch-size"], Ours("--batch")),
+    (&["--ubatch-size", "-ub"], Ours("--ubatch")),
+    (&["--temperature"], Ours("--temp")),
+    (&["-sys", "--system-prompt"], Ours("--system")),
+    (&["-sysf", "--system-prompt-file"], File("--system")),
+    (&["--ppl-stride"], Ours("--stride")),
+    (&["--chunks"], Ours("--max-windows")),
+    (&["--outtype"], Ours("--type")),
+    (&["--outfile", "--output-path"], Ours("--output")),
+    (&["--limit"], Ours("--samples")),
+    (&["--model-name-or-path"], Ours("--model")),
+    (&["--train-file"], Ours("--data")),
+    (&["--lora-r", "--lora-rank"], Ours("--rank")),
+    (&["--lora-alpha"], Ours("--alpha")),
+    (&["--target-modules"], Ours("--targets")),
+    (&["--max-steps"], Ours("--steps")),
+    (&["--learning-rate"], Ours("--lr")),
+    (&["--tasks"], Operand),
+    (&["-ngl", "--n-gpu-layers", "--gpu-layers"], GpuLayers),
+    (&["-fa", "--flash-attn"], FlashAttention),
+    (&["--token-embedding-type"], Setting(TENSOR_TYPE, "token_embd")),
+    (&["--output-tensor-type"], Setting(TENSOR_TYPE, "output")),
+    (&["--leave-output-tensor"], Flag(TENSOR_TYPE, "output=keep")),
+    (&["--typical"], Setting(SAMPLER, "typical")),
+    (&["--repeat-penalty"], Setting(SAMPLER, "repeat-penalty")),
+    (&["--repeat-last-n"], Setting(SAMPLER, "repeat-last-n")),
+    (&["--frequency-penalty"], Setting(SAMPLER, "frequency-penalty")),
+    (&["--presence-penalty"], Setting(SAMPLER, "presence-penalty")),
+    (&["--dry-multiplier"], Setting(SAMPLER, "dry-multiplier")),
+    (&["--dry-base"], Setting(SAMPLER, "dry-base")),
+    (&["--dry-allowed-length"], Setting(SAMPLER, "dry-allowed-length")),
+    (&["--dry-penalty-last-n"], Setting(SAMPLER, "dry-last-n")),
+    (&["--lora-dropout"], Setting(SET, "dropout")),
+    (&["--warmup-steps"], Setting(SET, "warmup")),
+    (&["--lr-scheduler-type"], Setting(SET, "schedule")),
+    (&["--adam-beta1"], Setting(SET, "beta1")),
+    (&["--adam-beta2"], Setting(SET, "beta2")),
+    (&["--max-grad-norm"], Setting(SET, "clip")),
+    (&["--save-steps"], Setting(SET, "save-every")),
+    (&["--eval-steps"], Setting(SET, "eval-every")),
+    (&["--save-total-limit"], Setting(SET, "keep-last")),
+    (&["--per-device-train-batch-size"], Setting(SET, "batch")),
+    (&["-cnv", "--conversation", "--interactive"], Nothing("use `ropewalk chat`")),
+    (&["-hf"], Nothing("fetch the model first: ropewalk pull hf:ORG/REPO/FILE")),
+    (&["--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"], Nothing(ROPE)),
+    (&["--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor"], Nothing(ROPE)),
+    (&["--yarn-beta-fast", "--yarn-beta-slow"], Nothing(ROPE)),
+    (&["--lora-scaled"], Nothing("use --lora FILE:SCALE")),
+    (&["--split-mode", "--tensor-split"], Nothing(ONE_DEVICE)),
+    (&["--kl-divergence"], Nothing("use --against FILE, rope=SPEC, kv=TYPE or lora=FILE")),
     (
-        "--num-fewshot",
+        &["--num-fewshot"],
         Nothing("each task uses the shots of its paper: `ropewalk eval --list TASK` shows them"),
     ),
-    ("--model-args", Nothing("use -m FILE, with --rope and --ctx")),
-    // PEFT, TRL and their relatives
-    ("--peft", Nothing("name the adapter's directory as the input: ropewalk convert DIR -m MODEL -o OUT")),
-    ("--model-name-or-path", Ours("--model")),
-    ("--train-file", Ours("--data")),
-    ("--lora-r", Ours("--rank")),
-    ("--lora-rank", Ours("--rank")),
-    ("--lora-alpha", Ours("--alpha")),
-    ("--lora-dropout", Setting(SET, "dropout")),
-    ("--target-modules", Ours("--targets")),
-    ("--max-steps", Ours("--steps")),
-    ("--learning-rate", Ours("--lr")),
-    ("--warmup-steps", Setting(SET, "warmup")),
-    ("--lr-scheduler-type", Setting(SET, "schedule")),
-    ("--adam-beta1", Setting(SET, "beta1")),
-    ("--adam-beta2", Setting(SET, "beta2")),
-    ("--max-grad-norm", Setting(SET, "clip")),
-    ("--save-steps", Setting(SET, "save-every")),
-    ("--eval-steps", Setting(SET, "eval-every")),
-    ("--save-total-limit", Setting(SET, "keep-last")),
-    ("--max-seq-length", Ours("--ctx")),
-    ("--max-length", Ours("--ctx")),
-    ("--per-device-train-batch-size", Setting(SET, "batch")),
-    ("--gradient-accumulation-steps", Nothing("use --set batch=N, the sequences of a step")),
-    ("--modules-to-save", Nothing("use --targets q,k,v,o,norms,embeddings")),
-    ("--num-train-epochs", Nothing("use --steps N; --plan-memory and --inspect-data show what N takes")),
-    ("--output-dir", Nothing("use -o FILE.gguf, the adapter to write")),
+    (&["--model-args"], Nothing("use -m FILE, with --rope and --ctx")),
+    (&["--peft"], Nothing("name the adapter's directory as the input: ropewalk convert DIR -m MODEL -o OUT")),
+    (&["--gradient-accumulation-steps"], Nothing("use --set batch=N, the sequences of a step")),
+    (&["--modules-to-save"], Nothing("use --targets q,k,v,o,norms,embeddings")),
+    (&["--num-train-epochs"], Nothing("use --steps N; --plan-memory and --inspect-data show what N takes")),
+    (&["--output-dir"], Nothing("use -o FILE.gguf, the adapter to write")),
 ];
 
 /// Commands by the names people type, and what to type here.
@@ -228,7 +203,10 @@ pub(super) fn translate(app: &clap::Command, words: Vec<OsString>) -> anyhow::Re
 fn found<'w>(command: &clap::Command, word: &'w str) -> Option<(&'static str, Option<&'w str>, Means)> {
     let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
     let name = if name.starts_with("--") { name.replace('_', "-") } else { name.to_owned() };
-    let (typed, means) = OPTIONS.iter().find(|(typed, _)| *typed == name)?;
+    let of = |(names, means): &'static (&'static [&'static str], Means)| {
+        Some((names.iter().find(|typed| **typed == name)?, means))
+    };
+    let (typed, means) = OPTIONS.iter().find_map(of)?;
     let has = |option: &str| {
         command
             .get_arguments()
@@ -343,12 +321,12 @@ mod tests {
         };
         for (typed, means) in OPTIONS {
             if let Setting(SET, key) = means {
-                assert!(KEYS.iter().any(|k| k.name == *key), "{typed} means {key}");
+                assert!(KEYS.iter().any(|k| k.name == *key), "{typed:?} means {key}");
             }
             let (Ours(option) | File(option) | Setting(option, _) | Flag(option, _)) = means else {
                 continue;
             };
-            assert!(has(option.trim_start_matches('-')), "{typed} means {option}");
+            assert!(has(option.trim_start_matches('-')), "{typed:?} means {option}");
         }
         for (typed, ours) in COMMANDS {
             assert!(app.find_subcommand(typed).is_none(), "{typed}");
