@@ -21,7 +21,7 @@ pub(super) fn show(args: &Args, job: &Job, model: &Model, settings: &TrainParams
         }
         made => made?,
     };
-    let asked = args.training.plan_memory.flatten();
+    let asked = args.plan_memory.flatten();
     if asked.is_some() {
         // A GPU runs ordinary ops, and saved activations are on the host.
         settings.portable = true;

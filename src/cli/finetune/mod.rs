@@ -34,7 +34,7 @@ pub(crate) const COMMAND: Command = Command {
 
 fn run(args: &Args) -> anyhow::Result<()> {
     let job = args.job()?;
-    let stages = match &args.training.stages {
+    let stages = match &args.stages {
         Some(path) => {
             let stages = Stage::read(path).map_err(|e| usage(format!("--stages {e}")))?;
             Some(job.stages(stages)?)
@@ -46,11 +46,11 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let choice = args.model()?;
     let settings = shown.settings()?;
     shown.recipe_notes().iter().for_each(|note| args.out.note(options(note)));
-    if args.training.plan_memory.is_some() {
+    if args.plan_memory.is_some() {
         return memory::show(args, shown, &models::load(&choice, &args.out)?, &settings);
     }
-    shown.check_outputs(&choice.path, args.training.inspect_data)?;
-    if args.training.inspect_data {
+    shown.check_outputs(&choice.path, args.inspect_data)?;
+    if args.inspect_data {
         let interrupt = Interrupt::install()?;
         return inspect::show(args, shown, &models::load(&choice, &args.out)?, &settings, &interrupt);
     }

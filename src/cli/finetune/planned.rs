@@ -3,40 +3,21 @@
 //! A plan is a file that people send each other, so its options are not those of a command line: only options that
 //! change what is learned, or how it is computed, are taken. What names a file, writes one or shows something is refused.
 
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args as _, FromArgMatches};
+use clap::{Args as _, FromArgMatches};
 use ropewalk::studies::Training;
 use ropewalk::train::set::{Group, Key};
 use ropewalk::train::KEYS;
 
 use super::super::options::parse_spec;
-use super::args::Args;
+use super::args::TrainingArgs;
 use super::options;
 
-/// Options of a recipe. A new option of `finetune` is refused until it stands here; what it changes must then be in
-/// [`Training::settings`], unless it is one of [`MACHINE`].
-const ALLOWED: &[&str] = &[
-    "alpha",
-    "answers-only",
-    "attention",
-    "chat",
-    "ctx",
-    "lr",
-    "math",
-    "rank",
-    "recipe",
-    "seed",
-    "set",
-    "steps",
-    "targets",
-    "transform",
-];
-
-/// Options that decide where the same result is computed.
-const MACHINE: &[&str] = &["device", "threads", "ubatch"];
-
-/// Stand for what the study gives. Attached, so that no word behind them is taken as theirs.
-const GIVEN: &[&str] = &["--model=-", "--output=-", "--data=-"];
+/// The options of a recipe.
+fn command() -> clap::Command {
+    TrainingArgs::augment_args(clap::Command::new("recipe").no_binary_name(true).disable_help_flag(true))
+}
 
 /// Reads the words of a recipe, under the rope spec of its method. `machine` is the device and the threads where the
 /// recipe names none.
@@ -48,27 +29,9 @@ pub(crate) fn recipe(
     spec: Option<&str>,
     machine: (&str, usize),
 ) -> Result<Training, String> {
-    let command = || {
-        let command = clap::Command::new("finetune").no_binary_name(true).disable_help_flag(true);
-        Args::augment_args(command)
-    };
-    let words = GIVEN.iter().copied().chain(words.iter().map(String::as_str));
     let found = command().try_get_matches_from(words).map_err(|e| first_lines(&e))?;
-    for option in command().get_arguments() {
-        let name = option.get_long().unwrap_or_default();
-        if is_given(&found, option.get_id().as_str()) && !ALLOWED.contains(&name) && !MACHINE.contains(&name)
-        {
-            let mut all = [ALLOWED, MACHINE].concat();
-            all.sort_unstable();
-            return Err(format!(
-                "--{name}: not an option of a recipe, because the study names models and files; expected \
-                 some of {}",
-                all.join(", ")
-            ));
-        }
-    }
-    let args = Args::from_arg_matches(&found).map_err(|e| first_lines(&e))?;
-    let mut job = args.job().map_err(|e| format!("{e:#}"))?;
+    let args = TrainingArgs::from_arg_matches(&found).map_err(|e| first_lines(&e))?;
+    let mut job = args.job(Vec::new(), "adapter.gguf".into()).map_err(|e| format!("{e:#}"))?;
     let writes = |key: &&Key| matches!(key.group, Group::Files) || key.name == "output-type";
     if let Some(key) = KEYS.iter().filter(writes).find(|key| job.given.text(key.name).is_some()) {
         return Err(format!("--set {}: not a setting of a recipe, because the study names files", key.name));
@@ -76,10 +39,11 @@ pub(crate) fn recipe(
     if let Some(spec) = spec {
         job.rope = Some(parse_spec(spec).map_err(|e| format!("{e:#}"))?);
     }
-    if !is_given(&found, "threads") {
+    let is_given = |id: &str| found.value_source(id) == Some(ValueSource::CommandLine);
+    if !is_given("threads") {
         job.n_threads = machine.1;
     }
-    let device = if is_given(&found, "device") { args.device.as_str() } else { machine.0 };
+    let device = if is_given("device") { args.device.as_str() } else { machine.0 };
     if job.trains_all() {
         return Err("--targets full: a study measures adapters; expected pairs, norms or embeddings".into());
     }
@@ -87,24 +51,24 @@ pub(crate) fn recipe(
     Ok(Training { job, device: device.into() })
 }
 
-/// Returns true if the arguments hold an option.
-fn is_given(found: &ArgMatches, id: &str) -> bool {
-    let n = found.get_raw(id).map_or(0, Iterator::count);
-    // Of those that the study gives a second one is refused by clap, or, of texts, counted.
-    let stands_for = GIVEN.iter().any(|word| word.trim_start_matches('-').starts_with(&format!("{id}=")));
-    found.value_source(id) == Some(ValueSource::CommandLine) && (!stands_for || n > 1)
-}
-
 /// The error of a word, without the usage of the whole command.
 fn first_lines(e: &clap::Error) -> String {
     let text = e.to_string();
     let first = text.split("\n\n").next().unwrap_or_default();
     let lines: Vec<&str> = first.lines().map(str::trim).collect();
-    lines.join(" ").trim_start_matches("error: ").to_owned()
+    let mut line = lines.join(" ").trim_start_matches("error: ").to_owned();
+    if e.kind() == ErrorKind::UnknownArgument {
+        let command = command();
+        let mut all: Vec<&str> = command.get_arguments().filter_map(|arg| arg.get_long()).collect();
+        all.sort_unstable();
+        line += &format!(": the study names models and files, and a recipe has only {}", all.join(", "));
+    }
+    line
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::args::Args;
     use super::*;
 
     fn parse(words: &[&str]) -> Result<Training, String> {
@@ -116,6 +80,8 @@ mod tests {
         parse(words).unwrap_or_else(|e| panic!("{words:?}: {e}")).settings().unwrap()
     }
 
+    /// Options that decide where the same result is computed.
+    const MACHINE: &[&str] = &["device", "threads", "ubatch"];
     /// Each option with a value other than its default, and each setting.
     const OPTIONS: &str = "--alpha=3 --answers-only --attention=s2 --chat --ctx=64 --lr=1e-4 --math=f32 --rank=4 \
         --recipe=longlora --seed=7 --set=rslora=true --steps=7 --targets=q --transform=cip --device=cpu --threads=3 \
@@ -129,13 +95,12 @@ mod tests {
 
     #[test]
     fn every_option_that_is_taken_is_in_the_settings_or_of_the_machine() {
-        let (plain, names) = (settings(&[]), [ALLOWED, MACHINE].concat());
+        let plain = settings(&[]);
         for word in OPTIONS.split_whitespace() {
             let name = word.trim_start_matches('-').split('=').next().unwrap();
-            assert!(names.contains(&name), "{name}");
             assert_eq!(settings(&[word]) == plain, MACHINE.contains(&name), "{word}");
         }
-        assert_eq!(OPTIONS.split_whitespace().count(), names.len());
+        assert_eq!(OPTIONS.split_whitespace().count(), command().get_arguments().count());
         assert_eq!(
             plain,
             settings(&["--rank", "8", "--alpha=16", "--set", "order=shuffled,clip=1", "--steps=100"])
@@ -212,11 +177,11 @@ mod tests {
     /// Every option of `finetune` that is not taken, in every way to write it.
     #[test]
     fn files_and_other_models_are_refused_by_name() {
-        let command = Args::augment_args(clap::Command::new("finetune"));
+        let (all, taken) = (Args::augment_args(clap::Command::new("finetune")), command());
         let mut refused = 0;
-        for option in command.get_arguments() {
+        for option in all.get_arguments() {
             let long = option.get_long().unwrap();
-            if [ALLOWED, MACHINE].concat().contains(&long) {
+            if taken.get_arguments().any(|one| one.get_long() == Some(long)) {
                 continue;
             }
             let value = match long {
@@ -241,7 +206,8 @@ mod tests {
                 };
                 for words in ways {
                     let said = recipe(&words, None, ("auto", 0)).expect_err(&words.join(" "));
-                    assert!(said.contains(&format!("--{long}")) && !said.contains('\n'), "{words:?}: {said}");
+                    let what = format!("unexpected argument '{name}' found");
+                    assert!(said.contains(&what) && !said.contains('\n'), "{words:?}: {said}");
                     refused += 1;
                 }
             }
@@ -259,7 +225,7 @@ mod tests {
             (&["--targets", "full"], "a study measures adapters"),
             (&["--set", "batch=0"], "--set: batch: expected at least 1"),
             (&["--set", "bach=2"], "did you mean `batch`?"),
-            (&["-qr", "4"], "--quiet"),
+            (&["-qr", "4"], "unexpected argument '-q'"),
         ] {
             let said = parse(words).expect_err(&words.join(" "));
             assert!(said.contains(why) && !said.contains('\n'), "{words:?}: {said}");
