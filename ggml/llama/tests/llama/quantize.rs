@@ -31,6 +31,16 @@ fn bytes(dtype: DType, values: &[f32]) -> Vec<u8> {
     }
 }
 
+/// Adds sums of squares and counts of what a matrix reads to an importance matrix.
+fn weigh(w: &mut Writer<'_>, name: &str, sums: &[f32], counts: &[f32]) {
+    let mut add = |end: &str, shape: [usize; 2], x: &[f32]| {
+        w.tensor_bytes(&format!("{name}.{end}"), DType::F32, &shape.map(|n| n as u64), bytes(DType::F32, x))
+            .unwrap();
+    };
+    add("in_sum2", [sums.len(), 1], sums);
+    add("counts", [1, counts.len()], counts);
+}
+
 /// The keys of a small llama.
 fn keys(n_layer: usize) -> Writer<'static> {
     let mut w = Writer::new();
@@ -105,15 +115,7 @@ impl Lab {
         {
             let mut sums: Vec<f32> = values(t.shape[0] as usize, 5).iter().map(|v| 30.0 * v * v).collect();
             sums[17] = 1e4;
-            w.tensor_bytes(
-                &format!("{}.in_sum2", t.name),
-                DType::F32,
-                &[t.shape[0], 1],
-                bytes(DType::F32, &sums),
-            )
-            .unwrap();
-            w.tensor_bytes(&format!("{}.counts", t.name), DType::F32, &[1, 1], bytes(DType::F32, &[3.0]))
-                .unwrap();
+            weigh(&mut w, &t.name, &sums, &[3.0]);
         }
         self.written("imatrix.gguf", w)
     }
@@ -327,21 +329,7 @@ fn damaged_importance_matrices_are_refused() {
     let pair = |sums: &[f32], counts: &[f32]| {
         let mut w = Writer::new();
         w.set("general.type", "imatrix");
-        let name = "blk.0.ffn_up.weight";
-        w.tensor_bytes(
-            &format!("{name}.in_sum2"),
-            DType::F32,
-            &[sums.len() as u64, 1],
-            bytes(DType::F32, sums),
-        )
-        .unwrap();
-        w.tensor_bytes(
-            &format!("{name}.counts"),
-            DType::F32,
-            &[counts.len() as u64],
-            bytes(DType::F32, counts),
-        )
-        .unwrap();
+        weigh(&mut w, "blk.0.ffn_up.weight", sums, counts);
         w
     };
     for (w, part) in [
@@ -377,15 +365,7 @@ fn no_finite_numbers_abort_the_smallest_types() {
         w.set("general.type", "imatrix");
         for t in File::open(&input).unwrap().tensors().iter().filter(|t| t.shape.len() > 1) {
             let sums: Vec<f32> = (0..t.shape[0]).map(|i| if i % 3 == 0 { importance } else { 0.0 }).collect();
-            w.tensor_bytes(
-                &format!("{}.in_sum2", t.name),
-                DType::F32,
-                &[t.shape[0], 1],
-                bytes(DType::F32, &sums),
-            )
-            .unwrap();
-            w.tensor_bytes(&format!("{}.counts", t.name), DType::F32, &[1, 1], bytes(DType::F32, &[1.0]))
-                .unwrap();
+            weigh(&mut w, &t.name, &sums, &[1.0]);
         }
         let imatrix = Imatrix::open(&lab.written("imatrix.gguf", w)).unwrap();
         // Its main type for the one matrix there is; the others of the mixture are main types elsewhere.
