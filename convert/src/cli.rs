@@ -102,6 +102,9 @@ pub struct Args {
     /// Random seed of --random [default: 0]
     #[arg(short, long, value_name = "S", requires = "random", hide_short_help = true)]
     seed: Option<u64>,
+    /// Replace any file at OUT [default: only a file that has keys of ropewalk]
+    #[arg(long, help_heading = "Output")]
+    pub force: bool,
     /// Print one JSON object on stdout
     #[arg(long, help_heading = "Output")]
     pub json: bool,
@@ -239,13 +242,18 @@ impl Args {
             llama_cpp: self.llama_cpp,
             adapters: self.lora.clone(),
             pre: self.pre.clone(),
+            force: self.force,
             helper: None,
         })
     }
 }
 
+/// The way past an output that exists.
+const FORCE: &str = ", or replace it with --force";
+
 /// Adds the option to an error of the library, which knows only settings.
 pub fn with_options(e: Error) -> Error {
+    let remedy = e.remedy();
     match e {
         Error::Argument(what) => Error::Usage(format!("--{what}")),
         Error::Avoidable { what, remedy } => {
@@ -256,6 +264,7 @@ pub fn with_options(e: Error) -> Error {
                 Remedy::PreTokenizer => " with --pre NAME",
                 Remedy::Window => " (--ctx)",
                 Remedy::LlamaCpp => " (--llama-cpp)",
+                Remedy::Force => FORCE,
                 // For programs that run models.
                 Remedy::Adapter
                 | Remedy::Context
@@ -266,6 +275,7 @@ pub fn with_options(e: Error) -> Error {
             };
             Error::Invalid(what + option)
         }
+        e if remedy == Some(Remedy::Force) => Error::Invalid(e.to_string() + FORCE),
         e => e,
     }
 }
@@ -290,6 +300,7 @@ pub fn act(args: &Args, helper: Option<PathBuf>, control: &Control<'_>) -> Resul
             return Err(Error::Usage(format!("random models cannot be written as {}", mixture.name)));
         }
         let (dtype, seed) = (options.dtype.unwrap_or(DType::F16), args.seed.unwrap_or(0));
+        gguf::kinds::MODEL.claim(output, args.force)?;
         let bytes = random::write_watched(&shape, dtype, seed, output, control)?;
         let line = format!("{}: random {name}, {dtype}, seed {seed}, {bytes} bytes", output.display());
         let json = json!({"output": path(output), "bytes": bytes, "random": name, "type": dtype.name(), "seed": seed});

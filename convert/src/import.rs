@@ -45,7 +45,7 @@ pub(crate) fn import(
     options: &Options,
     control: &Control<'_>,
 ) -> Result<Report> {
-    let Options { rope, n_ctx, dtype, mixture, check, llama_cpp, adapters, pre, helper } = options;
+    let Options { rope, n_ctx, dtype, mixture, check, llama_cpp, adapters, pre, helper, .. } = options;
     let more = rope.is_some() || n_ctx.is_some() || *llama_cpp || !adapters.is_empty();
     let more = more || mixture.is_some() || check.is_some();
     // What is wrong whatever the weights are is said before they are read.

@@ -43,6 +43,8 @@ ropewalk_core::setters! {
         pub adapters: Vec<AdapterSpec>,
         /// The kind of tokenizer of an imported folder, `tokenizer.ggml.pre`.
         pub pre: Option<String>,
+        /// Replaces any regular file that is at the output's path now; otherwise, only a model with keys of ropewalk.
+        pub force: bool,
         /// A program that calls [`serve_tokenizer`](crate::serve_tokenizer) first of all: a process of it runs the tokenizer of
         /// an imported folder, under limits. Without one it runs in this process.
         pub helper: Option<PathBuf>,
@@ -62,6 +64,9 @@ pub fn convert(
     control: &Control<'_>,
 ) -> Result<Report> {
     let (input, output) = (input.as_ref(), output.as_ref());
+    if options.force {
+        gguf::kinds::MODEL.claim(output, true)?;
+    }
     if input.is_dir() {
         return crate::import::import(input, output, options, control);
     }

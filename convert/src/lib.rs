@@ -76,6 +76,7 @@ impl Error {
     pub fn remedy(&self) -> Option<Remedy> {
         match self {
             Error::File(gguf::Error::Gguf(e)) if e.defect == Defect::Adapter => Some(Remedy::Adapter),
+            e if files::Exists::causes(e) => Some(Remedy::Force),
             Error::Rope(e) => e.remedy,
             Error::Avoidable { remedy, .. } => Some(*remedy),
             _ => None,

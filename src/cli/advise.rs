@@ -9,7 +9,7 @@ use ropewalk::rope::Spec;
 
 use super::engine::draw;
 use super::interrupt::{self, Interrupt};
-use super::options::{parse_spec, read_documents, tokens, ModelArgs};
+use super::options::{parse_spec, read_documents, tokens, ForceArgs, ModelArgs};
 use super::output::{OutputArgs, Unit};
 use super::search::{self, Record};
 use super::{models, usage, Command};
@@ -67,17 +67,19 @@ struct Args {
         conflicts_with = "rope"
     )]
     search: Option<String>,
-    /// JSON file for all candidates of a search and their scores; --resume reads it
+    /// File for all candidates of a search and their scores; --resume reads it
     #[arg(short, long, value_name = "FILE", requires = "search")]
     output: Option<PathBuf>,
     /// Resume the search saved in --output
-    #[arg(long, requires = "search")]
+    #[arg(long, requires = "search", conflicts_with = "force")]
     resume: bool,
     /// Random seed of the search
     #[arg(short, long, value_name = "S", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    force: ForceArgs,
     #[command(flatten)]
     out: OutputArgs,
 }
@@ -91,7 +93,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         params.seed = args.seed;
         params.seconds = args.minutes.map(|m| 60.0 * m);
         search::set(&mut params, settings).map_err(usage)?;
-        let record = Record { path, resume: args.resume };
+        let record = Record { path, resume: args.resume, force: args.force.force };
         return search::run(&args.model.resolve()?, &args.file, record, params, args.out);
     }
     let minutes = args.minutes.unwrap_or(10.0);

@@ -111,8 +111,10 @@ fn weighed(
         return Err(usage(format!("--output {}: expected a file, found a folder", to.display())));
     }
     // What cannot be written is said before the work.
+    IMATRIX.claim(&at, args.force)?;
     drop(files::Scratch::beside(&at, &IMATRIX)?);
     if !alone {
+        MODEL.claim(to, args.force)?;
         drop(files::Scratch::beside(to, &MODEL)?);
     }
     let mut found = collected(args, texts, matrix, &at, interrupt, out)?;

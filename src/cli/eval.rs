@@ -11,7 +11,7 @@ use ropewalk_core::settings;
 
 use super::interrupt::Interrupt;
 use super::methods::Comparison;
-use super::options::{lengths, tokens, Lengths, ModelArgs, RopesArgs};
+use super::options::{lengths, tokens, ForceArgs, Lengths, ModelArgs, RopesArgs};
 use super::output::{self, check_plot_name, OutputArgs};
 use super::{models, tasks, template, usage, Command};
 
@@ -84,6 +84,8 @@ struct Args {
     #[command(flatten)]
     rope: RopesArgs,
     #[command(flatten)]
+    force: ForceArgs,
+    #[command(flatten)]
     output: OutputArgs,
 }
 
@@ -94,7 +96,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     let options = options(args, &tasks)?;
     if let Some(path) = &args.plot {
-        check_plot_name("--plot", path)?;
+        check_plot_name("--plot", path, args.force.force)?;
         if !tasks.iter().any(|task| task.info().has_length) {
             return Err(usage("--plot: expected a task with --lengths, found none"));
         }
@@ -108,7 +110,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let choice = args.model.resolve()?;
     let interrupt = Interrupt::install()?;
     let mut store: Box<dyn Store> = match &args.out {
-        Some(path) => Box::new(open_store(path, args.output)?),
+        Some(path) => Box::new(open_store(path, args)?),
         None => Box::new(Unkept),
     };
     let model = models::load(&choice, &args.output)?;
@@ -157,10 +159,10 @@ fn run(args: &Args) -> anyhow::Result<()> {
     comparison.check_finished()
 }
 
-fn open_store(path: &Path, out: OutputArgs) -> anyhow::Result<FileStore> {
-    let store = FileStore::open(path)?;
+fn open_store(path: &Path, args: &Args) -> anyhow::Result<FileStore> {
+    let store = FileStore::open(path, args.force.force)?;
     if !store.is_empty() {
-        out.note(format_args!("{}: {} samples from earlier runs", path.display(), store.len()));
+        args.output.note(format_args!("{}: {} samples from earlier runs", path.display(), store.len()));
     }
     Ok(store)
 }

@@ -30,6 +30,9 @@ fn remedy(e: &(dyn StdError + 'static)) -> Option<Remedy> {
     if let Some(e) = e.downcast_ref::<RopeError>() {
         return e.remedy;
     }
+    if files::Exists::causes(e) {
+        return Some(Remedy::Force);
+    }
     match e.downcast_ref::<gguf::Error>() {
         Some(gguf::Error::Gguf(e)) if e.defect == Defect::Adapter => Some(Remedy::Adapter),
         _ => None,
@@ -42,6 +45,7 @@ fn text(remedy: Remedy) -> String {
         Remedy::Context => " (--ctx)",
         Remedy::Cache => " (--ctx, --kv)",
         Remedy::Search => " (`ropewalk advise --search`)",
+        Remedy::Force => ", or replace it with --force",
         Remedy::Chat => " (`ropewalk finetune --chat`)",
         Remedy::Data(name) => {
             let set = pull::set_with(name);

@@ -18,7 +18,7 @@ use super::against::{self, Against};
 use super::engine::draw;
 use super::interrupt::Interrupt;
 use super::models::{self, ModelChoice};
-use super::options::{kv_types, read_documents, tokens, tokens_or_zero, MachineArgs, RopeArgs};
+use super::options::{kv_types, read_documents, tokens, tokens_or_zero, ForceArgs, MachineArgs, RopeArgs};
 use super::output::{self, check_plot_name, OutputArgs, Unit};
 use super::usage;
 
@@ -65,6 +65,8 @@ pub(super) struct MapArgs {
     rope: RopeArgs,
     #[command(flatten)]
     machine: MachineArgs,
+    #[command(flatten)]
+    force: ForceArgs,
 }
 
 impl MapArgs {
@@ -133,7 +135,7 @@ pub(super) fn run(name: &str, args: &MapArgs, out: &OutputArgs) -> anyhow::Resul
     // Mistakes are errors before the model is read.
     args.params(0)?;
     if let Some(path) = &args.plot {
-        check_plot_name("--plot", path)?;
+        check_plot_name("--plot", path, args.force.force)?;
     }
     let documents = read_documents(&args.file)?;
     let choice = args.machine.choose(name, args.kv, &args.lora)?;

@@ -221,7 +221,7 @@ mod tests {
     }
 
     /// Options that mean the same in every command that has them: the model, the machine, the output.
-    const SHARED: [&str; 17] = [
+    const SHARED: [&str; 18] = [
         "model",
         "rope",
         "ctx",
@@ -235,6 +235,7 @@ mod tests {
         "math",
         "output",
         "plot",
+        "force",
         "json",
         "quiet",
         "seed",

@@ -260,6 +260,15 @@ impl SamplingArgs {
     }
 }
 
+/// Of every command that writes files.
+#[derive(Debug, Clone, Copy, clap::Args)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct ForceArgs {
+    /// Replace any output file, and start records anew [default: replace only earlier outputs]
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
 /// A number of threads, up to the most that ggml takes.
 pub(crate) fn threads(text: &str) -> Result<usize, String> {
     let most = ggml::backend::MAX_N_THREADS;

@@ -163,8 +163,8 @@ fn progress_line(what: &str, done: u64, total: u64, elapsed: Duration) -> String
 }
 
 /// Checks the extension of a plot's file name, and what has that name already, before minutes of work rather than after.
-pub(crate) fn check_plot_name(option: &str, path: &std::path::Path) -> anyhow::Result<()> {
-    match plot::check(path) {
+pub(crate) fn check_plot_name(option: &str, path: &std::path::Path, force: bool) -> anyhow::Result<()> {
+    match plot::check(path, force) {
         Err(e @ PlotError::Extension(_)) => Err(super::usage(format!("{option} {e}"))),
         done => Ok(done?),
     }

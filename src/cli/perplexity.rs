@@ -15,7 +15,9 @@ use super::against::Against;
 use super::compare::Windows;
 use super::interrupt::Interrupt;
 use super::methods::Comparison;
-use super::options::{lengths, read_documents, tokens, tokens_or_zero, Lengths, ModelArgs, RopesArgs};
+use super::options::{
+    lengths, read_documents, tokens, tokens_or_zero, ForceArgs, Lengths, ModelArgs, RopesArgs,
+};
 use super::output::{self, check_plot_name, OutputArgs};
 use super::{compare, models, usage, Command};
 
@@ -99,6 +101,8 @@ struct Args {
     #[command(flatten)]
     rope: RopesArgs,
     #[command(flatten)]
+    force: ForceArgs,
+    #[command(flatten)]
     out: OutputArgs,
 }
 
@@ -155,7 +159,7 @@ impl Args {
 fn run(args: &Args) -> anyhow::Result<()> {
     let specs = args.rope.specs()?;
     if let Some(path) = &args.plot {
-        check_plot_name("--plot", path)?;
+        check_plot_name("--plot", path, args.force.force)?;
     }
     if !args.against.is_empty() {
         return compare(args, &specs);

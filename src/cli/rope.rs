@@ -10,7 +10,7 @@ use ropewalk::plot;
 use ropewalk::rope::{Axis, Inspection, Param, Plan, Spec, METHODS};
 use serde_json::{json, Value};
 
-use super::options::{parse_spec, tokens};
+use super::options::{parse_spec, tokens, ForceArgs};
 use super::output::{self, check_plot_name, OutputArgs};
 use super::{models, usage, Command};
 
@@ -61,6 +61,8 @@ struct Args {
     #[arg(long, conflicts_with_all = ["specs", "model"])]
     list: bool,
     #[command(flatten)]
+    force: ForceArgs,
+    #[command(flatten)]
     out: OutputArgs,
 }
 
@@ -74,7 +76,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         return Err(usage(format!("--map: expected at most {most} methods, found {}", specs.len())));
     }
     for (option, path) in [("--plot", &args.plot), ("--map", &args.map)] {
-        path.as_ref().map_or(Ok(()), |p| check_plot_name(option, p))?;
+        path.as_ref().map_or(Ok(()), |p| check_plot_name(option, p, args.force.force))?;
     }
     let Some(model) = &args.model else { return Err(usage("a model is needed: -m MODEL")) };
     let path = models::find(model)?;

@@ -14,10 +14,11 @@ use super::options::read_documents;
 use super::output::{OutputArgs, Unit};
 use super::usage;
 
-/// The record of a search, and whether it goes on from an earlier one.
+/// The record of a search, and whether it goes on from an earlier one or replaces any file.
 pub(crate) struct Record<'a> {
     pub(crate) path: &'a Path,
     pub(crate) resume: bool,
+    pub(crate) force: bool,
 }
 
 /// Reads the settings of `--search` into the parameters.
@@ -55,10 +56,12 @@ pub(crate) fn run(
             )));
         }
     }
-    if to.exists() && !record.resume {
-        return Err(usage(format!("{} already exists: --resume continues from it", to.display())));
-    }
     // What cannot be written is said before the work.
+    search::RECORD.claim(to, record.force)?;
+    if to.exists() && !record.resume && !record.force {
+        let what = "already exists: --resume continues from it, --force starts anew";
+        return Err(usage(format!("{} {what}", to.display())));
+    }
     drop(::files::Scratch::beside(to, &search::RECORD)?);
     let documents = read_documents(files)?;
     let interrupt = Interrupt::install()?;

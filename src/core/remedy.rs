@@ -11,6 +11,8 @@ pub enum Remedy {
     Cache,
     /// The factors of a search.
     Search,
+    /// Replacing a file that lacks the mark of an earlier output.
+    Force,
     /// Training on chats.
     Chat,
     /// Data of a benchmark: the file of this name within the folder of data.

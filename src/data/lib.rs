@@ -23,7 +23,7 @@ pub mod synthetic;
 mod dataset;
 mod histogram;
 
-pub use corpus::{Built, Corpus, Separator};
+pub use corpus::{Built, Corpus, Separator, TOKENS};
 pub use dataset::{Dataset, DatasetParams, HeldOut, Mixture, Packing, Upsample};
 pub use error::{Error, Result};
 pub use histogram::{DistanceBin, Inspection, LengthBin};

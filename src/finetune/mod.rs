@@ -72,6 +72,8 @@ pub struct Job {
     pub output: PathBuf,
     /// Loss plot; by default next to `output`.
     pub plot: Option<PathBuf>,
+    /// True if the outputs may replace any regular file; otherwise, they replace only earlier outputs.
+    pub force: bool,
     /// Model file whose element types a written model gets under `output-type=file`; `None` for the trained model's file.
     pub types_of: Option<PathBuf>,
     /// Tokens computed at once.
@@ -106,6 +108,7 @@ impl Job {
             seed: 42,
             output: output.into(),
             plot: None,
+            force: false,
             types_of: None,
             n_block: 512,
             n_threads: 0,

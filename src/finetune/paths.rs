@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{refused, Job, JobError, Result};
+use crate::data::TOKENS;
 use crate::plot::{self, PlotError};
 use crate::train::set::OutputType;
 use crate::train::LOG;
@@ -53,15 +54,18 @@ impl Job {
         // Charts of the data have other names.
         let ends: &[&str] = if inspects { &["lengths", "distances"] } else { &[""] };
         for end in ends {
-            plot::check(chart_path(&self.plot(), end)).map_err(|e| match e {
+            plot::check(chart_path(&self.plot(), end), self.force).map_err(|e| match e {
                 PlotError::Extension(_) => refused(format!("`plot` {e}")),
                 e => JobError::Plot(e),
             })?;
         }
         if !inspects {
             let written = if self.trains_all() { &gguf::kinds::MODEL } else { &gguf::kinds::ADAPTER };
-            written.check(&self.output)?;
-            LOG.check(&self.log())?;
+            written.claim(&self.output, self.force)?;
+            LOG.claim(&self.log(), self.force)?;
+            if let Some(cache) = &self.given.cache {
+                TOKENS.claim(cache, self.force)?;
+            }
         }
         Ok(())
     }

@@ -50,11 +50,12 @@ pub enum PlotError {
     Draw(String),
 }
 
-/// Checks that a plot can be written to `path`, before the work that it will show.
+/// Checks that a plot can be written to `path`, before the work that it will show. If `force` is true, it may replace any
+/// regular file that is there now.
 ///
 /// # Errors
 /// Returns an error if the extension is unknown, or if something other than an earlier plot exists there.
-pub fn check(path: impl AsRef<Path>) -> Result<(), PlotError> {
+pub fn check(path: impl AsRef<Path>, force: bool) -> Result<(), PlotError> {
     let path = path.as_ref();
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
     let kind = match extension.as_str() {
@@ -63,7 +64,7 @@ pub fn check(path: impl AsRef<Path>) -> Result<(), PlotError> {
         "pdf" => &mark::PDF,
         _ => return Err(PlotError::Extension(path.into())),
     };
-    kind.check(path).map_err(|files::Error { path, source }| PlotError::Io { path, source })
+    kind.claim(path, force).map_err(|files::Error { path, source }| PlotError::Io { path, source })
 }
 
 /// The scale of an axis.

@@ -39,16 +39,8 @@ impl History {
     }
 }
 
-/// The kind of file that a log is: its first line is that of a step or of a validation.
-pub const LOG: Kind = Kind::new("the log of a training run", |head| {
-    let line = head.split(|b| *b == b'\n').next().unwrap_or_default();
-    let Ok(entry) = serde_json::from_slice::<Value>(line) else {
-        // What a killed run had begun.
-        return [&b"{\"grad_norm\":"[..], b"{\"step\":"].iter().any(|start| head.starts_with(start));
-    };
-    let has = |keys: [&str; 2]| keys.iter().all(|key| entry.get(key).is_some());
-    entry["step"].is_u64() && (has(["loss", "tokens_per_s"]) || has(["val_loss", "val_ppl"]))
-});
+/// The kind of file that a log is.
+pub const LOG: Kind = Kind::record("the log of a training run");
 
 /// Bytes of the log of a run that is resumed, at most: lines of over a million steps.
 const MAX_BYTES: u64 = 256 << 20;
@@ -60,20 +52,24 @@ pub(super) struct Log {
     /// No other run writes the file meanwhile.
     _lock: Option<Lock>,
     pub(super) history: History,
+    /// Until the first line is written: what the file is to begin with.
+    start: Option<String>,
     /// Lines that could not be written yet, and why.
     late: String,
     why: Option<String>,
 }
 
 impl Log {
-    /// Starts the file anew, or, when a run is resumed, cuts it back to the step it goes on from.
+    /// Opens the log. The first line starts the file anew or, when a run is resumed, cuts it back to the step it goes on
+    /// from.
     pub(super) fn start(path: Option<PathBuf>, resumed: Option<u64>) -> Result<Log> {
         let lock = path.as_deref().map(Lock::file).transpose()?;
-        let mut log = Log { path, _lock: lock, history: History::default(), late: String::new(), why: None };
+        let history = History::default();
+        let mut log = Log { path, _lock: lock, history, start: None, late: String::new(), why: None };
         let Some(path) = &log.path else { return Ok(log) };
         LOG.check(path)?;
-        let mut lines = String::new();
-        if let Some(last) = resumed {
+        let mut lines = LOG.header();
+        if let Some(last) = resumed.filter(|_| LOG.marks(path).unwrap_or(false)) {
             let bytes = match files::foreign::read_file(path, MAX_BYTES) {
                 // A run whose log is gone can be resumed all the same.
                 Err(e) if e.source.kind() == std::io::ErrorKind::NotFound => Vec::new(),
@@ -88,9 +84,7 @@ impl Log {
                 lines += "\n";
             }
         }
-        files::replace(path, &LOG, |out| {
-            out.write_all(lines.as_bytes()).map_err(|e| files::Error::new(path, e))
-        })?;
+        log.start = Some(lines);
         Ok(log)
     }
 
@@ -119,8 +113,16 @@ impl Log {
     fn append(&mut self, entry: &Value) -> Option<String> {
         let path = self.path.as_deref()?;
         self.late += &format!("{entry}\n");
-        match files::append(path, self.late.as_bytes()) {
+        let done = match &self.start {
+            Some(start) => files::replace(path, &LOG, |out| {
+                let lines = [start.as_bytes(), self.late.as_bytes()].concat();
+                out.write_all(&lines).map_err(|e| files::Error::new(path, e))
+            }),
+            None => files::append(path, self.late.as_bytes()),
+        };
+        match done {
             Ok(()) => {
+                self.start = None;
                 self.late.clear();
                 let failed = self.why.take().is_some();
                 failed.then(|| format!("{}: written again, nothing is missing", path.display()))

@@ -146,7 +146,7 @@ fn a_stopped_run_goes_on_where_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("samples.jsonl");
     let stopped = Fake { interrupt_at: Some(4), ..Fake::with_answer(knows) };
-    let mut store = FileStore::open(&path).unwrap();
+    let mut store = FileStore::open(&path, false).unwrap();
     let batch = params(&[64]).batch(1);
     let report = asked(&stopped, &WRITTEN, &batch, &mut store);
     assert!(report.interrupted && report.results[0].samples == 4, "{:?}", report.results[0].samples);
@@ -157,7 +157,7 @@ fn a_stopped_run_goes_on_where_it_was() {
     text += "{\"task\":\"wri";
     std::fs::write(&path, &text).unwrap();
     let fake = Fake::with_answer(knows);
-    let mut store = FileStore::open(&path).unwrap();
+    let mut store = FileStore::open(&path, false).unwrap();
     assert_eq!(store.len(), 4);
     let again = asked(&fake, &WRITTEN, &batch, &mut store);
     assert_eq!((again.results[0].samples, fake.calls().len()), (6, 2), "four samples are known");
@@ -168,7 +168,7 @@ fn a_stopped_run_goes_on_where_it_was() {
     // Under another identity nothing is known.
     let fake = Fake::with_answer(knows);
     let other = batch.identity("another model".into());
-    asked(&fake, &WRITTEN, &other, &mut FileStore::open(&path).unwrap());
+    asked(&fake, &WRITTEN, &other, &mut FileStore::open(&path, false).unwrap());
     assert_eq!(fake.calls().len(), 6);
 }
 
@@ -177,16 +177,16 @@ fn files_of_something_else_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notes.jsonl");
     std::fs::write(&path, "{\"text\": \"mine\"}\n").unwrap();
-    let e = FileStore::open(&path).unwrap_err().to_string();
+    let e = FileStore::open(&path, false).unwrap_err().to_string();
     assert!(e.contains("notes.jsonl: line 1: expected the record of a sample"), "{e}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "{\"text\": \"mine\"}\n", "and left as they are");
     // The last line of a file of ours may be unfinished; a line that is not ours is not cut off for that.
     std::fs::write(&path, "all I wrote").unwrap();
-    let e = FileStore::open(&path).unwrap_err().to_string();
+    let e = FileStore::open(&path, false).unwrap_err().to_string();
     assert!(e.contains("line 1: expected the record of a sample, found something else"), "{e}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "all I wrote");
-    let first = FileStore::open(dir.path().join("a.jsonl")).unwrap();
-    let e = FileStore::open(dir.path().join("a.jsonl")).unwrap_err().to_string();
+    let first = FileStore::open(dir.path().join("a.jsonl"), false).unwrap();
+    let e = FileStore::open(dir.path().join("a.jsonl"), false).unwrap_err().to_string();
     assert!(e.contains("a.jsonl"), "{e}");
     drop(first);
 }

@@ -36,6 +36,13 @@ pub(super) fn act(args: &Args) -> Result<Done> {
     let (Some(base), Some(input)) = (&given.model, &args.input) else {
         return Err(Error::Usage("-m MODEL needs an adapter as IN".into()));
     };
+    if args.force {
+        match (&given.to_peft, &args.output) {
+            (Some(folder), _) => peft::claim(folder, true)?,
+            (None, Some(output)) => gguf::kinds::ADAPTER.claim(output, true)?,
+            (None, None) => {}
+        }
+    }
     let (to, report) = match (&given.to_peft, &args.output) {
         (Some(folder), _) => (folder, peft::to_peft(input, base, folder, given.base.as_deref())?),
         (None, Some(_)) if input.is_file() => {

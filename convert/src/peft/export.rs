@@ -123,8 +123,7 @@ pub fn to_peft(
     let parts = || [&length[..], &header].into_iter().chain(out.iter().map(|(.., bytes)| &bytes[..]));
     let rope = positions(&reader, &base)?;
     // All, before the first is written.
-    SETTINGS.check(&folder.join(CONFIG))?;
-    POSITIONS.check(&folder.join(ROPE))?;
+    claim(folder, false)?;
     std::fs::create_dir_all(folder).map_err(|e| files::Error::new(folder, e))?;
     let write = |name: &str, kind: &Kind, parts: &mut dyn Iterator<Item = &[u8]>| {
         let path = folder.join(name);
@@ -174,21 +173,26 @@ pub fn to_peft(
     Ok(report)
 }
 
-/// The kinds of file in the folder. PEFT writes no program's version into the first.
+/// Checks that [`to_peft`] may replace what is in the folder: an adapter that it wrote there or, if `force` is true,
+/// whatever regular files have its names now.
+///
+/// # Errors
+/// Another file; the disk.
+pub fn claim(folder: &Path, force: bool) -> Result<()> {
+    let all = [(MODEL, TENSORS), (ROPE, POSITIONS), (CONFIG, SETTINGS)];
+    all.iter().try_for_each(|(name, kind)| Ok(kind.claim(&folder.join(name), force)?))
+}
+
+/// The kinds of file in the folder. Only our tensors can have a mark: the others are ours if they lie beside such.
 const TENSORS: Kind = Kind::new("an adapter for PEFT that ropewalk wrote", |head| {
-    let rest = head.get(8..).unwrap_or_default();
-    rest.starts_with(b"{\"__metadata__\":{") && contains(rest, keys::VERSION)
+    let (rest, key) = (head.get(8..).unwrap_or_default(), format!("\"{}\":", keys::VERSION));
+    rest.starts_with(b"{\"__metadata__\":{") && rest.windows(key.len()).any(|bytes| bytes == key.as_bytes())
 });
-const SETTINGS: Kind = Kind::new("the settings of an adapter for PEFT", |head| {
-    head.starts_with(b"{") && contains(head, "\"peft_type\"")
-});
+const SETTINGS: Kind = Kind::parsed("the settings of an adapter that ropewalk wrote", is_by_our_tensors);
+const POSITIONS: Kind = Kind::parsed("the positions of an adapter that ropewalk wrote", is_by_our_tensors);
 
-const POSITIONS: Kind = Kind::new("the positions of an adapter for PEFT", |head| {
-    head.starts_with(b"{") && contains(head, "\"rope_type\"")
-});
-
-fn contains(all: &[u8], part: &str) -> bool {
-    all.windows(part.len()).any(|bytes| bytes == part.as_bytes())
+fn is_by_our_tensors(path: &Path) -> bool {
+    TENSORS.marks(&path.with_file_name(MODEL)).unwrap_or(false)
 }
 
 fn values(reader: &AdapterReader, name: &str) -> Result<Vec<f32>> {

@@ -211,14 +211,20 @@ fn existing<T>(path: &Path, found: io::Result<T>) -> Result<Option<T>> {
     }
 }
 
+/// What tells a file from all others that exist.
 #[cfg(unix)]
-fn identity(path: &Path) -> Result<Option<(u64, u64)>> {
+pub(crate) type Identity = (u64, u64);
+#[cfg(not(unix))]
+pub(crate) type Identity = PathBuf;
+
+#[cfg(unix)]
+pub(crate) fn identity(path: &Path) -> Result<Option<Identity>> {
     use std::os::unix::fs::MetadataExt;
     Ok(existing(path, fs::metadata(path))?.map(|m| (m.dev(), m.ino())))
 }
 
 #[cfg(not(unix))]
-fn identity(path: &Path) -> Result<Option<std::path::PathBuf>> {
+pub(crate) fn identity(path: &Path) -> Result<Option<Identity>> {
     existing(path, fs::canonicalize(path))
 }
 

@@ -1,66 +1,131 @@
-//! Kinds of files, told by their first bytes: an output replaces nothing but an earlier output of its kind.
+//! Kinds of files, told by this program's mark in them: an output replaces nothing but an earlier output of its kind,
+//! unless the user asks for it.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, ErrorKind, Read};
-use std::path::Path;
+use std::iter::successors;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
+use crate::atomic::{identity, Identity};
 use crate::{foreign, Error, Result};
 
-/// Bytes of a file that a [`Kind`] is told by.
+/// Bytes of a file that the marks of [`Kind::new`] are looked for in.
 pub const HEAD: u64 = 64 << 10;
 
-/// A kind of file that a program writes, and how it recognizes one.
+/// A kind of file that a program writes, and the mark that it recognizes one by.
 #[derive(Debug, Clone, Copy)]
 pub struct Kind {
     name: &'static str,
-    is: fn(&[u8]) -> bool,
+    mark: Mark,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Mark {
+    Header,
+    Head(fn(&[u8]) -> bool),
+    File(fn(&Path) -> bool),
+}
+
+/// Files that may be replaced whatever they are: each by its path, as the very file that was there when
+/// [`Kind::claim`] was forced.
+static RELEASED: Mutex<BTreeSet<(PathBuf, Option<Identity>)>> = Mutex::new(BTreeSet::new());
+
+/// Why an output cannot be written: a file without the mark of its kind is there.
+#[derive(Debug, thiserror::Error)]
+#[error("exists and is not {0}; use another name")]
+pub struct Exists(&'static str);
+
+impl Exists {
+    /// Returns true if an error, or a cause of it, is this one.
+    pub fn causes(e: &(dyn std::error::Error + 'static)) -> bool {
+        successors(Some(e), |e| e.source())
+            .filter_map(|e| e.downcast_ref::<io::Error>())
+            .any(|e| e.get_ref().is_some_and(|e| e.is::<Exists>()))
+    }
 }
 
 impl Kind {
     /// A kind with a name as it goes into a sentence (`a token cache`), and whether the first bytes of a file, up to
-    /// [`HEAD`] of them, are those of such a file.
+    /// [`HEAD`] of them, have its mark.
     pub const fn new(name: &'static str, is: fn(&[u8]) -> bool) -> Kind {
-        Kind { name, is }
+        Kind { name, mark: Mark::Head(is) }
     }
 
-    /// The name.
-    pub fn name(&self) -> &'static str {
-        self.name
+    /// A kind of text whose mark is its first line, [`Kind::header`].
+    pub const fn record(name: &'static str) -> Kind {
+        Kind { name, mark: Mark::Header }
     }
 
-    /// Checks that a new file may take the place of what is at `path`: nothing, an empty file, or a file of this kind.
-    /// A symbolic link counts as the file that it leads to.
+    /// A kind whose mark is found by reading the file.
+    pub const fn parsed(name: &'static str, is: fn(&Path) -> bool) -> Kind {
+        Kind { name, mark: Mark::File(is) }
+    }
+
+    /// The first line of files of a kind made by [`Kind::record`].
+    pub fn header(&self) -> String {
+        format!("{{\"ropewalk\":\"{}\",\"version\":1}}\n", self.name)
+    }
+
+    /// Returns true if a regular file has the mark of this kind.
+    ///
+    /// # Errors
+    /// With `path`: no regular file, or one that cannot be read.
+    pub fn marks(&self, path: &Path) -> Result<bool> {
+        let mut head = Vec::new();
+        let file = foreign::open_file(path)?;
+        file.take(HEAD).read_to_end(&mut head).map_err(|e| Error::new(path, e))?;
+        Ok(match self.mark {
+            Mark::Header => head.starts_with(self.header().as_bytes()),
+            Mark::Head(is) => is(&head),
+            Mark::File(is) => is(path),
+        })
+    }
+
+    /// Checks that a new file may take the place of what is at `path`: nothing, an empty file, a file with the mark of
+    /// this kind, or one that [`Kind::claim`] was forced for. A symbolic link counts as the file that it leads to.
     ///
     /// # Errors
     /// With `path`: anything else is there, also a link that leads nowhere; a file that cannot be read.
     pub fn check(&self, path: &Path) -> Result<()> {
-        let refuse = |what: String| Err(Error::new(path, io::Error::new(ErrorKind::InvalidInput, what)));
+        self.claim(path, false)
+    }
+
+    /// Like [`Kind::check`]. If `force` is true, any regular file may be replaced: the one that is there now, until this
+    /// process ends, and no other that gets its name meanwhile.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Kind::check`].
+    pub fn claim(&self, path: &Path, force: bool) -> Result<()> {
+        let refuse = |what: &str| Err(Error::new(path, io::Error::new(ErrorKind::InvalidInput, what)));
         match fs::symlink_metadata(path) {
             Ok(_) => {}
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
             Err(e) => return Err(Error::new(path, e)),
         }
         match fs::metadata(path) {
+            Ok(found) if found.is_file() && found.len() == 0 => return Ok(()),
             Ok(found) if found.is_file() => {}
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(Error::new(path, e)),
             // Renaming over a device or a pipe would remove it.
-            Ok(_) => {
-                return refuse("is there already and is not a regular file; choose another name".to_owned());
-            }
+            Ok(_) => return refuse("exists and is not a regular file; use another name"),
             Err(_) => {
-                let what =
-                    "is there already and is a link that leads nowhere; choose another name or remove it";
-                return refuse(what.to_owned());
+                return refuse("exists and is a link that leads nowhere; use another name or remove it")
             }
         }
-        let mut head = Vec::new();
-        let file = foreign::open_file(path)?;
-        file.take(HEAD).read_to_end(&mut head).map_err(|e| Error::new(path, e))?;
-        if head.is_empty() || (self.is)(&head) {
+        if self.marks(path)? {
             return Ok(());
         }
-        refuse(format!("is there already and is not {}; choose another name or remove it", self.name))
+        let found = (path.to_owned(), identity(path)?);
+        let mut released = RELEASED.lock().unwrap_or_else(PoisonError::into_inner);
+        if force {
+            released.insert(found);
+        } else if !released.contains(&found) {
+            return Err(Error::new(path, io::Error::new(ErrorKind::AlreadyExists, Exists(self.name))));
+        }
+        Ok(())
     }
 }
 
@@ -70,35 +135,75 @@ mod tests {
 
     const NOTE: Kind = Kind::new("a note", |head| head.starts_with(b"note: "));
 
+    fn write(path: &Path) -> Result<()> {
+        crate::replace(path, &NOTE, |out| out.write_all(b"note: new").map_err(|e| Error::new(path, e)))
+    }
+
     #[test]
     fn only_its_own_kind_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        let write = |name: &str| {
-            crate::replace(&at(name), &NOTE, |out| {
-                out.write_all(b"note: new").map_err(|e| Error::new(at(name), e))
-            })
-        };
         fs::write(at("empty"), "").unwrap();
         fs::write(at("old"), "note: old").unwrap();
         for name in ["none", "empty", "old"] {
-            write(name).unwrap();
+            write(&at(name)).unwrap();
             assert_eq!(fs::read(at(name)).unwrap(), b"note: new", "{name}");
         }
         fs::write(at("thesis"), "My thesis").unwrap();
         fs::write(at("cut"), "note").unwrap();
         fs::create_dir(at("folder")).unwrap();
         for (name, why) in [
-            ("thesis", "is there already and is not a note; choose another name or remove it"),
+            ("thesis", "exists and is not a note; use another name"),
             ("cut", "is not a note"),
             ("folder", "is not a regular file"),
         ] {
-            let said = write(name).unwrap_err().to_string();
+            let e = write(&at(name)).unwrap_err();
+            assert_eq!(Exists::causes(&e), name != "folder", "{e}");
+            let said = e.to_string();
             assert!(said.contains(why) && said.starts_with(&at(name).display().to_string()), "{said}");
         }
         assert_eq!(fs::read(at("thesis")).unwrap(), b"My thesis");
         assert_eq!(fs::read(at("cut")).unwrap(), b"note");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 6, "nothing is left over");
+    }
+
+    #[test]
+    fn force_replaces_the_file_that_was_there_and_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for name in ["a", "b", "c"] {
+            fs::write(at(name), "My thesis").unwrap();
+        }
+        fs::create_dir(at("folder")).unwrap();
+        NOTE.claim(&at("a"), true).unwrap();
+        assert_eq!(fs::read(at("a")).unwrap(), b"My thesis");
+        write(&at("a")).unwrap();
+        assert_eq!(fs::read(at("a")).unwrap(), b"note: new");
+        // Another file gets the name of the one that was given up.
+        NOTE.claim(&at("b"), true).unwrap();
+        fs::rename(at("c"), at("b")).unwrap();
+        assert!(write(&at("b")).unwrap_err().to_string().contains("is not a note"));
+        assert!(NOTE.claim(&at("folder"), true).is_err());
+        NOTE.claim(&at("none"), true).unwrap();
+    }
+
+    #[test]
+    fn a_record_begins_with_its_header() {
+        const RECORD: Kind = Kind::record("a record");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        let header = RECORD.header();
+        assert_eq!(header, "{\"ropewalk\":\"a record\",\"version\":1}\n");
+        for (text, is) in [
+            (header.clone() + "{\"step\":1}\n", true),
+            (header.clone() + "{\"st", true),
+            (header.trim_end().to_owned(), false),
+            (format!("{{}}\n{header}"), false),
+            (Kind::record("a log").header(), false),
+        ] {
+            fs::write(&path, &text).unwrap();
+            assert_eq!(RECORD.marks(&path).unwrap(), is, "{text}");
+        }
     }
 
     #[cfg(unix)]
@@ -119,6 +224,7 @@ mod tests {
         {
             let said = NOTE.check(&at(name)).unwrap_err().to_string();
             assert!(said.contains(why), "{name}: {said}");
+            assert_eq!(NOTE.claim(&at(name), true).is_ok(), name == "to-thesis");
         }
     }
 

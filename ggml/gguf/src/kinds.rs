@@ -1,48 +1,47 @@
-//! Kinds of GGUF files, as far as one may take the place of another.
+//! Kinds of GGUF files that this program writes, told by its keys: as far as one may take the place of another.
 #![forbid(unsafe_code)]
 
-use files::Kind;
+use std::path::Path;
 
-use crate::Value;
+use files::{Kind, Map};
+
+use crate::{parse, Value};
+
+/// Start of the keys that only this program writes.
+const OWN: &str = "ropewalk.";
 
 /// A model: any GGUF file that says of itself to be nothing else.
-pub const MODEL: Kind = Kind::new("a model in GGUF", |head| {
-    head.starts_with(b"GGUF") && !matches!(general_type(head), Some(b"adapter" | b"imatrix"))
-});
+pub const MODEL: Kind = Kind::parsed("a model with keys of ropewalk", |path| is_ours(path, "model"));
 /// An adapter.
-pub const ADAPTER: Kind = Kind::new("an adapter in GGUF", |head| {
-    head.starts_with(b"GGUF") && general_type(head) == Some(b"adapter")
-});
+pub const ADAPTER: Kind = Kind::parsed("an adapter with keys of ropewalk", |path| is_ours(path, "adapter"));
 /// An importance matrix.
-pub const IMATRIX: Kind = Kind::new("an importance matrix in GGUF", |head| {
-    head.starts_with(b"GGUF") && general_type(head) == Some(b"imatrix")
-});
+pub const IMATRIX: Kind =
+    Kind::parsed("an importance matrix with keys of ropewalk", |path| is_ours(path, "imatrix"));
 
 /// The kind that files with this metadata are of.
 pub(crate) fn of(metadata: &[(String, Value)]) -> &'static Kind {
-    let text = metadata.iter().find(|(key, _)| key == KEY).map(|(_, value)| value);
-    let text = match text {
-        Some(Value::String(text)) => Some(text.as_slice()),
-        _ => None,
-    };
-    match text {
-        Some(b"adapter") => &ADAPTER,
-        Some(b"imatrix") => &IMATRIX,
+    match general_type(metadata) {
+        "adapter" => &ADAPTER,
+        "imatrix" => &IMATRIX,
         _ => &MODEL,
     }
 }
 
-const KEY: &str = "general.type";
+fn general_type(metadata: &[(String, Value)]) -> &'static str {
+    match metadata.iter().find(|(key, _)| key == "general.type") {
+        Some((_, Value::String(text))) if text == b"adapter" => "adapter",
+        Some((_, Value::String(text))) if text == b"imatrix" => "imatrix",
+        _ => "model",
+    }
+}
 
-/// The text under `general.type`, which writers put among the first keys.
-fn general_type(head: &[u8]) -> Option<&[u8]> {
-    let mut key = (KEY.len() as u64).to_le_bytes().to_vec();
-    key.extend(KEY.as_bytes());
-    // The type of a text.
-    key.extend(8u32.to_le_bytes());
-    let at = head.windows(key.len()).position(|bytes| bytes == key)? + key.len();
-    let (length, rest) = head[at..].split_first_chunk::<8>()?;
-    rest.get(..usize::try_from(u64::from_le_bytes(*length)).ok()?)
+/// Returns true if the file is whole, is of this type, and has a key of this program, wherever that stands.
+fn is_ours(path: &Path, of: &str) -> bool {
+    let Ok(map) = Map::open(path) else { return false };
+    parse(map.bytes()).is_ok_and(|header| {
+        let is_marked = header.metadata.iter().any(|(key, _)| key.starts_with(OWN));
+        is_marked && general_type(&header.metadata) == of
+    })
 }
 
 #[cfg(test)]
@@ -50,24 +49,31 @@ mod tests {
     use crate::Writer;
 
     #[test]
-    fn one_kind_does_not_replace_another() {
+    fn only_a_file_with_a_mark_and_of_the_same_kind_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let kinds = ["", "adapter", "imatrix"];
         for (i, old) in kinds.iter().enumerate() {
             for (j, new) in kinds.iter().enumerate() {
-                let path = dir.path().join(format!("{i}{j}"));
-                let write = |of: &str| {
-                    let mut w = Writer::new();
-                    if !of.is_empty() {
-                        w.set("general.type", of);
-                    }
-                    w.write(&path)
-                };
-                write(old).unwrap();
-                let before = std::fs::read(&path).unwrap();
-                let done = write(new);
-                assert_eq!(done.is_ok(), i == j, "{old} {new}: {done:?}");
-                assert_eq!(std::fs::read(&path).unwrap(), before);
+                for is_marked in [false, true] {
+                    let path = dir.path().join(format!("{i}{j}{is_marked}"));
+                    let write = |of: &str| {
+                        let mut w = Writer::new();
+                        // Whatever stands before the mark and the type.
+                        w.set("tokenizer.text", "x".repeat(100_000).as_str());
+                        if is_marked {
+                            w.set("ropewalk.version", "1");
+                        }
+                        if !of.is_empty() {
+                            w.set("general.type", of);
+                        }
+                        w.write(&path)
+                    };
+                    write(old).unwrap();
+                    let before = std::fs::read(&path).unwrap();
+                    let done = write(new);
+                    assert_eq!(done.is_ok(), is_marked && i == j, "{old} {new} {is_marked}: {done:?}");
+                    assert_eq!(std::fs::read(&path).unwrap(), before);
+                }
             }
         }
     }

@@ -116,8 +116,8 @@ impl<'a> Writer<'a> {
     /// Streams everything to a temporary file beside `path`, syncs, renames. On any error `path` is as it was
     /// (but for a failing sync of its folder, which comes after the new file is in place).
     ///
-    /// Only a GGUF file of the same kind is replaced: a model, an adapter or an importance matrix (see [`kinds`]). A
-    /// symbolic link at `path` is replaced, not followed; permissions of a file there are kept.
+    /// Only a GGUF file with keys of this program and of the same kind is replaced: a model, an adapter or an importance
+    /// matrix (see [`kinds`]). A symbolic link at `path` is replaced, not followed; permissions of a file there are kept.
     /// Returns the size of the file in bytes.
     ///
     /// # Errors

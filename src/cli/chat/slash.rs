@@ -120,7 +120,8 @@ fn load(chat: &mut Chat<'_>, arg: &str) -> anyhow::Result<After> {
 }
 
 fn save(chat: &mut Chat<'_>, arg: &str) -> anyhow::Result<After> {
-    chat.talk.save(Path::new(arg))?;
+    // No option of this program replaces another file here.
+    chat.talk.save(Path::new(arg)).map_err(|e| anyhow!("{e}"))?;
     show(format!("saved to {arg}"))
 }
 

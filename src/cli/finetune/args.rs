@@ -10,7 +10,7 @@ use ropewalk::train::recipe::{Recipe, RECIPES};
 use ropewalk::train::{Settings, TrainAttention};
 
 use super::super::models::{self, ModelChoice};
-use super::super::options::{threads, tokens, MathChoice, RopeArgs};
+use super::super::options::{threads, tokens, ForceArgs, MathChoice, RopeArgs};
 use super::super::output::OutputArgs;
 use super::super::{template, usage};
 use super::help;
@@ -55,6 +55,8 @@ pub(super) struct Args {
     /// With --inspect-data, the plots are NAME.lengths.svg and NAME.distances.svg
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     plot: Option<PathBuf>,
+    #[command(flatten)]
+    force: ForceArgs,
     #[command(flatten)]
     pub(super) out: OutputArgs,
 }
@@ -178,6 +180,7 @@ impl Args {
         job.init = self.lora.as_ref().map(|lora| lora.path.clone());
         job.resume = self.resume;
         job.plot = self.plot.clone();
+        job.force = self.force.force;
         Ok(job)
     }
 

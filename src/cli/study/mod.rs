@@ -16,7 +16,7 @@ use serde_json::json;
 use super::engine::draw;
 use super::finetune::{options, recipe};
 use super::interrupt::{self, Interrupt};
-use super::options::{kv_types, MachineArgs};
+use super::options::{kv_types, ForceArgs, MachineArgs};
 use super::output::{self, count, OutputArgs, Unit};
 use super::{hints, models, template, usage, Command};
 
@@ -56,12 +56,17 @@ struct Args {
     #[command(flatten)]
     machine: MachineArgs,
     #[command(flatten)]
+    force: ForceArgs,
+    #[command(flatten)]
     output: OutputArgs,
 }
 
 fn run(args: &Args) -> anyhow::Result<()> {
     let program = Program(&args.machine);
     let mut settings = Settings::default().program(&program);
+    if args.force.force {
+        report::force(&args.out)?;
+    }
     if args.plan[0].as_os_str() == "merge" {
         return put_together(args, &settings);
     }

@@ -323,9 +323,8 @@ fn wait_for(path: &Path, control: &Control<'_>) -> Result<Lock> {
     }
 }
 
-/// The kind of file that a cache is, one that is cut off too.
-const TOKENS: files::Kind =
-    files::Kind::new("a token cache", |head| head.starts_with(MAGIC) || MAGIC.starts_with(head));
+/// The kind of file that a cache is.
+pub const TOKENS: files::Kind = files::Kind::new("a token cache", |head| head.starts_with(MAGIC));
 
 /// Opens the cache at `path`; the inner error is the reason why it cannot serve.
 fn reuse(path: &Path, key: &Key, n_vocab: usize) -> Result<Result<Cache, String>> {

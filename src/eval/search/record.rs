@@ -10,9 +10,8 @@ use crate::model::Result;
 
 /// The largest record that is read.
 const MAX_BYTES: u64 = 64 << 20;
-/// The kind of file that a record is.
-pub const RECORD: files::Kind =
-    files::Kind::new("the record of a search", |head| head.starts_with(b"{\"of\":"));
+/// The kind of file that a record is: its header, and a line of JSON.
+pub const RECORD: files::Kind = files::Kind::record("the record of a search");
 
 /// Factors and their score.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -40,7 +39,8 @@ impl Record {
     pub(super) fn read(path: &Path, of: &str) -> Result<Record> {
         let name = path.display();
         let bytes = files::foreign::read_file(path, MAX_BYTES)?;
-        let record: Record = serde_json::from_slice(&bytes)
+        let json = bytes.strip_prefix(RECORD.header().as_bytes()).unwrap_or_default();
+        let record: Record = serde_json::from_slice(json)
             .map_err(|e| invalid(format!("{name}: expected the record of a search: {}", one_line(e))))?;
         if record.of != of {
             return Err(invalid(format!(
@@ -75,7 +75,8 @@ impl Record {
     /// # Errors
     /// Returns an error if the file cannot be written.
     pub(super) fn write(&self, path: &Path) -> Result<()> {
-        let bytes = serde_json::to_vec(self).map_err(|e| invalid(e.to_string()))?;
+        let json = serde_json::to_string(self).map_err(|e| invalid(e.to_string()))?;
+        let bytes = format!("{}{json}\n", RECORD.header()).into_bytes();
         files::replace(path, &RECORD, |out| out.write_all(&bytes).map_err(|e| files::Error::new(path, e)))?;
         Ok(())
     }

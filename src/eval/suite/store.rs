@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use ropewalk_core::terminal::one_line;
+use ropewalk_study::SAMPLES;
 use ropewalk_tasks::{Answer, Info};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -15,8 +16,6 @@ use crate::model::{Error, Result};
 
 /// Maximum size of a record, in bytes.
 const MAX_LINE: u64 = 16 << 20;
-/// Prefix of every record. It distinguishes a truncated record from a foreign file.
-const BEGINNING: &[u8] = b"{\"task\":";
 
 /// One scored sample.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -118,26 +117,37 @@ impl Store for Unkept {
     }
 }
 
-/// Keeps records in a file, one line each, written as soon as a sample is scored.
+/// Keeps records in a file, one line each behind a header, written as soon as a sample is scored.
 #[derive(Debug)]
 pub struct FileStore {
     path: PathBuf,
     /// By setup and id.
     known: HashMap<(String, String), Record>,
+    /// True until the first record is written: nothing is in the file, or nothing that stays.
+    is_new: bool,
     _lock: files::Lock,
 }
 
 impl FileStore {
-    /// Opens a file of records, which need not exist. An incomplete last line is removed.
+    /// Opens a file of records, which need not exist. An incomplete last line is removed. If `force` is true, the first
+    /// record replaces whatever file is there now.
     ///
     /// # Errors
-    /// Returns an error if another process has the file open, if it cannot be read or written, or if a line is not a
-    /// record.
-    pub fn open(path: impl AsRef<Path>) -> Result<FileStore> {
+    /// Returns an error if another process has the file open, if it cannot be read or written, if it does not begin with
+    /// the header of records, or if a line is not a record.
+    pub fn open(path: impl AsRef<Path>, force: bool) -> Result<FileStore> {
         let path = path.as_ref();
         let lock = files::Lock::file(path)?;
-        let mut store = FileStore { path: path.into(), known: HashMap::new(), _lock: lock };
-        store.load()?;
+        // It would be appended to through the link, and cut.
+        if path.symlink_metadata().is_ok_and(|m| m.is_symlink()) {
+            let what = "expected a regular file, found a symbolic link: name the file itself";
+            return Err(invalid(format!("{}: {what}", path.display())));
+        }
+        SAMPLES.claim(path, force)?;
+        let mut store = FileStore { path: path.into(), known: HashMap::new(), is_new: true, _lock: lock };
+        if !force {
+            store.load()?;
+        }
         Ok(store)
     }
 
@@ -155,8 +165,10 @@ impl FileStore {
         let path = &self.path;
         let io = |e: std::io::Error| Error::io(path, e);
         let Some(file) = files::open_in_place(path)? else { return Ok(()) };
-        let (mut input, mut whole) = (BufReader::new(&file), 0);
-        for line in 1.. {
+        let (mut input, mut whole) = (BufReader::new(&file), SAMPLES.header().len() as u64);
+        self.is_new = input.fill_buf().map_err(io)?.is_empty();
+        input.seek_relative(whole as i64).map_err(io)?;
+        for line in 2.. {
             let mut bytes = Vec::new();
             let n = (&mut input).take(MAX_LINE + 1).read_until(b'\n', &mut bytes).map_err(io)?;
             let invalid = |what: String| invalid(format!("{}: line {line}: {what}", path.display()));
@@ -167,9 +179,6 @@ impl FileStore {
                     return Err(invalid(format!(
                         "expected a record of at most {MAX_LINE} bytes, found more"
                     )));
-                }
-                Some(_) if !bytes.starts_with(BEGINNING) && !BEGINNING.starts_with(&bytes) => {
-                    return Err(invalid("expected the record of a sample, found something else".into()));
                 }
                 Some(_) => {
                     // What a killed process had begun.
@@ -196,7 +205,14 @@ impl Store for FileStore {
         let mut line = serde_json::to_vec(record)
             .map_err(|e| invalid(format!("{}: sample {}: {e}", self.path.display(), record.id)))?;
         line.push(b'\n');
-        files::append(&self.path, &line)?;
+        match self.is_new {
+            true => files::replace(&self.path, &SAMPLES, |out| {
+                let all = [SAMPLES.header().as_bytes(), &line].concat();
+                out.write_all(&all).map_err(|e| files::Error::new(&self.path, e))
+            })?,
+            false => files::append(&self.path, &line)?,
+        }
+        self.is_new = false;
         self.known.insert((record.setup.clone(), record.id.clone()), record.clone());
         Ok(())
     }

@@ -15,8 +15,9 @@ use std::path::{Path, PathBuf};
 
 use files::foreign;
 
-pub(crate) use self::kinds::REPORTS;
+pub use self::kinds::SAMPLES;
 use self::kinds::{CELL, PLAN};
+pub(crate) use self::kinds::{MARK, REPORTS};
 pub use self::merge::merge;
 use self::records::Planned;
 use crate::cell::Key;

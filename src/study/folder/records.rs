@@ -11,7 +11,7 @@ use crate::outcome::Record;
 use crate::{Error, Plan, Result};
 
 /// Bytes of a file of results, at most: many times what a cell has. It bounds every list and text of a result.
-const MAX_RECORD: u64 = 4 << 20;
+pub(super) const MAX_RECORD: u64 = 4 << 20;
 /// Files of results that are read, at most: every cell of the largest plan, and as many that are stale.
 const MAX_FILES: usize = 2 * crate::MAX_CELLS;
 

@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 
 use super::page::{escape, Block, Chart, Mark, Table};
+use crate::folder::MARK;
 
 const CSS: &str = include_str!("page.css");
 
 pub(super) fn page(title: &str, blocks: &[Block]) -> String {
     let title = escape(title);
     let mut out = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+        "<!DOCTYPE html>\n{MARK}<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n<style>\n{CSS}</style>\n\

@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 
 use super::page::{Block, Mark, Table};
+use crate::folder::MARK;
 
 pub(super) fn page(title: &str, blocks: &[Block]) -> String {
-    let mut out = format!("# {}\n", text(title));
+    let mut out = format!("{MARK}# {}\n", text(title));
     write_blocks(&mut out, blocks, 3);
     out
 }

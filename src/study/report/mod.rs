@@ -13,6 +13,7 @@ mod html;
 mod markdown;
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use ropewalk_core::rope::Spec;
 
@@ -37,6 +38,14 @@ pub struct Report {
     blocks: Vec<Block>,
     /// Cells measured, failed and not run.
     counts: (usize, usize, usize),
+}
+
+/// Lets [`write()`] replace whatever regular files have the names of a report in a folder now.
+///
+/// # Errors
+/// Something else has such a name; the disk.
+pub fn force(folder: &Path) -> Result<()> {
+    REPORTS.iter().try_for_each(|(name, kind)| Ok(kind.claim(&folder.join(name), true)?))
 }
 
 /// Writes `report.html` and `report.md` into a study's folder.

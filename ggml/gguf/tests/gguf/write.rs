@@ -21,16 +21,24 @@ fn listed(folder: &Path) -> Vec<String> {
     names
 }
 
+/// A file of this program.
+fn marked() -> Writer<'static> {
+    let mut w = Writer::new();
+    w.set("ropewalk.version", "1");
+    w
+}
+
 /// Asserts that writing `w` fails with an error of one line that names the path and contains `needle`, and
 /// that the file written over is unchanged.
 fn assert_fails(w: Writer<'_>, needle: &str) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.gguf");
-    // A model as far as it is looked at, so that it could be replaced.
-    std::fs::write(&path, "GGUF before").unwrap();
+    // A file that could be replaced.
+    marked().write(&path).unwrap();
+    let before = std::fs::read(&path).unwrap();
     let e = w.write(&path).unwrap_err().to_string();
     assert!(e.contains(needle) && e.contains("out.gguf") && !e.contains('\n'), "{e}");
-    assert_eq!(std::fs::read(&path).unwrap(), b"GGUF before");
+    assert_eq!(std::fs::read(&path).unwrap(), before);
     assert_eq!(listed(folder.path()), ["out.gguf"]);
 }
 
@@ -51,8 +59,8 @@ fn set_keeps_the_place_of_a_key() {
 #[test]
 fn the_whole_file_is_padded_and_aligned() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("out.gguf");
     for alignment in [1u32, 2, 32, 4096] {
+        let path = folder.path().join(format!("{alignment}.gguf"));
         let mut w = Writer::new();
         w.set("general.alignment", alignment);
         for (i, n) in [3u64, 1, 16, 5].into_iter().enumerate() {
@@ -199,15 +207,15 @@ fn only_files_are_replaced() {
 
         // A link is replaced, what it leads to stays; permissions of a replaced file are kept.
         let (target, link) = (folder.path().join("target"), folder.path().join("link.gguf"));
-        Writer::new().write(&target).unwrap();
+        marked().write(&target).unwrap();
         let before = std::fs::read(&target).unwrap();
         std::os::unix::fs::symlink(&target, &link).unwrap();
         assert!(files::same_file(&target, &link).unwrap());
-        Writer::new().write(&link).unwrap();
+        marked().write(&link).unwrap();
         assert!(!files::same_file(&target, &link).unwrap());
         assert_eq!(std::fs::read(&target).unwrap(), before);
         std::fs::set_permissions(&link, std::fs::Permissions::from_mode(0o640)).unwrap();
-        Writer::new().write(&link).unwrap();
+        marked().write(&link).unwrap();
         assert_eq!(std::fs::metadata(&link).unwrap().permissions().mode() & 0o777, 0o640);
     }
 }
@@ -226,6 +234,7 @@ fn a_file_can_be_replaced_by_itself() {
     let mut foreign = file.tensors()[0].clone();
     foreign.offset += 1;
     assert!(w.copy_tensor(&file, &foreign).unwrap_err().to_string().contains("is not a tensor of this file"));
+    gguf::kinds::MODEL.claim(&path, true).unwrap();
     w.write(&path).unwrap();
     assert_eq!(File::open(&path).unwrap().metadata().len(), 6);
     assert_eq!(file.metadata().len(), 5);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use ropewalk_core::control::{Control, Stop};
 use ropewalk_study::{
     run, Breakdown, Bucket, Cell, CellResult, Estimate, Failure, Folder, Known, Metric, Plan, Result, Runner,
-    Shard, Summary,
+    Shard, Summary, SAMPLES,
 };
 
 /// Returns the benchmarks that a name stands for.
@@ -288,7 +288,7 @@ impl Runner for Fake {
         if let Some((_, why)) = self.fails.filter(|(part, _)| key.contains(part)) {
             return Err(Failure::Failed(why.into()));
         }
-        std::fs::write(samples, format!("{{\"sample\": {key:?}}}\n")).unwrap();
+        std::fs::write(samples, format!("{}{{\"sample\": {key:?}}}\n", SAMPLES.header())).unwrap();
         self.ran.push(key);
         Ok(self.made_up(cell))
     }
