@@ -5,6 +5,7 @@ mod draw;
 mod ends;
 mod grid;
 mod heat;
+mod histograms;
 mod map;
 mod map_draw;
 mod mark;
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 pub use grid::Grid;
 pub use heat::{Heat, HeatPanel};
+pub use histograms::histograms;
 pub use map::Map;
 pub use perplexity::perplexity;
 pub use rope::rope;

@@ -1,12 +1,11 @@
 //! `--inspect-data`: what the texts hold and what a sequence is made of, before anything is trained on them.
 
 use std::ops::Range;
-use std::path::Path;
 
-use ropewalk::data::{Dataset, DistanceBin, Inspection, LengthBin, Sample, Span, SpanKind};
+use ropewalk::data::{Dataset, Inspection, Sample, Span, SpanKind};
 use ropewalk::finetune::{chart_path, Job};
 use ropewalk::model::Model;
-use ropewalk::plot::{Axis, Chart, Scale, Series};
+use ropewalk::plot;
 use ropewalk::train::TrainParams;
 use serde::Serialize;
 
@@ -63,7 +62,12 @@ pub(super) fn show(
     let found = Inspection::new(&data, SAMPLES, &interrupt.control().with_progress(&draw))?;
     drop(draw);
     if let Some(path) = job.plot.as_deref() {
-        write_charts(args, path, &found)?;
+        // NAME.lengths.svg and NAME.distances.svg for NAME.svg.
+        for (what, chart) in plot::histograms(&found) {
+            let path = chart_path(path, what);
+            chart.write(&path)?;
+            args.out.note(format_args!("{}", path.display()));
+        }
     }
     let sample = data.train(0, 0)?;
     if args.out.json {
@@ -163,49 +167,5 @@ fn print_tokens(model: &Model, sample: &Sample, range: Range<usize>, colour: Col
         output::print_in(if trained { colour } else { Colour::Faint }, &text)?;
         start = end;
     }
-    Ok(())
-}
-
-/// NAME.lengths.svg and NAME.distances.svg for NAME.svg.
-fn write_charts(args: &Args, path: &Path, found: &Inspection) -> anyhow::Result<()> {
-    let beside = |what: &str| chart_path(path, what);
-    let lengths = |bins: &[LengthBin]| {
-        let all: u64 = bins.iter().map(|b| b.tokens).sum();
-        let middle = |b: &LengthBin| (b.start as f64 * b.end as f64).sqrt();
-        bins.iter().map(|b| (middle(b), 100.0 * b.tokens as f64 / all.max(1) as f64)).collect::<Vec<_>>()
-    };
-    let mut series = vec![Series::new("texts", lengths(&found.lengths))];
-    series.extend(found.drawn.as_ref().map(|bins| Series::new("trained on", lengths(bins))));
-    let chart = Chart {
-        title: "Tokens by length of their document".to_owned(),
-        x: Axis::new("tokens of a document", Scale::Log).mark(found.ctx as f64, "context"),
-        y: Axis::new("tokens, %", Scale::Linear),
-        series,
-    };
-    let mut written = vec![beside("lengths")];
-    chart.write(&written[0])?;
-    // Pairs for each distance, for bins are as wide as they are far.
-    let distances = |bins: &[DistanceBin]| {
-        let point = |b: &DistanceBin| {
-            let last = (b.end - 1).max(b.start);
-            ((b.start as f64 * last as f64).sqrt(), b.pairs as f64 / (b.end - b.start) as f64)
-        };
-        bins.iter().map(point).collect::<Vec<_>>()
-    };
-    let mut series = vec![Series::new("as trained on", distances(&found.distances))];
-    series.extend(
-        found.distances_before.as_ref().map(|bins| Series::new("before the method", distances(bins))),
-    );
-    if found.distances.iter().any(|b| b.pairs > 0) {
-        let chart = Chart {
-            title: format!("Pairs of tokens of one document, {} sequences", count(found.inspected as u64)),
-            x: Axis::new("distance, tokens", Scale::Log),
-            y: Axis::new("pairs at a distance", Scale::Log),
-            series,
-        };
-        written.push(beside("distances"));
-        chart.write(&written[1])?;
-    }
-    written.iter().for_each(|path| args.out.note(format_args!("{}", path.display())));
     Ok(())
 }
