@@ -4,11 +4,10 @@
 use convert::random::{write, DeltaNet, Shape};
 use gguf::{Array, Value};
 use ropewalk::adapter::{AdapterMeta, AdapterSpec};
-use ropewalk::control::{Control, Progress, Stop};
 use ropewalk::hparams::DeltaNetHparams;
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::train::{
-    write_adapter, Checkpointing, MemoryPlan, Run, Sequence, TrainAttention, TrainParams, Trainable, Trainer,
+    write_adapter, Checkpointing, MemoryPlan, Sequence, TrainAttention, TrainParams, Trainable, Trainer,
 };
 use ropewalk::DType;
 
@@ -19,6 +18,7 @@ use crate::differences::check;
 use crate::gradients::{fill, lora, settings, targets, N_VOCAB};
 use crate::landmark::adapter;
 use crate::landmark_session::{exact, without_landmark, BLOCK};
+use crate::resumed::{resumed, PLAIN};
 use crate::run::World;
 
 /// A layer with attention between two without; heads of values in groups of two, on heads of keys.
@@ -183,29 +183,7 @@ fn the_loss_is_that_of_a_session() {
 
 #[test]
 fn a_stopped_run_goes_on_to_the_same_bytes() {
-    let world = World::of(model("qwen35-tiny", DType::F32));
-    let mut whole = world.new_run(world.params("whole")).unwrap();
-    whole.train(&Control::default()).unwrap();
-    let stop = Stop::default();
-    let third = |p: &Progress<'_>| {
-        if p.done == 3 {
-            stop.request();
-        }
-    };
-    let mut cut = world.new_run(world.params("cut")).unwrap();
-    cut.train(&Control::default().with_stop(&stop).with_progress(&third)).unwrap_err();
-    drop(cut);
-    let (trainer, optimizer, data) = world.parts();
-    let mut resumed = Run::resume(trainer, optimizer, data, world.params("cut")).unwrap();
-    resumed.train(&Control::default()).unwrap();
-    let bytes = |run: &Run, name: &str| {
-        run.write_adapter(world.path(name)).unwrap();
-        std::fs::read(world.path(name)).unwrap()
-    };
-    assert!(bytes(&resumed, "cut.gguf") == bytes(&whole, "whole.gguf"));
-    assert_eq!(resumed.history().losses, whole.history().losses);
-    let report = whole.report();
-    assert!(report.val_after.unwrap() < report.val_before.unwrap(), "{report:?}");
+    resumed(&World::of(model("qwen35-tiny", DType::F32)), &PLAIN, "delta-net");
 }
 
 #[test]

@@ -93,19 +93,17 @@ fn the_loss_is_that_of_the_trainer() {
     assert!((loss - sum / 100.0).abs() < LOGITS, "{loss}, expected {}", sum / 100.0);
 }
 
-#[test]
-fn batches_of_any_size_are_one_text() {
-    let (_, with) = pair("landmark-batches.gguf");
+/// The logits of 90 tokens, which are the same in batches of any size and in pieces.
+pub(crate) fn in_pieces(with: &Model, kv: &SessionParams) -> Vec<f32> {
     let tokens = some_tokens(90, N_VOCAB);
-    let kv = with_kv(90, DType::F32);
-    let want = score(&mut open(&with, &kv), &tokens);
+    let want = score(&mut open(with, kv), &tokens);
     for n_ubatch in [1, 5, 7, 64] {
-        let rows = score(&mut open(&with, &kv.clone().n_ubatch(n_ubatch)), &tokens);
+        let rows = score(&mut open(with, &kv.clone().n_ubatch(n_ubatch)), &tokens);
         assert_close(&rows, &want, LOGITS, &format!("{n_ubatch} at once"));
     }
     // Token by token, and in pieces that end beside, at and behind a landmark.
     for pieces in [vec![1; 90], vec![5, 1, 6, 7, 11, 60]] {
-        let (mut session, mut rows, mut at) = (open(&with, &kv), Vec::new(), 0);
+        let (mut session, mut rows, mut at) = (open(with, kv), Vec::new(), 0);
         for n in pieces {
             rows.extend(score(&mut session, &tokens[at..at + n]));
             at += n;
@@ -113,6 +111,13 @@ fn batches_of_any_size_are_one_text() {
         }
         assert_close(&rows, &want, LOGITS, "pieces");
     }
+    want
+}
+
+#[test]
+fn batches_of_any_size_are_one_text() {
+    let (_, with) = pair("landmark-batches.gguf");
+    in_pieces(&with, &with_kv(90, DType::F32));
 }
 
 #[test]

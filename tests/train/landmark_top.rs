@@ -8,7 +8,7 @@ use ropewalk::DType;
 use crate::common::naive::worst_row;
 use crate::common::{assert_close, open, params, score, scratch, some_tokens, with_kv, LOGITS};
 use crate::gradients::N_VOCAB;
-use crate::landmark_session::{exact_of, pair, pair_of, without_landmark, BLOCK};
+use crate::landmark_session::{exact_of, in_pieces, pair, pair_of, without_landmark, BLOCK};
 
 fn taking(top: usize, piece: Option<usize>, params: SessionParams) -> SessionParams {
     params.attention(Attention::Landmark(TopBlocks { top, piece }))
@@ -57,19 +57,7 @@ fn batches_of_any_size_are_one_text() {
     let tokens = some_tokens(90, N_VOCAB);
     for piece in [None, Some(3 * BLOCK)] {
         let kv = taking(2, piece, with_kv(90, DType::F32));
-        let want = score(&mut open(&with, &kv), &tokens);
-        for n_ubatch in [1, 5, 7, 64] {
-            let rows = score(&mut open(&with, &kv.clone().n_ubatch(n_ubatch)), &tokens);
-            assert_close(&rows, &want, LOGITS, &format!("{n_ubatch} at once"));
-        }
-        for pieces in [vec![1; 90], vec![5, 1, 6, 7, 11, 60]] {
-            let (mut session, mut rows, mut at) = (open(&with, &kv), Vec::new(), 0);
-            for n in pieces {
-                rows.extend(score(&mut session, &tokens[at..at + n]));
-                at += n;
-            }
-            assert_close(&rows, &want, LOGITS, "pieces");
-        }
+        let want = in_pieces(&with, &kv);
         let threads = kv.n_threads(3);
         assert_eq!(score(&mut open(&with, &threads), &tokens), want, "threads change no bit");
     }

@@ -3,19 +3,18 @@
 
 use std::sync::Arc;
 
-use ropewalk::control::{Control, Progress, Stop};
+use ropewalk::control::Control;
 use ropewalk::data::synthetic::Synthetic;
 use ropewalk::data::{
     parse_method, Corpus, Dataset, DatasetParams, HeldOut, Mixture, Packing, Separator, Sources, TextOptions,
     METHODS,
 };
-use ropewalk::model::Error;
 use ropewalk::rope::{Axis, Spec};
 use ropewalk::train::optim::{OptimParams, Optimizer, Schedule};
 use ropewalk::train::{LongCe, Run, RunParams, SampleOrder, TrainAttention, Trainer};
 
 use crate::gradients::{lora, settings};
-use crate::run::{adapter, knotted, World};
+use crate::run::{adapter, knotted, stop_at_the_third, World};
 
 const N_CTX: usize = 32;
 const WIDE: usize = 320;
@@ -23,7 +22,7 @@ const STEPS: u64 = 5;
 
 /// A run of [`STEPS`] steps, of which each is changed in some way.
 #[derive(Clone)]
-struct Setup {
+pub(crate) struct Setup {
     method: &'static str,
     packing: Packing,
     upsample: &'static str,
@@ -39,7 +38,7 @@ struct Setup {
     batch: usize,
 }
 
-const PLAIN: Setup = Setup {
+pub(crate) const PLAIN: Setup = Setup {
     method: "none",
     packing: Packing::Pack,
     upsample: "none",
@@ -154,20 +153,11 @@ fn run(world: &World, setup: &Setup, name: &str, resume: bool) -> ropewalk::mode
 }
 
 /// The bytes of the adapter of a run that was stopped behind its third step, which are those of one that was not.
-fn resumed(world: &World, setup: &Setup, about: &str) -> Vec<u8> {
+pub(crate) fn resumed(world: &World, setup: &Setup, about: &str) -> Vec<u8> {
     let folder = |name: &str| format!("{name}-{about}");
     let mut whole = run(world, setup, &folder("whole"), false).unwrap_or_else(|e| panic!("{about}: {e}"));
     whole.train(&Control::default()).unwrap();
-    let stop = Stop::default();
-    let third = |p: &Progress<'_>| {
-        if p.done == 3 {
-            stop.request();
-        }
-    };
-    let mut cut = run(world, setup, &folder("cut"), false).unwrap();
-    let ended = cut.train(&Control::default().with_stop(&stop).with_progress(&third));
-    assert!(matches!(ended, Err(Error::Interrupted)), "{about}: {ended:?}");
-    drop(cut);
+    stop_at_the_third(run(world, setup, &folder("cut"), false).unwrap(), about);
     let mut resumed = run(world, setup, &folder("cut"), true).unwrap();
     assert_eq!(resumed.step(), 3, "{about}");
     resumed.train(&Control::default()).unwrap();

@@ -86,6 +86,20 @@ pub(crate) fn adapter(run: &Run, path: &Path) -> Vec<u8> {
     bytes
 }
 
+/// Trains until the third step is shown, and stops there.
+#[track_caller]
+pub(crate) fn stop_at_the_third(mut run: Run, about: &str) {
+    let stop = Stop::default();
+    let third = |p: &Progress<'_>| {
+        if p.done == 3 {
+            stop.request();
+        }
+    };
+    let ended = run.train(&Control::default().with_stop(&stop).with_progress(&third));
+    assert!(matches!(ended, Err(Error::Interrupted)), "{about}: {ended:?}");
+    assert_eq!(run.step(), 3, "{about}");
+}
+
 #[test]
 fn a_stopped_run_goes_on_as_if_it_had_not_stopped() {
     let world = World::new("run");
@@ -116,18 +130,7 @@ fn a_stopped_run_goes_on_as_if_it_had_not_stopped() {
     assert_eq!((report.steps, report.tokens), (STEPS, STEPS * 2 * N_CTX as u64));
     assert!(report.val_after.unwrap() < report.val_before.unwrap(), "{report:?}");
 
-    // Stopped while its third step is shown.
-    let stop = Stop::default();
-    let third = |p: &Progress<'_>| {
-        if p.done == 3 {
-            stop.request();
-        }
-    };
-    let mut cut = world.new_run(world.params("cut")).unwrap();
-    let ended = cut.train(&Control::default().with_stop(&stop).with_progress(&third));
-    assert!(matches!(ended, Err(Error::Interrupted)), "{ended:?}");
-    assert_eq!(cut.step(), 3);
-    drop(cut);
+    stop_at_the_third(world.new_run(world.params("cut")).unwrap(), "cut");
     let e = world.new_run(world.params("cut")).unwrap_err().to_string();
     assert!(e.contains("step-00000003") && e.contains("an earlier run"), "{e}");
 
