@@ -221,7 +221,7 @@ fn what_cannot_be_is_said_in_one_line() {
     let (empty, bad) = (folder.path("empty.txt"), folder.path("bad.jsonl"));
     let (texts, model) = (folder.path("texts/x.log"), folder.path("tiny.gguf"));
     let (log, cache) = (format!("log={texts}"), format!("cache={model}"));
-    let cases: [(&[&str], i32, &str); 16] = [
+    let cases: [(&[&str], i32, &str); 15] = [
         (&["--set", &log], 2, "--set log"),
         (&["--set", &cache], 2, "--set cache"),
         (&["--set", "bach=2"], 2, "--set: unknown parameter `bach` (did you mean `batch`?)"),
@@ -231,11 +231,6 @@ fn what_cannot_be_is_said_in_one_line() {
         (&["--rank", "0"], 1, "rank: expected at least 1"),
         (&["--rank", "100000"], 1, "rank: expected at most"),
         (&["--targets", "all,z"], 1, "targets: expected some of q, k, v"),
-        (
-            &["--rope", "self-extend:window=16,group=4", "--math", "portable"],
-            1,
-            "its 2 branches are trained on the CPU",
-        ),
         (&["--rope", "nope"], 2, "rope 'nope'"),
         (&["--set", "lr-min=nan", "--set", "schedule=cosine"], 1, "lr-min: expected a number"),
         (&["--resume"], 1, "no checkpoint found"),

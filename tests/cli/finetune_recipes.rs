@@ -202,7 +202,7 @@ fn what_makes_no_sense_beside_a_recipe_is_said() {
         let plan = run(&[&head[..], &["--recipe", recipe.name, "--ctx", "512"], bases].concat()).json();
         assert_eq!(plan["ctx"], 512, "{}", recipe.name);
     }
-    let cases: [(&[&str], i32, &str); 6] = [
+    let cases: [(&[&str], i32, &str); 5] = [
         (&["--recipe", "sba", "--transform", "utk:knots=#1"], 1, "knot token: expected 4, found 1"),
         (&["--recipe", "utk", "--set", "doc-mask=true"], 2, "--set doc-mask: --transform utk-80"),
         (
@@ -215,7 +215,6 @@ fn what_makes_no_sense_beside_a_recipe_is_said() {
             2,
             "--set packing=pack: --transform pose:factor=64 takes each",
         ),
-        (&["--recipe", "pose", "--set", "order=text"], 1, "takes each sample from one document"),
         (
             &["--recipe", "longce", "--set", "loss=longce:short=4096"],
             1,

@@ -88,7 +88,7 @@ fn attention_setups() -> Vec<Setup> {
     let of = |rope| Setup { rope, ..PLAIN };
     vec![
         Setup { attention: TrainAttention::Shifted { group: None }, ..PLAIN },
-        Setup { attention: "landmark:block=8".parse().unwrap(), ..PLAIN },
+        Setup { attention: "landmark:block=8".parse().unwrap(), doc_mask: true, ..PLAIN },
         of("clex:max-factor=4,original=16"),
         of("self-extend:window=9,group=3"),
         of("lm-infinite:window=12,global=3"),
@@ -205,6 +205,9 @@ fn runs_go_on_to_the_same_bits_under_each_attention() {
         assert!(!adapters.contains(&bytes), "{} {}: as another", setup.rope, setup.attention);
         adapters.push(bytes);
     }
+    let other = Setup { attention: "landmark:block=9".parse().unwrap(), doc_mask: true, ..PLAIN };
+    let e = run(&world, &other, "cut-1", true).err().unwrap().to_string();
+    assert!(e.contains("attention: the run was started with landmark:block=8"), "{e}");
     let e = run(&world, &Setup { rope: "self-extend:window=9,group=9", ..PLAIN }, "cut-3", true);
     let e = e.err().unwrap().to_string();
     assert!(e.contains("rope: the run was started with self-extend:window=9,group=3"), "{e}");
