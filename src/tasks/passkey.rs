@@ -54,13 +54,10 @@ static INFO: Info = Info {
     about: "A number hidden in repeated sentences.",
     source: "landmark-attention llama/run_test.py, YaRN eval/passkey.py, LongLoRA passkey_retrivial.py",
     metrics: &["accuracy"],
-    best: 1.0,
-    chance: None,
-    has_length: true,
     samples: Some(20),
     options: &[&DEPTH, &SIZING, &SCORING, &KEYS],
-    files: &[],
     groups: &["depth"],
+    ..Info::OF_LENGTH
 };
 
 const TASK: &str = "There is an important info hidden inside a lot of irrelevant text. Find it and memorize \

@@ -160,6 +160,23 @@ pub struct Info {
     pub groups: &'static [&'static str],
 }
 
+impl Info {
+    /// What most tasks have in common: samples for a length, as many as there are, and 1 for a right answer.
+    pub(crate) const OF_LENGTH: Info = Info {
+        name: "",
+        about: "",
+        source: "",
+        metrics: &[],
+        best: 1.0,
+        chance: None,
+        has_length: true,
+        samples: None,
+        options: &[],
+        files: &[],
+        groups: &[],
+    };
+}
+
 /// A benchmark. Implementations are statics in the slice of their file, which the registry lists.
 pub trait Task: Sync {
     /// Description of the task.

@@ -61,17 +61,12 @@ macro_rules! info {
             source: "InfiniteBench (Zhang et al. 2024), OpenBMB/InfiniteBench at 88b3daa, src/prompt.py (yarn-mistral) \
                      and src/compute_scores.py",
             metrics: &[$metric],
-            best: 1.0,
-            chance: None,
-            has_length: true,
-            samples: None,
-            options: &[],
-            groups: &[],
             files: &[&DataFile {
                 name: concat!("infinitebench/", $file, ".jsonl"),
                 sha256: None,
                 from: concat!("it is part of the dataset xinrongzhang2022/InfiniteBench, ", $file, ".jsonl"),
             }],
+            ..Info::OF_LENGTH
         }
     };
 }

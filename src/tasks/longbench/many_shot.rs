@@ -47,13 +47,10 @@ pub(super) static TREC: ManyShot = ManyShot {
         about: "Types of questions, after up to 1,000 examples.",
         source: "LCEG, longbench/pred.py and eval_trec.py at 2ce672d; rebuilt contexts are this program's",
         metrics: &["classification"],
-        best: 1.0,
-        chance: None,
-        has_length: true,
         samples: Some(TEST_QUESTIONS),
         options: &[&SHOTS, &SOURCE],
         files: &[&questions::TRAIN, &questions::TEST],
-        groups: &[],
+        ..Info::OF_LENGTH
     },
 };
 

@@ -18,16 +18,13 @@ macro_rules! sets {
                 source: SOURCE,
                 metrics: &[$score],
                 best: $best,
-                chance: None,
-                has_length: true,
-                samples: None,
                 options: &[&FORM],
-                groups: &[],
                 files: &[&DataFile {
                     name: concat!("longbench/", $dataset, ".jsonl"),
                     sha256: None,
                     from: "it is in data.zip of the dataset THUDM/LongBench",
                 }],
+                ..Info::OF_LENGTH
             },
             dataset: $dataset,
             template: $template,

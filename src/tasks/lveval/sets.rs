@@ -24,11 +24,7 @@ macro_rules! set {
                 source: "LV-Eval (Yuan et al. 2024), infinigence/LVEval at 63e7ae9, config.py and metrics.py",
                 metrics: &[$metric],
                 best: if matches!(Score::$score, Score::RougeZh) { rouge::BEST } else { 1.0 },
-                chance: None,
-                has_length: true,
-                samples: None,
                 options: $options,
-                groups: &[],
                 files: &[
                     file!($set, "16k"),
                     file!($set, "32k"),
@@ -37,6 +33,7 @@ macro_rules! set {
                     file!($set, "256k"),
                     $($dictionary,)?
                 ],
+                ..Info::OF_LENGTH
             },
             set: $set,
             prompt: prompts::$prompt,

@@ -21,13 +21,10 @@ static INFO: Info = Info {
     source: "HELMET (Yen et al. 2024) at 5dde2de, data_module/json_kv.py, 2 shots; object and pairs as in Lost in the Middle \
              (Liu et al. 2023)",
     metrics: &["substring_exact_match"],
-    best: 1.0,
-    chance: None,
-    has_length: true,
     samples: Some(SAMPLES),
     options: &[&DEPTHS],
-    files: &[],
     groups: &["depth"],
+    ..Info::OF_LENGTH
 };
 
 /// `generation_max_length`.

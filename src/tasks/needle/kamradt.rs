@@ -2,15 +2,10 @@
 
 use std::collections::HashSet;
 
-use super::{sandwiches, Sandwich, ESSAYS, HAYSTACK, SANDWICH_QUESTION};
+use super::{depths, sandwiches, Sandwich, ESSAYS, HAYSTACK, SANDWICH_QUESTION};
 use crate::{Info, Opt, Result, Samples, Setup, Task};
 
-static DEPTHS: Opt = Opt {
-    name: "depths",
-    values: &[],
-    default: "35",
-    about: "depths in percent: a count of them from 0 to 100, or a list such as 0/50/100",
-};
+static DEPTHS: Opt = depths("35");
 
 static INFO: Info = Info {
     name: "needle_kamradt",
@@ -18,13 +13,10 @@ static INFO: Info = Info {
     source: "gkamradt/LLMTest_NeedleInAHaystack at 7b90d28, llm_needle_haystack_tester.py and providers/; its scores of 1 to \
              10 by GPT are not comparable",
     metrics: &["exact_match", "word_overlap"],
-    best: 1.0,
-    chance: None,
-    has_length: true,
-    samples: None,
     options: &[&DEPTHS, &HAYSTACK],
     files: &[&ESSAYS],
     groups: &["depth"],
+    ..Info::OF_LENGTH
 };
 
 /// Text that the answer should say, in lower case and without punctuation.

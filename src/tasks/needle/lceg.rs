@@ -5,16 +5,11 @@
 
 use std::collections::HashSet;
 
-use super::{sandwiches, Sandwich, ESSAYS, HAYSTACK, SANDWICH_QUESTION};
+use super::{depths, sandwiches, Sandwich, ESSAYS, HAYSTACK, SANDWICH_QUESTION};
 use crate::metrics::python;
 use crate::{Info, Opt, Result, Samples, Setup, Task};
 
-static DEPTHS: Opt = Opt {
-    name: "depths",
-    values: &[],
-    default: "10",
-    about: "depths in percent: a count of them from 0 to 100, or a list such as 0/50/100",
-};
+static DEPTHS: Opt = depths("10");
 
 static INFO: Info = Info {
     name: "needle_lceg",
@@ -24,12 +19,10 @@ static INFO: Info = Info {
     metrics: &["word_share"],
     // "a" stands twice among the twelve words and is counted once.
     best: 11.0 / 12.0,
-    chance: None,
-    has_length: true,
-    samples: None,
     options: &[&DEPTHS, &HAYSTACK],
     files: &[&ESSAYS],
     groups: &["depth"],
+    ..Info::OF_LENGTH
 };
 
 /// Text that the answer should say.

@@ -4,16 +4,11 @@
 //! counted in the model's tokens, and the answer gets what the length leaves.
 
 use super::haystack::{documents, joined, Haystack, Period};
-use super::{limit, prompt, ESSAYS, HAYSTACK};
+use super::{depths, limit, prompt, ESSAYS, HAYSTACK};
 use crate::random::Random;
 use crate::{Answer, Ask, Encoder, Error, Info, Opt, Result, Sample, Samples, Setup, Task};
 
-static DEPTHS: Opt = Opt {
-    name: "depths",
-    values: &[],
-    default: "20",
-    about: "depths in percent: a count of them from 0 to 100, or a list such as 0/50/100",
-};
+static DEPTHS: Opt = depths("20");
 
 static ROUNDS: Opt =
     Opt { name: "rounds", values: &[], default: "3", about: "haystacks, each of them at all depths" };
@@ -23,13 +18,10 @@ static INFO: Info = Info {
     about: "The seven-digit number of a city hidden in books.",
     source: "LargeWorldModel/LWM at f45d2b7, scripts/eval_needle.py and run_eval_needle.sh, seed 1234",
     metrics: &["accuracy"],
-    best: 1.0,
-    chance: None,
-    has_length: true,
-    samples: None,
     options: &[&DEPTHS, &ROUNDS, &HAYSTACK],
     files: &[&ESSAYS],
     groups: &["depth"],
+    ..Info::OF_LENGTH
 };
 
 const SEED: u64 = 1234;

@@ -32,6 +32,11 @@ static HAYSTACK: Opt = Opt {
             by default the essays",
 };
 
+const fn depths(default: &'static str) -> Opt {
+    let about = "depths in percent: a count of them from 0 to 100, or a list such as 0/50/100";
+    Opt { name: "depths", values: &[], default, about }
+}
+
 /// Tokens of the length that the haystack leaves for the question and the answer
 /// (`final_context_length_buffer` of all three).
 const BUFFER: usize = 200;

@@ -148,13 +148,10 @@ const fn info(name: &'static str, about: &'static str, files: &'static [&'static
         about,
         source: "RULER (Hsieh et al., 2024); NVIDIA/RULER c3f5e3b, nvidia-long-context-eval 26.3",
         metrics: &["string_match"],
-        best: 1.0,
-        chance: None,
-        has_length: true,
         samples: Some(SAMPLES),
         options: OPTIONS,
         files,
-        groups: &[],
+        ..Info::OF_LENGTH
     }
 }
 

@@ -110,19 +110,7 @@ fn mmlu_part(read: ReadFile<'_>, subject: &'static mmlu::Subject) -> Result<Part
 }
 
 /// Properties that all tasks here have in common.
-const INFO: Info = Info {
-    name: "",
-    about: "",
-    source: "",
-    metrics: &["exact_match"],
-    best: 1.0,
-    chance: None,
-    has_length: false,
-    samples: None,
-    options: &[],
-    files: &[],
-    groups: &[],
-};
+const INFO: Info = Info { metrics: &["exact_match"], has_length: false, ..Info::OF_LENGTH };
 
 static MMLU: Short = Short {
     info: Info {

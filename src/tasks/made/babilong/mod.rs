@@ -77,13 +77,10 @@ impl BabiLong {
             about,
             source: SOURCE,
             metrics: &["accuracy"],
-            best: 1.0,
-            chance: None,
-            has_length: true,
             samples: Some(SAMPLES),
             options: OPTIONS,
             files: FILES,
-            groups: &[],
+            ..Info::OF_LENGTH
         };
         BabiLong { info, number }
     }
