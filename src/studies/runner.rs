@@ -24,8 +24,6 @@ use crate::Token;
 const LONGPPL: u64 = 6;
 /// Prompt tokens that the speed of a model is measured with.
 const PROBE: usize = 512;
-/// Most bytes of the texts of a task, because they are held.
-const MAX_TEXTS: u64 = 256 << 20;
 
 /// A model that is loaded, with its adapters.
 struct Loaded {
@@ -263,7 +261,7 @@ fn tokens_of(adapter: &Path) -> Option<u64> {
 }
 
 fn read_documents(paths: &[PathBuf]) -> Result<Vec<Document>> {
-    let (mut found, mut left) = (Vec::new(), MAX_TEXTS);
+    let (mut found, mut left) = (Vec::new(), study::MAX_TEXTS);
     for path in paths {
         let bytes = files::foreign::read_file(path, left)?;
         left -= bytes.len() as u64;

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -128,6 +127,9 @@ pub struct Summary {
     pub stopped: bool,
 }
 
+/// Bytes of the texts of a task, at most, because they are held.
+pub const MAX_TEXTS: u64 = 256 << 20;
+
 /// SHA-256 of texts, each file read once.
 #[derive(Default)]
 struct Texts(HashMap<PathBuf, Result<String, String>>);
@@ -139,11 +141,8 @@ impl Texts {
 }
 
 fn sha256(path: &Path) -> Result<String, String> {
-    let file = files::foreign::open_file(path).map_err(|e| e.to_string())?;
-    let mut hash = Sha256::new();
-    std::io::copy(&mut BufReader::with_capacity(1 << 16, file), &mut hash)
-        .map_err(|e| format!("{}: {e}", path.display()))?;
-    Ok(format!("{:x}", hash.finalize()))
+    let bytes = files::foreign::read_file(path, MAX_TEXTS).map_err(|e| e.to_string())?;
+    Ok(format!("{:x}", Sha256::digest(bytes)))
 }
 
 /// The hash of a cell, or why it has none.

@@ -2,8 +2,8 @@
 
 use std::io::Read;
 use std::path::Path;
-use std::process::Stdio;
-use std::time::Instant;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::limited::{limited, LITTLE};
 use crate::{common, rewritten, small_model, text, with_key, LONG};
@@ -21,7 +21,13 @@ pub(crate) struct Ended {
 /// Runs the program; it must end by itself, in time.
 #[track_caller]
 pub(crate) fn ropewalk(args: &[&str], stdin: &[u8]) -> Ended {
-    let mut command = limited(&common::program::command(args), LITTLE);
+    ended(&common::program::command(args), stdin, LONG)
+}
+
+/// Runs a call of the program with little memory; it must end by itself, in this time.
+#[track_caller]
+pub(crate) fn ended(call: &Command, stdin: &[u8], longest: Duration) -> Ended {
+    let mut command = limited(call, LITTLE);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), stdin).ok();
@@ -39,14 +45,14 @@ pub(crate) fn ropewalk(args: &[&str], stdin: &[u8]) -> Ended {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
-        if start.elapsed() > LONG {
+        if start.elapsed() > longest {
             child.kill().unwrap();
-            panic!("{args:?}: still running after {LONG:?}");
+            panic!("{call:?}: still running after {longest:?}");
         }
-        std::thread::sleep(std::time::Duration::from_millis(3));
+        std::thread::sleep(Duration::from_millis(3));
     };
     let (stdout, stderr) = (stdout.join().unwrap(), stderr.join().unwrap());
-    let Some(code) = status.code() else { panic!("{args:?}: died of {status}: {stderr}") };
+    let Some(code) = status.code() else { panic!("{call:?}: died of {status}: {stderr}") };
     Ended { code, stdout, stderr }
 }
 

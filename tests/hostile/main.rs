@@ -8,6 +8,8 @@ mod limited;
 mod commands;
 mod damage;
 #[cfg(unix)]
+mod paths;
+#[cfg(unix)]
 mod places;
 mod sparse;
 mod types;
