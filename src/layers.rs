@@ -364,30 +364,30 @@ impl std::fmt::Debug for Loader<'_> {
 
 /// A [`Loader`] for the tensors of one layer.
 #[derive(Debug, Clone, Copy)]
-pub struct LayerLoader<'l, 'a> {
+pub(crate) struct LayerLoader<'l, 'a> {
     loader: &'l Loader<'a>,
     il: usize,
 }
 
 impl LayerLoader<'_, '_> {
     /// The model's numbers.
-    pub fn hp(&self) -> &Hparams {
+    pub(crate) fn hp(&self) -> &Hparams {
         self.loader.hp
     }
 
     /// Width of the layer's feed-forward.
-    pub fn n_ff(&self) -> usize {
+    pub(crate) fn n_ff(&self) -> usize {
         self.loader.hp.layers[self.il].n_ff
     }
 
     /// The layer's attention.
-    pub fn attention(&self) -> Result<&LayerAttention> {
+    pub(crate) fn attention(&self) -> Result<&LayerAttention> {
         let none = || Error::Argument(format!("layer {}: it has no attention", self.il));
         self.loader.hp.attention_of(self.il).ok_or_else(none)
     }
 
     /// The layer's gated delta-net; `None` in layers with attention.
-    pub fn delta_net(&self) -> Result<Option<DeltaNet>> {
+    pub(crate) fn delta_net(&self) -> Result<Option<DeltaNet>> {
         let hp = self.hp();
         let (Some(net), None) = (hp.delta_net, hp.attention_of(self.il)) else { return Ok(None) };
         let (n_embd, n_head, n_value) = (hp.n_embd, net.n_head_v, net.n_embd_v());
@@ -406,17 +406,22 @@ impl LayerLoader<'_, '_> {
     }
 
     /// A linear map from `n_in` to `n_out` values.
-    pub fn linear(&self, role: Role, n_in: usize, n_out: usize, bias: Bias) -> Result<Linear> {
+    pub(crate) fn linear(&self, role: Role, n_in: usize, n_out: usize, bias: Bias) -> Result<Linear> {
         self.loader.linear(LinearId::layer(self.il, role), [n_in, n_out], bias)
     }
 
     /// The layer's attention sinks, F32 `[n_head]`.
-    pub fn sinks(&self) -> Result<StoreTensor> {
+    pub(crate) fn sinks(&self) -> Result<StoreTensor> {
         self.loader.fixed(ids::sinks(self.il), &[self.attention()?.n_head])
     }
 
     /// The layer's mixture of experts. `bias`: whether all of its maps have one.
-    pub fn experts(&self, gating: Gating, activation: ExpertActivation, bias: Bias) -> Result<Experts> {
+    pub(crate) fn experts(
+        &self,
+        gating: Gating,
+        activation: ExpertActivation,
+        bias: Bias,
+    ) -> Result<Experts> {
         let hp = self.hp();
         let found_none = || Error::Argument("expert_count: expected a number, found none".into());
         let ExpertHparams { n_expert, n_used, .. } = hp.experts.ok_or_else(found_none)?;
@@ -443,7 +448,7 @@ impl LayerLoader<'_, '_> {
     }
 
     /// The expert that every token is given to.
-    pub fn shared_expert(&self) -> Result<SharedExpert> {
+    pub(crate) fn shared_expert(&self) -> Result<SharedExpert> {
         let n_embd = self.hp().n_embd;
         let found_none =
             || Error::Argument("expert_shared_feed_forward_length: expected a number, found none".into());
@@ -457,12 +462,12 @@ impl LayerLoader<'_, '_> {
     }
 
     /// Returns true if the file has a linear map in this role.
-    pub fn has(&self, role: Role) -> bool {
+    pub(crate) fn has(&self, role: Role) -> bool {
         self.loader.has(LinearId::layer(self.il, role))
     }
 
     /// A norm over `n` values.
-    pub fn norm(&self, role: NormRole, n: usize) -> Result<Norm> {
+    pub(crate) fn norm(&self, role: NormRole, n: usize) -> Result<Norm> {
         self.loader.norm(NormId::layer(self.il, role), n)
     }
 }

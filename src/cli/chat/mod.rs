@@ -112,7 +112,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
             }
             Err(e) => {
                 failed += 1;
-                super::report(&super::in_a_line(&e));
+                ropewalk_core::program::complain(super::in_a_line(&e));
             }
         }
     }

@@ -349,9 +349,9 @@ fn inspection_says_what_became_of_each_pair() {
     assert!(short.kinds[0].tables[0].pairs.iter().all(|p| p.kind == PairKind::Unchanged && !p.unseen));
     let harpe = plan("harpe:bases=table2", &hp, 4096).expect("valid").inspect(&hp).expect("same model");
     assert_eq!((harpe.kinds[0].tables[31].head, harpe.kinds[0].tables[31].base), (Some(31), Some(4.54e6)));
-    let json = serde_json::to_value(&harpe).expect("serializes");
-    assert_eq!(json["rope"], "harpe:bases=table2,original=4096");
-    assert_eq!(json["kinds"][0]["tables"][0]["pairs"][0]["kind"], "unchanged");
+    let json = serde_json::to_value(&harpe.kinds).expect("serializes");
+    assert_eq!(harpe.rope.to_string(), "harpe:bases=table2,original=4096");
+    assert_eq!(json[0]["tables"][0]["pairs"][0]["kind"], "unchanged");
     assert!(plan("plain", &hp, 1).expect("valid").inspect(&model(1e4, 64, 10)).is_err());
 }
 
