@@ -22,6 +22,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
 /// A file without tensors, with a value of every type.
 fn gguf_of_every_value() -> Vec<u8> {
     let path = crate::scratch("values.gguf");
+    let _ = std::fs::remove_file(&path);
     let mut w = gguf::Writer::new();
     use gguf::Value;
     w.set("a", Value::U8(1)).set("b", Value::I8(-1)).set("c", Value::U16(1)).set("d", Value::I16(-1));

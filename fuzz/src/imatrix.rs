@@ -27,6 +27,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         writer.tensor_bytes(&format!("{}.counts", t.name), DType::F32, &[1, 1], counts).unwrap();
     }
     let path = scratch("seed-imatrix.gguf");
+    let _ = std::fs::remove_file(&path);
     writer.write(&path).unwrap();
     vec![std::fs::read(path).unwrap(), older(&base)]
 }

@@ -10,7 +10,7 @@ use crate::{accepted, file, model_bytes, scratch, small};
 pub fn run(bytes: &[u8]) -> bool {
     let (input, output) = (file("in.gguf", bytes), scratch("quantized.gguf"));
     let mixture = Mixture::default().name("iq4_nl".into());
-    let options = Options::default().mixture(Some(mixture));
+    let options = Options::default().mixture(Some(mixture)).force(true);
     accepted(convert(input, output, &options, &Control::default()))
 }
 

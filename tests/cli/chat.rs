@@ -50,7 +50,7 @@ fn nothing_but_a_saved_session_is_replaced() {
     for path in [model(), notes.to_str().unwrap(), pipe.to_str().unwrap(), "/dev/null"] {
         let output = chat(&[], &format!("hi\n/save {path}\n"));
         let line = one_failure(&output);
-        assert!(line.contains(path) && line.contains("is there already and is not a"), "{output:?}");
+        assert!(line.contains(path) && line.contains("exists and is not a"), "{output:?}");
     }
     assert!(std::fs::read(model()).unwrap() == own, "the model is as it was");
     assert_eq!(std::fs::read_to_string(&notes).unwrap(), "mine");

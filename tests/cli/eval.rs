@@ -49,7 +49,7 @@ fn samples_are_kept_and_not_asked_twice() {
     }
     assert!(row["tokens_per_s"].as_f64().unwrap() > 0.0);
     let lines = std::fs::read_to_string(&kept).unwrap();
-    assert_eq!(lines.lines().count(), 2);
+    assert_eq!(lines.lines().count(), 3, "a header and two samples");
     let again = run(&args).json();
     assert_eq!(again["results"][0]["tokens_per_s"], 0.0, "nothing was asked");
     assert_eq!(again["results"][0]["metrics"], row["metrics"]);
@@ -62,7 +62,7 @@ fn samples_are_kept_and_not_asked_twice() {
     assert_eq!((&both["task"], &both["results"][1]["task"]), (&"json_kv".into(), &"json_kv".into()));
     assert_eq!(both["differences"].as_array().unwrap().len(), 1, "{both}");
     assert_eq!(both["differences"][0]["samples"], 2);
-    assert_eq!(std::fs::read_to_string(&kept).unwrap().lines().count(), 4);
+    assert_eq!(std::fs::read_to_string(&kept).unwrap().lines().count(), 5);
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn what_makes_no_sense_is_refused() {
     let notes = dir.path().join("notes.txt");
     std::fs::write(&notes, "my notes\n").unwrap();
     let out = ["eval", "json_kv", "-l", "2048", "--output", notes.to_str().unwrap()];
-    refused(&run(&out), 1, &["notes.txt: line 1: expected the record of a sample"]);
+    refused(&run(&out), 1, &["notes.txt: exists and is not the record of an evaluation; use another name, or replace it with --force"]);
     assert_eq!(std::fs::read_to_string(&notes).unwrap(), "my notes\n");
 }
 

@@ -48,7 +48,8 @@ impl Folder {
 
     pub(crate) fn log(&self, name: &str) -> Vec<Value> {
         let text = std::fs::read_to_string(self.file(name)).unwrap();
-        text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+        // The first is the header.
+        text.lines().skip(1).map(|l| serde_json::from_str(l).unwrap()).collect()
     }
 }
 

@@ -1,4 +1,5 @@
-//! Every output of the program: a file of somebody else under its name is left as it is, an earlier output is replaced.
+//! Every output of the program: a file of somebody else under its name is left as it is unless it is forced away, an
+//! earlier output is replaced.
 
 use std::fs;
 use std::path::Path;
@@ -240,11 +241,18 @@ fn names(folder: &Path) -> Vec<String> {
 #[test]
 fn a_file_of_somebody_else_is_never_replaced() {
     let folder = folder();
-    let foreign: [(&str, &[u8]); 4] = [
+    let foreign: [(&str, &[u8]); 10] = [
         ("svg", b"<svg width=\"9\" height=\"9\" xmlns=\"http://www.w3.org/2000/svg\">\n<rect/>\n</svg>\n"),
         ("png", b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR a photograph"),
         ("jsonl", b"{\"name\":\"somebody's own lines\"}\n"),
         ("json", b"{\"name\":\"somebody's own file\"}\n"),
+        // As ours begin, or began.
+        ("jsonl", b"{\"task\":\"water the plants\",\"id\":\"1\"}\n{\"task\":"),
+        ("jsonl", b"{\"step\":1,\"loss\":2.5,\"tokens_per_s\":9.0}\n"),
+        ("jsonl", b"{"),
+        ("json", b"{\"of\":\"mine\",\"scored\":[]}"),
+        ("json", b"{\"ropewalk\":\"the record"),
+        ("tokens", b"ropedat"),
     ];
     for case in cases() {
         left_alone(&folder, &case, THESIS.as_bytes());
@@ -258,6 +266,102 @@ fn a_file_of_somebody_else_is_never_replaced() {
     for case in cases().iter().filter(|c| ["convert --imatrix-from", "finetune -o"].contains(&c.name)) {
         left_alone(&folder, case, &model);
     }
+}
+
+#[test]
+fn force_replaces_any_file_but_no_folder() {
+    for case in cases().iter().filter(|c| c.again) {
+        let folder = folder();
+        let at = folder.file(case.out);
+        fs::write(&at, THESIS).unwrap();
+        let args = [case.args, &["--force"]].concat();
+        let output = call(&folder, &args, case.out);
+        assert_eq!(output.code, 0, "{}: {output:?}", case.name);
+        assert!(fs::read(&at).unwrap() != THESIS.as_bytes(), "{}", case.name);
+        fs::remove_file(&at).unwrap();
+        let _ = fs::remove_dir_all(folder.file("l.checkpoints"));
+        let _ = fs::remove_dir_all(folder.file("m.checkpoints"));
+        fs::create_dir(&at).unwrap();
+        let output = call(&folder, &args, case.out);
+        assert!(matches!(output.code, 1 | 2) && at.is_dir(), "{}: {output:?}", case.name);
+    }
+}
+
+/// Models without a key of ours, adapters whose type stands late, projectors; and a model that is only requantized.
+#[test]
+fn a_gguf_file_without_our_keys_is_left_alone() {
+    let folder = folder();
+    let file = gguf::File::open(&folder.file("tiny.gguf")).unwrap();
+    for of in ["imatrix", "adapter", "mmproj", "model"] {
+        let mut writer = gguf::Writer::with_metadata_of(&file);
+        for (key, _) in file.metadata().iter().filter(|(key, _)| key.starts_with("ropewalk.")) {
+            writer.remove(key);
+        }
+        writer.remove("general.type").set("general.type", of);
+        for t in file.tensors() {
+            writer.copy_tensor(&file, t).unwrap();
+        }
+        let theirs = folder.file("theirs.gguf");
+        let _ = fs::remove_file(&theirs);
+        writer.write(&theirs).unwrap();
+        let bytes = fs::read(&theirs).unwrap();
+        for case in cases().iter().filter(|c| c.out.ends_with(".gguf")) {
+            left_alone(&folder, case, &bytes);
+        }
+    }
+    let convert = |more: &[&str]| {
+        let args = ["convert", "--type", "q4_0", "theirs.gguf", "-o", "OUT"];
+        call(&folder, &[&args[..], more].concat(), "c.gguf")
+    };
+    assert_eq!(convert(&[]).code, 0);
+    let (before, output) = (fs::read(folder.file("c.gguf")).unwrap(), convert(&[]));
+    let said = "c.gguf: exists and is not a model with keys of ropewalk; use another name, or replace it with --force";
+    assert!(output.code == 1 && output.stderr.trim_end().ends_with(said), "{output:?}");
+    assert!(fs::read(folder.file("c.gguf")).unwrap() == before);
+    assert_eq!(convert(&["--force"]).code, 0);
+}
+
+#[test]
+fn a_record_starts_anew_only_if_it_is_forced() {
+    let folder = Folder::new();
+    fs::write(folder.file("long.txt"), "the rope walks on and on ".repeat(800)).unwrap();
+    let search = |more: &[&str]| {
+        let settings = "--search=samples=1,max-evaluations=3";
+        let args =
+            ["advise", settings, "-m", "tiny.gguf", "-f", "long.txt", "--ctx", "1024", "-o", "OUT", "MODEL"];
+        call(&folder, &[&args[..], more].concat(), "a.json")
+    };
+    let read = |name: &str| fs::read_to_string(folder.file(name)).unwrap();
+    fs::write(folder.file("a.json"), THESIS).unwrap();
+    for more in [&[][..], &["--resume"]] {
+        let output = search(more);
+        assert!(output.code == 1 && output.stderr.contains("is not the record of a search"), "{output:?}");
+        assert_eq!(read("a.json"), THESIS);
+    }
+    assert_eq!(search(&["--force"]).code, 0);
+    let record = read("a.json");
+    assert!(record.starts_with("{\"ropewalk\":\"the record of a search\",\"version\":1}\n"), "{record}");
+    assert!(search(&[]).stderr.contains("--resume continues from it"));
+    assert_eq!((search(&["--resume"]).code, read("a.json")), (0, record.clone()));
+    assert_eq!((search(&["--force"]).code, read("a.json")), (0, record));
+
+    let eval = |more: &[&str]| {
+        let case = cases().into_iter().find(|c| c.name == "eval --output").unwrap();
+        call(&folder, &[case.args, more].concat(), case.out)
+    };
+    assert_eq!(eval(&[]).code, 0);
+    // What a run of an earlier version began is none of ours without the header.
+    let (header, rest) = read("a.jsonl").split_once('\n').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+    assert_eq!(header, "{\"ropewalk\":\"the record of an evaluation\",\"version\":1}");
+    fs::write(folder.file("a.jsonl"), &rest).unwrap();
+    let output = eval(&[]);
+    assert!(output.code == 1 && output.stderr.contains("replace it with --force"), "{output:?}");
+    assert_eq!(read("a.jsonl"), rest);
+    assert_eq!(eval(&["--force"]).code, 0);
+    assert_eq!(read("a.jsonl"), format!("{header}\n{rest}"));
+    // Behind the header an unfinished line is cut.
+    fs::write(folder.file("a.jsonl"), format!("{header}\n{rest}{{\"ta")).unwrap();
+    assert_eq!((eval(&[]).code, read("a.jsonl")), (0, format!("{header}\n{rest}")));
 }
 
 #[test]
@@ -290,11 +394,11 @@ fn finetune_looks_before_it_trains() {
         }
         let output = run(&args);
         assert_eq!((output.code, output.stderr.lines().count()), (1, 1), "{option}: {output:?}");
+        assert!(output.stderr.contains(&format!("{path}: exists and is not ")), "{option}: {output:?}");
         assert!(
-            output.stderr.contains(&format!("{path}: is there already and is not ")),
+            output.stderr.contains("use another name, or replace it with --force"),
             "{option}: {output:?}"
         );
-        assert!(output.stderr.contains("choose another name or remove it"), "{option}: {output:?}");
         assert_eq!(fs::read_to_string(folder.file(name)).unwrap(), THESIS);
         assert!(!folder.file("b.checkpoints").exists() && !folder.file("a.checkpoints").exists());
     }
@@ -308,7 +412,8 @@ fn chat_saves_over_sessions_alone() {
     let (thesis, session) = (folder.path("thesis"), folder.path("session"));
     let lines = format!("/save {thesis}\n/save {session}\n/save {session}\n");
     let output = run_with(&["chat", "-q", "-m", &model, "--ctx", "64", "--device", "cpu"], &lines);
-    assert_eq!(output.stderr.matches("is there already and is not a saved session").count(), 1, "{output:?}");
+    let said = "exists and is not a saved session; use another name\n";
+    assert_eq!(output.stderr.matches(said).count(), 1, "{output:?}");
     assert_eq!(fs::read_to_string(folder.file("thesis")).unwrap(), THESIS);
     assert!(fs::read(folder.file("session")).unwrap().starts_with(b"ropewlk"));
 }
@@ -321,21 +426,27 @@ fn a_study_replaces_its_own_report() {
                 [[methods]]\nname = \"plain\"\nspec = \"plain\"\n\
                 [[tasks]]\nname = \"perplexity\"\nprotocol = \"window\"\nmax_windows = 1\n";
     fs::write(folder.file("plan.toml"), plan).unwrap();
-    let study = || {
-        run_in(folder.dir.path(), &["study", "plan.toml", "-o", "out", "--device", "cpu", "-t", "1", "-q"])
+    let study = |more: &[&str]| {
+        let args = ["study", "plan.toml", "-o", "out", "--device", "cpu", "-t", "1", "-q"];
+        run_in(folder.dir.path(), &[&args[..], more].concat())
     };
     fs::create_dir(folder.file("out")).unwrap();
     for name in ["report.md", "report.html", "plan.toml"] {
         let at = folder.file("out").join(name);
         fs::write(&at, THESIS).unwrap();
-        let output = study();
+        let output = study(&[]);
         assert!(output.code == 1 && output.stderr.contains(name), "{output:?}");
+        assert_eq!(output.stderr.contains("--force"), name != "plan.toml", "{output:?}");
         assert_eq!(fs::read_to_string(&at).unwrap(), THESIS);
         assert!(!folder.file("out/cells").exists(), "nothing was measured");
         fs::remove_file(&at).unwrap();
     }
     for _ in 0..2 {
-        let output = study();
+        let output = study(&[]);
         assert_eq!(output.code, 0, "{output:?}");
     }
+    let report = fs::read(folder.file("out/report.md")).unwrap();
+    fs::write(folder.file("out/report.md"), THESIS).unwrap();
+    assert_eq!(study(&["--force"]).code, 0);
+    assert!(fs::read(folder.file("out/report.md")).unwrap() == report);
 }

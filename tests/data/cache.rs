@@ -116,9 +116,11 @@ fn a_tokenizer_is_told_by_all_of_its_keys_and_nothing_else() {
 #[test]
 fn a_file_of_somebody_else_is_left_alone() {
     let world = world();
-    std::fs::write(world.cache(), "dear diary").unwrap();
-    assert!(refused(world.open()).contains("cache.tokens: is there already and is not a token cache"));
-    assert_eq!(std::fs::read(world.cache()).unwrap(), b"dear diary");
+    for text in ["dear diary", "r", "ropedat"] {
+        std::fs::write(world.cache(), text).unwrap();
+        assert!(refused(world.open()).contains("cache.tokens: exists and is not a token cache"));
+        assert_eq!(std::fs::read(world.cache()).unwrap(), text.as_bytes());
+    }
     std::fs::remove_file(world.cache()).unwrap();
     std::fs::create_dir(world.cache()).unwrap();
     assert!(refused(world.open()).contains("regular file"));

@@ -153,7 +153,7 @@ fn a_stopped_run_goes_on_where_it_was() {
     drop(store);
     // A line that a killed process had begun.
     let mut text = std::fs::read_to_string(&path).unwrap();
-    assert_eq!(text.lines().count(), 4);
+    assert_eq!(text.lines().count(), 5, "a header and four samples");
     text += "{\"task\":\"wri";
     std::fs::write(&path, &text).unwrap();
     let fake = Fake::with_answer(knows);
@@ -164,7 +164,7 @@ fn a_stopped_run_goes_on_where_it_was() {
     drop(store);
     let whole = asked(&Fake::with_answer(knows), &WRITTEN, &batch, &mut Unkept);
     assert_eq!(again.results[0].records, whole.results[0].records);
-    assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 6);
+    assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 7);
     // Under another identity nothing is known.
     let fake = Fake::with_answer(knows);
     let other = batch.identity("another model".into());
@@ -177,14 +177,26 @@ fn files_of_something_else_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notes.jsonl");
     std::fs::write(&path, "{\"text\": \"mine\"}\n").unwrap();
+    // Lines like ours, of a file without our header, and the last line of such a file.
+    let task = "{\"task\":\"water the plants\",\"id\":\"1\"}\n{\"task\":";
+    for text in ["{\"text\": \"mine\"}\n", task, "{", "all I wrote"] {
+        std::fs::write(&path, text).unwrap();
+        let e = FileStore::open(&path, false).unwrap_err().to_string();
+        assert!(e.contains("notes.jsonl: exists and is not the record of an evaluation"), "{e}");
+        // Nothing is lost before the first record.
+        assert!(FileStore::open(&path, true).unwrap().is_empty());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "and left as they are");
+    }
+    let mut store = FileStore::open(&path, true).unwrap();
+    asked(&Fake::with_answer(knows), &WRITTEN, &params(&[64]), &mut store);
+    drop(store);
+    assert_eq!(FileStore::open(&path, false).unwrap().len(), 6);
+    // A line that is no record is not taken for one behind the header.
+    let ours = std::fs::read_to_string(&path).unwrap() + "{\"task\":1}\n";
+    std::fs::write(&path, &ours).unwrap();
     let e = FileStore::open(&path, false).unwrap_err().to_string();
-    assert!(e.contains("notes.jsonl: line 1: expected the record of a sample"), "{e}");
-    assert_eq!(std::fs::read_to_string(&path).unwrap(), "{\"text\": \"mine\"}\n", "and left as they are");
-    // The last line of a file of ours may be unfinished; a line that is not ours is not cut off for that.
-    std::fs::write(&path, "all I wrote").unwrap();
-    let e = FileStore::open(&path, false).unwrap_err().to_string();
-    assert!(e.contains("line 1: expected the record of a sample, found something else"), "{e}");
-    assert_eq!(std::fs::read_to_string(&path).unwrap(), "all I wrote");
+    assert!(e.contains("notes.jsonl: line 8: expected the record of a sample"), "{e}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), ours);
     let first = FileStore::open(dir.path().join("a.jsonl"), false).unwrap();
     let e = FileStore::open(dir.path().join("a.jsonl"), false).unwrap_err().to_string();
     assert!(e.contains("a.jsonl"), "{e}");

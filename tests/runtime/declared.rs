@@ -88,7 +88,7 @@ fn apart(a: &[f32], b: &[f32]) -> f64 {
 
 fn converted(from: &Path, to: &str, spec: &str) -> PathBuf {
     let path = scratch(to);
-    let options = Options::default().rope(Some(spec.parse().unwrap())).n_ctx(Some(N_CTX));
+    let options = Options::default().rope(Some(spec.parse().unwrap())).n_ctx(Some(N_CTX)).force(true);
     convert(from, &path, &options, &Control::default()).unwrap_or_else(|e| panic!("{e}"));
     path
 }

@@ -101,7 +101,7 @@ fn random_models_agree() {
 fn default_model_in_f32_agrees_under_every_stock_method() {
     let _turn = turn();
     let f32_path = scratch("agree-default-f32.gguf");
-    let to_f32 = Options::default().dtype(Some(DType::F32));
+    let to_f32 = Options::default().dtype(Some(DType::F32)).force(true);
     convert(default_model(), &f32_path, &to_f32, &Control::default()).unwrap_or_else(|e| panic!("{e}"));
     let sba_path = scratch("agree-default-f32-sba.gguf");
     let sba =
@@ -170,7 +170,7 @@ fn default_model_in_q4_1_agrees_with_the_same_products_and_beats_them_without() 
 
     // The path without rounded activations must be nearer to the same weights computed in F32.
     let f32_path = scratch("beats-default-f32.gguf");
-    let to_f32 = Options::default().dtype(Some(DType::F32));
+    let to_f32 = Options::default().dtype(Some(DType::F32)).force(true);
     convert(&path, &f32_path, &to_f32, &Control::default()).unwrap_or_else(|e| panic!("{e}"));
     let exact = oracle_logits(&f32_path, &oracle_params(n_tokens(), DType::F32), &tokens);
     std::fs::remove_file(f32_path).unwrap();
@@ -200,7 +200,7 @@ fn real_model_agrees(file: &str, n: usize) {
     drop(alike);
 
     let f32_path = scratch(&format!("real-f32-{file}"));
-    let to_f32 = Options::default().dtype(Some(DType::F32));
+    let to_f32 = Options::default().dtype(Some(DType::F32)).force(true);
     convert(&path, &f32_path, &to_f32, &Control::default()).unwrap_or_else(|e| panic!("{e}"));
     let exact = oracle_logits(&f32_path, &oracle_params(n, DType::F32), &tokens);
     std::fs::remove_file(f32_path).unwrap();

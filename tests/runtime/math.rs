@@ -18,7 +18,7 @@ fn each_rounds_what_it_says() {
     for dtype in TYPES {
         let path = random_model("llama-tiny-gqa", dtype, "math");
         let f32_path = scratch(&format!("math-{}-f32.gguf", dtype.name()));
-        let to_f32 = Options::default().dtype(Some(DType::F32));
+        let to_f32 = Options::default().dtype(Some(DType::F32)).force(true);
         convert(&path, &f32_path, &to_f32, &Control::default()).unwrap_or_else(|e| panic!("{e}"));
         let model = load(&path);
         let n_vocab = model.hparams().n_vocab;

@@ -54,8 +54,13 @@ fn mean_nll(model: &Model, tokens: &[Token], params: &SessionParams) -> f64 {
 #[test]
 fn on_the_model_in_f32_perplexities_are_the_recorded_ones() {
     let (recording, wide) = (recording(), scratch("reference-f32.gguf"));
-    convert(default_model(), &wide, &Options::default().dtype(Some(DType::F32)), &Control::default())
-        .unwrap();
+    convert(
+        default_model(),
+        &wide,
+        &Options::default().dtype(Some(DType::F32)).force(true),
+        &Control::default(),
+    )
+    .unwrap();
     let model = load(&wide);
     for case in cases(&recording) {
         let both = [(Attention::Auto, 512), (Attention::Explicit, 96)];

@@ -10,7 +10,7 @@ use super::{embedding, fields, refuse, shown};
 use crate::{Error, Result};
 
 /// Largest file read, bytes.
-const MAX_CONFIG: u64 = 4 << 20;
+pub(super) const MAX_CONFIG: u64 = 4 << 20;
 /// Most names of `modules_to_save`.
 const MAX_MODULES: usize = 1024;
 

@@ -14,6 +14,7 @@ use safetensors::tensor::TensorInfo;
 use safetensors::Dtype;
 use serde_json::{json, Map, Value};
 
+use super::config::MAX_CONFIG;
 use super::names::Names;
 use super::positions::rope_scaling;
 use super::{is_repository, refuse, shown, AdapterReport, CONFIG, MODEL, PREFIX, ROPE};
@@ -183,16 +184,21 @@ pub fn claim(folder: &Path, force: bool) -> Result<()> {
     all.iter().try_for_each(|(name, kind)| Ok(kind.claim(&folder.join(name), force)?))
 }
 
-/// The kinds of file in the folder. Only our tensors can have a mark: the others are ours if they lie beside such.
+/// The kinds of file in the folder. Only tensors can have a mark: the others are ours if they lie beside such.
 const TENSORS: Kind = Kind::new("an adapter for PEFT that ropewalk wrote", |head| {
     let (rest, key) = (head.get(8..).unwrap_or_default(), format!("\"{}\":", keys::VERSION));
     rest.starts_with(b"{\"__metadata__\":{") && rest.windows(key.len()).any(|bytes| bytes == key.as_bytes())
 });
-const SETTINGS: Kind = Kind::parsed("the settings of an adapter that ropewalk wrote", is_by_our_tensors);
-const POSITIONS: Kind = Kind::parsed("the positions of an adapter that ropewalk wrote", is_by_our_tensors);
+const SETTINGS: Kind =
+    Kind::parsed("the settings of an adapter that ropewalk wrote", |path| has(path, "peft_type"));
+const POSITIONS: Kind =
+    Kind::parsed("the positions of an adapter that ropewalk wrote", |path| has(path, "rope_type"));
 
-fn is_by_our_tensors(path: &Path) -> bool {
+/// Returns true if the file is JSON with this key, beside tensors with our mark.
+fn has(path: &Path, key: &str) -> bool {
+    let json = || serde_json::from_slice::<Value>(&files::foreign::read_file(path, MAX_CONFIG).ok()?).ok();
     TENSORS.marks(&path.with_file_name(MODEL)).unwrap_or(false)
+        && json().is_some_and(|v| v.get(key).is_some())
 }
 
 fn values(reader: &AdapterReader, name: &str) -> Result<Vec<f32>> {

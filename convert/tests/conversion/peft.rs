@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use convert::peft::{from_peft, to_peft};
+use convert::peft::{claim, from_peft, to_peft};
 use convert::{convert, Options};
 use files::faults::walk;
 use gguf::{DType, File};
@@ -385,9 +385,12 @@ fn an_export_replaces_an_export_alone() {
         std::fs::create_dir(&folder).unwrap();
         std::fs::write(folder.join(name), &what).unwrap();
         let said = to_peft(&adapter, base("qwen2"), &folder, None).unwrap_err().to_string();
-        assert!(said.contains(name) && said.contains("is there already and is not "), "{said}");
+        assert!(said.contains(name) && said.contains("exists and is not "), "{said}");
         assert_eq!(std::fs::read(folder.join(name)).unwrap(), what, "{name}");
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "{name}: nothing else is written");
+        claim(&folder, true).unwrap();
+        to_peft(&adapter, base("qwen2"), &folder, None).unwrap();
+        assert!(std::fs::read(folder.join(name)).unwrap() != what, "{name}: forced");
         std::fs::remove_dir_all(&folder).unwrap();
     }
     to_peft(&adapter, base("qwen2"), &folder, None).unwrap();

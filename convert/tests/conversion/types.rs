@@ -30,10 +30,10 @@ impl Lab {
         let options = Options::default().dtype(Some(dtype));
         convert(self.path("in"), self.path("out"), &options, control)
     }
-    /// Writes `in.gguf` anew: these tensors, F32.
+    /// Writes `in.gguf` anew: these tensors, F32, with our mark.
     fn write(&self, tensors: &[(&str, &[u64], Vec<f32>)]) {
         let mut writer = Writer::new();
-        writer.set("general.architecture", Value::String(b"llama".to_vec()));
+        writer.set("general.architecture", Value::String(b"llama".to_vec())).set("ropewalk.version", "1");
         for (name, shape, values) in tensors {
             let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
             writer.tensor_bytes(name, DType::F32, shape, bytes).unwrap();
@@ -168,6 +168,7 @@ fn values_that_do_not_fit_are_refused_with_their_place() {
 fn integers_stay_and_unreadable_types_are_refused() {
     let lab = Lab::new(DType::F16);
     let mut writer = Writer::new();
+    writer.set("ropewalk.version", "1");
     writer.tensor_bytes("ids", DType::I32, &[4, 2], vec![1u8; 32]).unwrap();
     writer.write(&lab.path("in")).unwrap();
     assert_eq!(lab.to(DType::Q8_0, &Control::default()).unwrap().notes.len(), 1);
@@ -220,7 +221,7 @@ fn progress_is_told_and_cancelling_leaves_nothing() {
         let (report, (done, total)) = until(u64::MAX, |control| lab.to(dtype, control));
         report.unwrap();
         assert!(done == total && total > 0, "{done} of {total}");
-        gguf::Writer::new().write(&lab.path("out")).unwrap();
+        crate::cli::marked().write(&lab.path("out")).unwrap();
         let before = std::fs::read(lab.path("out")).unwrap();
         let error = until(100_000, |control| lab.to(dtype, control)).0.unwrap_err();
         assert!(matches!(error, Error::Interrupted), "{error}");

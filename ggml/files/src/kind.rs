@@ -8,6 +8,7 @@ use std::io::{self, ErrorKind, Read};
 use std::iter::successors;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
 
 use crate::atomic::{identity, Identity};
 use crate::{foreign, Error, Result};
@@ -29,9 +30,11 @@ enum Mark {
     File(fn(&Path) -> bool),
 }
 
-/// Files that may be replaced whatever they are: each by its path, as the very file that was there when
-/// [`Kind::claim`] was forced.
-static RELEASED: Mutex<BTreeSet<(PathBuf, Option<Identity>)>> = Mutex::new(BTreeSet::new());
+/// A file as it was found: its path, what tells it from all others, its size, and when it was written.
+type Found = (PathBuf, Option<Identity>, u64, Option<SystemTime>);
+
+/// Files that may be replaced whatever they are, as they were when [`Kind::claim`] was forced.
+static RELEASED: Mutex<BTreeSet<Found>> = Mutex::new(BTreeSet::new());
 
 /// Why an output cannot be written: a file without the mark of its kind is there.
 #[derive(Debug, thiserror::Error)]
@@ -93,8 +96,8 @@ impl Kind {
         self.claim(path, false)
     }
 
-    /// Like [`Kind::check`]. If `force` is true, any regular file may be replaced: the one that is there now, until this
-    /// process ends, and no other that gets its name meanwhile.
+    /// Like [`Kind::check`]. If `force` is true, any regular file may be replaced, by this process and as it is now: one
+    /// that is changed meanwhile, or that gets its name, is not.
     ///
     /// # Errors
     /// Returns the errors of [`Kind::check`].
@@ -105,20 +108,19 @@ impl Kind {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
             Err(e) => return Err(Error::new(path, e)),
         }
-        match fs::metadata(path) {
-            Ok(found) if found.is_file() && found.len() == 0 => return Ok(()),
-            Ok(found) if found.is_file() => {}
+        let found = match fs::metadata(path) {
+            Ok(found) if found.is_file() => found,
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(Error::new(path, e)),
             // Renaming over a device or a pipe would remove it.
             Ok(_) => return refuse("exists and is not a regular file; use another name"),
             Err(_) => {
                 return refuse("exists and is a link that leads nowhere; use another name or remove it")
             }
-        }
-        if self.marks(path)? {
+        };
+        if found.len() == 0 || self.marks(path)? {
             return Ok(());
         }
-        let found = (path.to_owned(), identity(path)?);
+        let found = (path.to_owned(), identity(path)?, found.len(), found.modified().ok());
         let mut released = RELEASED.lock().unwrap_or_else(PoisonError::into_inner);
         if force {
             released.insert(found);
@@ -183,6 +185,10 @@ mod tests {
         NOTE.claim(&at("b"), true).unwrap();
         fs::rename(at("c"), at("b")).unwrap();
         assert!(write(&at("b")).unwrap_err().to_string().contains("is not a note"));
+        // Or it is written again.
+        NOTE.claim(&at("b"), true).unwrap();
+        fs::write(at("b"), "My other thesis").unwrap();
+        assert!(NOTE.check(&at("b")).is_err());
         assert!(NOTE.claim(&at("folder"), true).is_err());
         NOTE.claim(&at("none"), true).unwrap();
     }

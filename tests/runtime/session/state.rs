@@ -183,7 +183,7 @@ fn only_saved_sessions_are_replaced() {
     for path in kept {
         let before = about(&path);
         let e = s.save(&path, &[]).unwrap_err().to_string();
-        assert!(e.contains(path.to_str().unwrap()) && e.contains("is there already and is "), "{e}");
+        assert!(e.contains(path.to_str().unwrap()) && e.contains("exists and is "), "{e}");
         assert_eq!(about(&path), before);
     }
     // Sessions are, those of older versions too, and where nothing is lost.

@@ -34,7 +34,7 @@ fn wide_file() -> &'static Path {
     static FILE: OnceLock<std::path::PathBuf> = OnceLock::new();
     FILE.get_or_init(|| {
         let path = scratch("train-reference-f32.gguf");
-        let options = Options::default().dtype(Some(DType::F32));
+        let options = Options::default().dtype(Some(DType::F32)).force(true);
         convert(default_model(), &path, &options, &Control::default()).unwrap();
         path
     })

@@ -360,7 +360,9 @@ fn the_file_appears_only_when_it_is_whole() {
     let out = folder.path.parent().unwrap().join("out");
     std::fs::create_dir(&out).unwrap();
     let file = out.join("x.gguf");
-    gguf::Writer::new().write(&file).unwrap();
+    let mut marked = gguf::Writer::new();
+    marked.set("ropewalk.version", "1").set("general.name", "before");
+    marked.write(&file).unwrap();
     let before = std::fs::read(&file).unwrap();
     let encode = |_: &Tensor, to: DType, values: &[f32]| floats(to, values);
     let write = |control: &Control<'_>| {

@@ -71,7 +71,7 @@ fn compare(name: &str) {
     let folder = Folder::of(name);
     let checkpoint = folder.open().unwrap();
     for (dtype, number) in [(DType::F32, 0), (DType::F16, 1), (DType::BF16, 32)] {
-        let path = folder.file("out.gguf");
+        let path = folder.file(&format!("{}.gguf", dtype.name()));
         let encode = |_: &Tensor, to: DType, values: &[f32]| floats(to, values);
         let control = Control::default();
         checkpoint.write(number, &|_| dtype, &encode, &control, |writer| writer.write(&path)).unwrap();
