@@ -304,7 +304,9 @@ fn checked(row: &Row, (what, put): Thing) -> Option<String> {
 fn what_is_no_such_file_is_refused_by_every_option() {
     let cases: Vec<(&Row, Thing)> = ROWS
         .iter()
-        .flat_map(|row| THINGS.iter().filter(|thing| !row.valid.contains(&thing.0)).map(move |t| (row, *t)))
+        .flat_map(|row| {
+            THINGS.iter().filter(move |thing| !row.valid.contains(&thing.0)).map(move |t| (row, *t))
+        })
         .collect();
     assert!(cases.len() < 350, "{} calls take too long", cases.len());
     let (next, faults) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
