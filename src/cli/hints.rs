@@ -3,11 +3,10 @@
 use std::error::Error as StdError;
 
 use gguf::Defect;
+use ropewalk::fetch::PackagedSet;
 use ropewalk::remedy::Remedy;
 use ropewalk::rope::RopeError;
 use ropewalk::Error;
-
-use super::pull;
 
 /// The hint for an error.
 pub(super) fn of(e: &anyhow::Error) -> String {
@@ -39,7 +38,8 @@ fn remedy(e: &(dyn StdError + 'static)) -> Option<Remedy> {
     }
 }
 
-fn text(remedy: Remedy) -> String {
+/// The hint for a remedy.
+pub(super) fn text(remedy: Remedy) -> String {
     let text = match remedy {
         Remedy::Adapter => " (--lora)",
         Remedy::Context => " (--ctx)",
@@ -48,8 +48,8 @@ fn text(remedy: Remedy) -> String {
         Remedy::Force => ", or replace it with --force",
         Remedy::Chat => " (`ropewalk finetune --chat`)",
         Remedy::Data(name) => {
-            let set = pull::set_with(name);
-            return set.map_or(String::new(), |set| format!("; `ropewalk pull {set}` fetches it"));
+            let set = PackagedSet::with(name);
+            return set.map_or(String::new(), |set| format!("; `ropewalk pull {}` fetches it", set.name));
         }
         // `convert::cli::with_options` has added the option.
         Remedy::Method

@@ -2,10 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{anyhow, bail, Context};
-use ropewalk::control::Control;
+use anyhow::{anyhow, Context};
 use ropewalk::eval::{LmSource, SessionSource};
-use ropewalk::fetch::{sha256_of, Entry, Manifest, Origin, Repo, Source};
+use ropewalk::fetch::{self, FetchError};
 use ropewalk::hparams::Hparams;
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::rope::{Plan, Spec};
@@ -56,111 +55,24 @@ pub(crate) fn find(model: &str) -> anyhow::Result<PathBuf> {
     if path.exists() {
         return Ok(path.to_owned());
     }
-    if let Ok(repo) = model.parse::<Repo>() {
-        return made_of(&repo);
+    let here = Path::new("models");
+    let found = fetch::find(model, &[here.to_owned(), cache_dir()?]).map_err(|e| match e {
+        FetchError::Missing { model, is_repo, others } => {
+            let convert = if is_repo { " --convert" } else { "" };
+            let others: String = others.iter().map(|what| format!("; {what}")).collect();
+            anyhow!("{model}: not downloaded; run `ropewalk pull {model}{convert}`{others}")
+        }
+        e => e.into(),
+    })?;
+    found.skipped.iter().for_each(|what| output::warn(format_args!("note: {what}")));
+    // A record in the working directory may be a stranger's.
+    if found.by_record && found.path.starts_with(here) {
+        output::warn(format_args!(
+            "note: {model}: using {} from the working directory, as the record next to it says",
+            found.path.display()
+        ));
     }
-    let manifest = Manifest::builtin()?;
-    let entry = manifest.get(model);
-    let source: Source = match entry.map_or(model, |e| &e.source).parse() {
-        Ok(source) => source,
-        Err(_) if looks_like_a_path(model) => bail!("{model}: no such file"),
-        Err(_) => {
-            let known: Vec<&str> = manifest.models.iter().map(|m| m.name.as_str()).collect();
-            bail!("{model}: no such file, and no model of that name (known: {})", known.join(", "));
-        }
-    };
-    let mut others = Vec::new();
-    for dir in [here(), cache_dir()?] {
-        let path = dir.join(source.file_name());
-        if !path.is_file() {
-            continue;
-        }
-        match stranger(&path, &source, entry)? {
-            None => {
-                if dir == here() && entry.is_none() {
-                    note_here(model, &path);
-                }
-                return Ok(path);
-            }
-            Some(what) => others.push(format!("; {what}")),
-        }
-    }
-    bail!("{model}: not downloaded; run `ropewalk pull {model}`{}", others.concat())
-}
-
-/// The folder of the working directory in which a name is looked for first.
-fn here() -> PathBuf {
-    PathBuf::from("models")
-}
-
-/// Says that a record in the working directory, which may be a stranger's, decided which file a name means.
-fn note_here(model: &str, path: &Path) {
-    output::warn(format_args!(
-        "note: {model}: using {} from the working directory, as the record next to it says",
-        path.display()
-    ));
-}
-
-/// The file that was made of a repository's folder, as its record says. Damaged records of other files are left out.
-fn made_of(repo: &Repo) -> anyhow::Result<PathBuf> {
-    let (mut found, mut damaged) = (Vec::new(), Vec::new());
-    for dir in [here(), cache_dir()?] {
-        let mut names: Vec<PathBuf> =
-            std::fs::read_dir(&dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
-        names.retain(|path| path.extension().is_some_and(|e| e == "gguf") && path.is_file());
-        names.sort();
-        for path in names {
-            match Origin::read(&path) {
-                Ok(Some(origin)) if origin.source == repo.to_string() => found.push(path),
-                Ok(_) => {}
-                Err(e) => damaged.push(format!("{} is skipped: {e}", path.display())),
-            }
-        }
-    }
-    match &found[..] {
-        [one] => {
-            damaged.iter().for_each(|what| output::warn(format_args!("note: {what}")));
-            if one.starts_with(here()) {
-                note_here(&repo.to_string(), one);
-            }
-            Ok(one.clone())
-        }
-        [] => {
-            let damaged: String = damaged.iter().map(|what| format!("; {what}")).collect();
-            bail!("{repo}: not downloaded; run `ropewalk pull {repo} --convert`{damaged}")
-        }
-        several => {
-            let several: Vec<String> = several.iter().map(|path| path.display().to_string()).collect();
-            bail!("{repo}: several files were made from it; name one by its path: {}", several.join(" "))
-        }
-    }
-}
-
-/// Says what else a file of the right name is, if it is not what `pull` would have put there. Of a model of the manifest
-/// the checksum decides, whatever a record says; of others the record, for nothing else is known of them.
-fn stranger(path: &Path, source: &Source, entry: Option<&Entry>) -> anyhow::Result<Option<String>> {
-    let shown = path.display();
-    Ok(match (Origin::read(path), entry) {
-        (Ok(Some(origin)), _) if origin.source != source.to_string() => {
-            Some(format!("{shown} is {}", origin.source))
-        }
-        (_, Some(entry)) => {
-            let found = path.metadata().with_context(|| shown.to_string())?.len();
-            if found != entry.bytes {
-                return Ok(Some(format!("{shown} is {found} bytes instead of {}", entry.bytes)));
-            }
-            let sum = sha256_of(path, &Control::default())?.map(|(sum, _)| sum).unwrap_or_default();
-            let other = format!("{shown} is another file: expected sha256 {}, found {sum}", entry.sha256);
-            (sum != entry.sha256).then_some(other)
-        }
-        (Ok(Some(_)), None) => None,
-        (Ok(None), None) => Some(format!("{shown} has an unknown origin: name it by its path")),
-        (Err(e), None) => Some(format!("{shown} is skipped: {e}")),
-    })
-}
-
-fn looks_like_a_path(model: &str) -> bool {
-    model.contains(['/', '\\']) || Path::new(model).extension().is_some_and(|e| e == "gguf")
+    Ok(found.path)
 }
 
 /// A model file and how to load and run it, except for the rope method and the context.

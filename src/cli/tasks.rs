@@ -1,10 +1,11 @@
 //! The benchmarks that `eval` knows, their settings, and the data they need, for `eval --list`.
 
+use ropewalk::remedy::Remedy;
 use ropewalk::tasks::{DataFile, Info, Task, GROUPS, TASKS};
 use serde_json::{json, Value};
 
+use super::hints;
 use super::output::{self, OutputArgs};
-use super::pull::set_with;
 
 /// Describes these tasks; lists all where there are none.
 pub(crate) fn list(tasks: &[&'static dyn Task], out: OutputArgs) -> anyhow::Result<()> {
@@ -31,8 +32,7 @@ fn described(info: &Info) -> Value {
 
 /// Where a file is published, and how to fetch it.
 fn published(file: &DataFile) -> String {
-    let pull = set_with(file.name).map(|set| format!("; `ropewalk pull {set}` fetches it"));
-    file.from.to_owned() + &pull.unwrap_or_default()
+    file.from.to_owned() + &hints::text(Remedy::Data(file.name))
 }
 
 fn overview() -> String {

@@ -110,6 +110,24 @@ pub enum FetchError {
         /// The reason why it is none.
         what: String,
     },
+    /// The model was not downloaded.
+    #[error("{model}: not downloaded{}", others.iter().map(|what| format!("; {what}")).collect::<String>())]
+    Missing {
+        /// The name, source, or repository.
+        model: String,
+        /// True for a repository, of which a file is made by converting it.
+        is_repo: bool,
+        /// Files in its place, and why they are not it.
+        others: Vec<String>,
+    },
+    /// The text names no model, or several files.
+    #[error("{model}: {what}")]
+    Find {
+        /// The text.
+        model: String,
+        /// The models that are known, or the files.
+        what: String,
+    },
     /// The repository is no model that can be imported.
     #[error("{from}: {what}")]
     NoModel {

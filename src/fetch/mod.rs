@@ -7,9 +7,11 @@
 //! and it is on the disk. A model's folder ([`pull_folder`]) is in place only when all its files are.
 
 mod error;
+mod find;
 mod folder;
 mod http;
 mod origin;
+mod packages;
 mod partial;
 mod source;
 mod transfer;
@@ -25,8 +27,10 @@ use crate::control::Control;
 
 pub use error::FetchError;
 use error::{io, said, Result};
+pub use find::{find, Found};
 pub use folder::{pull_folder, record, PulledFolder};
 pub use origin::Origin;
+pub use packages::{PackagedFile, PackagedSet};
 use partial::{Lock, Partial};
 pub use source::{is_sha256, Entry, Manifest, Repo, Source};
 

