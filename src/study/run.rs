@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use ropewalk_core::control::Control;
+use ropewalk_core::text::{bytes, count};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -269,6 +270,34 @@ pub struct Listing {
     pub bytes: u64,
     /// Seconds of all of them.
     pub seconds: f64,
+}
+
+impl Listing {
+    /// The rows as text, and their sum. `title` is that of the plan.
+    pub fn text(&self, title: &str) -> String {
+        let mut out = format!("{title}\n\n");
+        for row in &self.rows {
+            out += &format!(
+                "{:<28} {:<16} {:>4} cells, {:>4} done, {:>12} tokens, {}\n",
+                row.model,
+                row.method,
+                row.cells,
+                row.done,
+                count(row.tokens),
+                bytes(row.bytes)
+            );
+            row.problems.iter().for_each(|p| out += &format!("    {p}\n"));
+        }
+        out + &format!(
+            "\n{} cells, {} done; {} tokens, at most {} of memory, about {:.0} minutes or more (by the speed of a \
+             short prompt)\n",
+            self.cells,
+            self.done,
+            count(self.tokens),
+            bytes(self.bytes),
+            self.seconds / 60.0
+        )
+    }
 }
 
 /// One model under one method.

@@ -5,6 +5,7 @@
 
 mod page;
 mod data;
+mod rows;
 mod svg;
 mod tables;
 mod figures;
@@ -20,6 +21,7 @@ use ropewalk_core::rope::Spec;
 use data::Data;
 use figures::Figures;
 use page::{tokens, Block, Entry, Table};
+pub use rows::rows;
 use tables::Tables;
 
 use crate::cell::Key;

@@ -1,23 +1,25 @@
 //! `ropewalk study`: every method by every task at every length of a plan, and one report.
 
-mod rows;
-
 use std::path::PathBuf;
 
 use clap::{Args as _, FromArgMatches};
 use ropewalk::finetune::JobError;
 use ropewalk::studies::{self, Settings, Training};
-use ropewalk::study::{self, merge, report, Folder, Listing, Plan, Summary};
+use ropewalk::study::{self, merge, report, Folder, Plan, Summary};
 use ropewalk::tasks::Task;
 use ropewalk::DType;
-use ropewalk_core::text::bytes;
 use serde_json::json;
 
 use super::engine::draw;
 use super::finetune::{options, recipe};
 use super::interrupt::{self, Interrupt};
+<<<<<<< HEAD:src/cli/study/mod.rs
 use super::options::{kv_types, ForceArgs, MachineArgs};
 use super::output::{self, count, OutputArgs, Unit};
+=======
+use super::options::{kv_types, MachineArgs};
+use super::output::{self, OutputArgs, Unit};
+>>>>>>> 47689ef7 (study: the listing as text and the cells as rows, in the library like those of other reports):src/cli/study.rs
 use super::{hints, models, template, usage, Command};
 
 pub(crate) const COMMAND: Command = Command {
@@ -85,7 +87,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if args.listing {
         let folder = if args.out.exists() { Some(Folder::open(&args.out, &plan, &settings)?) } else { None };
         let listing = studies::list(&plan, folder.as_ref(), &settings, &control)?;
-        return args.output.result(&listing, || listing_text(&plan, &listing));
+        return args.output.result(&listing, || listing.text(&plan.title));
     }
     let folder = Folder::open(&args.out, &plan, &settings)?;
     let done = {
@@ -138,7 +140,7 @@ fn finish(
         let mut all = json!({
             "report": html.display().to_string(), "summary": summary,
             "done": done, "failed": failed, "missing": missing,
-            "results": rows::rows(plan, &folder.records()?),
+            "results": report::rows(plan, &folder.records()?),
         });
         // At the top is what all rows agree on.
         if let [model] = &plan.models[..] {
@@ -153,30 +155,4 @@ fn finish(
         ))?;
     }
     interrupt::check(summary.stopped, "interrupted: run the same command again to resume")
-}
-
-fn listing_text(plan: &Plan, listing: &Listing) -> String {
-    let mut out = format!("{}\n\n", plan.title);
-    for row in &listing.rows {
-        out += &format!(
-            "{:<28} {:<16} {:>4} cells, {:>4} done, {:>12} tokens, {}\n",
-            row.model,
-            row.method,
-            row.cells,
-            row.done,
-            count(row.tokens),
-            bytes(row.bytes)
-        );
-        row.problems.iter().for_each(|p| out += &format!("    {p}\n"));
-    }
-    out += &format!(
-        "\n{} cells, {} done; {} tokens, at most {} of memory, about {:.0} minutes or more (by the speed of a short \
-         prompt)\n",
-        listing.cells,
-        listing.done,
-        count(listing.tokens),
-        bytes(listing.bytes),
-        listing.seconds / 60.0
-    );
-    out
 }

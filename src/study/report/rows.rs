@@ -1,12 +1,13 @@
-//! The cells of a study as rows of JSON, with the keys of `eval` and `perplexity`.
+//! The cells of a study as rows of JSON, with the keys of other measurements.
 
 use std::collections::HashMap;
 
-use ropewalk::study::{Cell, CellResult, Key, Plan, Record, State};
 use serde_json::{json, Value};
 
+use crate::{Cell, CellResult, Key, Plan, Record, State};
+
 /// A row for each cell, in the order of the plan. Cells without figures are not finished; `failed` says why, where one failed.
-pub(super) fn rows(plan: &Plan, records: &HashMap<Key, Record>) -> Vec<Value> {
+pub fn rows(plan: &Plan, records: &HashMap<Key, Record>) -> Vec<Value> {
     plan.cells().map(|cell| row(&cell, records.get(&cell.key()).map(|record| &record.state))).collect()
 }
 
