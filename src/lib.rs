@@ -118,7 +118,7 @@ pub use convert;
 pub use ggml::DType;
 pub use gguf;
 pub use llama::{sampler, vocab, Token};
-pub use ropewalk_core::{control, hparams, ids, landmark, remedy, rope};
+pub use ropewalk_core::{contents, control, hparams, ids, landmark, remedy, rope};
 pub use ropewalk_data::{self as data, jsonl};
 pub use ropewalk_study as study;
 pub use ropewalk_tasks as tasks;

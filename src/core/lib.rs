@@ -24,5 +24,6 @@ pub mod hparams;
 pub mod rope;
 pub mod landmark;
 pub mod adapter;
+pub mod contents;
 #[cfg(test)]
 mod tests;

@@ -54,6 +54,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["rope"],
             &["landmark"],
             &["adapter"],
+            &["contents"],
             &["tests"],
         ],
     ),
