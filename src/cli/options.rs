@@ -275,6 +275,14 @@ pub(crate) fn threads(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| *n <= most).ok_or_else(|| format!("expected 0 to {most}"))
 }
 
+/// The value of `-n`; -1 is no limit.
+pub(crate) fn predicted(n: i64) -> anyhow::Result<usize> {
+    match n {
+        -1 => Ok(usize::MAX),
+        n => usize::try_from(n).map_err(|_| usage(format!("-n {n}: expected -1, 0 or more"))),
+    }
+}
+
 /// Most lengths that one range may stand for: each is a context of its own.
 const MAX_LENGTHS: usize = 1024;
 

@@ -22,6 +22,15 @@ pub(crate) use ropewalk_core::program::say as warn;
 /// A count with its digits in groups of three: `12,345`.
 pub(crate) use ropewalk_core::text::count;
 
+/// A number of tokens a second; 0 where no time has passed.
+pub(crate) fn rate(n: usize, seconds: f64) -> f64 {
+    if seconds > 0.0 {
+        n as f64 / seconds
+    } else {
+        0.0
+    }
+}
+
 /// Work that takes less time shows no progress bar.
 const QUIET_FOR: Duration = Duration::from_secs(2);
 

@@ -13,8 +13,8 @@ use ropewalk::Token;
 use serde_json::json;
 
 use super::interrupt::{self, Interrupt};
-use super::options::{read_text, text_or_file, tokens, ModelArgs, RopeArgs, SamplingArgs};
-use super::output::{self, ModelText, OutputArgs};
+use super::options::{predicted, read_text, text_or_file, tokens, ModelArgs, RopeArgs, SamplingArgs};
+use super::output::{self, rate, ModelText, OutputArgs};
 use super::{engine, models, template, usage, Command};
 
 /// Contexts are not made larger than this unless the prompt or the user needs it.
@@ -87,10 +87,7 @@ struct Args {
 }
 
 fn run(args: &Args) -> anyhow::Result<()> {
-    let n_predict = match args.n_predict {
-        -1 => usize::MAX,
-        n => usize::try_from(n).map_err(|_| usage(format!("-n {n}: expected -1, 0 or more")))?,
-    };
+    let n_predict = predicted(args.n_predict)?;
     let (spec, sampler) = (args.rope.spec()?, args.sampling.params()?);
     let text = match (&args.prompt, &args.file) {
         (Some(text), _) => text.clone(),
@@ -131,7 +128,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
         .ignore_eos(args.ignore_eos)
         .special(args.special);
     let answer = generate(&mut session, &prompt, &params, (!args.out.json).then_some(&mut shown))?;
-    let timings = Timings { n_prompt: prompt.len(), n_generated: answer.tokens.len(), load_s, prefill_s };
+    let (n_prompt, n_generated, decode_s) = (prompt.len(), answer.tokens.len(), answer.seconds);
+    let (read, written) = (rate(n_prompt, prefill_s), rate(n_generated, decode_s));
     if args.out.json {
         output::print_json(&json!({
             "model": models::label(&choice),
@@ -140,15 +138,24 @@ fn run(args: &Args) -> anyhow::Result<()> {
             "n_ctx": n_ctx,
             "text": answer.text,
             "tokens": answer.tokens,
-            "n_prompt": prompt.len(),
+            "n_prompt": n_prompt,
             "stop": answer.stop.unwrap_or(StopReason::Cancelled),
-            "timings": timings.json(answer.seconds),
+            "timings": {
+                "load_s": load_s,
+                "prefill_s": prefill_s,
+                "prefill_tokens_per_s": read,
+                "decode_s": decode_s,
+                "decode_tokens_per_s": written,
+            },
         }))?;
     } else {
         if !answer.text.ends_with('\n') {
             output::print("\n")?;
         }
-        args.out.note(timings.text(answer.seconds));
+        args.out.note(format_args!(
+            "\nread {n_prompt} tokens in {prefill_s:.2} s ({read:.1}/s), wrote {n_generated} in {decode_s:.2} s \
+             ({written:.1}/s), loaded in {load_s:.2} s",
+        ));
         if answer.stop == Some(StopReason::ContextFull) {
             args.out
                 .note(format_args!("stopped: the context of {n_ctx} tokens is full (see --ctx and --rope)"));
@@ -193,44 +200,6 @@ fn generate(
     let stop = generation.stop_reason();
     drop(generation);
     Ok(Answer { text, tokens, stop, seconds: started.elapsed().as_secs_f64() })
-}
-
-/// Numbers of tokens, and seconds before the first was generated.
-struct Timings {
-    n_prompt: usize,
-    n_generated: usize,
-    load_s: f64,
-    prefill_s: f64,
-}
-
-impl Timings {
-    fn rate(n: usize, seconds: f64) -> f64 {
-        if seconds > 0.0 {
-            n as f64 / seconds
-        } else {
-            0.0
-        }
-    }
-
-    fn json(&self, decode_s: f64) -> serde_json::Value {
-        json!({
-            "load_s": self.load_s,
-            "prefill_s": self.prefill_s,
-            "prefill_tokens_per_s": Timings::rate(self.n_prompt, self.prefill_s),
-            "decode_s": decode_s,
-            "decode_tokens_per_s": Timings::rate(self.n_generated, decode_s),
-        })
-    }
-
-    fn text(&self, decode_s: f64) -> String {
-        let Timings { n_prompt, n_generated, load_s, prefill_s } = *self;
-        format!(
-            "\nread {n_prompt} tokens in {prefill_s:.2} s ({:.1}/s), wrote {n_generated} in {decode_s:.2} s \
-             ({:.1}/s), loaded in {load_s:.2} s",
-            Timings::rate(n_prompt, prefill_s),
-            Timings::rate(n_generated, decode_s),
-        )
-    }
 }
 
 /// The prompt's tokens, and texts that end a turn when the model has no token for it.

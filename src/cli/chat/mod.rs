@@ -13,9 +13,9 @@ use ropewalk::session::GenerateParams;
 use serde_json::json;
 
 use super::interrupt::Interrupt;
-use super::options::{text_or_file, tokens, ModelArgs, RopeArgs, SamplingArgs};
+use super::options::{predicted, text_or_file, tokens, ModelArgs, RopeArgs, SamplingArgs};
 use super::output::{self, ModelText, OutputArgs};
-use super::{engine, models, usage, Command};
+use super::{engine, models, Command};
 use conversation::Chat;
 use input::{Input, Line};
 
@@ -65,10 +65,7 @@ struct Args {
 }
 
 fn run(args: &Args) -> anyhow::Result<()> {
-    let n_predict = match args.n_predict {
-        -1 => usize::MAX,
-        n => usize::try_from(n).map_err(|_| usage(format!("-n {n}: expected -1, 0 or more")))?,
-    };
+    let n_predict = predicted(args.n_predict)?;
     let (spec, sampler) = (args.rope.spec()?, args.sampling.params()?);
     let system = args.system.as_deref().map(text_or_file).transpose()?;
     let mut shown = ModelText::new(args.raw)?;

@@ -9,7 +9,7 @@ use ropewalk::session::is_session_file;
 use super::conversation::Chat;
 use crate::cli::models::{context, memory};
 use crate::cli::options::{parse_spec, text, tokens, MAX_TEXT_BYTES};
-use crate::cli::output::count;
+use crate::cli::output::{count, rate};
 
 /// One slash command.
 pub(super) struct Slash {
@@ -177,7 +177,6 @@ fn stats(chat: &mut Chat<'_>, _: &str) -> anyhow::Result<After> {
     );
     if let Some(t) = chat.talk.last_turn() {
         let fresh = t.n_prompt - t.reused;
-        let rate = |n: usize, s: f64| if s > 0.0 { n as f64 / s } else { 0.0 };
         text += &format!(
             "\nlast answer: {} tokens reused, {fresh} read at {:.1}/s, {} written at {:.1}/s",
             t.reused,
