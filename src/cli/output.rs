@@ -238,31 +238,24 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     Ok(program::write(&shown(text))?)
 }
 
-/// Colors of text at a terminal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Colour {
-    /// One of six that documents take turns in.
-    Document(u8),
-    /// A token that a data method put in.
-    Inserted,
-    /// Text that matters less.
-    Faint,
-}
+/// A color of text at a terminal, as the number of its code.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Colour(u8);
 
 impl Colour {
-    /// The color of a document by its number.
+    /// A token that a data method put in.
+    pub(crate) const INSERTED: Colour = Colour(7);
+    /// Text that matters less.
+    pub(crate) const FAINT: Colour = Colour(2);
+
+    /// The color of a document by its number: one of six that take turns.
     pub(crate) fn document(number: u32) -> Colour {
-        Colour::Document((number % 6) as u8)
+        Colour(31 + (number % 6) as u8)
     }
 
     /// The text with the color's codes around it.
     fn around(self, text: &str) -> String {
-        let code = match self {
-            Colour::Document(n) => format!("3{}", n + 1),
-            Colour::Inserted => "7".to_owned(),
-            Colour::Faint => "2".to_owned(),
-        };
-        format!("\u{1b}[{code}m{text}\u{1b}[0m")
+        format!("\u{1b}[{}m{text}\u{1b}[0m", self.0)
     }
 }
 
@@ -286,7 +279,7 @@ mod tests {
     /// Codes are put around a text whose own are escaped.
     #[test]
     fn colours_end_where_their_text_does() {
-        let faint = Colour::Faint.around(&inline("a\u{1b}[31m\nb"));
+        let faint = Colour::FAINT.around(&inline("a\u{1b}[31m\nb"));
         assert_eq!(faint, "\u{1b}[2ma\\u{1b}[31m\\nb\u{1b}[0m");
         assert_eq!(Colour::document(7).around("x"), "\u{1b}[32mx\u{1b}[0m");
     }

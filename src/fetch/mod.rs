@@ -21,6 +21,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use crate::control::Control;
@@ -104,7 +105,7 @@ impl<'a> Request<'a> {
 }
 
 /// A file that is in place.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Pulled {
     /// Path of the file.
     pub path: PathBuf,
@@ -115,6 +116,7 @@ pub struct Pulled {
     /// True if the checksum was compared with one known before.
     pub verified: bool,
     /// True if it was downloaded now, false if it existed already.
+    #[serde(rename = "fetched")]
     pub fresh: bool,
 }
 

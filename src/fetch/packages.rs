@@ -19,17 +19,19 @@ const SCRIPT: &str = include_str!("../../scripts/packages.py");
 const LIST: &str = include_str!("../../models/packages.json");
 
 /// The data of a benchmark.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 pub struct PackagedSet {
     /// Name, which is also that of its folder.
-    #[serde(skip)]
+    #[serde(skip_deserializing)]
     pub name: String,
     /// A description, in one line.
     pub about: String,
-    /// License of the data.
-    pub license: String,
     /// Megabytes to download.
     pub download_mb: u64,
+    /// License of the data.
+    #[serde(rename(serialize = "licence"))]
+    pub license: String,
+    #[serde(skip_serializing)]
     files: Vec<Listed>,
 }
 

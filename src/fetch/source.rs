@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use ropewalk_core::terminal::one_line;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{FetchError, Result};
 
@@ -110,7 +110,7 @@ impl Repo {
 }
 
 /// A model of the manifest.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
     /// The name that a user types.

@@ -12,7 +12,7 @@ use rustyline::{Config, Context, Editor, Helper, Highlighter, Hinter};
 
 use ropewalk::rope::METHODS;
 
-use super::slash::SLASHES;
+use super::slash::{Slash, SLASHES};
 use crate::cli::options::{text, MAX_TEXT_BYTES};
 use crate::cli::output::OutputArgs;
 
@@ -143,40 +143,32 @@ impl Completer for ChatHelper {
     type Candidate = Pair;
     fn complete(&self, line: &str, pos: usize, ctx: &Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
         match candidates(&line[..pos]) {
-            Candidates::Files => self.files.complete(line, pos, ctx),
-            Candidates::Words(start, words) => {
+            None => self.files.complete(line, pos, ctx),
+            Some((start, words)) => {
                 Ok((start, words.into_iter().map(|w| Pair { display: w.clone(), replacement: w }).collect()))
             }
         }
     }
 }
 
-#[derive(Debug, PartialEq, Eq)]
-enum Candidates {
-    Files,
-    /// The position where the word begins, and its completions.
-    Words(usize, Vec<String>),
-}
-
-/// Completions of the last word of a line.
-fn candidates(line: &str) -> Candidates {
-    let Some(rest) = line.strip_prefix('/') else { return Candidates::Words(line.len(), Vec::new()) };
+/// Where the last word of a line begins, and its completions; `None` for the name of a file.
+fn candidates(line: &str) -> Option<(usize, Vec<String>)> {
+    let Some(rest) = line.strip_prefix('/') else { return Some((line.len(), Vec::new())) };
     let Some((name, arg)) = rest.split_once(' ') else {
         let names = SLASHES.iter().filter(|s| s.name.starts_with(rest));
-        let words =
-            names.map(|s| if s.arg.is_empty() { format!("/{}", s.name) } else { format!("/{} ", s.name) });
-        return Candidates::Words(0, words.collect());
+        let space = |s: &Slash| if s.arg.is_empty() { "" } else { " " };
+        return Some((0, names.map(|s| format!("/{}{}", s.name, space(s))).collect()));
     };
     if SLASHES.iter().any(|s| s.name == name && s.arg == "FILE") {
-        return Candidates::Files;
+        return None;
     }
     if name == "rope" {
         // A plus joins two methods.
         let part = arg.rsplit('+').next().unwrap_or(arg);
         let words = METHODS.iter().map(|m| m.name).filter(|m| m.starts_with(part)).map(str::to_owned);
-        return Candidates::Words(line.len() - part.len(), words.collect());
+        return Some((line.len() - part.len(), words.collect()));
     }
-    Candidates::Words(line.len(), Vec::new())
+    Some((line.len(), Vec::new()))
 }
 
 #[cfg(test)]
@@ -226,10 +218,9 @@ mod tests {
 
     #[test]
     fn completion_knows_commands_files_and_methods() {
-        assert_eq!(candidates("/re"), Candidates::Words(0, vec!["/restore ".into(), "/regen".into()]));
-        assert_eq!(candidates("/load some/fi"), Candidates::Files);
-        let Candidates::Words(6, words) = candidates("/rope ya") else { panic!() };
-        assert_eq!(words, ["yarn"]);
-        assert_eq!(candidates("hello"), Candidates::Words(5, Vec::new()));
+        assert_eq!(candidates("/re"), Some((0, vec!["/restore ".into(), "/regen".into()])));
+        assert_eq!(candidates("/load some/fi"), None);
+        assert_eq!(candidates("/rope ya"), Some((6, vec!["yarn".into()])));
+        assert_eq!(candidates("hello"), Some((5, Vec::new())));
     }
 }

@@ -25,7 +25,7 @@ pub(super) struct Args {
     /// Training texts: files or directories; .txt, .gz, .jsonl, or .bin
     ///
     /// A .bin file holds token ids. NAME=PATH:SHARE gives the texts under NAME their share of the tokens
-    #[arg(short, long, value_name = "PATH", num_args = 1.., required_unless_present = "plan_memory", value_parser = source, help_heading = "Training")]
+    #[arg(short, long, value_name = "PATH", num_args = 1.., required_unless_present = "plan_memory", help_heading = "Training")]
     data: Vec<Source>,
     #[command(flatten)]
     training: TrainingArgs,
@@ -120,7 +120,7 @@ pub(super) struct TrainingArgs {
     ///
     /// s2 is LongLoRA's shifted attention, in groups of a quarter of the sequence. landmark puts a landmark token after every 63
     /// tokens; the adapter then runs with landmark attention as well
-    #[arg(long, value_name = "KIND", value_parser = attention, help_heading = "Machine")]
+    #[arg(long, value_name = "KIND", help_heading = "Machine")]
     attention: Option<TrainAttention>,
     /// Rounding in matrix products: auto, bf16, f32, or portable
     ///
@@ -189,15 +189,6 @@ impl Args {
         let params = ModelParams::auto().device(self.training.device.as_str().into());
         Ok(ModelChoice::plain(models::find(&self.model)?, params))
     }
-}
-
-/// `--data`: a path, or `NAME=PATH:SHARE`.
-fn source(text: &str) -> Result<Source, String> {
-    text.parse().map_err(|e: ropewalk::data::Error| e.to_string())
-}
-
-fn attention(text: &str) -> Result<TrainAttention, String> {
-    text.parse().map_err(|e: ropewalk::model::Error| e.to_string())
 }
 
 /// `12GiB`, `512MiB`, `8GB`, or bytes.

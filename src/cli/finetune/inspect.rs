@@ -137,7 +137,7 @@ fn print_sample(model: &Model, data: &Dataset, sample: &Sample) -> anyhow::Resul
         ))?;
         let colour = match span.kind {
             SpanKind::Text => Colour::document(span.document),
-            SpanKind::Knot | SpanKind::Mark | SpanKind::Label => Colour::Inserted,
+            SpanKind::Knot | SpanKind::Mark | SpanKind::Label => Colour::INSERTED,
         };
         let ends = match range.len() > 2 * SHOWN {
             true => vec![range.start..range.start + SHOWN, range.end - SHOWN..range.end],
@@ -145,7 +145,7 @@ fn print_sample(model: &Model, data: &Dataset, sample: &Sample) -> anyhow::Resul
         };
         for (i, end) in ends.into_iter().enumerate() {
             if i > 0 {
-                output::print_in(Colour::Faint, " ... ")?;
+                output::print_in(Colour::FAINT, " ... ")?;
             }
             print_tokens(model, sample, end, colour)?;
         }
@@ -164,7 +164,7 @@ fn print_tokens(model: &Model, sample: &Sample, range: Range<usize>, colour: Col
         let trained = is_trained(sample, start);
         let end = (start..range.end).find(|&i| is_trained(sample, i) != trained).unwrap_or(range.end);
         let text = text_of(model, &sample.tokens[start..end])?;
-        output::print_in(if trained { colour } else { Colour::Faint }, &text)?;
+        output::print_in(if trained { colour } else { Colour::FAINT }, &text)?;
         start = end;
     }
     Ok(())

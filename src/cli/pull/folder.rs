@@ -10,7 +10,7 @@ use ropewalk_core::apart::this_program;
 use ropewalk_core::text::bytes;
 use serde_json::json;
 
-use super::{hub, listed, Args};
+use super::{hub, Args};
 use crate::cli::convert::failed;
 use crate::cli::engine::draw;
 use crate::cli::interrupt::Interrupt;
@@ -58,7 +58,7 @@ pub(super) fn run(args: &Args, repo: &Repo) -> anyhow::Result<()> {
     };
     if args.out.json {
         return output::print_json(&json!({ "source": repo.to_string(), "revision": pulled.revision,
-            "folder": pulled.path, "files": listed(&pulled.files), "converted": converted }));
+            "folder": pulled.path, "files": pulled.files, "converted": converted }));
     }
     output::print(&format!("{}\n", converted.as_ref().unwrap_or(&pulled.path).display()))
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use anyhow::anyhow;
 use clap::{Args as _, FromArgMatches};
 use ropewalk::control::Progress;
-use ropewalk::fetch::{self, Hub, Limits, Manifest, PackagedSet, Pulled, Repo, Request, Source};
+use ropewalk::fetch::{self, Hub, Limits, Manifest, PackagedSet, Repo, Request, Source};
 use ropewalk_core::text::bytes;
-use serde_json::{json, Value};
+use serde_json::json;
 
 use super::engine::draw;
 use super::interrupt::{self, Interrupt};
@@ -158,7 +158,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         files.push(pulled);
     }
     if args.out.json {
-        return output::print_json(&json!({ "source": source.to_string(), "files": listed(&files) }));
+        return output::print_json(&json!({ "source": source.to_string(), "files": files }));
     }
     // The path alone on stdout, for scripts: model=$(ropewalk pull smollm2).
     output::print(&format!("{}\n", files[0].path.display()))
@@ -182,15 +182,6 @@ fn data(set: &PackagedSet, dir: &Path, out: &OutputArgs) -> anyhow::Result<()> {
     ));
     let json = json!({ "source": set.name, "files": files });
     out.result(&json, || format!("{}\n", dir.join(&set.name).display()))
-}
-
-/// Files of the report in JSON.
-fn listed(files: &[Pulled]) -> Vec<Value> {
-    let entry = |f: &Pulled| {
-        json!({ "path": f.path, "bytes": f.bytes, "sha256": f.sha256, "verified": f.verified,
-                "fetched": f.fresh })
-    };
-    files.iter().map(entry).collect()
 }
 
 /// How long a connection may bring almost nothing, in seconds. The hub's own tools read the same variable.
@@ -218,18 +209,7 @@ fn hub(args: &Args) -> anyhow::Result<Hub> {
 fn list(manifest: &Manifest, out: &OutputArgs) -> anyhow::Result<()> {
     let sets = PackagedSet::all()?;
     if out.json {
-        let rows: Vec<_> = manifest
-            .models
-            .iter()
-            .map(|m| {
-                json!({ "name": m.name, "aliases": m.aliases, "source": m.source, "sha256": m.sha256,
-                        "bytes": m.bytes, "licence": m.licence, "notes": m.notes })
-            })
-            .collect();
-        let data = sets.iter().map(|set| {
-            json!({ "name": set.name, "about": set.about, "download_mb": set.download_mb, "licence": set.license })
-        });
-        return output::print_json(&json!({ "models": rows, "data": data.collect::<Vec<_>>() }));
+        return output::print_json(&json!({ "models": manifest.models, "data": sets }));
     }
     let mut text = String::from("Models\n");
     for m in &manifest.models {
