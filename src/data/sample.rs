@@ -1,6 +1,7 @@
 //! A sample of training data.
 
 use ropewalk_core::tokenizer::Token;
+use serde::Serialize;
 
 use crate::error::{invalid, Result};
 
@@ -41,7 +42,8 @@ pub struct Span {
 }
 
 /// The kind of the tokens of a span.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum SpanKind {
     /// Text of a document.
     Text,
@@ -51,6 +53,12 @@ pub enum SpanKind {
     Mark,
     /// A label of a chunk.
     Label,
+}
+
+impl std::fmt::Display for SpanKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.serialize(f)
+    }
 }
 
 impl Sample {

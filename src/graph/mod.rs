@@ -1,5 +1,5 @@
 //! Graphs of a model. `blocks` has the ops that work on each token alone, `tape` their gradients, `products`
-//! the matrix products of both, `matmul` which kernel computes them, `activations` the activation functions, `gate` gates, `experts` mixtures of experts,
+//! the matrix products of both, `matmul` which kernel computes them (`listing` for a file), `activations` the activation functions, `gate` gates, `experts` mixtures of experts,
 //! `landmark` the logit of the landmark token, `moments` what importance matrices are made of; `attend` is attention through a cache,
 //! `online` the same and its gradient in ops of every backend, `delta_net` what recurrent layers have in its place, and
 //! `rotate` the rotary position embedding.
@@ -11,6 +11,7 @@ mod delta_net;
 mod experts;
 mod gate;
 mod landmark;
+mod listing;
 mod matmul;
 mod moments;
 mod online;
@@ -34,6 +35,7 @@ pub(crate) use attend::is_single;
 pub use attend::{Cached, GraphInputs, KindInputs, SeenInputs};
 pub use blocks::Graph;
 pub use delta_net::{DeltaInputs, Regroup, SeqGroups};
+pub use listing::{list, Listed};
 pub use matmul::{Choice, Isa, Kernel, MatmulPolicy, Pass};
 pub use moments::Moments;
 pub use online::{

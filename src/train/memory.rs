@@ -1,7 +1,7 @@
 //! The memory that training needs, part by part, computed before any of it is allocated.
 
 use ggml::tensor::Store;
-use ropewalk_core::text::bytes;
+use ropewalk_core::text::{bytes, count};
 
 use super::cache::Cache;
 use super::clex;
@@ -106,6 +106,24 @@ pub(super) fn capabilities(model: &Model, settings: &TrainParams) -> Capabilitie
 }
 
 impl MemoryPlan {
+    /// The parts as a table.
+    pub fn text(&self) -> String {
+        let mut text = format!(
+            "training at context {}, checkpointing={}\n\n{:44} {:>12} {:>12}\n",
+            count(self.n_ctx as u64),
+            self.checkpointing,
+            "",
+            "device",
+            "host"
+        );
+        let cell = |n: usize| if n == 0 { "-".to_owned() } else { bytes(n as u64) };
+        let (device, host) = self.totals();
+        for (name, device, host) in self.parts.iter().chain([&("all together", device, host)]) {
+            text += &format!("{name:44} {:>12} {:>12}\n", cell(*device), cell(*host));
+        }
+        text
+    }
+
     /// Computes the memory for training at `settings.n_ctx`. Nothing of that size is allocated: graphs are
     /// measured over tensors that have no memory.
     ///

@@ -1,6 +1,8 @@
 //! Activation checkpointing: activations of a layer that are saved on the host between its forward and
 //! backward run.
 
+use std::fmt;
+
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use rayon::prelude::*;
@@ -22,6 +24,12 @@ pub enum Checkpointing {
     Attention,
     /// The output of attention and of every product: nothing expensive is computed twice.
     Products,
+}
+
+impl fmt::Display for Checkpointing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
 }
 
 /// The type activations are saved as.

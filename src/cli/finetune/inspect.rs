@@ -34,7 +34,7 @@ struct Report<'a> {
 /// Tokens of one kind in a row.
 #[derive(Serialize)]
 struct Piece {
-    kind: &'static str,
+    kind: SpanKind,
     document: u32,
     start: usize,
     tokens: usize,
@@ -79,15 +79,6 @@ pub(super) fn show(
     print_sample(model, &data, &sample)
 }
 
-fn name(kind: SpanKind) -> &'static str {
-    match kind {
-        SpanKind::Text => "text",
-        SpanKind::Knot => "knot",
-        SpanKind::Mark => "mark",
-        SpanKind::Label => "label",
-    }
-}
-
 /// Returns true if the loss of predicting this token counts. The first token is not a target.
 fn is_trained(sample: &Sample, token: usize) -> bool {
     token.checked_sub(1).is_none_or(|input| sample.weights[input] > 0.0)
@@ -99,7 +90,7 @@ fn text_of(model: &Model, tokens: &[ropewalk::Token]) -> anyhow::Result<String> 
 
 fn piece(model: &Model, sample: &Sample, span: Span, range: Range<usize>) -> anyhow::Result<Piece> {
     Ok(Piece {
-        kind: name(span.kind),
+        kind: span.kind,
         document: span.document,
         start: range.start,
         tokens: range.len(),

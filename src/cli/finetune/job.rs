@@ -15,7 +15,7 @@ use super::super::engine::draw;
 use super::super::interrupt::stopped;
 use super::super::models;
 use super::super::output::{count, OutputArgs, Unit};
-use super::{memory, options};
+use super::options;
 
 /// A run that has ended.
 pub(super) struct Done {
@@ -76,14 +76,14 @@ fn announce(out: &OutputArgs, model: &Model, prepared: &Prepared, data: &Dataset
     let plan = t.plan();
     let n: usize = t.params().list().iter().map(|p| p.value.len()).sum();
     out.note(format_args!(
-        "{}: {}, rope {}, {}; {} trainable parameters in {} tensors; {}",
+        "{}: {}, rope {}, {}; {} trainable parameters in {} tensors; checkpointing={}",
         models::name(model.file().path()),
         model.device(),
         plan.spec,
         models::context(t.settings().n_ctx, plan, model.hparams()),
         count(n as u64),
         t.params().list().len(),
-        memory::setting(t.checkpointing()),
+        t.checkpointing(),
     ));
     plan.notes.iter().for_each(|n| out.note(format_args!("note: {n}")));
     let corpus = data.corpus();

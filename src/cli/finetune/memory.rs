@@ -1,7 +1,5 @@
 //! `--plan-memory`: the memory that training is going to need, part by part, before any of it is allocated.
 
-use std::fmt::Write;
-
 use ropewalk::finetune::{Job, NO_METHOD};
 use ropewalk::model::Model;
 use ropewalk::train::{Budget, Checkpointing, MemoryPlan, TrainParams};
@@ -52,23 +50,11 @@ pub(super) fn show(args: &Args, job: &Job, model: &Model, settings: &TrainParams
             "longest_ctx": longest,
         }));
     }
-    let mut text =
-        format!("training at context {}, {}\n\n", count(plan.n_ctx as u64), setting(plan.checkpointing));
-    let cell = |n: usize| if n == 0 { "-".to_owned() } else { bytes(n as u64) };
-    writeln!(text, "{:44} {:>12} {:>12}", "", "device", "host")?;
-    for (name, device, host) in plan.parts.iter().chain([&("all together", device, host)]) {
-        writeln!(text, "{name:44} {:>12} {:>12}", cell(*device), cell(*host))?;
-    }
     let longest =
         longest.map_or("not even 256 tokens fit".to_owned(), |n| format!("{} tokens", count(n as u64)));
-    output::print(&format!("{text}\nlongest context in {}: {longest}\n", bytes(budget.device as u64)))
-}
-
-/// The setting as `--set` takes it.
-pub(super) fn setting(checkpointing: Checkpointing) -> &'static str {
-    match checkpointing {
-        Checkpointing::Inputs => "checkpointing=inputs",
-        Checkpointing::Attention => "checkpointing=attention",
-        Checkpointing::Products => "checkpointing=products",
-    }
+    output::print(&format!(
+        "{}\nlongest context in {}: {longest}\n",
+        plan.text(),
+        bytes(budget.device as u64)
+    ))
 }
