@@ -5,7 +5,6 @@
 //! [`inline`](ropewalk_core::terminal::inline), so that none of them arrives, at a terminal or in a pipe that
 //! may lead to one. Only [`ModelText`] can let them pass, where the user asks for it.
 
-use std::borrow::Cow;
 use std::io::IsTerminal;
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::time::Duration;
@@ -14,7 +13,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ropewalk::control::Control;
 use ropewalk::plot::{self, PlotError};
 use ropewalk_core::program;
-use ropewalk_core::terminal::{inline, shown};
+use ropewalk_core::terminal::{inline, shown, Pieces};
 use serde::Serialize;
 
 /// Prints a line for people on stderr, under `-q` too: which of several things was taken for what was asked for.
@@ -183,8 +182,7 @@ pub(crate) fn check_plot_name(option: &str, path: &std::path::Path, force: bool)
 #[derive(Debug)]
 pub(crate) struct ModelText {
     raw: bool,
-    /// A carriage return is not printed before it is known what follows.
-    held: bool,
+    pieces: Pieces,
 }
 
 impl ModelText {
@@ -198,37 +196,20 @@ impl ModelText {
                 "--raw: stdout is a terminal, which would obey control characters in the text: redirect it",
             ));
         }
-        Ok(ModelText { raw, held: false })
+        Ok(ModelText { raw, pieces: Pieces::default() })
     }
 
     /// Prints the next piece.
     pub(crate) fn print(&mut self, piece: &str) -> anyhow::Result<()> {
-        if self.raw {
-            return Ok(program::write(piece)?);
+        match self.raw {
+            true => Ok(program::write(piece)?),
+            false => Ok(program::write(&self.pieces.push(piece))?),
         }
-        print(&self.whole(piece))
     }
 
     /// Prints what is held back at the end of a text.
     pub(crate) fn end(&mut self) -> anyhow::Result<()> {
-        match std::mem::take(&mut self.held) {
-            true => print("\r"),
-            false => Ok(()),
-        }
-    }
-
-    /// The piece with the carriage return before it, without the one at its end.
-    fn whole<'a>(&mut self, piece: &'a str) -> Cow<'a, str> {
-        if piece.is_empty() {
-            return Cow::Borrowed(piece);
-        }
-        let before = std::mem::take(&mut self.held);
-        let kept = piece.strip_suffix('\r').inspect(|_| self.held = true).unwrap_or(piece);
-        if before {
-            Cow::Owned(format!("\r{kept}"))
-        } else {
-            Cow::Borrowed(kept)
-        }
+        write(&self.pieces.end())
     }
 }
 
@@ -293,22 +274,5 @@ mod tests {
             (line(0, 4), line(0, 0)),
             ("measuring: 0 % after 2 min".into(), "measuring: 0 % after 2 min".into())
         );
-    }
-
-    #[test]
-    fn pieces_are_shown_as_their_text_would_be() {
-        let text = "a\r\nb\rc\r\r\nd\u{1b}e\r";
-        for n in 1..=text.len() {
-            let mut out = ModelText { raw: false, held: false };
-            let mut got: String = text
-                .as_bytes()
-                .chunks(n)
-                .map(|piece| shown(&out.whole(std::str::from_utf8(piece).unwrap())).into_owned())
-                .collect();
-            if out.held {
-                got += &shown("\r");
-            }
-            assert_eq!(got, shown(text), "{n}");
-        }
     }
 }

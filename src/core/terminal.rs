@@ -45,6 +45,39 @@ fn escaped(text: &str, acts: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
+/// Escapes like [`shown`], for a text that comes in pieces.
+#[derive(Debug, Default)]
+pub struct Pieces {
+    /// True while a carriage return waits for what follows it.
+    held: bool,
+}
+
+impl Pieces {
+    /// The next piece, without a carriage return at its end, and with the one before it.
+    pub fn push(&mut self, piece: &str) -> String {
+        if piece.is_empty() {
+            return String::new();
+        }
+        let before = self.end_raw();
+        let kept = piece.strip_suffix('\r').unwrap_or(piece);
+        self.held = kept.len() < piece.len();
+        shown(&format!("{before}{kept}")).into_owned()
+    }
+
+    /// What is held back at the end of the text.
+    pub fn end(&mut self) -> String {
+        shown(self.end_raw()).into_owned()
+    }
+
+    fn end_raw(&mut self) -> &'static str {
+        if std::mem::take(&mut self.held) {
+            "\r"
+        } else {
+            ""
+        }
+    }
+}
+
 /// JSON in which DEL and characters past it that [`shown`] replaces are escaped, too; serde does the others.
 pub fn plain_json(json: String) -> String {
     if !json.contains(acts) {
@@ -75,6 +108,17 @@ mod tests {
         assert_eq!(inline("a\tb\r\nc"), "a\\tb\\r\\nc");
         assert_eq!(shown("a\r\nb\r"), "a\nb\\r");
         assert_eq!(one_line("unknown field `a\n`"), "unknown field `a\\n`");
+    }
+
+    #[test]
+    fn pieces_are_shown_as_their_text_would_be() {
+        let text = "a\r\nb\rc\r\r\nd\u{1b}e\r";
+        for n in 1..=text.len() {
+            let mut pieces = Pieces::default();
+            let chunks = text.as_bytes().chunks(n).map(|piece| std::str::from_utf8(piece).unwrap());
+            let got: String = chunks.map(|piece| pieces.push(piece)).collect();
+            assert_eq!(got + &pieces.end(), shown(text), "{n}");
+        }
     }
 
     #[test]
