@@ -24,6 +24,8 @@ enum Means {
     GpuLayers,
     /// Attention in one op, or not; the value may be left out.
     FlashAttention,
+    /// A key of `--set`, named as if it were an option. One that is true or false has its value left out.
+    Key(&'static Key),
     /// Nothing that can be taken. The error says this.
     Nothing(&'static str),
 }
@@ -147,16 +149,6 @@ pub(super) fn translate(app: &clap::Command, words: Vec<OsString>) -> anyhow::Re
             out.extend(rest.cloned());
             break;
         }
-        if let Some((key, attached)) = word.to_str().and_then(|w| setting(command, w)) {
-            let value = match attached {
-                Some(value) => Some(value.into()),
-                None if key.default == "false" => Some("true".into()),
-                None => rest.next().cloned(),
-            };
-            let value = value.ok_or_else(|| usage(format!("--{}: a value is required", key.name)))?;
-            out.extend([SET.into(), pair(key.name, &value)]);
-            continue;
-        }
         let Some((typed, attached, means)) = word.to_str().and_then(|w| found(command, w)) else {
             out.push(word.clone());
             continue;
@@ -167,6 +159,7 @@ pub(super) fn translate(app: &clap::Command, words: Vec<OsString>) -> anyhow::Re
         let value = match attached {
             Some(value) => Some(OsString::from(value)),
             None if matches!(means, Flag(..)) => None,
+            None if matches!(means, Means::Key(key) if key.default == "false") => Some("true".into()),
             None if matches!(means, FlashAttention) => {
                 rest.next_if(|w| ["on", "off", "auto", "0", "1"].iter().any(|v| w == v)).cloned()
             }
@@ -174,7 +167,8 @@ pub(super) fn translate(app: &clap::Command, words: Vec<OsString>) -> anyhow::Re
         };
         let given = || value.clone().ok_or_else(|| usage(format!("{typed}: a value is required")));
         match means {
-            Ours(option) => put(&mut out, typed, option, given()?)?,
+            Ours(option) => put(&mut out, &typed, option, given()?)?,
+            Means::Key(key) => out.extend([SET.into(), pair(key.name, &given()?)]),
             File(option) => {
                 let mut file = OsString::from("@");
                 file.push(given()?);
@@ -185,11 +179,11 @@ pub(super) fn translate(app: &clap::Command, words: Vec<OsString>) -> anyhow::Re
             Operand => out.push(given()?),
             GpuLayers => {
                 let layers = given()?;
-                put(&mut out, typed, "--device", device(typed, &layers.to_string_lossy())?.into())?;
+                put(&mut out, &typed, "--device", device(&typed, &layers.to_string_lossy())?.into())?;
             }
             FlashAttention => {
                 if value.is_some_and(|v| v == "off" || v == "0") {
-                    put(&mut out, typed, "--attention", "explicit".into())?;
+                    put(&mut out, &typed, "--attention", "explicit".into())?;
                 }
             }
             Nothing(_) => {}
@@ -200,13 +194,12 @@ pub(super) fn translate(app: &clap::Command, words: Vec<OsString>) -> anyhow::Re
 
 /// The foreign option that a word is, the value attached to it, and what it means; `None` if the command has an option of
 /// that name itself, or lacks the one that is meant.
-fn found<'w>(command: &clap::Command, word: &'w str) -> Option<(&'static str, Option<&'w str>, Means)> {
+fn found<'w>(command: &clap::Command, word: &'w str) -> Option<(String, Option<&'w str>, Means)> {
     let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
     let name = if name.starts_with("--") { name.replace('_', "-") } else { name.to_owned() };
-    let of = |(names, means): &'static (&'static [&'static str], Means)| {
-        Some((names.iter().find(|typed| **typed == name)?, means))
-    };
-    let (typed, means) = OPTIONS.iter().find_map(of)?;
+    let known = OPTIONS.iter().find(|(names, _)| names.contains(&name.as_str()));
+    let key = || KEYS.iter().find(|key| name.strip_prefix("--") == Some(key.name));
+    let means = known.map(|(_, means)| *means).or_else(|| key().map(Means::Key))?;
     let has = |option: &str| {
         command
             .get_arguments()
@@ -218,19 +211,10 @@ fn found<'w>(command: &clap::Command, word: &'w str) -> Option<(&'static str, Op
         GpuLayers => has("--device"),
         FlashAttention => has("--attention"),
         Operand => command.get_name() == "eval",
+        Means::Key(_) => command.get_name() == "finetune",
         Nothing(_) => true,
     };
-    (taken && !has(typed)).then_some((*typed, value, *means))
-}
-
-/// The key of `finetune --set` that a word names as if it were an option, and the value attached to it.
-fn setting<'w>(command: &clap::Command, word: &'w str) -> Option<(&'static Key, Option<&'w str>)> {
-    let word = word.strip_prefix("--")?;
-    let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
-    let name = name.replace('_', "-");
-    let is_option = || command.get_arguments().any(|a| a.get_long() == Some(name.as_str()));
-    let key = KEYS.iter().find(|key| command.get_name() == "finetune" && key.name == name)?;
-    (!is_option()).then_some((key, value))
+    (taken && !has(&name)).then_some((name, value, means))
 }
 
 /// `key=value`.
