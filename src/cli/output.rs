@@ -209,7 +209,7 @@ impl ModelText {
 
     /// Prints what is held back at the end of a text.
     pub(crate) fn end(&mut self) -> anyhow::Result<()> {
-        write(&self.pieces.end())
+        Ok(program::write(&self.pieces.end())?)
     }
 }
 
