@@ -120,13 +120,17 @@ impl Cell<'_> {
 }
 
 impl Plan {
+    /// The methods that a model is measured under, in the order of the plan.
+    pub(crate) fn methods_of<'p>(&'p self, model: &'p Model) -> impl Iterator<Item = &'p Method> {
+        self.methods.iter().filter(move |m| m.models.is_empty() || m.models.contains(&model.name))
+    }
+
     /// The cells, in the order of the plan: those of one model under one method follow each other.
     pub fn cells(&self) -> impl Iterator<Item = Cell<'_>> {
-        let pairs = self.models.iter().flat_map(move |model| {
-            let applies = move |m: &&Method| m.models.is_empty() || m.models.contains(&model.name);
-            self.methods.iter().filter(applies).map(move |method| (model, method))
-        });
-        pairs
+        let pairs = move |model| self.methods_of(model).map(move |method| (model, method));
+        self.models
+            .iter()
+            .flat_map(pairs)
             .flat_map(move |(model, method)| {
                 self.tasks.iter().flat_map(move |task| {
                     task.lengths.iter().flat_map(move |&length| {

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::read::COPY;
-use crate::Result;
 
 /// Cells of a plan, at most. A plan of a few kilobytes can ask for any number, by its lists, and a report has about a
 /// hundred bytes for each. At a minute a cell, these take ten weeks.
@@ -195,20 +194,6 @@ impl<F: Fn(&str) -> Result<Vec<Known>, String>> Names for F {
 }
 
 impl Plan {
-    /// Reads a plan. `names` knows benchmarks and recipes; `perplexity` and `longppl` are known here.
-    ///
-    /// # Errors
-    /// A file that cannot be read or is no regular one, is no plan, or asks for something that makes no sense; the
-    /// message names the file, the line and the key.
-    pub fn read(path: &Path, names: &dyn Names) -> Result<Plan> {
-        read::read(path, names)
-    }
-
-    /// Reads the plan of a study's folder, which somebody else may have filled.
-    pub(crate) fn read_in(folder: &files::foreign::Folder, names: &dyn Names) -> Result<Plan> {
-        read::read_in(folder, names)
-    }
-
     /// Compares what two plans say, less where their files lie and how they are written. Gives the first difference.
     pub(crate) fn same_study(&self, other: &Plan) -> Option<&'static str> {
         let relative = |plan: &Plan| -> Vec<String> {

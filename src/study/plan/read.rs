@@ -130,15 +130,23 @@ impl Place<'_> {
     }
 }
 
-pub(super) fn read(path: &Path, names: &dyn Names) -> Result<Plan> {
-    of_bytes(path, files::foreign::read_file(path, MAX_BYTES)?, names)
-}
+impl Plan {
+    /// Reads a plan. `names` knows benchmarks and recipes; `perplexity` and `longppl` are known here.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is no regular one, is no plan, or asks for something that makes no sense; the
+    /// message names the file, the line and the key.
+    pub fn read(path: &Path, names: &dyn Names) -> Result<Plan> {
+        of_bytes(path, files::foreign::read_file(path, MAX_BYTES)?, names)
+    }
 
-pub(super) fn read_in(folder: &files::foreign::Folder, names: &dyn Names) -> Result<Plan> {
-    let path = folder.path().join(COPY);
-    let none = || Error::io(&path, std::io::Error::from(std::io::ErrorKind::NotFound));
-    let bytes = folder.read(Path::new(COPY), MAX_BYTES)?.ok_or_else(none)?;
-    of_bytes(&path, bytes, names)
+    /// Reads the plan of a study's folder, which somebody else may have filled.
+    pub(crate) fn read_in(folder: &files::foreign::Folder, names: &dyn Names) -> Result<Plan> {
+        let path = folder.path().join(COPY);
+        let none = || Error::io(&path, std::io::Error::from(std::io::ErrorKind::NotFound));
+        let bytes = folder.read(Path::new(COPY), MAX_BYTES)?.ok_or_else(none)?;
+        of_bytes(&path, bytes, names)
+    }
 }
 
 fn of_bytes(path: &Path, bytes: Vec<u8>, names: &dyn Names) -> Result<Plan> {

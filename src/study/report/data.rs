@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::page::{perplexity, Entry, Mark};
-use crate::cell::Key;
+use crate::cell::{Cell, Key};
 use crate::outcome::{CellResult, Record, State};
 use crate::plan::{Method, Model, Plan, Task};
 
@@ -81,8 +81,7 @@ pub(super) fn mark_best(column: &mut [(Value, &mut Entry)], lower_is_better: boo
 
 impl<'a> Data<'a> {
     pub(super) fn methods(&self, model: &'a Model) -> Vec<&'a Method> {
-        let applies = |m: &&Method| m.models.is_empty() || m.models.contains(&model.name);
-        self.plan.methods.iter().filter(applies).collect()
+        self.plan.methods_of(model).collect()
     }
 
     pub(super) fn tasks(&self, pick: impl Fn(&Task) -> bool) -> Vec<&'a Task> {
@@ -98,14 +97,7 @@ impl<'a> Data<'a> {
     }
 
     pub(super) fn keys(model: &Model, method: &Method, task: &Task, length: Option<u64>) -> Vec<Key> {
-        let key = |&seed: &Option<u64>| Key {
-            model: model.name.clone(),
-            method: method.name.clone(),
-            task: task.label.clone(),
-            length,
-            seed,
-        };
-        task.seeds.iter().map(key).collect()
+        task.seeds.iter().map(|&seed| Cell { index: 0, model, method, task, length, seed }.key()).collect()
     }
 
     /// The results of a place, one for each seed that has one.

@@ -68,7 +68,8 @@ impl Report {
     pub fn new(plan: &Plan, records: &HashMap<Key, Record>) -> Report {
         let data = Data { plan, records };
         let mut blocks = Vec::new();
-        let counts = counts(&data);
+        let (done, failed, open) = outcomes(&data);
+        let counts = (done, failed.len(), open.len());
         blocks.extend(opening(&data, counts));
         blocks.push(Block::Table(methods(&data)));
         for model in &plan.models {
@@ -103,7 +104,7 @@ impl Report {
             section("Does perplexity tell?", relations::correlations(&data, model));
             section("Frozen and trained weights", relations::frozen_and_trained(&data, model));
         }
-        blocks.extend(missing(&data));
+        blocks.extend(missing(failed, open));
         blocks.push(Block::Heading(2, "Every cell".into()));
         let cells = tables::cells(&data);
         blocks.push(Block::Details(format!("{} cells", cells.rows.len()), vec![Block::Table(cells)]));
@@ -126,16 +127,20 @@ impl Report {
     }
 }
 
-fn counts(data: &Data<'_>) -> (usize, usize, usize) {
-    let mut counts = (0, 0, 0);
+/// Cells measured; those that failed, with the reason; those not run.
+fn outcomes(data: &Data<'_>) -> (usize, Vec<Vec<Entry>>, Vec<(String, String)>) {
+    let (mut done, mut failed, mut open) = (0, Vec::new(), Vec::new());
     for cell in data.plan.cells() {
-        match data.records.get(&cell.key()).map(|r| &r.state) {
-            Some(State::Done(_)) => counts.0 += 1,
-            Some(State::Failed(_)) => counts.1 += 1,
-            None => counts.2 += 1,
+        let key = cell.key();
+        match data.records.get(&key).map(|r| &r.state) {
+            Some(State::Done(_)) => done += 1,
+            Some(State::Failed(why)) => {
+                failed.push(vec![Entry::new(key.to_string()), Entry::new(why.as_str())]);
+            }
+            None => open.push((key.to_string(), "not run".to_owned())),
         }
     }
-    counts
+    (done, failed, open)
 }
 
 fn plural(n: usize, one: &str) -> String {
@@ -214,36 +219,17 @@ fn methods(data: &Data<'_>) -> Table {
         .to_vec()
     };
     let head = ["method", "rope spec", "attention", "weights", "parameters trained", "tokens seen", "recipe"];
-    Table {
-        caption: "The methods: what the plan asks for. The spec in force in each cell is at the end.".into(),
-        head: head.map(str::to_owned).to_vec(),
-        words: 7,
-        rows: data.plan.methods.iter().map(row).collect(),
-    }
+    let caption = "The methods: what the plan asks for. The spec in force in each cell is at the end.";
+    Table::new(caption, &head, 7, data.plan.methods.iter().map(row).collect())
 }
 
 /// Cells without figures, and why.
-fn missing(data: &Data<'_>) -> Vec<Block> {
-    let (mut failed, mut open) = (Vec::new(), Vec::new());
-    for cell in data.plan.cells() {
-        let key = cell.key();
-        match data.records.get(&key).map(|r| &r.state) {
-            Some(State::Done(_)) => {}
-            Some(State::Failed(why)) => {
-                failed.push(vec![Entry::new(key.to_string()), Entry::new(why.as_str())]);
-            }
-            None => open.push((key.to_string(), "not run".to_owned())),
-        }
-    }
+fn missing(failed: Vec<Vec<Entry>>, mut open: Vec<(String, String)>) -> Vec<Block> {
     let mut out = Vec::new();
     if !failed.is_empty() {
         out.push(Block::Heading(2, "Cells that failed".into()));
-        out.push(Block::Table(Table {
-            caption: "What could not be measured, and why. The next run tries these again.".into(),
-            head: vec!["cell".into(), "reason".into()],
-            words: 2,
-            rows: failed,
-        }));
+        let caption = "What could not be measured, and why. The next run tries these again.";
+        out.push(Block::Table(Table::new(caption, &["cell", "reason"], 2, failed)));
     }
     if !open.is_empty() {
         out.push(Block::Heading(2, "Cells that were not run".into()));

@@ -28,6 +28,17 @@ pub(super) struct Table {
     pub(super) rows: Vec<Vec<Entry>>,
 }
 
+impl Table {
+    pub(super) fn new(
+        caption: impl Into<String>,
+        head: &[&str],
+        words: usize,
+        rows: Vec<Vec<Entry>>,
+    ) -> Table {
+        Table { caption: caption.into(), head: head.iter().map(|&h| h.to_owned()).collect(), words, rows }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Entry {
     pub(super) text: String,
@@ -80,7 +91,6 @@ pub(super) fn escape(text: &str) -> String {
     out
 }
 
-/// A perplexity.
 pub(super) fn perplexity(x: f64) -> String {
     match x {
         x if x < 100.0 => format!("{x:.2}"),

@@ -52,18 +52,14 @@ pub(super) fn correlations(data: &Data<'_>, model: &Model) -> Vec<Block> {
             "approximate: Spearman",
             "approximate: n",
         ];
-        out.push(Block::Table(Table {
-            caption: format!(
-                "Correlation of ln({}) with each task, over the n methods that have both figures; methods of \
-                 exact and of approximate attention apart (after Figure 4 of LCEG). -1 means that a lower \
-                 perplexity always went with a higher score, 0 that perplexity says nothing about the task. \
-                 With few methods even large figures may be chance.",
-                measure.label
-            ),
-            head: head.map(str::to_owned).to_vec(),
-            words: 2,
-            rows,
-        }));
+        let caption = format!(
+            "Correlation of ln({}) with each task, over the n methods that have both figures; methods of \
+             exact and of approximate attention apart (after Figure 4 of LCEG). -1 means that a lower \
+             perplexity always went with a higher score, 0 that perplexity says nothing about the task. \
+             With few methods even large figures may be chance.",
+            measure.label
+        );
+        out.push(Block::Table(Table::new(caption, &head, 2, rows)));
     }
     out
 }
@@ -123,12 +119,7 @@ pub(super) fn frozen_and_trained(data: &Data<'_>, model: &Model) -> Vec<Block> {
                    Perplexities are averaged as logarithms and their change is a ratio: below 1 is better. \
                    Scores are percent: higher is better.";
     let head = ["task", "length", "frozen", "trained", "change in pairs"];
-    vec![Block::Table(Table {
-        caption: caption.into(),
-        head: head.map(str::to_owned).to_vec(),
-        words: 2,
-        rows,
-    })]
+    vec![Block::Table(Table::new(caption, &head, 2, rows))]
 }
 
 fn average(values: &[f64], logarithms: bool) -> f64 {

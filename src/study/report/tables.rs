@@ -65,7 +65,6 @@ pub(super) fn is_long(task: &Task) -> bool {
     !task.is_perplexity() && task.lengths.iter().any(Option::is_some)
 }
 
-/// All tables of a model.
 pub(super) struct Tables<'a> {
     pub(super) data: &'a Data<'a>,
     pub(super) model: &'a Model,
@@ -284,23 +283,10 @@ pub(super) fn capital(text: &str) -> String {
 
 /// Every cell that was run, with all that belongs to its figure.
 pub(super) fn cells(data: &Data<'_>) -> Table {
+    #[rustfmt::skip]
     let head = [
-        "model",
-        "method",
-        "task",
-        "length",
-        "seed",
-        "metric",
-        "value",
-        "95 % interval",
-        "samples",
-        "tokens",
-        "protocol",
-        "rope spec in force",
-        "context",
-        "adapter",
-        "hash",
-        "remarks",
+        "model", "method", "task", "length", "seed", "metric", "value", "95 % interval", "samples", "tokens",
+        "protocol", "rope spec in force", "context", "adapter", "hash", "remarks",
     ];
     let row = |cell: crate::Cell<'_>| -> Option<Vec<Entry>> {
         let key = cell.key();
@@ -342,13 +328,8 @@ pub(super) fn cells(data: &Data<'_>) -> Table {
         ]);
         Some(row.into_iter().map(Entry::new).collect())
     };
-    Table {
-        caption:
-            "Every cell: what was measured, how, and with what. Tokens are those of a prompt in the mean, \
-                  for perplexity those scored; hashes are the first 12 digits of SHA-256."
-                .into(),
-        head: head.map(str::to_owned).to_vec(),
-        words: 6,
-        rows: data.plan.cells().filter_map(row).collect(),
-    }
+    let caption =
+        "Every cell: what was measured, how, and with what. Tokens are those of a prompt in the mean, \
+                   for perplexity those scored; hashes are the first 12 digits of SHA-256.";
+    Table::new(caption, &head, 6, data.plan.cells().filter_map(row).collect())
 }
