@@ -17,6 +17,11 @@ pub fn bytes(n: u64) -> String {
     format!("{:.2} {unit}", n as f64 / (1u64 << (10 * exponent)) as f64)
 }
 
+/// Bytes in hexadecimal, two lower-case digits for each.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
 /// Formats a count with its digits in groups of three: `12,345`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();

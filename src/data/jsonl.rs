@@ -20,9 +20,13 @@ pub const MAX_LINE: u64 = 64 << 20;
 /// Returns true if a file is JSON Lines by its name: `.jsonl` or `.ndjson`, compressed (`.gz`) or not, in letters of
 /// either case.
 pub fn is_jsonl(path: &Path) -> bool {
+    has_ending(path, &[".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz"])
+}
+
+/// Returns true if the name of a file has one of these endings, in letters of either case.
+pub(crate) fn has_ending(path: &Path, endings: &[&str]) -> bool {
     let name = path.file_name().map(|n| n.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
-    let name = name.strip_suffix(".gz").unwrap_or(&name);
-    name.ends_with(".jsonl") || name.ends_with(".ndjson")
+    endings.iter().any(|e| name.ends_with(e))
 }
 
 /// The lines of a file that are not blank, each with its number, counted from 1. An error ends it.

@@ -21,6 +21,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ropewalk_core::text::hex;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -282,10 +283,6 @@ fn hash(file: &mut File, path: &Path, control: &Control<'_>) -> Result<Option<(S
         control.report(format_args!("checking sha256"), done, total);
     }
     Ok(Some((hex(&hash.finalize()), done)))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 #[cfg(test)]

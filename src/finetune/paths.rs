@@ -17,7 +17,7 @@ impl Job {
 
     /// The given path, or else the adapter's with this ending in place of `.gguf` (dots inside the name
     /// stay).
-    fn next_to(&self, given: Option<&PathBuf>, ending: &str) -> PathBuf {
+    pub(super) fn next_to(&self, given: Option<&PathBuf>, ending: &str) -> PathBuf {
         let name = self.output.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let stem = name.strip_suffix(".gguf").unwrap_or(&name);
         given.cloned().unwrap_or_else(|| self.output.with_file_name(format!("{stem}{ending}")))

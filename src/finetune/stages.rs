@@ -38,7 +38,10 @@ impl Job {
         let n = stages.len();
         let mut all = Vec::with_capacity(n);
         for (i, stage) in stages.into_iter().enumerate() {
-            let output = if i + 1 == n { self.output.clone() } else { self.named(i + 1) };
+            let output = match i + 1 {
+                last if last == n => self.output.clone(),
+                stage => self.next_to(None, &format!(".stage-{stage}.gguf")),
+            };
             let mut one = Job { output, ..self.clone() };
             one.given.order = Some(SampleOrder::Text);
             one.given.held_out = Some(held_out);
@@ -53,13 +56,6 @@ impl Job {
             all.push(one);
         }
         Ok(all)
-    }
-
-    /// `abf.gguf` as `abf.stage-1.gguf`.
-    fn named(&self, stage: usize) -> PathBuf {
-        let name = self.output.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let stem = name.strip_suffix(".gguf").unwrap_or(&name);
-        self.output.with_file_name(format!("{stem}.stage-{stage}.gguf"))
     }
 
     /// Puts the settings of a stage in the place of the job's.

@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use ropewalk_core::text::hex;
+
 use super::Settings;
 use crate::adapter::{fingerprint, AdapterReader, AdapterSpec};
 use crate::chat::{Message, Template};
 use crate::control::Control;
-use crate::data::{SourceFile, Sources, TextOptions};
+use crate::data::{Sources, TextOptions};
 use crate::eval::stats::perplexity_interval;
 use crate::eval::suite::{self, FileStore};
 use crate::eval::{self, perplexity, protocol, Content, Document, SessionSource};
@@ -155,11 +157,10 @@ impl Runner for SessionRunner<'_> {
         };
         let source = SessionSource::new(&loaded.model, session(settings, 0, spec));
         let control = control.without_progress();
-        let done = match cell.task.name.as_str() {
+        let mut result = match cell.task.name.as_str() {
             "perplexity" | "longppl" => of_text(cell, &source, &documents, settings, &control),
             _ => of_benchmark(cell, &source, &loaded.model, settings, data.as_deref(), samples, &control),
-        };
-        let mut result = done?.ok_or(Failure::Stopped)?;
+        }?;
         let digests: Vec<&str> = loaded.model.adapters().iter().map(|a| a.digest()).collect();
         result.adapter = (!digests.is_empty()).then(|| digests.join(" "));
         result.tokens_trained = cell.method.tokens.or_else(|| tokens_of(trained?));
@@ -280,8 +281,7 @@ fn texts(path: &Path) -> Result<String> {
         return sha256(path);
     }
     let found = Sources::find(&[path.to_owned()], &TextOptions::default())?;
-    let digits = |file: &SourceFile| file.sha256.iter().map(|b| format!("{b:02x}")).collect::<String>();
-    Ok(found.files().iter().map(digits).collect::<Vec<_>>().join(" "))
+    Ok(found.files().iter().map(|file| hex(&file.sha256)).collect::<Vec<_>>().join(" "))
 }
 
 fn sha256(path: &Path) -> Result<String> {
@@ -311,7 +311,7 @@ fn of_text(
     documents: &[Document],
     settings: &Settings<'_>,
     control: &Control<'_>,
-) -> Result<Option<CellResult>, Failure> {
+) -> Result<CellResult, Failure> {
     let (task, failed) = (cell.task, |e| failed(e, settings));
     let rule = protocol::protocol(task.protocol.as_deref().unwrap_or("window")).map_err(failed)?;
     let long = task.name == "longppl";
@@ -324,7 +324,7 @@ fn of_text(
     };
     let report = perplexity::run(source, "", documents, &params, control).map_err(failed)?;
     let Some(row) = report.results.into_iter().next().filter(|_| !report.interrupted) else {
-        return Ok(None);
+        return Err(Failure::Stopped);
     };
     let around = |x: f64, e: Option<f64>| e.and_then(|e| perplexity_interval(x, e));
     let mut result = CellResult {
@@ -372,7 +372,7 @@ fn of_text(
     }
     let headline = Metric { name: result.metric.clone(), value: result.value, interval: result.interval };
     result.metrics.insert(0, headline);
-    Ok(Some(result))
+    Ok(result)
 }
 
 fn of_benchmark(
@@ -383,7 +383,7 @@ fn of_benchmark(
     data: Option<&Path>,
     samples: &Path,
     control: &Control<'_>,
-) -> Result<Option<CellResult>, Failure> {
+) -> Result<CellResult, Failure> {
     let found = tasks::find(&cell.task.name).map_err(|e| Failure::Failed(e.to_string()))?;
     let [task] = found[..] else {
         return Err(Failure::Failed(format!("{}: expected one task", cell.task.name)));
@@ -421,7 +421,7 @@ fn of_benchmark(
     let mut store = FileStore::open(samples, false).map_err(failed)?;
     let report = suite::run(source, "", task, &params, &mut store, control).map_err(failed)?;
     let Some(row) = report.results.into_iter().next().filter(|_| !report.interrupted) else {
-        return Ok(None);
+        return Err(Failure::Stopped);
     };
     let settings: Vec<String> = report.options.iter().map(|(k, v)| format!("{k} {v}")).collect();
     let metric = |m: &suite::Metric| Metric {
@@ -429,7 +429,7 @@ fn of_benchmark(
         value: m.score,
         interval: Some((m.ci_low, m.ci_high)),
     };
-    Ok(Some(CellResult {
+    Ok(CellResult {
         metric: report.metric,
         value: row.score,
         interval: Some((row.ci_low, row.ci_high)),
@@ -457,5 +457,5 @@ fn of_benchmark(
             .collect(),
         tokens_per_s: row.tokens_per_s,
         ..CellResult::default()
-    }))
+    })
 }

@@ -186,7 +186,6 @@ fn u64_at(bytes: Bytes<'_>, at: usize) -> Option<u64> {
     bytes.array(at).map(u64::from_le_bytes)
 }
 
-/// SHA-256 of bytes.
 fn sha256(bytes: Bytes<'_>) -> sha2::digest::Output<Sha256> {
     let mut hash = Sha256::new();
     let Ok(()) = bytes.each(|part| {

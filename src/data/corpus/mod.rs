@@ -13,6 +13,7 @@ use std::rc::Rc;
 use files::{Lock, Map};
 use rayon::prelude::*;
 use ropewalk_core::control::Control;
+use ropewalk_core::text::hex;
 use ropewalk_core::tokenizer::{Failure, Token, Tokenizer};
 use sha2::{Digest, Sha256};
 
@@ -46,7 +47,6 @@ pub struct Corpus {
     /// Paths of the sources as they are now, with their groups; those in the cache may be of another folder.
     sources: Vec<(String, usize)>,
     groups: Vec<Group>,
-    /// Tokens around documents.
     ends: Ends,
     n_vocab: usize,
     /// Where the only document is cut in two.
@@ -233,12 +233,7 @@ impl Corpus {
     /// When there is no such document.
     pub fn name(&self, document: usize) -> String {
         let record = self.record(document);
-        let file = &self.sources[record.source as usize].0;
-        if record.line == 0 {
-            file.clone()
-        } else {
-            format!("{file}:{}", record.line)
-        }
+        place(&self.sources[record.source as usize].0, record.line)
     }
 
     /// A hash of a document's text, or of the conversation that it is a part of.
@@ -288,8 +283,12 @@ impl Made<'_> {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
+/// A file, with the line for JSONL.
+fn place(file: impl std::fmt::Display, line: u32) -> String {
+    match line {
+        0 => file.to_string(),
+        line => format!("{file}:{line}"),
+    }
 }
 
 /// The cache at `path`, if it can serve; else what is to be done.
@@ -328,14 +327,11 @@ pub const TOKENS: files::Kind = files::Kind::new("a token cache", |head| head.st
 
 /// Opens the cache at `path`; the inner error is the reason why it cannot serve.
 fn reuse(path: &Path, key: &Key, n_vocab: usize) -> Result<Result<Cache, String>> {
-    let cache = match Cache::check(Map::open(path)?, n_vocab) {
-        Ok(cache) => cache,
-        Err(why) => return Ok(Err(why)),
-    };
-    Ok(match cache.description.key.differs(key) {
+    let cache = Cache::check(Map::open(path)?, n_vocab);
+    Ok(cache.and_then(|cache| match cache.description.key.differs(key) {
         None => Ok(cache),
         Some(why) => Err(why),
-    })
+    }))
 }
 
 /// Tokenizes the sources into a new cache.
@@ -416,11 +412,7 @@ impl Build<'_> {
         writer: &mut Writer<W>,
     ) -> Result<()> {
         let Made { vocab, sources, .. } = self.made;
-        let name = |document: &Document| {
-            let file = sources.files()[source].path.display();
-            let place = if document.line == 0 { String::new() } else { format!(":{}", document.line) };
-            format!("{file}{place}")
-        };
+        let name = |document: &Document| place(sources.files()[source].path.display(), document.line);
         let named = |document: &Document, e: Failure| invalid(format!("{}: {e}", name(document)));
         // Chunks of all documents are tokenized together, because a batch may be one long document.
         let pieces: Vec<Vec<Piece<'_>>> =

@@ -40,6 +40,15 @@ pub enum Packing {
     Whole,
 }
 
+/// All of them, as they are typed.
+const PACKINGS: [(Packing, &str); 5] = [
+    (Packing::Pack, "pack"),
+    (Packing::Long, "long"),
+    (Packing::Truncate, "truncate"),
+    (Packing::Records, "records"),
+    (Packing::Whole, "whole"),
+];
+
 impl Packing {
     /// Returns true if a sample can be shorter than the context, and any document of two tokens makes one.
     fn is_ragged(self) -> bool {
@@ -49,13 +58,7 @@ impl Packing {
 
 impl Display for Packing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Packing::Pack => "pack",
-            Packing::Long => "long",
-            Packing::Truncate => "truncate",
-            Packing::Records => "records",
-            Packing::Whole => "whole",
-        })
+        f.write_str(PACKINGS.iter().find(|(packing, _)| packing == self).map_or("", |(_, name)| *name))
     }
 }
 
@@ -63,16 +66,10 @@ impl FromStr for Packing {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "pack" => Ok(Packing::Pack),
-            "long" => Ok(Packing::Long),
-            "truncate" => Ok(Packing::Truncate),
-            "records" => Ok(Packing::Records),
-            "whole" => Ok(Packing::Whole),
-            other => Err(invalid(format!(
-                "packing: expected pack, long, truncate, records or whole, found '{other}'"
-            ))),
-        }
+        let found = PACKINGS.iter().find(|(_, name)| *name == text).map(|(packing, _)| *packing);
+        found.ok_or_else(|| {
+            invalid(format!("packing: expected pack, long, truncate, records or whole, found '{text}'"))
+        })
     }
 }
 
@@ -137,8 +134,8 @@ impl Dataset {
         check_size(&corpus, params, n_ctx, &all)?;
         let unit = |d: usize| Unit { packing: params.packing, n_read: n_ctx }.of(length(&corpus, d));
         let size = |d: usize| match params.packing {
-            Packing::Pack | Packing::Truncate | Packing::Records | Packing::Whole => unit(d),
             Packing::Long => unit(d) * n_ctx as u64,
+            _ => unit(d),
         };
         // A packed sample needs one token after it as the last target; windows are counted with theirs.
         let needed = |n: u64| match params.packing {
@@ -332,18 +329,13 @@ impl Dataset {
             return Err(invalid(format!("sample {i} of {}", self.n_train())));
         }
         let slot = self.order(epoch)[i] as usize;
-        let sample = match &self.synthetic {
-            Some(synthetic) if slot >= self.train.n_samples => {
-                let mut rng = random::rng(self.params.seed, "synthetic", epoch, i as u64);
-                synthetic.sample(self.params.n_ctx, &self.corpus, &mut rng)?
-            }
-            _ => {
-                let sample = self.train.cut(&self.corpus, slot as u64);
-                return self.finished(sample, transform, epoch, i as u64);
-            }
-        };
-        sample.check(self.params.n_ctx, self.corpus.n_vocab())?;
-        Ok(sample)
+        if let Some(synthetic) = self.synthetic.as_ref().filter(|_| slot >= self.train.n_samples) {
+            let mut rng = random::rng(self.params.seed, "synthetic", epoch, i as u64);
+            let sample = synthetic.sample(self.params.n_ctx, &self.corpus, &mut rng)?;
+            sample.check(self.params.n_ctx, self.corpus.n_vocab())?;
+            return Ok(sample);
+        }
+        self.finished(self.train.cut(&self.corpus, slot as u64), transform, epoch, i as u64)
     }
 
     /// A sample as it was read, transformed and without the loss that is not taken.

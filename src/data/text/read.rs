@@ -14,7 +14,7 @@ use ropewalk_core::tokenizer::Token;
 use super::sources::Kind;
 use super::{chat, ChatTemplate, Content, Document, Records, SourceFile, TextOptions};
 use crate::error::{invalid, io, Result};
-use crate::jsonl::{Lines, Texts, MAX_TEXT};
+use crate::jsonl::{has_ending, Lines, Texts, MAX_TEXT};
 
 /// Counts the bytes read of the files so far, before unpacking.
 pub(crate) type Counter = Rc<Cell<u64>>;
@@ -32,11 +32,6 @@ impl Read for Counting {
         }
         Ok(n)
     }
-}
-
-pub(super) fn has_ending(path: &Path, endings: &[&str]) -> bool {
-    let name = path.file_name().map(|n| n.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
-    endings.iter().any(|e| name.ends_with(e))
 }
 
 /// Opens a file, unpacking it if its name ends in `.gz`. `read` counts its bytes.

@@ -13,7 +13,7 @@ use walkdir::WalkDir;
 
 use super::{read, ChatTemplate, TextOptions};
 use crate::error::{invalid, io, Error, Result};
-use crate::jsonl::is_jsonl;
+use crate::jsonl::{has_ending, is_jsonl};
 
 /// How a file is read, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -295,7 +295,7 @@ impl Walk {
 /// 64 KiB. Token ids have such bytes.
 fn look(path: &Path, named: bool, group: usize) -> Result<std::result::Result<SourceFile, String>> {
     let failed = |e| io(path, e);
-    let kind = if named && read::has_ending(path, &[".bin", ".bin.gz"]) {
+    let kind = if named && has_ending(path, &[".bin", ".bin.gz"]) {
         Kind::Tokens
     } else if is_jsonl(path) {
         Kind::Lines
