@@ -18,7 +18,6 @@
 
 mod arrow;
 mod examples;
-mod flatbuffer;
 mod mmlu;
 mod prompt;
 mod python;
