@@ -47,7 +47,6 @@ impl Job {
         self.given.separator.clone().or_else(of_recipe).unwrap_or_else(usual)
     }
 
-    /// The way documents become sequences.
     fn packing(&self) -> Packing {
         match (self.given.packing, self.chat) {
             (Some(Packing::Pack), true) => Packing::Whole,

@@ -40,7 +40,6 @@ pub(super) struct SessionRunner<'a> {
     control: Control<'a>,
     data: Option<PathBuf>,
     loaded: Option<Loaded>,
-    /// Hashes of files, by path.
     hashes: HashMap<PathBuf, Result<String, String>>,
     documents: HashMap<Vec<PathBuf>, Vec<Document>>,
     /// Prompt tokens per second, by model.

@@ -87,7 +87,6 @@ pub(crate) fn setup<'a>(
     }
 }
 
-/// SHA-256 in hexadecimal.
 pub(crate) fn sha256(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
 }

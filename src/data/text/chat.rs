@@ -17,7 +17,6 @@ mod message;
 #[cfg(test)]
 mod tests;
 
-/// A JSON object.
 pub(super) type Object = Map<String, Value>;
 
 /// Most values in a record: each takes some dozens of bytes, and as few as two in the file.
@@ -148,7 +147,6 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// A record being read.
 struct Reading<'a> {
     name: &'a str,
     answers_only: bool,

@@ -164,7 +164,6 @@ impl Sources {
         Sources { template: Some(template), ..self }
     }
 
-    /// The template that renders conversations.
     pub(crate) fn template(&self) -> Option<&dyn ChatTemplate> {
         self.template.as_deref()
     }

@@ -69,7 +69,6 @@ pub(super) fn label(rng: &mut ChaCha8Rng) -> String {
     (0..6).map(|_| CHARACTERS[below(rng, CHARACTERS.len() as u64) as usize] as char).collect()
 }
 
-/// A sample in the making.
 pub(super) struct Builder<'a> {
     source: &'a Sample,
     tokens: Vec<Token>,

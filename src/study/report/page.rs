@@ -5,7 +5,6 @@
 pub(super) enum Block {
     /// A heading of level 2 or 3.
     Heading(u8, String),
-    /// A paragraph.
     Text(String),
     /// A paragraph that must not be overlooked.
     Warning(String),

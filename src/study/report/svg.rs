@@ -24,7 +24,6 @@ pub(super) struct Series {
     pub(super) intervals: Vec<(f64, f64, f64)>,
 }
 
-/// A chart of lines.
 pub(super) struct Lines<'a> {
     pub(super) title: &'a str,
     pub(super) x: &'a str,

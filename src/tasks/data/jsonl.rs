@@ -63,7 +63,6 @@ impl<T: DeserializeOwned> Records<T> {
         Ok(Records { path: path.to_owned(), input: RefCell::new(input), lines, kind: PhantomData })
     }
 
-    /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.lines.len()
     }

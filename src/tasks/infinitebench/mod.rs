@@ -130,7 +130,6 @@ static ZH_QA: InfiniteBench = InfiniteBench {
 
 pub(crate) static TASKS: &[&dyn Task] = &[&EN_SUM, &EN_QA, &EN_MC, &EN_DIA, &ZH_QA];
 
-/// The five tasks.
 pub(crate) const NAMES: &[&str] = &[
     "infinitebench_en_sum",
     "infinitebench_en_qa",
@@ -138,7 +137,6 @@ pub(crate) const NAMES: &[&str] = &[
     "infinitebench_en_dia",
     "infinitebench_zh_qa",
 ];
-/// The English ones.
 pub(crate) const ENGLISH: &[&str] = NAMES.split_at(4).0;
 
 impl Task for InfiniteBench {

@@ -18,11 +18,9 @@ use super::questions::{self, Question, LABELS};
 use super::record::{Form, Metric, Record};
 use super::sets;
 
-/// How many examples.
 static SHOTS: Opt =
     Opt { name: "shots", values: &[], default: "100", about: "examples in the context, 1 to 1000" };
 
-/// Where the contexts come from.
 static SOURCE: Opt = Opt {
     name: "trec",
     values: &["auto", "lceg", "rebuilt"],

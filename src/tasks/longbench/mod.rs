@@ -33,7 +33,6 @@ use record::{Form, Metric, Record};
 
 pub(crate) use sets::{NAMES, TASKS};
 
-/// Which code is followed.
 static FORM: Opt = Opt {
     name: "longbench",
     values: &["official", "lceg"],
@@ -43,7 +42,6 @@ static FORM: Opt = Opt {
             as long as the context, first lines of 11 sets",
 };
 
-/// One set of LongBench.
 struct Set {
     info: Info,
     /// The set's own name, which its records repeat.

@@ -17,13 +17,11 @@ const MAX_ANSWERS: usize = 10_000;
 pub(super) struct Record {
     /// The question, or what the last example leaves open.
     pub(super) input: String,
-    /// The long text.
     pub(super) context: String,
     /// Right answers, each as good as the others.
     pub(super) answers: Vec<String>,
     /// Length as LongBench counts it: English words.
     pub(super) length: u64,
-    /// Name of the set.
     pub(super) dataset: Option<String>,
     /// Names of classes, for sets that ask for one.
     pub(super) all_classes: Option<Vec<String>>,

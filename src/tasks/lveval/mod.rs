@@ -41,7 +41,6 @@ const MAX_ANSWER: usize = 1 << 16;
 const LEVELS: [(&str, usize); 5] =
     [("16k", 16_000), ("32k", 32_000), ("64k", 64_000), ("128k", 128_000), ("256k", 256_000)];
 
-/// The protocol.
 static STYLE: Opt = Opt {
     name: "lveval",
     values: &["official", "utk"],
@@ -51,7 +50,6 @@ static STYLE: Opt = Opt {
             the first line of an answer counts, as in Untie the Knots",
 };
 
-/// The file.
 static LEVEL: Opt = Opt {
     name: "lveval_level",
     values: &["auto", "16k", "32k", "64k", "128k", "256k"],
@@ -204,7 +202,6 @@ impl LvEval {
     }
 }
 
-/// The level to read.
 fn level(setup: &Setup<'_>, length: usize) -> Result<&'static str> {
     let chosen = setup.option(&LEVEL)?;
     if let Some((name, _)) = LEVELS.iter().find(|(name, _)| *name == chosen) {

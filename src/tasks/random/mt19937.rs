@@ -52,7 +52,6 @@ impl Mt19937 {
         rng
     }
 
-    /// 32 random bits.
     pub(super) fn next_u32(&mut self) -> u32 {
         if self.next == N {
             self.renew();

@@ -84,7 +84,6 @@ fn generator<'a>(setup: &'a Setup<'a>, version: Version, length: usize) -> Resul
     }))
 }
 
-/// Draws lists of words.
 struct Lists<'a> {
     setup: &'a Setup<'a>,
     version: Version,

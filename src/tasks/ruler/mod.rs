@@ -22,7 +22,6 @@ mod words;
 
 use crate::{Answer, Ask, DataFile, Error, Info, Judge, Opt, Result, Sample, Samples, Setup, Task};
 
-/// The tasks of this module.
 pub(crate) static TASKS: &[&dyn Task] = &[
     &niah::SINGLE_1,
     &niah::SINGLE_2,
@@ -59,7 +58,6 @@ pub(crate) const NAMES: &[&str] = &[
 /// Tasks that look for needles.
 pub(crate) const NIAH: &[&str] = NAMES.split_at(8).0;
 
-/// Which generators make the prompts.
 static RULER: Opt = Opt {
     name: "ruler",
     values: &["current", "2024"],
@@ -67,7 +65,6 @@ static RULER: Opt = Opt {
     about: "generators: NVIDIA/RULER at c3f5e3b, or those of 2024 as published results used them",
 };
 
-/// Options of every task.
 static OPTIONS: &[&Opt] = &[&RULER];
 
 /// Seed of the published prompts.
@@ -107,7 +104,6 @@ enum Version {
     Current,
 }
 
-/// How an answer is judged.
 #[derive(Debug, Clone, Copy)]
 enum Metric {
     /// The share of the references that the answer contains.
@@ -129,7 +125,6 @@ struct Draft {
 /// Makes one sample after another; it is called with 0, 1 and so on.
 type Generator<'a> = Box<dyn FnMut(usize) -> Result<Draft> + 'a>;
 
-/// A task of RULER.
 struct Synthetic {
     info: Info,
     metric: Metric,
@@ -141,7 +136,6 @@ struct Synthetic {
     generator: for<'a> fn(&'a Setup<'a>, Version, usize) -> Result<Generator<'a>>,
 }
 
-/// Fills in the properties that are the same for all tasks.
 const fn info(name: &'static str, about: &'static str, files: &'static [&'static DataFile]) -> Info {
     Info {
         name,

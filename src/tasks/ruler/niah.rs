@@ -22,7 +22,6 @@ const DEPTHS: [u8; 40] = [
     69, 72, 74, 77, 79, 82, 85, 87, 90, 92, 95, 97, 100,
 ];
 
-/// Where needles stand.
 static DEPTH: Opt = Opt {
     name: "depth",
     values: &[],
@@ -290,7 +289,6 @@ impl Niah<'_> {
         }
     }
 
-    /// A key or a value.
     fn draw(&mut self, thing: Thing) -> String {
         match thing {
             Thing::Words => self.pairs.choice(&mut self.random),

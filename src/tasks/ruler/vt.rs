@@ -22,7 +22,6 @@ const EXAMPLE_STEP: usize = 5;
 /// Draws for a sample of 2024 before its haystack gets smaller.
 const TRIES: usize = 100;
 
-/// The task.
 pub(super) static VT: Synthetic = Synthetic {
     info: info("vt", "All variables that have a value, through a chain of assignments.", &[]),
     metric: Metric::All,
@@ -41,7 +40,6 @@ const TEXT: [&str; 3] = [
     " in the text above.",
 ];
 
-/// A chain of assignments.
 struct Chain {
     /// The variables, in their order.
     names: Vec<String>,
@@ -50,15 +48,12 @@ struct Chain {
 
 /// A text with a chain in it.
 struct Puzzle {
-    /// The task's text.
     text: String,
     answer_prefix: String,
     chain: Chain,
 }
 
-/// The example.
 struct Example {
-    /// Text and answer of the example.
     text: String,
     tokens: usize,
 }

@@ -65,7 +65,6 @@ impl Pairs {
         Ok(Pairs { nouns, blocks })
     }
 
-    /// Number of pairs.
     pub(super) fn len(&self) -> usize {
         self.blocks.last().map_or(0, |block| block.end)
     }

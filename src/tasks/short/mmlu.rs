@@ -3,7 +3,6 @@
 use super::PACKAGE;
 use crate::DataFile;
 
-/// A subject of MMLU.
 pub(super) struct Subject {
     /// Name of its folder.
     pub(super) name: &'static str,
@@ -15,7 +14,6 @@ pub(super) struct Subject {
 
 macro_rules! subjects {
     ($($name:literal $dev:literal $test:literal)*) => {
-        /// All subjects.
         pub(super) static SUBJECTS: [Subject; 57] = [$(Subject {
             name: $name,
             dev: file(concat!("short/mmlu/", $name, "/dev.arrow"), $dev),
@@ -28,7 +26,6 @@ const fn file(name: &'static str, sha256: &'static str) -> DataFile {
     DataFile { name, sha256: Some(sha256), from: PACKAGE }
 }
 
-/// All files.
 pub(super) static FILES: [&DataFile; 114] = {
     let mut files = [&SUBJECTS[0].dev; 114];
     let mut i = 0;

@@ -255,7 +255,6 @@ static GSM8K_COT: Short = Short {
     load: |read| Ok(whole("", source::gsm8k_cot(read, &GSM8K)?, Pool::First(examples::chain_of_thought()))),
 };
 
-/// The tasks of this file.
 pub(crate) static TASKS: &[&dyn Task] = &[
     &MMLU,
     &HELLASWAG_TASK,

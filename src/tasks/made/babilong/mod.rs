@@ -66,7 +66,6 @@ const STREAM: u64 = 10;
 
 pub(super) struct BabiLong {
     info: Info,
-    /// Number of the bAbI task.
     number: usize,
 }
 

@@ -65,7 +65,6 @@ enum Kind {
 
 struct World {
     names: [&'static str; 4],
-    /// Places of the actors.
     actors: [usize; 4],
     objects: [Holder; 3],
 }

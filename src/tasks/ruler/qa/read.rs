@@ -64,7 +64,6 @@ pub(super) fn squad(json: &[u8]) -> Result<Set, String> {
     set(contexts, questions, articles)
 }
 
-/// The questions of HotpotQA.
 pub(super) fn hotpotqa(json: &[u8]) -> Result<Set, String> {
     let asked: Vec<Hotpot> = serde_json::from_slice(json).map_err(|e| format!("expected HotpotQA: {e}"))?;
     let mut contexts = Vec::new();
