@@ -98,11 +98,8 @@ impl Task for LvEval {
     }
 
     fn samples<'a>(&'a self, setup: &'a Setup<'a>) -> Result<Samples<'a>> {
-        let words = match self.score.is_chinese() {
-            true => Some(Arc::new(Words::read(setup.data)?)),
-            false => None,
-        };
-        self.samples_with(setup, words)
+        let words = self.score.is_chinese().then(|| Words::read(setup.data)).transpose()?;
+        self.samples_with(setup, words.map(Arc::new))
     }
 }
 
@@ -173,13 +170,11 @@ impl LvEval {
         if !scored {
             return Err(format!("expected `answer_keywords` with a word in them, found {keywords:?}"));
         }
-        match with_shots && shots::titles(&record.context).next().is_none() {
-            true => {
-                Err("expected passages under headings such as \"### Passage 1\" in `context`, found none"
-                    .to_owned())
-            }
-            false => Ok(()),
+        if with_shots && shots::titles(&record.context).next().is_none() {
+            let what = "expected passages under headings such as \"### Passage 1\" in `context`, found none";
+            return Err(what.to_owned());
         }
+        Ok(())
     }
 
     /// The prompt before truncation.
@@ -239,10 +234,7 @@ fn judge(
     first_line: bool,
 ) -> Judge {
     Box::new(move |answer| {
-        let text = match first_line {
-            true => text::first_line(answer.text()),
-            false => answer.text(),
-        };
+        let text = if first_line { text::first_line(answer.text()) } else { answer.text() };
         let keywords = keywords.as_deref();
         vec![match (score, &words) {
             (Score::F1, _) => metrics::f1(text, &gold),

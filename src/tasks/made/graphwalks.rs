@@ -71,18 +71,15 @@ impl Task for GraphWalks {
         let length = setup.length()?;
         let (operation, max_tokens) = if self.search {
             let depth = setup.option(&DEPTH)?;
-            let depth = depth.parse().map_err(|_| Error::invalid(format!("depth: found {depth:?}")))?;
+            let depth: usize =
+                depth.parse().map_err(|_| Error::invalid(format!("depth: found {depth:?}")))?;
             // generation_max_length of graphwalk_bfs, _dep8 and _dep5.
-            (
-                Some(depth),
-                if depth == 10 {
-                    1000
-                } else if depth == 8 {
-                    500
-                } else {
-                    200
-                },
-            )
+            let max_tokens = match depth {
+                10 => 1000,
+                8 => 500,
+                _ => 200,
+            };
+            (Some(depth), max_tokens)
         } else {
             (None, 100)
         };

@@ -1,10 +1,7 @@
 //! Common words extraction: a numbered list of words, ten of which appear more often than the others. An example
 //! with its answer stands before it.
 
-use std::borrow::Cow;
-use std::fmt;
-
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::{Map, Value};
 
 use super::{
     fit, info, prompt, seed, word_list, Draft, Generator, Metric, Synthetic, Version, ADJECTIVES, NOUNS,
@@ -153,12 +150,8 @@ fn text(list: &str) -> String {
 
 /// "1. first 2. second" and so on.
 fn numbered<T: AsRef<str>>(words: &[T]) -> String {
-    let mut out = String::new();
-    for (i, word) in words.iter().enumerate() {
-        let blank = if i > 0 { " " } else { "" };
-        let _ = fmt::Write::write_fmt(&mut out, format_args!("{blank}{}. {}", i + 1, word.as_ref()));
-    }
-    out
+    let numbered = words.iter().enumerate().map(|(i, word)| format!("{}. {}", i + 1, word.as_ref()));
+    numbered.collect::<Vec<_>>().join(" ")
 }
 
 fn english_words(setup: &Setup<'_>) -> Result<Vec<String>> {
@@ -168,26 +161,8 @@ fn english_words(setup: &Setup<'_>) -> Result<Vec<String>> {
 
 /// The values of a JSON object of strings, in their order.
 fn values(json: &[u8]) -> serde_json::Result<Vec<String>> {
-    struct Values;
-    impl<'de> Visitor<'de> for Values {
-        type Value = Vec<String>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an object of strings")
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vec<String>, A::Error> {
-            let mut values = Vec::new();
-            while let Some((_, value)) = map.next_entry::<IgnoredAny, Cow<'de, str>>()? {
-                values.push(value.into_owned());
-            }
-            Ok(values)
-        }
-    }
-    let mut json = serde_json::Deserializer::from_slice(json);
-    let values = json.deserialize_map(Values)?;
-    json.end()?;
-    Ok(values)
+    let object: Map<String, Value> = serde_json::from_slice(json)?;
+    object.into_iter().map(|(_, value)| serde_json::from_value(value)).collect()
 }
 
 #[cfg(test)]

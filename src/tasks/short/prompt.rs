@@ -41,31 +41,26 @@ impl Sampler {
         asked: usize,
         n: usize,
     ) -> Result<Vec<&'a Question>> {
-        let too_few = |pool: &[Question], n: usize| match pool.len() < n {
-            true => Err(Error::invalid(format!("shots: expected at most {}, found {n}", pool.len()))),
+        let enough = |most: usize| match most < n {
+            true => Err(Error::invalid(format!("shots: expected at most {most}, found {n}"))),
             false => Ok(()),
         };
         match &part.pool {
             _ if n == 0 => Ok(vec![]),
-            Pool::First(pool) => too_few(pool, n).map(|()| pool[..n].iter().collect()),
+            Pool::First(pool) => enough(pool.len()).map(|()| pool[..n].iter().collect()),
             Pool::Others(pool) => {
-                too_few(pool, n)?;
+                enough(pool.len())?;
                 Ok(self.0.sample_range(pool.len(), n).into_iter().map(|i| &pool[i]).collect())
             }
             Pool::Asked => {
                 let (pool, asked) = (&part.questions, &part.questions[asked]);
-                too_few(&pool[1..], n)?;
+                enough(pool.len() - 1)?;
                 let drawn = self.0.sample_range(pool.len(), n + 1).into_iter().map(|i| &pool[i]);
                 let mut examples: Vec<_> = drawn.filter(|&q| q != asked).take(n).collect();
                 if examples.len() < n {
                     // The question is in the set more than once: drawn again from what is not it.
                     let others: Vec<_> = pool.iter().filter(|&q| q != asked).collect();
-                    if others.len() < n {
-                        return Err(Error::invalid(format!(
-                            "shots: expected at most {}, found {n}",
-                            others.len()
-                        )));
-                    }
+                    enough(others.len())?;
                     examples = self.0.sample_range(others.len(), n).into_iter().map(|i| others[i]).collect();
                 }
                 Ok(examples)
