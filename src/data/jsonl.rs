@@ -151,9 +151,11 @@ fn field(name: &str, line: &str, field: &str) -> Result<String> {
             });
         }
         Err(e) => {
-            return Err(match serde_json::from_str(line) {
-                Ok(value) => invalid(format!("{name}: expected a JSON object, found {}", kind(value))),
-                Err(_) => not_json(e),
+            return Err(match serde_json::from_str::<&RawValue>(line) {
+                Ok(value) if !value.get().starts_with('{') => {
+                    invalid(format!("{name}: expected a JSON object, found {}", kind(value)))
+                }
+                _ => not_json(e),
             });
         }
     };
