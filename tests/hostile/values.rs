@@ -4,7 +4,7 @@ use convert::random::Shape;
 use gguf::{Array, File, Value, Writer};
 use proptest::prelude::*;
 
-use crate::{rewritten, survives, text, with_key};
+use crate::{peak_memory, rewritten, survives, text, with_key};
 
 /// Values of a key that must be refused, with what the error names beside key and file.
 #[test]
@@ -236,6 +236,9 @@ const KEYS: [&str; 37] = [
     "split.no",
 ];
 
+/// A model and its keys cost this little; nothing in a file of 100 kB may ask for more.
+const BOUND: u64 = 1 << 30;
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -250,6 +253,8 @@ proptest! {
             },
             |_| None,
         );
+        let before = peak_memory();
         survives(&path);
+        prop_assert!(peak_memory().saturating_sub(before) < BOUND, "memory rose from {before} to {}", peak_memory());
     }
 }
