@@ -8,11 +8,9 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Stdio;
 
-use convert::random::{write, Shape};
-use ropewalk::DType;
-
 use crate::common::fetched;
 use crate::common::program::{command, run};
+use crate::models::model;
 
 /// Commands whose examples reach for the network.
 const ONLINE: [&str; 1] = ["pull"];
@@ -61,9 +59,9 @@ name = "passkey"
 
 /// The files that examples read.
 fn fixtures(dir: &Path) {
-    let model = dir.join("smollm2");
-    write(&Shape::named("llama-tiny").unwrap(), DType::Q8_0, 7, &model).unwrap();
-    std::fs::copy(&model, dir.join("model.gguf")).unwrap();
+    for name in ["smollm2", "model.gguf"] {
+        std::fs::copy(model(), dir.join(name)).unwrap();
+    }
     let essays = std::fs::read_to_string(fetched("texts/essays.txt")).unwrap();
     let text: String = essays.chars().filter(char::is_ascii).take(12_000).collect();
     std::fs::create_dir(dir.join("novels")).unwrap();

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use crate::common::program::{run, run_in, split, Output};
-use convert::random::{write, Shape};
-use ropewalk::DType;
+use crate::models::model;
 use serde_json::Value;
 
 /// A tiny model and a few texts.
@@ -15,7 +14,7 @@ pub(crate) struct Folder {
 impl Folder {
     pub(crate) fn new() -> Folder {
         let folder = Folder { dir: tempfile::tempdir().unwrap() };
-        write(&Shape::named("llama-tiny").unwrap(), DType::Q8_0, 7, folder.file("tiny.gguf")).unwrap();
+        std::fs::copy(model(), folder.file("tiny.gguf")).unwrap();
         std::fs::create_dir(folder.file("texts")).unwrap();
         for i in 0..6 {
             let words = (0..400).map(|n| ["sea", "rope", "walk", "hemp", "tar"][(n * (i + 2) + n / 7) % 5]);

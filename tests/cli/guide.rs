@@ -180,9 +180,9 @@ fn fixtures(dir: &Path, real: bool) {
     if real {
         std::os::unix::fs::symlink(fetched("SmolLM2-135M-Instruct.Q4_1.gguf"), dir.join(MODEL)).unwrap();
     } else {
-        let shape = Shape::named("llama-tiny").unwrap();
-        write(&shape, DType::Q8_0, 7, dir.join(MODEL)).unwrap();
-        std::fs::copy(dir.join(MODEL), dir.join("smollm2")).unwrap();
+        for name in [MODEL, "smollm2"] {
+            std::fs::copy(crate::models::model(), dir.join(name)).unwrap();
+        }
     }
     let copies = [
         (checkpoints.join("gptneox"), "models/pythia-160m"),

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use crate::common::program::{run, Output};
-use convert::random::{write, Shape};
 use ropewalk::adapter::{self, AdapterFile, AdapterMeta, NewPair};
 use ropewalk::gguf::File;
 use ropewalk::DType;
@@ -17,7 +16,7 @@ impl Folder {
     fn new(rope: &str) -> Folder {
         let folder = Folder { dir: tempfile::tempdir().unwrap() };
         let model = folder.dir.path().join("tiny.gguf");
-        write(&Shape::named("llama-tiny").unwrap(), DType::Q8_0, 7, &model).unwrap();
+        std::fs::copy(crate::models::model(), &model).unwrap();
         let base = Some(adapter::fingerprint(&File::open(&model).unwrap()));
         // Signs that follow no row and no column: the pair must not be a constant.
         let values = |n: usize, k: usize| -> Vec<f32> {

@@ -15,7 +15,7 @@ use convert::random::{write, Shape};
 use ropewalk::DType;
 
 /// The model, written once for all tests. Byte tokens, ChatML template, trained (it says) to
-/// 2,048 tokens or more.
+/// 512 tokens.
 pub(crate) fn model() -> &'static str {
     static MODEL: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
     let (_, path) = MODEL.get_or_init(|| {

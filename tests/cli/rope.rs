@@ -1,18 +1,8 @@
 //! `ropewalk rope` for methods of the reach axis: what it prints, draws and refuses.
 
-use std::path::PathBuf;
-use std::sync::OnceLock;
-
 use crate::common::program::run;
+use crate::models::model;
 use ropewalk::DType;
-
-/// A small random model, made once.
-fn model() -> &'static str {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| crate::common::random_model("llama-tiny", DType::F32, "cli-rope"))
-        .to_str()
-        .expect("text")
-}
 
 #[test]
 fn a_reach_method_shows_its_branches_and_a_map() {
