@@ -5,14 +5,13 @@ use std::cell::RefCell;
 use std::ffi::c_void;
 use std::ops::Range;
 
-use kernels::codes::Kind;
 use kernels::eight_bits::{available, Layout, Panel, Rounded, Rounding, MOST, ROWS};
 use kernels::experts::Groups;
 
 use crate::custom::{share, zeroed};
 use crate::experts::{elements, Chosen};
 use crate::graph::Builder;
-use crate::integers::kind;
+use crate::integers::supports;
 use crate::ops::{check, f32_rows, matrix, possible};
 use crate::tensor::Tensor;
 use crate::units::Units;
@@ -20,7 +19,7 @@ use crate::{sys, DType, Error, Result};
 
 /// Returns true if this processor has an 8-bit product for weights of this type.
 pub fn has_eight_bit_product(dtype: DType) -> bool {
-    available() && kind(dtype).is_some()
+    available() && supports(dtype)
 }
 
 /// Floats rounded to eight bits in blocks of 32.
@@ -34,12 +33,12 @@ pub struct EightBits<'c> {
 impl EightBits<'_> {
     /// Returns true if the rows can also be multiplied with weights of this type.
     pub fn serve(&self, dtype: DType) -> bool {
-        kind(dtype).is_some_and(|kind| self.layout.serves(kind))
+        self.layout.serves(dtype)
     }
 }
 
 struct Work {
-    kind: Kind,
+    dtype: DType,
     layout: Layout,
     units: Units,
 }
@@ -49,11 +48,11 @@ impl<'c> Builder<'c> {
     /// ([`has_eight_bit_product`]); elsewhere the graph is refused.
     pub fn eight_bits(&self, x: Tensor<'c>, dtype: DType) -> Result<EightBits<'c>> {
         let op = "eight_bits";
-        let kind = kind_of(op, dtype)?;
+        check_type(op, dtype)?;
         let [k, n, a, b] = x.ne();
-        let whole = f32_rows(x) && a * b == 1 && k > 0 && k.is_multiple_of(kind.block().0);
+        let whole = f32_rows(x) && a * b == 1 && k > 0 && k.is_multiple_of(dtype.block_size());
         check(whole, op, "an f32 matrix, whole blocks of the weight's type wide", &[x])?;
-        let layout = Layout::new(kind, k, n);
+        let layout = Layout::new(dtype, k, n);
         let words = layout.n_words();
         let words = words.ok_or_else(|| Error::Op { op, what: format!("{n} rows of {k} are too many") })?;
         possible(op, DType::I32, [words, 1, 1, 1])?;
@@ -66,14 +65,14 @@ impl<'c> Builder<'c> {
     pub fn shared_eight_bit_product(&self, w: Tensor<'c>, x: EightBits<'c>) -> Result<Tensor<'c>> {
         let op = "shared_eight_bit_product";
         let [k, m, a, b] = w.ne();
-        let kind = kind_of(op, w.dtype())?;
+        check_type(op, w.dtype())?;
         let whole = matrix(w) && Some(w.nb()[1]) == w.dtype().row_bytes(k) && a * b == 1;
         if !(whole && x.serve(w.dtype()) && x.layout.k() == k) {
             let what = format!("expected a weight that the rounded rows serve, found {}", w.describe());
             return Err(Error::Op { op, what });
         }
         possible(op, DType::F32, [m, x.n, 1, 1])?;
-        let work = Work { kind, layout: x.layout, units: Units::default() };
+        let work = Work { dtype: w.dtype(), layout: x.layout, units: Units::default() };
         self.custom(DType::F32, [m, x.n, 1, 1], &[w, x.words], run_shared, work)
     }
 
@@ -83,11 +82,11 @@ impl<'c> Builder<'c> {
     pub fn eight_bit_product(&self, w: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
         let op = "eight_bit_product";
         let ([k, m, a, b], [l, n, c, d]) = (w.ne(), x.ne());
-        let kind = kind_of(op, w.dtype())?;
+        check_type(op, w.dtype())?;
         let whole = matrix(w) && Some(w.nb()[1]) == w.dtype().row_bytes(k) && f32_rows(x);
         check(whole && k == l && a * b * c * d == 1, op, "a weight [k,m] and f32 [k,n]", &[w, x])?;
         possible(op, DType::F32, [m, n, 1, 1])?;
-        self.custom(DType::F32, [m, n, 1, 1], &[w, x], run_product, kind)
+        self.custom(DType::F32, [m, n, 1, 1], &[w, x], run_product, w.dtype())
     }
 
     /// The same for each place's expert: weights `[k, m, n_expert]`, `x` F32 `[k, 1 or n_used, T]`, to F32 `[m, n_used, T]`.
@@ -99,18 +98,18 @@ impl<'c> Builder<'c> {
     ) -> Result<Tensor<'c>> {
         let op = "experts_eight_bit_product";
         let [_, m] = self.product_shape(op, w, x, chosen, 0)?;
-        let kind = kind_of(op, w.dtype())?;
+        check_type(op, w.dtype())?;
         let ne = [m, chosen.n_used(), chosen.n_tokens(), 1];
         possible(op, DType::F32, ne)?;
-        self.custom(DType::F32, ne, &[w, x, chosen.ids()], run_experts, kind)
+        self.custom(DType::F32, ne, &[w, x, chosen.ids()], run_experts, w.dtype())
     }
 }
 
-fn kind_of(op: &'static str, dtype: DType) -> Result<Kind> {
-    kind(dtype).filter(|_| available()).ok_or_else(|| {
-        let what = format!("{dtype} weights have no such product on this processor");
-        Error::Op { op, what }
-    })
+fn check_type(op: &'static str, dtype: DType) -> Result<()> {
+    if has_eight_bit_product(dtype) {
+        return Ok(());
+    }
+    Err(Error::Op { op, what: format!("{dtype} weights have no such product on this processor") })
 }
 
 /// Floats that stay in a cache, rounded, while a weight goes by.
@@ -162,7 +161,7 @@ unsafe extern "C" fn run_shared(dst: *mut sys::ggml_tensor, _: i32, nth: i32, da
             // SAFETY: rows of the weight that are there, whole blocks.
             let rows = unsafe { weight_rows(w, 0, &mine) };
             let which = (from, many.min(n - from));
-            rounded.products(work.kind, panel, rows, w.nb[1], which, |row, t, products| {
+            rounded.products(work.dtype, panel, rows, w.nb[1], which, |row, t, products| {
                 // SAFETY: dst is contiguous F32 [m, n], and units are of disjoint elements.
                 unsafe { out.put(t, mine.start + row, products) }
             });
@@ -203,7 +202,7 @@ impl Out {
 unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
     // SAFETY: ggml passes the node made in `eight_bit_product`; its sources are the weight and the floats checked there,
     // computed before, its user data was boxed there.
-    let (dst, w, x, kind) = unsafe { (&*dst, &*(*dst).src[0], &*(*dst).src[1], *(data as *const Kind)) };
+    let (dst, w, x, dtype) = unsafe { (&*dst, &*(*dst).src[0], &*(*dst).src[1], *(data as *const DType)) };
     let (k, m, n) = (w.ne[0] as usize, dst.ne[0] as usize, dst.ne[1] as usize);
     let mine = rows_of(m, ith, nth);
     if mine.is_empty() {
@@ -217,8 +216,8 @@ unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, ith: i32, nth: i32,
     };
     let out = Out { data: dst.data as *mut f32, m, n };
     SCRATCH.with_borrow_mut(|(rounding, panel)| {
-        let rounded = rounding.set(kind, k, (0..n).map(|i| Some(floats(i))));
-        products(kind, &rounded, panel, rows, w.nb[1], 0..n, |row, t, products| {
+        let rounded = rounding.set(dtype, k, (0..n).map(|i| Some(floats(i))));
+        products(dtype, &rounded, panel, rows, w.nb[1], 0..n, |row, t, products| {
             // SAFETY: dst is contiguous F32 [m, n], and threads take disjoint rows of the weight.
             unsafe { out.put(t, mine.start + row, products) }
         });
@@ -228,8 +227,8 @@ unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, ith: i32, nth: i32,
 unsafe extern "C" fn run_experts(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
     // SAFETY: ggml passes the node made in `experts_eight_bit_product`; its sources are the weights, the floats and the
     // indices checked there, computed before, its user data was boxed there.
-    let (dst, w, x, ids, kind) = unsafe {
-        (&*dst, &*(*dst).src[0], &*(*dst).src[1], elements::<i32>((*dst).src[2]), *(data as *const Kind))
+    let (dst, w, x, ids, dtype) = unsafe {
+        (&*dst, &*(*dst).src[0], &*(*dst).src[1], elements::<i32>((*dst).src[2]), *(data as *const DType))
     };
     let (k, m, n_expert) = (w.ne[0] as usize, dst.ne[0] as usize, w.ne[2] as usize);
     let mine = rows_of(m, ith, nth);
@@ -251,7 +250,7 @@ unsafe extern "C" fn run_experts(dst: *mut sys::ggml_tensor, ith: i32, nth: i32,
     let order: Vec<Option<usize>> = (0..n_expert).flat_map(places).collect();
     SCRATCH.with_borrow_mut(|(rounding, panel)| {
         let row = |row: usize| &floats[row / shared * k..][..k];
-        let rounded = rounding.set(kind, k, order.iter().map(|place| place.map(row)));
+        let rounded = rounding.set(dtype, k, order.iter().map(|place| place.map(row)));
         let mut first = 0;
         for expert in 0..n_expert {
             let n = groups.rows(expert).len();
@@ -262,7 +261,7 @@ unsafe extern "C" fn run_experts(dst: *mut sys::ggml_tensor, ith: i32, nth: i32,
             }
             // SAFETY: rows of an expert's weight that are there, whole blocks.
             let rows = unsafe { weight_rows(w, expert, &mine) };
-            products(kind, &rounded, panel, rows, w.nb[1], of_expert, |row, t, products| {
+            products(dtype, &rounded, panel, rows, w.nb[1], of_expert, |row, t, products| {
                 let Some(place) = order[t] else { return };
                 // SAFETY: dst is contiguous F32 [m, n_used, T], with a row for each place; threads take disjoint rows of
                 // weights.
@@ -289,7 +288,7 @@ fn at_once(k: usize) -> usize {
 
 /// Products of rows of weights with some of the rounded rows, as many at a time as stay in a cache.
 fn products(
-    kind: Kind,
+    dtype: DType,
     rounded: &Rounded<'_>,
     panel: &mut Panel,
     rows: &[u8],
@@ -300,6 +299,6 @@ fn products(
     let many = at_once(rounded.k());
     for at in floats.clone().step_by(many) {
         let which = (at, many.min(floats.end - at));
-        rounded.products(kind, panel, rows, row_bytes, which, &mut put);
+        rounded.products(dtype, panel, rows, row_bytes, which, &mut put);
     }
 }

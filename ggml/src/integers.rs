@@ -4,7 +4,6 @@
 use std::cell::RefCell;
 use std::ffi::c_void;
 
-use kernels::codes::Kind;
 use kernels::integers::{Product, Scratch, Shape, BLOCK};
 use kernels::output::Output;
 
@@ -22,25 +21,6 @@ const UNITS: usize = 6;
 /// Fewest tokens worth converting a weight for.
 const TOKENS: usize = 96;
 
-/// The kernels' name of a type.
-pub(crate) fn kind(dtype: DType) -> Option<Kind> {
-    Some(match dtype {
-        DType::Q4_0 => Kind::Q4_0,
-        DType::Q4_1 => Kind::Q4_1,
-        DType::Q5_0 => Kind::Q5_0,
-        DType::Q5_1 => Kind::Q5_1,
-        DType::Q8_0 => Kind::Q8_0,
-        DType::IQ4_NL => Kind::Iq4Nl,
-        DType::IQ4_XS => Kind::Iq4Xs,
-        DType::Q2_K => Kind::Q2K,
-        DType::Q3_K => Kind::Q3K,
-        DType::Q4_K => Kind::Q4K,
-        DType::Q5_K => Kind::Q5K,
-        DType::Q6_K => Kind::Q6K,
-        _ => return None,
-    })
-}
-
 /// Returns true if this processor has integer products, and those in 8 bits.
 pub fn available() -> bool {
     kernels::integers::available()
@@ -48,7 +28,7 @@ pub fn available() -> bool {
 
 /// Returns true if there are integer products, and those in 8 bits, for weights of this type.
 pub fn supports(dtype: DType) -> bool {
-    kind(dtype).is_some()
+    kernels::codes::TYPES.contains(&dtype)
 }
 
 /// Returns true if this processor has an integer product for weights of this type.
@@ -64,7 +44,7 @@ pub struct Rounded<'c> {
 }
 
 struct Work {
-    kind: Kind,
+    dtype: DType,
     shape: Shape,
     units: Units,
 }
@@ -94,15 +74,14 @@ impl<'c> Builder<'c> {
         let op = "integer_product";
         let [k, m, a, b] = w.ne();
         let row = Some(w.nb()[1]) == w.dtype().row_bytes(k);
-        let whole = matrix(w) && row && a * b == 1 && k == x.shape.k;
-        let Some(kind) = kind(w.dtype()).filter(|_| whole) else {
+        if !(matrix(w) && row && a * b == 1 && k == x.shape.k && supports(w.dtype())) {
             let what =
                 format!("expected a quantized weight as wide as the rounded rows, found {}", w.describe());
             return Err(Error::Op { op, what });
-        };
+        }
         let ne = [m, x.shape.n, 1, 1];
         possible(op, DType::F32, ne)?;
-        let work = Work { kind, shape: x.shape, units: Units::default() };
+        let work = Work { dtype: w.dtype(), shape: x.shape, units: Units::default() };
         self.custom(DType::F32, ne, &[w, x.words], run_product, work)
     }
 }
@@ -130,7 +109,7 @@ unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, _: i32, nth: i32, d
     // SAFETY: ggml passes the node made in `integer_product`: its sources are the weight checked there and a node of
     // `rounded`, computed before; its user data was boxed there.
     let (dst, w, x, work) = unsafe { (&*dst, &*(*dst).src[0], &*(*dst).src[1], &*(data as *const Work)) };
-    let (kind, shape, m) = (work.kind, work.shape, dst.ne[0] as usize);
+    let (dtype, shape, m) = (work.dtype, work.shape, dst.ne[0] as usize);
     // SAFETY: `rounded` made a node of as many words as the shape has.
     let packed = unsafe { std::slice::from_raw_parts(x.data as *const u32, shape.n_words().unwrap_or(0)) };
     let row = |i: usize| {
@@ -138,7 +117,7 @@ unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, _: i32, nth: i32, d
         // SAFETY: the weight is contiguous and has m rows of nb[1] bytes.
         unsafe { std::slice::from_raw_parts((w.data as *const u8).add(i * w.nb[1]), w.nb[1]) }
     };
-    let product = Product { kind, row, packed, shape };
+    let product = Product { dtype, row, packed, shape };
     let n_rows = m.div_ceil(ROWS);
     // Every part of the tokens converts the weight anew, so they are cut only where there are few rows.
     let n_parts = (UNITS * nth.max(1) as usize).div_ceil(n_rows.max(1)).min(shape.n / TOKENS).max(1);

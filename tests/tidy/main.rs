@@ -24,7 +24,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("ropewalk-tasks", &["ropewalk-files", "ropewalk-core"]),
     ("ropewalk-data", &["ropewalk-files", "ropewalk-core"]),
     ("ropewalk-study", &["ropewalk-files", "ropewalk-core"]),
-    ("ropewalk-kernels", &[]),
+    ("ropewalk-kernels", &["ropewalk-files", "ropewalk-gguf"]),
     ("ropewalk-processor", &[]),
     ("ropewalk-ggml", &["ropewalk-files", "ropewalk-gguf", "ropewalk-kernels"]),
     ("ropewalk-llama", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-ggml"]),

@@ -125,11 +125,11 @@ impl DType {
         Self::ALL.iter().copied().find(|t| t.name().eq_ignore_ascii_case(name))
     }
     /// Elements in one block.
-    pub fn block_size(self) -> usize {
+    pub const fn block_size(self) -> usize {
         self.facts().1
     }
     /// Bytes of one block.
-    pub fn block_bytes(self) -> usize {
+    pub const fn block_bytes(self) -> usize {
         self.facts().2
     }
     /// Bytes of a row of `n` elements; `None` when `n` is not whole blocks or the product overflows.

@@ -3,9 +3,8 @@
 
 use std::arch::x86_64::*;
 
+use gguf::DType;
 use half::f16;
-
-use super::Kind;
 
 /// The values of a code of four bits in the types IQ4_NL and IQ4_XS.
 pub(super) const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
@@ -23,13 +22,13 @@ pub(crate) struct Heads {
 pub(crate) trait Codes {
     /// The bytes of a block.
     type Block: AsRef<[u8]>;
-    const KIND: Kind;
-    const ADDS: bool = Self::KIND.adds();
-    const SIGNED: bool = Self::KIND.signed();
+    const DTYPE: DType;
+    const ADDS: bool = super::adds(Self::DTYPE);
+    const SIGNED: bool = super::signed(Self::DTYPE);
     /// Registers of 32 codes that a block has.
-    const PARTS: usize;
+    const PARTS: usize = Self::DTYPE.block_size() / 32;
     /// True if factors are for 16 weights each, false if for 32.
-    const HALVES: bool = Self::KIND.halves();
+    const HALVES: bool = super::halves(Self::DTYPE);
     /// Where in a block its factor lies, a half-precision number; behind it what is added, in types that add.
     const FACTOR: usize;
 
@@ -127,14 +126,13 @@ unsafe fn looked_up(codes: __m256i) -> __m256i {
 
 /// A type with blocks of 32, whose factor and added number come first.
 macro_rules! small {
-    ($(#[$doc:meta])* $name:ident, $bytes:literal, $b:ident => $codes:expr) => {
+    ($(#[$doc:meta])* $name:ident, $dtype:ident, $b:ident => $codes:expr) => {
         $(#[$doc])*
         pub(crate) struct $name;
 
         impl Codes for $name {
-            type Block = [u8; $bytes];
-            const KIND: Kind = Kind::$name;
-            const PARTS: usize = 1;
+            type Block = [u8; DType::$dtype.block_bytes()];
+            const DTYPE: DType = DType::$dtype;
             const FACTOR: usize = 0;
 
             #[inline(always)]
@@ -153,43 +151,42 @@ macro_rules! small {
 
 small!(
     /// Four bits each.
-    Q4_0, 18, b => nibbles(b, 2)
+    Q4_0, Q4_0, b => nibbles(b, 2)
 );
 small!(
     /// Four bits each.
-    Q4_1, 20, b => nibbles(b, 4)
+    Q4_1, Q4_1, b => nibbles(b, 4)
 );
 small!(
     /// Four bits each, and a fifth elsewhere.
-    Q5_0, 22, b => _mm256_or_si256(nibbles(b, 6), spread(b, 2, 16))
+    Q5_0, Q5_0, b => _mm256_or_si256(nibbles(b, 6), spread(b, 2, 16))
 );
 small!(
     /// Four bits each, and a fifth elsewhere.
-    Q5_1, 24, b => _mm256_or_si256(nibbles(b, 8), spread(b, 4, 16))
+    Q5_1, Q5_1, b => _mm256_or_si256(nibbles(b, 8), spread(b, 4, 16))
 );
 small!(
     /// Signed bytes.
-    Q8_0, 34, b => load(b, 2)
+    Q8_0, Q8_0, b => load(b, 2)
 );
 small!(
     /// Places in a table.
-    Iq4Nl, 18, b => looked_up(nibbles(b, 2))
+    Iq4Nl, IQ4_NL, b => looked_up(nibbles(b, 2))
 );
 
 /// A type with blocks of 256.
 macro_rules! large {
     (
         $(#[$doc:meta])*
-        $name:ident, $bytes:literal, $b:ident => $factor:expr,
+        $name:ident, $dtype:ident, $b:ident => $factor:expr,
         $i:ident => $codes:expr, $factors:expr, $times:expr
     ) => {
         $(#[$doc])*
         pub(crate) struct $name;
 
         impl Codes for $name {
-            type Block = [u8; $bytes];
-            const KIND: Kind = Kind::$name;
-            const PARTS: usize = 8;
+            type Block = [u8; DType::$dtype.block_bytes()];
+            const DTYPE: DType = DType::$dtype;
             const FACTOR: usize = $factor;
 
             #[inline(always)]
@@ -213,7 +210,7 @@ macro_rules! large {
 
 large!(
     /// Places in a table; a factor of six bits for 32.
-    Iq4Xs, 136, b => 0,
+    Iq4Xs, IQ4_XS, b => 0,
     i => looked_up(nibbles(b, 8 + 16 * i)),
     {
         let high = u16::from_le_bytes([b[2], b[3]]);
@@ -224,14 +221,14 @@ large!(
 );
 large!(
     /// Two bits each; a factor and a minimum of four bits for sixteen.
-    Q2K, 84, b => 80,
+    Q2K, Q2_K, b => 80,
     i => shifted(load(b, 16 + i / 4 * 32), i % 4 * 2, 3),
     std::array::from_fn(|i| (b[i] & 15) as i8),
     std::array::from_fn(|i| (b[i] >> 4) as i8)
 );
 large!(
     /// Two bits each, and a third elsewhere. A factor of six bits for sixteen.
-    Q3K, 110, b => 108,
+    Q3K, Q3_K, b => 108,
     i => _mm256_or_si256(shifted(load(b, 32 + i / 4 * 32), i % 4 * 2, 3), chosen(load(b, 0), i, 4)),
     {
         let [low, next, high] = [96, 100, 104].map(|at| word(b, at));
@@ -247,19 +244,19 @@ large!(
 );
 large!(
     /// Four bits each; a factor and a minimum for 32.
-    Q4K, 144, b => 0,
+    Q4K, Q4_K, b => 0,
     i => shifted(load(b, 16 + i / 2 * 32), i % 2 * 4, 15),
     six_bits(b)[0], six_bits(b)[1]
 );
 large!(
     /// Like Q4_K, with a fifth bit elsewhere.
-    Q5K, 176, b => 0,
+    Q5K, Q5_K, b => 0,
     i => _mm256_or_si256(shifted(load(b, 48 + i / 2 * 32), i % 2 * 4, 15), chosen(load(b, 16), i, 16)),
     six_bits(b)[0], six_bits(b)[1]
 );
 large!(
     /// Four bits each and two elsewhere. A factor of eight bits for sixteen.
-    Q6K, 210, b => 208,
+    Q6K, Q6_K, b => 208,
     i => {
         let (half, quarter) = (i / 4, i % 4);
         let low = shifted(load(b, half * 64 + quarter % 2 * 32), quarter / 2 * 4, 15);

@@ -13,10 +13,10 @@ mod rounded;
 
 pub use rounded::{Layout, Rounded, Rounding};
 
+use gguf::DType;
+
 use crate::aligned::Aligned;
-#[cfg(target_arch = "x86_64")]
-use crate::codes::x86;
-use crate::codes::Kind;
+use crate::codes;
 
 /// Rows of floats multiplied at a time, at most.
 pub const MOST: usize = 8;
@@ -58,12 +58,12 @@ impl Instructions {
     }
 
     /// The offset of codes for the instructions to multiply them: they take one factor without a sign.
-    fn offset(self, kind: Kind) -> i32 {
-        match (self, kind.signed()) {
+    fn offset(self, dtype: DType) -> i32 {
+        match (self, codes::signed(dtype)) {
             // Signs are moved to the other factor instead.
             (Instructions::Avx2, true) => 0,
             (_, true) => 128,
-            (_, false) => i32::from(kind.offset()),
+            (_, false) => i32::from(codes::offset(dtype)),
         }
     }
 }
@@ -73,23 +73,14 @@ pub fn available() -> bool {
     Instructions::all().next().is_some()
 }
 
-/// Calls a function for a set of instructions and the type of a [`Kind`].
+/// Calls a function of the loops for a set of instructions, with the reader of a type.
 #[cfg(target_arch = "x86_64")]
-macro_rules! with_kind {
-    ($kind:expr, $set:ident::$of:ident, [$($n:ident)?], $args:tt) => {
-        match $kind {
-            Kind::Q4_0 => products::$set::$of::<x86::Q4_0 $(, $n)?> $args,
-            Kind::Q4_1 => products::$set::$of::<x86::Q4_1 $(, $n)?> $args,
-            Kind::Q5_0 => products::$set::$of::<x86::Q5_0 $(, $n)?> $args,
-            Kind::Q5_1 => products::$set::$of::<x86::Q5_1 $(, $n)?> $args,
-            Kind::Q8_0 => products::$set::$of::<x86::Q8_0 $(, $n)?> $args,
-            Kind::Iq4Nl => products::$set::$of::<x86::Iq4Nl $(, $n)?> $args,
-            Kind::Iq4Xs => products::$set::$of::<x86::Iq4Xs $(, $n)?> $args,
-            Kind::Q2K => products::$set::$of::<x86::Q2K $(, $n)?> $args,
-            Kind::Q3K => products::$set::$of::<x86::Q3K $(, $n)?> $args,
-            Kind::Q4K => products::$set::$of::<x86::Q4K $(, $n)?> $args,
-            Kind::Q5K => products::$set::$of::<x86::Q5K $(, $n)?> $args,
-            Kind::Q6K => products::$set::$of::<x86::Q6K $(, $n)?> $args,
+macro_rules! with_loops {
+    ($with:expr, $dtype:expr, $f:ident, [$($n:ident)?], $args:tt) => {
+        match $with {
+            Instructions::Avx2 => codes::with_codes!($dtype, products::avx2::$f, [$($n)?], $args),
+            Instructions::AvxVnni => codes::with_codes!($dtype, products::avx_vnni::$f, [$($n)?], $args),
+            Instructions::Avx512 => codes::with_codes!($dtype, products::avx512::$f, [$($n)?], $args),
         }
     };
 }
@@ -102,7 +93,7 @@ impl Rounded<'_> {
     /// Where rows are not as long as the rounded ones, or these are fewer.
     pub fn products(
         &self,
-        kind: Kind,
+        dtype: DType,
         panel: &mut Panel,
         rows: &[u8],
         row_bytes: usize,
@@ -110,36 +101,35 @@ impl Rounded<'_> {
         mut out: impl FnMut(usize, usize, &[f32]),
     ) {
         let (mut at, end) = (first, first + n);
-        self.check(kind, rows, row_bytes, end);
+        self.check(dtype, rows, row_bytes, end);
         while at < end {
             // What is left of the rows that lie side by side.
             let beside = (end - at).min(self.layout.width - at % self.layout.width);
             at += match beside {
-                1 => self.products_of_few::<1>(kind, rows, row_bytes, at, &mut out),
-                2..4 => self.products_of_few::<2>(kind, rows, row_bytes, at, &mut out),
-                4..MOST => self.products_of_few::<4>(kind, rows, row_bytes, at, &mut out),
+                1 => self.products_of_few::<1>(dtype, rows, row_bytes, at, &mut out),
+                2..4 => self.products_of_few::<2>(dtype, rows, row_bytes, at, &mut out),
+                4..MOST => self.products_of_few::<4>(dtype, rows, row_bytes, at, &mut out),
                 _ if end - at < PANEL_FROM => {
-                    self.products_of_few::<MOST>(kind, rows, row_bytes, at, &mut out)
+                    self.products_of_few::<MOST>(dtype, rows, row_bytes, at, &mut out)
                 }
                 _ => {
                     let many = (end - at) / MOST * MOST;
-                    self.products_of_many(kind, panel, rows, row_bytes, (at, many), &mut out);
+                    self.products_of_many(dtype, panel, rows, row_bytes, (at, many), &mut out);
                     many
                 }
             };
         }
     }
 
-    fn check(&self, kind: Kind, rows: &[u8], row_bytes: usize, end: usize) {
-        let (block, block_bytes) = kind.block();
-        assert!(self.layout.serves(kind), "{kind:?}: rows are rounded for {:?}", self.layout.kind);
-        assert!(row_bytes == self.layout.k / block * block_bytes && rows.len().is_multiple_of(row_bytes));
+    fn check(&self, dtype: DType, rows: &[u8], row_bytes: usize, end: usize) {
+        assert!(self.layout.serves(dtype), "{dtype:?}: rows are rounded for {:?}", self.layout.dtype);
+        assert!(dtype.row_bytes(self.layout.k) == Some(row_bytes) && rows.len().is_multiple_of(row_bytes));
         assert!(end <= self.layout.n_groups() * self.layout.width);
     }
 
     fn products_of_few<const N: usize>(
         &self,
-        kind: Kind,
+        dtype: DType,
         rows: &[u8],
         row_bytes: usize,
         first: usize,
@@ -149,26 +139,16 @@ impl Rounded<'_> {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the processor has the instructions that rows were rounded for.
         unsafe {
-            match with {
-                Instructions::Avx2 => {
-                    with_kind!(kind, avx2::products, [N], (self, rows, row_bytes, first, out))
-                }
-                Instructions::Avx512 => {
-                    with_kind!(kind, avx512::products, [N], (self, rows, row_bytes, first, out))
-                }
-                Instructions::AvxVnni => {
-                    with_kind!(kind, avx_vnni::products, [N], (self, rows, row_bytes, first, out))
-                }
-            }
+            with_loops!(with, dtype, products, [N], (self, rows, row_bytes, first, out));
         }
         #[cfg(not(target_arch = "x86_64"))]
-        unreachable!("{with:?}, {kind:?}: no rows were rounded");
+        unreachable!("{with:?}, {dtype:?}: no rows were rounded");
         N
     }
 
     fn products_of_many(
         &self,
-        kind: Kind,
+        dtype: DType,
         panel: &mut Panel,
         rows: &[u8],
         row_bytes: usize,
@@ -179,25 +159,10 @@ impl Rounded<'_> {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the processor has the instructions that rows were rounded for.
         unsafe {
-            match with {
-                Instructions::Avx2 => {
-                    with_kind!(kind, avx2::products_of_many, [], (self, panel, rows, row_bytes, which, out))
-                }
-                Instructions::Avx512 => {
-                    with_kind!(kind, avx512::products_of_many, [], (self, panel, rows, row_bytes, which, out))
-                }
-                Instructions::AvxVnni => {
-                    with_kind!(
-                        kind,
-                        avx_vnni::products_of_many,
-                        [],
-                        (self, panel, rows, row_bytes, which, out)
-                    )
-                }
-            }
+            with_loops!(with, dtype, products_of_many, [], (self, panel, rows, row_bytes, which, out));
         }
         #[cfg(not(target_arch = "x86_64"))]
-        unreachable!("{with:?}, {kind:?}: no rows were rounded, {panel:?}");
+        unreachable!("{with:?}, {dtype:?}: no rows were rounded, {panel:?}");
     }
 }
 

@@ -1,9 +1,11 @@
 //! Floats rounded to eight bits, in the order in which products read them: rows lie side by side in groups, so that all that is
 //! multiplied with a part of the weights lies together.
 
+use gguf::DType;
+
 use super::{Instructions, MOST};
 use crate::aligned::Aligned;
-use crate::codes::Kind;
+use crate::codes;
 
 /// Values that are rounded together.
 pub(super) const BLOCK: usize = 32;
@@ -16,7 +18,7 @@ pub(super) const BYTES: usize = BLOCK / 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     pub(super) with: Instructions,
-    pub(super) kind: Kind,
+    pub(super) dtype: DType,
     pub(super) k: usize,
     n: usize,
     pub(super) width: usize,
@@ -27,26 +29,29 @@ impl Layout {
     ///
     /// # Panics
     /// Where [`available`](super::available) is false, or `k` is not whole blocks of the type.
-    pub fn new(kind: Kind, k: usize, n: usize) -> Layout {
+    pub fn new(dtype: DType, k: usize, n: usize) -> Layout {
         let with = Instructions::all().next().expect("the caller has asked whether there are instructions");
-        Layout::with(with, kind, k, n)
+        Layout::with(with, dtype, k, n)
     }
 
-    pub(super) fn with(with: Instructions, kind: Kind, k: usize, n: usize) -> Layout {
-        assert!(k > 0 && k.is_multiple_of(kind.block().0), "{kind:?}, rows of {k}");
-        Layout { with, kind, k, n, width: n.next_power_of_two().min(MOST) }
+    pub(super) fn with(with: Instructions, dtype: DType, k: usize, n: usize) -> Layout {
+        let whole = codes::TYPES.contains(&dtype) && k > 0 && k.is_multiple_of(dtype.block_size());
+        assert!(whole, "{dtype:?}, rows of {k}");
+        Layout { with, dtype, k, n, width: n.next_power_of_two().min(MOST) }
     }
 
     /// Returns true if rows that were rounded for one type can be multiplied with weights of the other.
-    pub fn serves(&self, kind: Kind) -> bool {
-        let sums = |kind: Kind| (kind.halves(), self.factor(kind));
-        sums(kind) == sums(self.kind) && self.k.is_multiple_of(kind.block().0)
+    pub fn serves(&self, dtype: DType) -> bool {
+        let sums = |dtype: DType| (codes::halves(dtype), self.factor(dtype));
+        codes::TYPES.contains(&dtype)
+            && sums(dtype) == sums(self.dtype)
+            && self.k.is_multiple_of(dtype.block_size())
     }
 
     /// Returns the integer that sums of rounded values are multiplied by beforehand; in types that add it, this is
     /// their scale.
-    fn factor(&self, kind: Kind) -> Option<i32> {
-        (!kind.adds()).then(|| -self.with.offset(kind))
+    fn factor(&self, dtype: DType) -> Option<i32> {
+        (!codes::adds(dtype)).then(|| -self.with.offset(dtype))
     }
 
     /// Floats of a row.
@@ -60,7 +65,7 @@ impl Layout {
 
     /// Words of a block of all rows of a group.
     pub(super) fn record(&self) -> usize {
-        self.width * (BYTES + 1 + if self.kind.halves() { 2 } else { 1 })
+        self.width * (BYTES + 1 + if codes::halves(self.dtype) { 2 } else { 1 })
     }
 
     pub fn group_words(&self) -> usize {
@@ -87,11 +92,11 @@ impl Layout {
     /// Where lengths are not those of the layout.
     pub fn round(&self, row: usize, x: &[f32], group: &mut [u32]) {
         assert!(x.len() == self.k && group.len() == self.group_words() && row < self.n);
-        let (at, factor) = (row % self.width, self.factor(self.kind));
+        let (at, factor) = (row % self.width, self.factor(self.dtype));
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a layout is made where the processor has one of the sets of instructions, all of which have AVX2.
         unsafe {
-            if self.kind.halves() {
+            if codes::halves(self.dtype) {
                 round::<2>(x, group, self.record(), self.width, at, factor);
             } else {
                 round::<1>(x, group, self.record(), self.width, at, factor);
@@ -191,11 +196,11 @@ impl Rounding {
     /// Panics like [`Layout::new`] and [`Layout::round`], and if rows are too many to count.
     pub fn set<'a>(
         &mut self,
-        kind: Kind,
+        dtype: DType,
         k: usize,
         rows: impl ExactSizeIterator<Item = Option<&'a [f32]>>,
     ) -> Rounded<'_> {
-        let layout = Layout::new(kind, k, rows.len());
+        let layout = Layout::new(dtype, k, rows.len());
         let n_words = layout.n_words().expect("rows that are in memory can be counted");
         self.0.resize(n_words);
         let words = &mut self.0[..n_words];

@@ -13,11 +13,12 @@ mod weights;
 
 use std::ops::Range;
 
+use gguf::DType;
 use product::{Instructions, Panel, MOST_ROWS, PANEL_TOKENS, SQUARE};
 use weights::{read, Numbers};
 
 use crate::aligned::Aligned;
-use crate::codes::Kind;
+use crate::codes;
 use crate::output::Output;
 
 /// Elements that share a factor.
@@ -145,7 +146,7 @@ impl<'a> Tokens<'a> {
 #[derive(Clone, Copy)]
 pub struct Product<'a, R> {
     /// The type of the weights.
-    pub kind: Kind,
+    pub dtype: DType,
     /// Gives the bytes of a row of the weights.
     pub row: R,
     /// The floats, `shape` of them.
@@ -188,8 +189,8 @@ impl Scratch {
         product: &Product<'_, impl Fn(usize) -> &'w [u8]>,
         out: Output<'_>,
     ) {
-        let &Product { kind, ref row, packed, shape } = product;
-        let (block, block_bytes) = kind.block();
+        let &Product { dtype, ref row, packed, shape } = product;
+        let (block, block_bytes) = (dtype.block_size(), dtype.block_bytes());
         assert!(Some(packed.len()) == shape.n_words() && shape.k.is_multiple_of(block));
         assert!(out.rows().end <= shape.n, "rows {:?} of {}", out.rows(), shape.n);
         let rows = out.columns();
@@ -210,7 +211,7 @@ impl Scratch {
                 for (i, first) in group.clone().step_by(SQUARE).enumerate() {
                     let rows = first..group.end.min(first + SQUARE);
                     let rows = rows.map(|at| &row(at)[bytes.clone()]);
-                    self.load(with, kind, rows, i * SQUARE / side, i * SQUARE % side, n);
+                    self.load(with, dtype, rows, i * SQUARE / side, i * SQUARE % side, n);
                 }
                 self.group(with, product, &out, &group, (from / BLOCK, n / BLOCK));
             }
@@ -221,7 +222,7 @@ impl Scratch {
     fn load<'w>(
         &mut self,
         with: Instructions,
-        kind: Kind,
+        dtype: DType,
         rows: impl Iterator<Item = &'w [u8]>,
         panel: usize,
         first: usize,
@@ -236,7 +237,7 @@ impl Scratch {
             let to =
                 Numbers { values: &mut self.values[i * n..(i + 1) * n], factors: heads.0, added: heads.1 };
             // SAFETY: whatever the instructions, the processor has AVX2.
-            unsafe { read(kind, bytes, to) };
+            unsafe { read(dtype, bytes, to) };
             factors.iter_mut().skip(i).step_by(side).zip(&*heads.0).for_each(|(to, v)| *to = *v);
             added.iter_mut().skip(i).step_by(side).zip(&*heads.1).for_each(|(to, v)| *to = *v);
         }
@@ -253,7 +254,7 @@ impl Scratch {
         rows: &Range<usize>,
         (from, n_blocks): (usize, usize),
     ) {
-        let &Product { kind, packed, shape, .. } = product;
+        let &Product { dtype, packed, shape, .. } = product;
         let (side, tokens) = (with.rows(), out.rows());
         for first in tokens.clone().step_by(PANEL_TOKENS) {
             let part = first..tokens.end.min(first + PANEL_TOKENS);
@@ -263,7 +264,7 @@ impl Scratch {
                 let panel = Panel {
                     values: &self.panels[of(n_blocks * BLOCK / 2)],
                     factors: &self.factors[of(n_blocks)],
-                    added: kind.adds().then(|| &self.added[of(2 * n_blocks)]),
+                    added: codes::adds(dtype).then(|| &self.added[of(2 * n_blocks)]),
                 };
                 let n = side.min(rows.end - row);
                 let (to, step) = (out.at(part.start, row), out.step());

@@ -5,15 +5,15 @@ use crate::codes::tests::{filled_row, random_rows as rows};
 use crate::dequantize;
 
 /// The weights of a row as its numbers say.
-pub(crate) fn weights(kind: Kind, bytes: &[u8]) -> Vec<f64> {
-    let (block, n_bytes) = kind.block();
+pub(crate) fn weights(dtype: DType, bytes: &[u8]) -> Vec<f64> {
+    let (block, n_bytes) = (dtype.block_size(), dtype.block_bytes());
     let k = bytes.len() / n_bytes * block;
     let (mut values, mut factors, mut added) =
         (vec![0; k], vec![f32::NAN; k / BLOCK], vec![f32::NAN; k / BLOCK * 2]);
     // SAFETY: tests go on only where there are instructions.
-    unsafe { read(kind, bytes, Numbers { values: &mut values, factors: &mut factors, added: &mut added }) };
+    unsafe { read(dtype, bytes, Numbers { values: &mut values, factors: &mut factors, added: &mut added }) };
     assert!(values.iter().all(|v| v.unsigned_abs() <= 4096));
-    let added = |i: usize| if kind.adds() { f64::from(added[i / (BLOCK / 2)]) } else { 0.0 };
+    let added = |i: usize| if codes::adds(dtype) { f64::from(added[i / (BLOCK / 2)]) } else { 0.0 };
     (0..k).map(|i| f64::from(values[i]) * f64::from(factors[i / BLOCK]) + added(i)).collect()
 }
 
@@ -22,22 +22,22 @@ fn numbers_are_what_dequantizing_gives() {
     if !available() {
         return eprintln!("skipped, for this processor has no AVX2: numbers_are_what_dequantizing_gives");
     }
-    let known: [(Kind, dequantize::Convert); 3] =
-        [(Kind::Q4_0, dequantize::q4_0), (Kind::Q4_1, dequantize::q4_1), (Kind::Q8_0, dequantize::q8_0)];
-    for (kind, convert) in known {
-        let bytes = rows(kind, 1, 256);
+    let known: [(DType, dequantize::Convert); 3] =
+        [(DType::Q4_0, dequantize::q4_0), (DType::Q4_1, dequantize::q4_1), (DType::Q8_0, dequantize::q8_0)];
+    for (dtype, convert) in known {
+        let bytes = rows(dtype, 1, 256);
         let mut floats = vec![0.0; 256];
         convert(&bytes, &mut floats);
-        for (w, x) in weights(kind, &bytes).iter().zip(&floats) {
-            assert!((w - f64::from(*x)).abs() <= 1e-6 * f64::from(x.abs()), "{kind:?}: {w}, expected {x}");
+        for (w, x) in weights(dtype, &bytes).iter().zip(&floats) {
+            assert!((w - f64::from(*x)).abs() <= 1e-6 * f64::from(x.abs()), "{dtype:?}: {w}, expected {x}");
         }
     }
 }
 
-fn check(with: Instructions, kind: Kind, k: usize, n: usize, m: usize) {
-    let (block, n_bytes) = kind.block();
+fn check(with: Instructions, dtype: DType, k: usize, n: usize, m: usize) {
+    let (block, n_bytes) = (dtype.block_size(), dtype.block_bytes());
     let row_bytes = k / block * n_bytes;
-    let bytes = rows(kind, m, k);
+    let bytes = rows(dtype, m, k);
     let x: Vec<f32> = (0..n * k).map(|i| ((i * 7919) % 2003) as f32 / 1001.5 - 1.0).collect();
     let shape = Shape { k, n };
     let mut packed = vec![u32::MAX; shape.n_words().unwrap()];
@@ -49,10 +49,10 @@ fn check(with: Instructions, kind: Kind, k: usize, n: usize, m: usize) {
     for (tokens, rows) in [(0..n / 2, 0..m), (n / 2..n, 0..m / 3), (n / 2..n, m / 3..m)] {
         let mut to = Output::new(&mut out, m);
         let row = |i: usize| &bytes[i * row_bytes..][..row_bytes];
-        scratch.multiply_with(with, &Product { kind, row, packed: &packed, shape }, to.part(rows, tokens));
+        scratch.multiply_with(with, &Product { dtype, row, packed: &packed, shape }, to.part(rows, tokens));
     }
     for j in 0..m {
-        let w = weights(kind, &bytes[j * row_bytes..][..row_bytes]);
+        let w = weights(dtype, &bytes[j * row_bytes..][..row_bytes]);
         for t in 0..n {
             let terms = || w.iter().zip(&x[t * k..]).map(|(w, x)| w * f64::from(*x));
             let (sum, found) = (terms().sum::<f64>(), f64::from(out[t * m + j]));
@@ -60,7 +60,7 @@ fn check(with: Instructions, kind: Kind, k: usize, n: usize, m: usize) {
             let bound = w.iter().map(|w| w.abs()).sum::<f64>() * 2f64.powi(-15) * 1.05 + 1e-6;
             assert!(
                 (found - sum).abs() <= bound,
-                "{with:?} {kind:?} {k} {n} {m} {j} {t}: {found}, expected {sum}"
+                "{with:?} {dtype:?} {k} {n} {m} {j} {t}: {found}, expected {sum}"
             );
         }
     }
@@ -72,13 +72,13 @@ fn products() {
     let mut skipped = vec![Instructions::Avx2, Instructions::Vnni];
     for with in Instructions::all() {
         skipped.retain(|s| *s != with);
-        for kind in Kind::ALL {
-            let block = kind.block().0;
+        for dtype in codes::TYPES {
+            let block = dtype.block_size();
             for (n_blocks, n, m) in [(1, 1, 1), (3, 2, 5), (2, 9, 16), (5, 40, 33), (3, 70, 150)] {
-                check(with, kind, n_blocks * block, n, m);
+                check(with, dtype, n_blocks * block, n, m);
             }
-            check(with, kind, 768, 46, 70);
-            check(with, kind, 1536, 12, 7);
+            check(with, dtype, 768, 46, 70);
+            check(with, dtype, 1536, 12, 7);
         }
     }
     skipped.iter().for_each(|s| eprintln!("skipped, for this processor has no {s:?}: products in integers"));
@@ -87,11 +87,11 @@ fn products() {
 #[test]
 fn the_largest_numbers_do_not_overflow() {
     for with in Instructions::all() {
-        for kind in Kind::ALL {
+        for dtype in codes::TYPES {
             let k = 256;
             for byte in [0u8, 0x7f, 0x80, 0xff] {
-                let bytes = filled_row(kind, byte, k / kind.block().0);
-                let expected: f64 = weights(kind, &bytes).iter().sum();
+                let bytes = filled_row(dtype, byte, k / dtype.block_size());
+                let expected: f64 = weights(dtype, &bytes).iter().sum();
                 for n in [1, 20] {
                     let shape = Shape { k, n };
                     let mut packed = vec![0; shape.n_words().unwrap()];
@@ -99,12 +99,12 @@ fn the_largest_numbers_do_not_overflow() {
                         .chunks_exact_mut(shape.row_words())
                         .for_each(|words| shape.pack(&[1.0; 256], words));
                     let mut out = vec![f32::NAN; n];
-                    let product = Product { kind, row: |_| &bytes[..], packed: &packed, shape };
+                    let product = Product { dtype, row: |_| &bytes[..], packed: &packed, shape };
                     Scratch::default().multiply_with(with, &product, Output::new(&mut out, 1));
                     for found in out {
                         assert!(
                             (f64::from(found) - expected).abs() <= 1e-5 * expected.abs() + 1e-3,
-                            "{kind:?} {byte}"
+                            "{dtype:?} {byte}"
                         );
                     }
                 }
@@ -119,8 +119,8 @@ fn rows_beyond_the_floats_are_refused() {
     for with in Instructions::all() {
         for n in [1, 20] {
             let shape = Shape { k: 64, n };
-            let (bytes, packed) = (filled_row(Kind::Q8_0, 1, 2), vec![0; shape.n_words().unwrap()]);
-            let product = Product { kind: Kind::Q8_0, row: |_| &bytes[..], packed: &packed, shape };
+            let (bytes, packed) = (filled_row(DType::Q8_0, 1, 2), vec![0; shape.n_words().unwrap()]);
+            let product = Product { dtype: DType::Q8_0, row: |_| &bytes[..], packed: &packed, shape };
             let mut out = vec![f32::NAN; n + 1];
             let multiply = || {
                 Scratch::default().multiply_with(with, &product, Output::new(&mut out, 1));

@@ -1,8 +1,9 @@
 //! Rows of quantized weights as whole numbers of 16 bits: each block of 32 has a factor, and each half of it a number that
 //! is added. Nothing is rounded: `factor * number + added` is what the type says, but for the order of roundings of floats.
 
+use gguf::DType;
+
 use super::BLOCK;
-use crate::codes::Kind;
 
 /// A part of a row as whole numbers.
 pub(super) struct Numbers<'a> {
@@ -10,7 +11,7 @@ pub(super) struct Numbers<'a> {
     pub(super) values: &'a mut [i16],
     /// One for each [`BLOCK`] of them.
     pub(super) factors: &'a mut [f32],
-    /// Two for each block; 0 where [`Kind::adds`] is false.
+    /// Two for each block; 0 for types that add nothing.
     pub(super) added: &'a mut [f32],
 }
 
@@ -18,29 +19,15 @@ pub(super) struct Numbers<'a> {
 ///
 /// # Safety
 /// The processor has AVX2.
-pub(super) unsafe fn read(kind: Kind, bytes: &[u8], to: Numbers<'_>) {
-    let (block, n_bytes) = kind.block();
+pub(super) unsafe fn read(dtype: DType, bytes: &[u8], to: Numbers<'_>) {
+    let (block, n_bytes) = (dtype.block_size(), dtype.block_bytes());
     let n = bytes.len() / n_bytes * block;
     assert!(bytes.len().is_multiple_of(n_bytes) && to.values.len() == n);
     assert!(to.factors.len() == n / BLOCK && to.added.len() == n / BLOCK * 2);
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the caller's promise.
     unsafe {
-        use crate::codes::x86;
-        match kind {
-            Kind::Q4_0 => read_codes::<x86::Q4_0>(bytes, to),
-            Kind::Q4_1 => read_codes::<x86::Q4_1>(bytes, to),
-            Kind::Q5_0 => read_codes::<x86::Q5_0>(bytes, to),
-            Kind::Q5_1 => read_codes::<x86::Q5_1>(bytes, to),
-            Kind::Q8_0 => read_codes::<x86::Q8_0>(bytes, to),
-            Kind::Iq4Nl => read_codes::<x86::Iq4Nl>(bytes, to),
-            Kind::Iq4Xs => read_codes::<x86::Iq4Xs>(bytes, to),
-            Kind::Q2K => read_codes::<x86::Q2K>(bytes, to),
-            Kind::Q3K => read_codes::<x86::Q3K>(bytes, to),
-            Kind::Q4K => read_codes::<x86::Q4K>(bytes, to),
-            Kind::Q5K => read_codes::<x86::Q5K>(bytes, to),
-            Kind::Q6K => read_codes::<x86::Q6K>(bytes, to),
-        }
+        crate::codes::with_codes!(dtype, read_codes, [], (bytes, to))
     }
 }
 
@@ -49,7 +36,7 @@ pub(super) unsafe fn read(kind: Kind, bytes: &[u8], to: Numbers<'_>) {
 fn read_codes<T: crate::codes::x86::Codes>(bytes: &[u8], to: Numbers<'_>) {
     use std::arch::x86_64::*;
 
-    let offset = _mm256_set1_epi8(const { T::KIND.offset() });
+    let offset = _mm256_set1_epi8(const { crate::codes::offset(T::DTYPE) });
     let parts = to.values.as_chunks_mut::<BLOCK>().0.chunks_exact_mut(T::PARTS);
     let heads = to.factors.chunks_exact_mut(T::PARTS).zip(to.added.chunks_exact_mut(2 * T::PARTS));
     for ((b, parts), (factors, added)) in T::blocks(bytes).iter().zip(parts).zip(heads) {
