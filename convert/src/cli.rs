@@ -24,7 +24,7 @@ use ropewalk_core::{program, terminal};
 use serde_json::{json, Value};
 
 use crate::random::{self, Shape, SHAPES};
-use crate::{types, Error, Options, Report, Result, TensorError, MAX_LOST};
+use crate::{types, Error, Options, Report, Result, TensorError, Tokenizing, MAX_LOST};
 
 /// One line about the program.
 pub const ABOUT: &str =
@@ -172,7 +172,7 @@ fn watched(args: &Args, signal: &mut Option<i32>) -> Result<()> {
     let terminal = Terminal::new(args.quiet)?;
     let draw = |p: &Progress<'_>| terminal.draw(p);
     let control = Control::default().with_stop(terminal.signals.stop()).with_progress(&draw);
-    let done = act(args, Some(helper), &control).map_err(with_options);
+    let done = act(args, helper, &control).map_err(with_options);
     *signal = terminal.done();
     let done = done?;
     if !args.quiet {
@@ -243,7 +243,7 @@ impl Args {
             adapters: self.lora.clone(),
             pre: self.pre.clone(),
             force: self.force,
-            helper: None,
+            tokenizing: None,
         })
     }
 }
@@ -280,11 +280,11 @@ pub fn with_options(e: Error) -> Error {
     }
 }
 
-/// Runs the conversion. `helper` is the program of [`Options::helper`].
+/// Runs the conversion. `helper` is the program of [`Tokenizing::Apart`].
 ///
 /// # Errors
 /// Returns the errors of [`crate::convert`], [`peft`](crate::peft) and [`random`].
-pub fn act(args: &Args, helper: Option<PathBuf>, control: &Control<'_>) -> Result<Done> {
+pub fn act(args: &Args, helper: PathBuf, control: &Control<'_>) -> Result<Done> {
     if !args.foreign.is_empty() {
         let what = "expected one IN, found more: the output is -o OUT, the type --type TYPE";
         return Err(Error::Usage(what.into()));
@@ -293,7 +293,7 @@ pub fn act(args: &Args, helper: Option<PathBuf>, control: &Control<'_>) -> Resul
         return peft::act(args);
     }
     let Some(output) = &args.output else { return Err(Error::Usage("-o OUT is missing".into())) };
-    let options = Options { helper, ..args.options()? };
+    let options = Options { tokenizing: Some(Tokenizing::Apart(helper)), ..args.options()? };
     if let Some(name) = &args.random {
         let shape = Shape::named(name)?;
         if let Some(mixture) = options.mixture {

@@ -17,13 +17,13 @@ use ropewalk_import::{floats, Checkpoint, Helper, Tensor};
 
 use crate::requantize::{Sums, TensorError, RUN};
 use crate::rows::{self, dequantize, quantize, zeros};
-use crate::{divergence, job, quantizer, types, Error, Options, Report, Result};
+use crate::{divergence, job, quantizer, types, Error, Options, Report, Result, Tokenizing};
 
 /// The only argument of a process that runs a tokenizer. It is no option, for nobody types it.
 const TOKENIZER: &str = "--run-tokenizer";
 
 /// Runs a tokenizer and gives the exit code, if this is the process to do so: one that was started for
-/// [`Options::helper`], as its `arguments` (without the program's name) say.
+/// [`Tokenizing::Apart`], as its `arguments` (without the program's name) say.
 pub fn serve_tokenizer(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
     let mut arguments = arguments.into_iter();
     if arguments.next()? != TOKENIZER || arguments.next().is_some() {
@@ -45,7 +45,7 @@ pub(crate) fn import(
     options: &Options,
     control: &Control<'_>,
 ) -> Result<Report> {
-    let Options { rope, n_ctx, dtype, mixture, check, llama_cpp, adapters, pre, helper, .. } = options;
+    let Options { rope, n_ctx, dtype, mixture, check, llama_cpp, adapters, pre, tokenizing, .. } = options;
     let more = rope.is_some() || n_ctx.is_some() || *llama_cpp || !adapters.is_empty();
     let more = more || mixture.is_some() || check.is_some();
     // What is wrong whatever the weights are is said before they are read.
@@ -57,8 +57,13 @@ pub(crate) fn import(
     job::check_adapters(output, options)?;
     mixture.as_ref().map(quantizer::Quantizer::new).transpose()?;
     check.as_deref().map(divergence::text).transpose()?;
-    let helper = helper.as_ref().map(|program| Helper::new(program, [TOKENIZER]).stopped_by(control));
-    let checkpoint = Checkpoint::open_apart(folder, pre.as_deref(), helper.as_ref())?;
+    let tokenizing = tokenizing.as_ref().map(|by| match by {
+        Tokenizing::Apart(program) => {
+            ropewalk_import::Tokenizing::Apart(Helper::new(program, [TOKENIZER]).stopped_by(control))
+        }
+        Tokenizing::Trusted => ropewalk_import::Tokenizing::Trusted,
+    });
+    let checkpoint = Checkpoint::open(folder, pre.as_deref(), tokenizing.as_ref())?;
     for path in checkpoint.paths() {
         if same_file(path, output)? {
             let what =

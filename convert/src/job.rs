@@ -45,10 +45,19 @@ ropewalk_core::setters! {
         pub pre: Option<String>,
         /// Replaces any regular file that is at the output's path now; otherwise, only a model with keys of ropewalk.
         pub force: bool,
-        /// A program that calls [`serve_tokenizer`](crate::serve_tokenizer) first of all: a process of it runs the tokenizer of
-        /// an imported folder, under limits. Without one it runs in this process.
-        pub helper: Option<PathBuf>,
+        /// Who runs the tokenizer.json of an imported folder. Without it, a folder that needs that is an error.
+        pub tokenizing: Option<Tokenizing>,
     }
+}
+
+/// Who runs a tokenizer.json, with the crate `tokenizers`. A hostile file can make that panic, or take all memory.
+#[derive(Debug, Clone)]
+pub enum Tokenizing {
+    /// A process of the program at this path, under limits. The program calls
+    /// [`serve_tokenizer`](crate::serve_tokenizer) first of all.
+    Apart(PathBuf),
+    /// This process, without limits, for the caller trusts the file.
+    Trusted,
 }
 
 /// Converts `input`, a GGUF file or a model folder of Hugging Face, to `output`, which is replaced only when

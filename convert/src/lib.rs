@@ -29,7 +29,7 @@ use ropewalk_core::remedy::Remedy;
 
 pub use divergence::Divergence;
 pub use import::serve_tokenizer;
-pub use job::{convert, Options};
+pub use job::{convert, Options, Tokenizing};
 pub use merge::MergeError;
 pub use report::{Report, RopeReport, MAX_LOST};
 pub use requantize::TensorError;

@@ -31,7 +31,6 @@ pub mod session;
 pub mod spec;
 pub mod stages;
 pub mod tasks;
-pub mod tokenizer;
 
 /// A reader under test.
 pub struct Target {
@@ -50,7 +49,7 @@ macro_rules! targets {
 /// Every reader.
 pub static TARGETS: &[Target] = targets!(
     adapter cache cell chat checkpoint conversations gguf ids imatrix import jsonl model peft plan quantize records session
-    spec stages tasks tokenizer
+    spec stages tasks
 );
 
 /// Returns true if the result is `Ok`. Panics unless an error is one line.

@@ -10,8 +10,6 @@ fn n_changes(target: &str) -> usize {
     match target {
         // Milliseconds each.
         "model" | "session" | "checkpoint" | "tasks" | "quantize" | "imatrix" => 60,
-        // Its own test composes more.
-        "tokenizer" => 60,
         // Thirty seeds.
         "import" => 100,
         _ => 600,

@@ -72,7 +72,7 @@ fn run(args: &cli::Args, matrix: &MatrixArgs) -> anyhow::Result<()> {
 fn converted(args: &cli::Args, interrupt: &Interrupt, out: &OutputArgs) -> anyhow::Result<Done> {
     let helper = this_program().context("cannot find this program to run the tokenizer")?;
     let draw = draw(out.progress(0, "converting", Unit::Bytes));
-    cli::act(args, Some(helper), &interrupt.control().with_progress(&draw)).map_err(failed)
+    cli::act(args, helper, &interrupt.control().with_progress(&draw)).map_err(failed)
 }
 
 /// Collects the importance matrix of the model, and converts by it where a type is asked for.

@@ -13,13 +13,8 @@ use serde_json::json;
 use super::engine::draw;
 use super::finetune::{options, recipe};
 use super::interrupt::{self, Interrupt};
-<<<<<<< HEAD:src/cli/study/mod.rs
 use super::options::{kv_types, ForceArgs, MachineArgs};
-use super::output::{self, count, OutputArgs, Unit};
-=======
-use super::options::{kv_types, MachineArgs};
 use super::output::{self, OutputArgs, Unit};
->>>>>>> 47689ef7 (study: the listing as text and the cells as rows, in the library like those of other reports):src/cli/study.rs
 use super::{hints, models, template, usage, Command};
 
 pub(crate) const COMMAND: Command = Command {

@@ -12,7 +12,7 @@ use crate::error::shown;
 use crate::keys::Keys;
 use crate::safetensors::Tensors;
 use crate::tensor::{floats, Tensor};
-use crate::vocab::Helper;
+use crate::vocab::Tokenizing;
 use crate::{general, vocab, Error, Result};
 
 /// `general.file_type` of a mixture with experts in MXFP4.
@@ -33,20 +33,12 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     /// Reads config, tokenizer and the headers of the weights. `pre` is the value of `tokenizer.ggml.pre` for
-    /// a tokenizer that llama.cpp's list does not have.
+    /// a tokenizer that llama.cpp's list does not have. A tokenizer.json with byte-level BPE has to be run, as `tokenizing`
+    /// says; without it such a folder is an error, [`Error::Argument`].
     ///
     /// # Errors
-    /// Faults of the folder: one line with file, key, found and expected.
-    pub fn open(folder: &Path, pre: Option<&str>) -> Result<Checkpoint> {
-        Checkpoint::open_apart(folder, pre, None)
-    }
-
-    /// [`Checkpoint::open`] with the tokenizer run in a process of `helper`. Without one it runs in this process, with
-    /// bounds on what each of its components may take.
-    ///
-    /// # Errors
-    /// Returns the errors of [`Checkpoint::open`], and an error if the process ended early.
-    pub fn open_apart(folder: &Path, pre: Option<&str>, helper: Option<&Helper>) -> Result<Checkpoint> {
+    /// Faults of the folder: one line with file, key, found and expected. A tokenizer that ended its process.
+    pub fn open(folder: &Path, pre: Option<&str>, tokenizing: Option<&Tokenizing>) -> Result<Checkpoint> {
         let (object, class) = config::read(folder)?;
         let family = arch::of(&class).ok_or_else(|| {
             let known: Vec<&str> = FAMILIES.iter().flat_map(|f| f.classes).copied().collect();
@@ -67,7 +59,7 @@ impl Checkpoint {
         notes.append(&mut keys.notes);
         let kinds = (family.vocab)(&config)?;
         let Family { no_space_prefix, .. } = *family;
-        vocab::write(&config, kinds, pre, helper, no_space_prefix, &mut keys, &mut notes)?;
+        vocab::write(&config, kinds, pre, tokenizing, no_space_prefix, &mut keys, &mut notes)?;
         fit_vocabulary(&config, &tensors, &mut keys)?;
         notes.append(&mut keys.notes);
         Ok(Checkpoint { files, metadata: keys.list, tensors, notes, folder: folder.to_owned() })

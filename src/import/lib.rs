@@ -2,7 +2,8 @@
 //! converter writes them.
 //!
 //! [`Checkpoint::open`] reads and checks a folder; [`Checkpoint::write`] streams it into a file. Nothing in the
-//! folder is trusted: every length, number and name is checked before it is used.
+//! folder is trusted: every length, number and name is checked before it is used, and tokenizer.json is run by a process
+//! under limits, unless the caller trusts it ([`Tokenizing`]).
 #![forbid(unsafe_code)]
 
 mod error;
@@ -28,4 +29,4 @@ pub use modules::Modules;
 pub use needed::{is_read, template, weights, TEMPLATES};
 pub use safetensors::{Safetensors, Stored};
 pub use tensor::{floats, Change, Rows, Tensor};
-pub use vocab::{serve as serve_tokenizer, Helper};
+pub use vocab::{serve as serve_tokenizer, Helper, Tokenizing};

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use convert::{convert, Mixture, Options};
+use convert::{convert, Mixture, Options, Tokenizing};
 use gguf::{DType, File};
 use ropewalk_core::adapter::{write, AdapterFile, AdapterMeta, AdapterSpec, NewPair};
 use ropewalk_core::control::Control;
@@ -24,6 +24,11 @@ pub(crate) fn folder(root: &Path, name: &str, tokenizer: &str) -> PathBuf {
         }
     }
     path
+}
+
+/// Options for our own folders.
+pub(crate) fn trusted() -> Options {
+    Options { tokenizing: Some(Tokenizing::Trusted), ..Options::default() }
 }
 
 #[test]
@@ -76,7 +81,7 @@ fn one_call_writes_what_two_calls_write() {
     let (llama, control) = (folder(root, "llama", "bpe-template"), Control::default());
     let (first, one, two) = (root.join("first.gguf"), root.join("one.gguf"), root.join("two.gguf"));
     let pre = Some("gpt-2".to_owned());
-    convert(&llama, &first, &Options::default().pre(pre.clone()), &control).unwrap();
+    convert(&llama, &first, &trusted().pre(pre.clone()), &control).unwrap();
     let yarn = || Some("yarn:factor=4".parse().unwrap());
     let mixture = || Some(Mixture::default().name("q4_k_m".into()));
     let adapters = |rope| vec![adapter(&root.join("a.gguf"), rope)];
@@ -92,7 +97,13 @@ fn one_call_writes_what_two_calls_write() {
     for (i, options) in cases.into_iter().enumerate() {
         // Over the file of the case before, which may have no mark.
         let options = options.force(true);
-        let report = convert(&llama, &one, &options.clone().pre(pre.clone()), &control).unwrap();
+        let report = convert(
+            &llama,
+            &one,
+            &options.clone().pre(pre.clone()).tokenizing(Some(Tokenizing::Trusted)),
+            &control,
+        )
+        .unwrap();
         let other = convert(&first, &two, &options, &control).unwrap();
         assert!(std::fs::read(&one).unwrap() == std::fs::read(&two).unwrap(), "case {i}");
         assert_eq!(report.bytes, other.bytes);
@@ -110,7 +121,7 @@ fn an_adapter_is_merged_and_quantised_in_one_call_as_in_two() {
     let llama = folder(root, "llama", "bpe-template");
     let at = |name: &str| root.join(name);
     // In F32, for a merged tensor that is to be quantized is written in that on the way.
-    let base = Options::default().pre(Some("gpt-2".into())).dtype(Some(DType::F32));
+    let base = trusted().pre(Some("gpt-2".into())).dtype(Some(DType::F32));
     convert(&llama, at("base.gguf"), &base, &control).unwrap();
     let merge = Options::default().adapters(vec![adapter(&at("a.gguf"), None)]);
     let mixture = Some(Mixture::default().name("q4_k_m".into()));
@@ -292,7 +303,7 @@ fn libllama_computes_what_transformers_does() {
         let folder = folder(dir.path(), &name, tokenizer);
         let mut out = dir.path().join(format!("{name}.gguf"));
         let pre = tokenizer.starts_with("bpe").then(|| "gpt-2".to_owned());
-        let options = Options::default().dtype(Some(DType::F32)).pre(pre);
+        let options = trusted().dtype(Some(DType::F32)).pre(pre);
         convert(&folder, &out, &options, &Control::default()).unwrap();
         if name == "gpt-oss" {
             // Experts in MXFP4 stay so in an import; beside them libllama rounds activations to 8 bits.
@@ -319,33 +330,33 @@ fn libllama_computes_what_transformers_does() {
 fn tokenizers_run_in_a_process_apart() {
     let dir = tempfile::tempdir().unwrap();
     let folder = folder(dir.path(), "qwen2", "bpe");
-    let import = |helper: Option<&str>, name: &str| {
-        let options = Options::default().pre(Some("gpt-2".into())).helper(helper.map(PathBuf::from));
+    let import = |tokenizing: Option<Tokenizing>, name: &str| {
+        let options = Options::default().pre(Some("gpt-2".into())).tokenizing(tokenizing);
         let out = dir.path().join(name);
         let done = convert(&folder, &out, &options, &Control::default()).map_err(|e| e.to_string());
         done.map(|_| std::fs::read(&out).unwrap())
     };
+    let apart = |program: &str| Some(Tokenizing::Apart(program.into()));
     let own = env!("CARGO_BIN_EXE_convert");
-    assert!(import(Some(own), "apart.gguf").unwrap() == import(None, "here.gguf").unwrap());
+    let here = import(Some(Tokenizing::Trusted), "here.gguf").unwrap();
+    assert!(import(apart(own), "apart.gguf").unwrap() == here);
+    // No caller has it run by accident.
+    let error = import(None, "not.gguf").unwrap_err();
+    assert!(error.starts_with("tokenizing: found none") && !error.contains('\n'), "{error}");
     // A process that dies, and one that cannot be started.
     for (program, wanted) in [
         ("/bin/false", "tokenizer.json: the process for it ended without an answer"),
         ("/no/such/program", "tokenizer.json: cannot start a process for it: /no/such/program"),
     ] {
-        let error = import(Some(program), "not.gguf").unwrap_err();
+        let error = import(apart(program), "not.gguf").unwrap_err();
         assert!(error.contains(wanted) && !error.contains('\n'), "{error}");
     }
     // What it finds is told as if it were found here.
     let path = folder.join("tokenizer.json");
     let mut json: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    json["normalizer"] = serde_json::json!({"type": "Precompiled"});
+    json["normalizer"] = serde_json::json!({"type": "Nope"});
     std::fs::write(&path, json.to_string()).unwrap();
-    let error = import(Some(own), "not.gguf").unwrap_err();
-    assert_eq!(error, import(None, "not.gguf").unwrap_err());
-    let (folder, out) = (folder.to_str().unwrap(), dir.path().join("not.gguf"));
-    fails(
-        &[folder, "-o", out.to_str().unwrap()],
-        1,
-        &["normalizer.type: found \"Precompiled\", expected one of"],
-    );
+    let error = import(apart(own), "not.gguf").unwrap_err();
+    assert_eq!(error, import(Some(Tokenizing::Trusted), "not.gguf").unwrap_err());
+    assert!(error.contains("tokenizer.json: normalizer: "), "{error}");
 }

@@ -18,5 +18,6 @@ mod random;
 mod rope;
 #[path = "../../../tests/common/rounding.rs"]
 mod rounding;
+mod tokenizers;
 mod tokens;
 mod types;

@@ -15,7 +15,7 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{json, Value};
 
-use crate::import::folder;
+use crate::import::{folder, trusted};
 use crate::rounding::{two_orders, UNIT};
 
 const RANK: usize = 2;
@@ -119,7 +119,7 @@ fn merged_before_or_after_an_import() {
         let at = |file: &str| dir.path().join(file);
         let checkpoint = folder(dir.path(), &name, tokenizer);
         let pre = tokenizer.starts_with("bpe").then(|| "gpt-2".to_owned());
-        let plain = Options::default().dtype(Some(DType::F32)).pre(pre);
+        let plain = trusted().dtype(Some(DType::F32)).pre(pre);
         convert(&checkpoint, at("base.gguf"), &plain, &Control::default()).unwrap();
         let base = File::open(&at("base.gguf")).unwrap();
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context};
-use convert::{types, Mixture, Options};
+use convert::{types, Mixture, Options, Tokenizing};
 use ropewalk::control::Progress;
 use ropewalk::fetch::{self, FetchError, Origin, PulledFolder, Repo};
 use ropewalk_core::apart::this_program;
@@ -66,7 +66,7 @@ pub(super) fn run(args: &Args, repo: &Repo) -> anyhow::Result<()> {
 /// Settings of the conversion: `--type` and `--pre`.
 fn options(args: &Args) -> anyhow::Result<Options> {
     let helper = this_program().context("cannot find this program to run the tokenizer")?;
-    let mut options = Options::default().pre(args.pre.clone()).helper(Some(helper));
+    let mut options = Options::default().pre(args.pre.clone()).tokenizing(Some(Tokenizing::Apart(helper)));
     if let Some(name) = &args.dtype {
         match types::parse(name) {
             Ok(dtype) => options.dtype = Some(dtype),

@@ -1,4 +1,4 @@
-//! The engine in a separate process: a second line of defense behind the bounds of components.
+//! The engine in a separate process, under limits: the one defense against a hostile tokenizer.json.
 
 use std::borrow::Cow;
 use std::io::{Read, Write};
@@ -49,6 +49,15 @@ pub(super) fn answer(folder: &Path, helper: &Helper, question: Question) -> Resu
         Ok(_) => Err(wrong(&"the process for it did not answer for each added token")),
         Err(what) => Err(Error::Invalid(what)),
     }
+}
+
+/// Who runs a tokenizer.json, with the crate `tokenizers`. A hostile file can make that panic, or take all memory.
+#[derive(Debug, Clone)]
+pub enum Tokenizing {
+    /// A process of the helper, under limits.
+    Apart(Helper),
+    /// This process, without limits, for the caller trusts the file.
+    Trusted,
 }
 
 /// A program that runs tokenizers in a separate process, see [`serve`].

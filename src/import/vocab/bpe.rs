@@ -7,15 +7,15 @@ use crate::{Error, Result};
 
 use super::engine::Question;
 use super::tokenizer::FILE;
-use super::{apart, engine, looks_special, Added, Files, Helper, Tokens, CONTROL, NORMAL, USER_DEFINED};
+use super::{apart, engine, looks_special, Added, Files, Tokenizing, Tokens, CONTROL, NORMAL, USER_DEFINED};
 
-/// The tokens, and the kind of pre-tokenizer for `tokenizer.ggml.pre`: `pre`, or what the probe shows. The tokenizer runs
-/// in a process of `helper`, or in this one.
+/// The tokens, and the kind of pre-tokenizer for `tokenizer.ggml.pre`: `pre`, or what the probe shows. Without
+/// `tokenizing` nobody runs the tokenizer, which is an error.
 pub(super) fn read(
     files: &Files,
     n: u32,
     pre: Option<&str>,
-    helper: Option<&Helper>,
+    tokenizing: Option<&Tokenizing>,
 ) -> Result<(Tokens, String)> {
     let missing = || Error::of(&files.folder, format!("has no {FILE}, expected one"));
     let file = files.tokenizer.as_ref().ok_or_else(missing)?;
@@ -58,9 +58,15 @@ pub(super) fn read(
     // llama.cpp compares such tokens with text as it is, so they are written as that.
     let texts = added.iter().filter(|a| !a.normalized).map(|a| a.text.clone()).collect();
     let question = Question { pre: pre.map(str::to_owned), texts };
-    let answer = match helper {
-        Some(helper) => apart::answer(&files.folder, helper, question)?,
-        None => engine::answer(file, question)?,
+    let answer = match tokenizing {
+        Some(Tokenizing::Apart(helper)) => apart::answer(&files.folder, helper, question)?,
+        Some(Tokenizing::Trusted) => engine::answer(file, question)?,
+        None => {
+            let path = json.path.display();
+            let what =
+                format!("tokenizing: found none, expected a helper to run {path} apart, or trust in it");
+            return Err(Error::Argument(what));
+        }
     };
     let pre = answer.pre.map_err(|hash| Error::PreTokenizer {
         path: json.path.clone(),

@@ -23,7 +23,7 @@ use pieces::{Content, Prefix};
 use special::Special;
 use tokenizer::Tokenizer;
 
-pub use apart::{serve, Helper};
+pub use apart::{serve, Helper, Tokenizing};
 
 /// Tokenizer kinds that a family can have. The files show which of them it is.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -69,13 +69,13 @@ pub(crate) fn has_sentencepiece(folder: &Path) -> bool {
     folder.join(sentencepiece::FILE).is_file()
 }
 
-/// Reads the tokenizer and sets its keys. `pre` is the kind of BPE if the caller forces one; a process of `helper` runs
-/// the tokenizer, if there is one.
+/// Reads the tokenizer and sets its keys. `pre` is the kind of BPE if the caller forces one; a tokenizer
+/// that has to be run is an error without `tokenizing`.
 pub(crate) fn write(
     c: &Config,
     kinds: Kinds,
     pre: Option<&str>,
-    helper: Option<&Helper>,
+    tokenizing: Option<&Tokenizing>,
     no_space_prefix: bool,
     keys: &mut Keys,
     notes: &mut Vec<String>,
@@ -104,12 +104,13 @@ pub(crate) fn write(
         return Err(Error::Argument(what));
     }
     if source == Source::Bytes {
-        let (tokens, pre) = bpe::read(&files, n, pre, helper)?;
+        // What is wrong with the files is an error before the tokenizer runs.
+        let mut special = Special::new(None);
+        special.load(&files, true)?;
+        let (tokens, pre) = bpe::read(&files, n, pre, tokenizing)?;
         keys.plain("tokenizer.ggml.model", "gpt2");
         keys.plain("tokenizer.ggml.pre", pre.as_str());
         set(tokens, false, keys);
-        let mut special = Special::new(None);
-        special.load(&files, true)?;
         special.write(keys)?;
     } else {
         let tokens = match (source, &files.tokenizer) {

@@ -51,7 +51,7 @@ fn tokenizers_are_known_by_their_files() {
     // llama.cpp wants the key of merges even where there are none.
     let none = Folder::of("phi4");
     none.edit("tokenizer.json", |v| v["model"]["merges"] = json!([]));
-    let checkpoint = ropewalk_import::Checkpoint::open(&none.path, Some("gpt-4o")).unwrap();
+    let checkpoint = none.open_as(Some("gpt-4o")).unwrap();
     assert!(checkpoint.metadata().iter().any(|(key, _)| key == "tokenizer.ggml.merges"));
     // A file of tiktoken next to a BPE of bytes.
     std::fs::write(folder.file("tokenizer.model"), "IQ== 0\nIg== 1\n").unwrap();
@@ -66,7 +66,7 @@ fn tokenizers_are_known_by_their_files() {
         for name in ["tokenizer.model", "added_tokens.json"] {
             _ = std::fs::remove_file(folder.file(name));
         }
-        let checkpoint = ropewalk_import::Checkpoint::open(&folder.path, None).unwrap();
+        let checkpoint = folder.open_as(None).unwrap();
         assert_eq!(text(&checkpoint, "tokenizer.ggml.model").as_deref(), Some("llama"), "{family}");
         assert_eq!(texts(&checkpoint).len(), 344, "{family}: as many as rows");
         assert_eq!(texts(&checkpoint)[343], "[PAD343]");

@@ -3,7 +3,7 @@
 use gguf::DType;
 use proptest::prelude::*;
 use ropewalk_core::control::Control;
-use ropewalk_import::{floats, Checkpoint, Tensor};
+use ropewalk_import::{floats, Tensor};
 use serde_json::{json, Value};
 
 use crate::Folder;
@@ -262,14 +262,14 @@ fn tokenizers() {
         refused(&folder, wanted);
     }
     let folder = Folder::of("qwen3");
-    let pre = |pre| Checkpoint::open(&folder.path, pre).unwrap_err().to_string();
+    let pre = |pre| folder.open_as(pre).unwrap_err();
     assert!(pre(None).contains("that llama.cpp's converter does not know"), "{}", pre(None));
     assert!(pre(Some("qwen9")).starts_with("pre: unknown kind of tokenizer \"qwen9\"; known: "));
     std::fs::remove_file(folder.file("tokenizer.json")).unwrap();
     refused(&folder, "has no tokenizer.json, expected one");
 
     let folder = Folder::of("gemma2");
-    let wrong = Checkpoint::open(&folder.path, Some("gpt-2")).unwrap_err().to_string();
+    let wrong = folder.open_as(Some("gpt-2")).unwrap_err();
     assert_eq!(wrong, "pre gpt-2: this tokenizer is not byte-level BPE, so the setting does not apply");
     for bytes in [&b""[..], b"\xff\xff", b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f"] {
         std::fs::write(folder.file("tokenizer.model"), bytes).unwrap();

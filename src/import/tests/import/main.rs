@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use ropewalk_import::{Checkpoint, Tokenizing};
+
 mod folders;
 mod hostile;
 mod keys;
@@ -54,7 +56,11 @@ impl Folder {
         change(&mut value);
         std::fs::write(path, value.to_string()).unwrap();
     }
-    fn open(&self) -> Result<ropewalk_import::Checkpoint, String> {
-        ropewalk_import::Checkpoint::open(&self.path, self.pre()).map_err(|e| e.to_string())
+    fn open(&self) -> Result<Checkpoint, String> {
+        self.open_as(self.pre())
+    }
+    /// With a kind to force. The tokenizers are ours.
+    fn open_as(&self, pre: Option<&str>) -> Result<Checkpoint, String> {
+        Checkpoint::open(&self.path, pre, Some(&Tokenizing::Trusted)).map_err(|e| e.to_string())
     }
 }
