@@ -28,7 +28,7 @@ pub(crate) fn folder(root: &Path, name: &str, tokenizer: &str) -> PathBuf {
 
 /// Options for our own folders.
 pub(crate) fn trusted() -> Options {
-    Options { tokenizing: Some(Tokenizing::Trusted), ..Options::default() }
+    Options::default().tokenizing(Some(Tokenizing::Trusted))
 }
 
 #[test]
