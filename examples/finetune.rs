@@ -63,7 +63,7 @@ pub(crate) fn run(
     let corpus = Corpus::open(&cache, model.vocab(), &sources, &Separator::Auto, &Control::default())?;
     let data = Dataset::new(Arc::new(corpus), &DatasetParams::new(N_CTX))?;
 
-    let params = RunParams::default().log(Some(dir.path().join("log.jsonl")));
+    let params = RunParams::default().log(Some(dir.path().join("log.jsonl").into()));
     let mut run = Run::new(trainer, optimizer, data, params)?;
     let show = |p: &Progress<'_>| eprintln!("step {} of {}: {}", p.done, p.total, p.what);
     run.train(&Control::default().with_progress(&show))?;

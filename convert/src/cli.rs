@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Command, FromArgMatches};
-use gguf::DType;
+use gguf::{DType, Output};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ropewalk_core::adapter::AdapterSpec;
 use ropewalk_core::apart::this_program;
@@ -300,8 +300,7 @@ pub fn act(args: &Args, helper: PathBuf, control: &Control<'_>) -> Result<Done> 
             return Err(Error::Usage(format!("random models cannot be written as {}", mixture.name)));
         }
         let (dtype, seed) = (options.dtype.unwrap_or(DType::F16), args.seed.unwrap_or(0));
-        gguf::kinds::MODEL.claim(output, args.force)?;
-        let bytes = random::write_watched(&shape, dtype, seed, output, control)?;
+        let bytes = random::write_watched(&shape, dtype, seed, Output::new(output, args.force), control)?;
         let line = format!("{}: random {name}, {dtype}, seed {seed}, {bytes} bytes", output.display());
         let json = json!({"output": path(output), "bytes": bytes, "random": name, "type": dtype.name(), "seed": seed});
         return Ok(Done { lines: vec![line], json });

@@ -72,7 +72,7 @@ pub(crate) fn import(
         }
     }
     if !more {
-        let write = |writer: Writer<'_>| writer.write_scratch(output);
+        let write = |writer: Writer<'_>| writer.write_scratch(options.output(output));
         let (converted, staged) = plain(&checkpoint, *dtype, control, write)?;
         let mut notes = checkpoint.notes().to_vec();
         notes.push(imported(folder, output));
@@ -88,7 +88,7 @@ pub(crate) fn import(
             ..Report::unchanged(&File::open(output)?, output)
         });
     }
-    let staged = plain(&checkpoint, None, control, |writer| writer.write_scratch(output))?.1;
+    let staged = plain(&checkpoint, None, control, |writer| writer.write_scratch(options.output(output)))?.1;
     let mut notes = checkpoint.notes().to_vec();
     // Its files are not needed any more.
     drop(checkpoint);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use files::same_file;
-use gguf::{DType, File, TensorInfo, Value, Writer};
+use gguf::{DType, File, Output, TensorInfo, Value, Writer};
 use ropewalk_core::adapter::{AdapterReader, AdapterSpec};
 use ropewalk_core::hparams::{keys, Hparams};
 use ropewalk_core::remedy::Remedy;
@@ -43,7 +43,7 @@ ropewalk_core::setters! {
         pub adapters: Vec<AdapterSpec>,
         /// The kind of tokenizer of an imported folder, `tokenizer.ggml.pre`.
         pub pre: Option<String>,
-        /// Replaces any regular file that is at the output's path now; otherwise, only a model with keys of ropewalk.
+        /// Replaces any regular file that is at the output's path; otherwise, only a model with keys of ropewalk.
         pub force: bool,
         /// Who runs the tokenizer.json of an imported folder. Without it, a folder that needs that is an error.
         pub tokenizing: Option<Tokenizing>,
@@ -60,6 +60,13 @@ pub enum Tokenizing {
     Trusted,
 }
 
+impl Options {
+    /// The output at a path.
+    pub(crate) fn output(&self, path: &Path) -> Output {
+        Output::new(path, self.force)
+    }
+}
+
 /// Converts `input`, a GGUF file or a model folder of Hugging Face, to `output`, which is replaced only when
 /// everything has succeeded.
 ///
@@ -73,9 +80,6 @@ pub fn convert(
     control: &Control<'_>,
 ) -> Result<Report> {
     let (input, output) = (input.as_ref(), output.as_ref());
-    if options.force {
-        gguf::kinds::MODEL.claim(output, true)?;
-    }
     if input.is_dir() {
         return crate::import::import(input, output, options, control);
     }
@@ -87,7 +91,7 @@ pub fn convert(
     if options.mixture.is_some() || options.check.is_some() {
         return staged::convert(input, output, options, control);
     }
-    rewrite(input, output, options, false, control, |writer| writer.write(output))
+    rewrite(input, output, options, false, control, |writer| writer.write(options.output(output)))
 }
 
 /// The work of [`convert`] but for [`Options::mixture`] and [`Options::check`], with `write` to put what is to be

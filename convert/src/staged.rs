@@ -66,7 +66,7 @@ pub(crate) fn convert(
             if quantizer.is_some() {
                 writer.remove("general.alignment");
             }
-            let scratch = writer.write_scratch(output)?;
+            let scratch = writer.write_scratch(options.output(output))?;
             let bytes = length(scratch.path())?;
             staged = Some(scratch);
             Ok(bytes)
@@ -76,7 +76,7 @@ pub(crate) fn convert(
 
     let (result, mut report) = match quantizer {
         Some(quantizer) => {
-            let result = Scratch::beside(output, &gguf::kinds::MODEL)?;
+            let result = Scratch::beside(options.output(output), &gguf::kinds::MODEL)?;
             let named = |e: Error| e.renamed(source, input).renamed(result.path(), output);
             quantizer.run(source, result.path(), control).map_err(named)?;
             let report = report.unwrap_or_else(|| Report::unchanged(&file, output));
@@ -87,7 +87,7 @@ pub(crate) fn convert(
         None => {
             let mut result = None;
             let report = job::rewrite(input, output, options, false, control, |writer| {
-                let scratch = writer.write_scratch(output)?;
+                let scratch = writer.write_scratch(options.output(output))?;
                 let bytes = length(scratch.path())?;
                 result = Some(scratch);
                 Ok(bytes)

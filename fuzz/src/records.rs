@@ -7,8 +7,8 @@ use crate::{accepted, file};
 /// Opens the file. What is kept of a sound one is read the same a second time.
 pub fn run(bytes: &[u8]) -> bool {
     let path = file("in.jsonl", bytes);
-    let Ok(store) = FileStore::open(&path, false) else {
-        assert!(!accepted(FileStore::open(&path, false)));
+    let Ok(store) = FileStore::open(&path) else {
+        assert!(!accepted(FileStore::open(&path)));
         assert_eq!(std::fs::read(&path).unwrap(), bytes, "a refused file was changed");
         return false;
     };
@@ -17,7 +17,7 @@ pub fn run(bytes: &[u8]) -> bool {
     drop(store);
     let kept = std::fs::read(&path).unwrap();
     assert!(bytes.starts_with(&kept), "records were changed");
-    assert_eq!(FileStore::open(&path, false).unwrap().len(), n);
+    assert_eq!(FileStore::open(&path).unwrap().len(), n);
     true
 }
 

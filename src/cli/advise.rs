@@ -93,7 +93,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         params.seed = args.seed;
         params.seconds = args.minutes.map(|m| 60.0 * m);
         search::set(&mut params, settings).map_err(usage)?;
-        let record = Record { path, resume: args.resume, force: args.force.force };
+        let record = Record { output: args.force.output(path), resume: args.resume };
         return search::run(&args.model.resolve()?, &args.file, record, params, args.out);
     }
     let minutes = args.minutes.unwrap_or(10.0);

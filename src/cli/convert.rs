@@ -7,6 +7,7 @@ use clap::{Arg, Args as _, FromArgMatches};
 use convert::cli::{self, Done};
 use convert::rope::default_ctx;
 use gguf::kinds::{IMATRIX, MODEL};
+use gguf::Output;
 use ropewalk::eval::imatrix::{self, Params};
 use ropewalk::session::Session;
 use ropewalk::DType;
@@ -111,11 +112,9 @@ fn weighed(
         return Err(usage(format!("--output {}: expected a file, found a folder", to.display())));
     }
     // What cannot be written is said before the work.
-    IMATRIX.claim(&at, args.force)?;
-    drop(files::Scratch::beside(&at, &IMATRIX)?);
+    drop(files::Scratch::beside(Output::new(&at, args.force), &IMATRIX)?);
     if !alone {
-        MODEL.claim(to, args.force)?;
-        drop(files::Scratch::beside(to, &MODEL)?);
+        drop(files::Scratch::beside(Output::new(to, args.force), &MODEL)?);
     }
     let mut found = collected(args, texts, matrix, &at, interrupt, out)?;
     if alone {
@@ -155,7 +154,7 @@ fn collected(
         let params = Params::new(ctx).max_windows(matrix.max_windows);
         imatrix::collect(&mut session, &documents, &params, &control)?
     };
-    let bytes = found.write(to)?;
+    let bytes = found.write(Output::new(to, args.force))?;
     let (name, n_tokens) = (models::label(&choice), found.windows * found.ctx);
     let line = format!(
         "{}: {} matrices of {name}, rope {}, {n_tokens} tokens in {} of {} windows of {}, {bytes} bytes",

@@ -96,7 +96,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     let options = options(args, &tasks)?;
     if let Some(path) = &args.plot {
-        check_plot_name("--plot", path, args.force.force)?;
+        check_plot_name("--plot", args.force.output(path))?;
         if !tasks.iter().any(|task| task.info().has_length) {
             return Err(usage("--plot: expected a task with --lengths, found none"));
         }
@@ -151,8 +151,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     if let Some(path) = &args.plot {
         match &maps[..] {
-            [map] if result.reports.len() == 1 => map.write(path)?,
-            _ => plot::scores(&result, model.hparams().n_ctx_orig()).write(path)?,
+            [map] if result.reports.len() == 1 => map.write(args.force.output(path))?,
+            _ => plot::scores(&result, model.hparams().n_ctx_orig()).write(args.force.output(path))?,
         }
         args.output.note(format_args!("drawn to {}", path.display()));
     }
@@ -160,7 +160,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn open_store(path: &Path, args: &Args) -> anyhow::Result<FileStore> {
-    let store = FileStore::open(path, args.force.force)?;
+    let store = FileStore::open(args.force.output(path))?;
     if !store.is_empty() {
         args.output.note(format_args!("{}: {} samples from earlier runs", path.display(), store.len()));
     }

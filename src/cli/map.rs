@@ -135,7 +135,7 @@ pub(super) fn run(name: &str, args: &MapArgs, out: &OutputArgs) -> anyhow::Resul
     // Mistakes are errors before the model is read.
     args.params(0)?;
     if let Some(path) = &args.plot {
-        check_plot_name("--plot", path, args.force.force)?;
+        check_plot_name("--plot", args.force.output(path))?;
     }
     let documents = read_documents(&args.file)?;
     let choice = args.machine.choose(name, args.kv, &args.lora)?;
@@ -169,7 +169,7 @@ fn show(args: &MapArgs, out: &OutputArgs, reports: &[Report], panels: Vec<HeatPa
         format!("layer {}, head {}, probability x 100", reports[0].shown.layer, reports[0].shown.head);
     let heat = Heat { panels, scale };
     if let Some(path) = &args.plot {
-        heat.write(path)?;
+        heat.write(args.force.output(path))?;
         out.note(format_args!("drawn to {}", path.display()));
     }
     if out.json {

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{anyhow, bail, Context};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use files::Output;
 use ropewalk::adapter::AdapterSpec;
 use ropewalk::eval::{documents, Document};
 use ropewalk::math::Math;
@@ -267,6 +268,12 @@ pub(crate) struct ForceArgs {
     /// Replace any output file, and start records anew [default: replace only earlier outputs]
     #[arg(long)]
     pub(crate) force: bool,
+}
+impl ForceArgs {
+    /// The output at a path.
+    pub(crate) fn output(self, path: &Path) -> Output {
+        Output::new(path, self.force)
+    }
 }
 
 /// A number of threads, up to the most that ggml takes.

@@ -9,6 +9,7 @@ use std::io::IsTerminal;
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::time::Duration;
 
+use files::Output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ropewalk::control::Control;
 use ropewalk::plot::{self, PlotError};
@@ -171,8 +172,8 @@ fn progress_line(what: &str, done: u64, total: u64, elapsed: Duration) -> String
 }
 
 /// Checks the extension of a plot's file name, and what has that name already, before minutes of work rather than after.
-pub(crate) fn check_plot_name(option: &str, path: &std::path::Path, force: bool) -> anyhow::Result<()> {
-    match plot::check(path, force) {
+pub(crate) fn check_plot_name(option: &str, to: Output) -> anyhow::Result<()> {
+    match plot::check(to) {
         Err(e @ PlotError::Extension(_)) => Err(super::usage(format!("{option} {e}"))),
         done => Ok(done?),
     }

@@ -159,7 +159,7 @@ impl Args {
 fn run(args: &Args) -> anyhow::Result<()> {
     let specs = args.rope.specs()?;
     if let Some(path) = &args.plot {
-        check_plot_name("--plot", path, args.force.force)?;
+        check_plot_name("--plot", args.force.output(path))?;
     }
     if !args.against.is_empty() {
         return compare(args, &specs);
@@ -202,7 +202,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         output::print(&reports.iter().map(Report::text).collect::<Vec<_>>().join("\n"))?;
     }
     if let Some(path) = &args.plot {
-        plot::perplexity(&specs, &reports, model.hparams().n_ctx_orig()).write(path)?;
+        plot::perplexity(&specs, &reports, model.hparams().n_ctx_orig()).write(args.force.output(path))?;
         args.out.note(format_args!("drawn to {}", path.display()));
     }
     comparison.check_finished()

@@ -76,7 +76,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         return Err(usage(format!("--map: expected at most {most} methods, found {}", specs.len())));
     }
     for (option, path) in [("--plot", &args.plot), ("--map", &args.map)] {
-        path.as_ref().map_or(Ok(()), |p| check_plot_name(option, p, args.force.force))?;
+        path.as_ref().map_or(Ok(()), |p| check_plot_name(option, args.force.output(p)))?;
     }
     let Some(model) = &args.model else { return Err(usage("a model is needed: -m MODEL")) };
     let path = models::find(model)?;
@@ -105,11 +105,11 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let name = models::name(&path);
     let chart = plot::rope(&inspections.iter().collect::<Vec<_>>());
     if let Some(path) = &args.plot {
-        chart.write(path)?;
+        chart.write(args.force.output(path))?;
         args.out.note(format_args!("drawn to {}", path.display()));
     }
     if let Some(path) = &args.map {
-        plot::Map::new(&plans.iter().collect::<Vec<_>>(), &hp)?.write(path)?;
+        plot::Map::new(&plans.iter().collect::<Vec<_>>(), &hp)?.write(args.force.output(path))?;
         args.out.note(format_args!("map drawn to {}", path.display()));
     }
     if args.out.json {

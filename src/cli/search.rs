@@ -1,7 +1,8 @@
 //! LongRoPE's factors for a model, found on it: for `advise --search`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use ::files::Output;
 use ropewalk::eval::search::{self, Params, Report};
 use ropewalk::eval::SessionSource;
 use ropewalk::rope::Spec;
@@ -14,11 +15,10 @@ use super::options::read_documents;
 use super::output::{OutputArgs, Unit};
 use super::usage;
 
-/// The record of a search, and whether it goes on from an earlier one or replaces any file.
-pub(crate) struct Record<'a> {
-    pub(crate) path: &'a Path,
+/// The record of a search, and whether it goes on from an earlier one.
+pub(crate) struct Record {
+    pub(crate) output: Output,
     pub(crate) resume: bool,
-    pub(crate) force: bool,
 }
 
 /// Reads the settings of `--search` into the parameters.
@@ -43,11 +43,11 @@ pub(crate) fn set(params: &mut Params, text: &str) -> Result<(), String> {
 pub(crate) fn run(
     choice: &ModelChoice,
     files: &[PathBuf],
-    record: Record<'_>,
+    record: Record,
     params: Params,
     out: OutputArgs,
 ) -> anyhow::Result<()> {
-    let to = record.path;
+    let to = record.output.path();
     for path in files.iter().chain([&choice.path]) {
         if ::files::same_file(path, to)? {
             return Err(usage(format!(
@@ -57,16 +57,16 @@ pub(crate) fn run(
         }
     }
     // What cannot be written is said before the work.
-    search::RECORD.claim(to, record.force)?;
-    if to.exists() && !record.resume && !record.force {
+    search::RECORD.claim(record.output.clone())?;
+    if to.exists() && !record.resume && !record.output.is_forced() {
         let what = "already exists: --resume continues from it, --force starts anew";
         return Err(usage(format!("{} {what}", to.display())));
     }
-    drop(::files::Scratch::beside(to, &search::RECORD)?);
+    drop(::files::Scratch::beside(record.output.clone(), &search::RECORD)?);
     let documents = read_documents(files)?;
     let interrupt = Interrupt::install()?;
     let model = models::load(choice, &out)?;
-    let params = params.record(Some(to.to_owned())).resume(record.resume);
+    let params = params.record(Some(record.output.clone())).resume(record.resume);
     let name = models::label(choice);
     let identity = SessionSource::new(&model, choice.session(0, Some(&Spec::plain()))).identity()?;
     let source_of = choice.sources(&model);

@@ -61,9 +61,6 @@ struct Args {
 fn run(args: &Args) -> anyhow::Result<()> {
     let program = Program(&args.machine);
     let mut settings = Settings::default().program(&program);
-    if args.force.force {
-        report::force(&args.out)?;
-    }
     if args.plan[0].as_os_str() == "merge" {
         return put_together(args, &settings);
     }
@@ -79,12 +76,13 @@ fn run(args: &Args) -> anyhow::Result<()> {
     settings.template = Some(template::program()?);
     let note = |line: std::fmt::Arguments<'_>| args.output.note(options(&line.to_string()));
     let control = interrupt.control().with_notes(&note);
+    let out = || args.force.output(&args.out);
     if args.listing {
-        let folder = if args.out.exists() { Some(Folder::open(&args.out, &plan, &settings)?) } else { None };
+        let folder = if args.out.exists() { Some(Folder::open(out(), &plan, &settings)?) } else { None };
         let listing = studies::list(&plan, folder.as_ref(), &settings, &control)?;
         return args.output.result(&listing, || listing.text(&plan.title));
     }
-    let folder = Folder::open(&args.out, &plan, &settings)?;
+    let folder = Folder::open(out(), &plan, &settings)?;
     let done = {
         let draw = draw(args.output.progress(plan.len() as u64, "measuring", Unit::Steps));
         studies::run(&plan, &folder, &settings, &control.with_progress(&draw))?
@@ -118,7 +116,7 @@ fn put_together(args: &Args, settings: &Settings<'_>) -> anyhow::Result<()> {
     if dirs.is_empty() {
         return Err(usage("merge: expected the folders of the parts"));
     }
-    let (folder, plan) = merge(dirs, &args.out, settings)?;
+    let (folder, plan) = merge(dirs, args.force.output(&args.out), settings)?;
     let report = report::write(&folder, &plan)?;
     finish(args, &folder, &plan, Summary { cells: plan.len(), ..Summary::default() }, report.counts())
 }

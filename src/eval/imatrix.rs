@@ -7,9 +7,8 @@
 //! under the name of the embedding if the two are tied.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use gguf::{Array, DType, Value, Writer};
+use gguf::{Array, DType, Output, Value, Writer};
 
 use super::attention::tokens_of;
 use super::{invalid, Document};
@@ -140,7 +139,7 @@ impl Imatrix {
     ///
     /// # Errors
     /// Returns an error if a sum overflows F32, or if the file cannot be written.
-    pub fn write(&self, path: impl AsRef<Path>) -> Result<u64> {
+    pub fn write(&self, path: impl Into<Output>) -> Result<u64> {
         let number = |n: usize| Value::U32(u32::try_from(n).unwrap_or(u32::MAX));
         let mut out = Writer::new();
         out.set("general.type", "imatrix");
@@ -163,6 +162,6 @@ impl Imatrix {
             out.tensor_bytes(&format!("{name}.in_sum2"), DType::F32, &[columns, n as u64], sums)?;
             out.tensor_bytes(&format!("{name}.counts"), DType::F32, &[1, n as u64], counts)?;
         }
-        Ok(out.write(path.as_ref())?)
+        Ok(out.write(path)?)
     }
 }

@@ -57,7 +57,7 @@ impl Origin {
     pub fn check_place(of: &Path) -> Result<()> {
         let path = Origin::path_of(of);
         let link = path.symlink_metadata().is_ok_and(|m| m.is_symlink());
-        let what = match RECORD.check(&path) {
+        let what = match RECORD.claim(&path) {
             Ok(()) if !link => return Ok(()),
             Ok(()) => "is a symbolic link, expected the record of a pull".to_owned(),
             Err(e) => e.source.to_string(),

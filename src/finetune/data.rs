@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gguf::Output;
 use ropewalk_core::text::count;
 
 use super::{failed, refused, Job, JobError, Result};
@@ -199,7 +200,8 @@ impl Job {
         sources.notes().iter().for_each(|n| control.note(format_args!("note: {n}")));
         let notes = |text: std::fmt::Arguments<'_>| control.note(format_args!("note: {text}"));
         let control = control.with_notes(&notes);
-        let open = || Corpus::open(&path, model.vocab(), &sources, &separator, &control);
+        let output = Output::new(&path, self.force);
+        let open = || Corpus::open(output, model.vocab(), &sources, &separator, &control);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(settings.n_threads).build();
         let corpus = pool.map_err(|e| failed(e.to_string()))?.install(open)?;
         Ok(Texts { corpus, path })

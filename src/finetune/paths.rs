@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use gguf::Output;
+
 use super::{refused, Job, JobError, Result};
 use crate::data::TOKENS;
 use crate::plot::{self, PlotError};
@@ -51,20 +53,21 @@ impl Job {
         }
         self.check_recipe()?;
         self.check_apart(model)?;
+        let output = |path: PathBuf| Output::new(path, self.force);
         // Charts of the data have other names.
         let ends: &[&str] = if inspects { &["lengths", "distances"] } else { &[""] };
         for end in ends {
-            plot::check(chart_path(&self.plot(), end), self.force).map_err(|e| match e {
+            plot::check(output(chart_path(&self.plot(), end))).map_err(|e| match e {
                 PlotError::Extension(_) => refused(format!("`plot` {e}")),
                 e => JobError::Plot(e),
             })?;
         }
         if !inspects {
             let written = if self.trains_all() { &gguf::kinds::MODEL } else { &gguf::kinds::ADAPTER };
-            written.claim(&self.output, self.force)?;
-            LOG.claim(&self.log(), self.force)?;
+            written.claim(output(self.output.clone()))?;
+            LOG.claim(output(self.log()))?;
             if let Some(cache) = &self.given.cache {
-                TOKENS.claim(cache, self.force)?;
+                TOKENS.claim(output(cache.clone()))?;
             }
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! The parts of a job's run: it is prepared, started, and finished, with a report at its end.
 
+use gguf::Output;
 use ropewalk_core::text::count;
 use serde::Serialize;
 
@@ -136,7 +137,7 @@ impl Job {
             checkpoints: Some(self.checkpoints()),
             save_every: set.save_every.unwrap_or_default(),
             keep_last: set.keep_last.unwrap_or_default(),
-            log: Some(self.log()),
+            log: Some(Output::new(self.log(), self.force)),
             texts: Some(names.join(", ")),
             settings: [("separator".to_owned(), format!("{:?}", self.separator()))].into(),
         })
@@ -187,14 +188,15 @@ impl Job {
     /// A plot that cannot be written is in the report's problems.
     pub fn finish(&self, model: &Model, run: &Run) -> Result<Report> {
         let (path, rope) = (&self.output, run.trainer().plan().spec.to_string());
+        let output = Output::new(path, self.force);
         let mut report = run.report();
         let what = if self.trains_all() { "model" } else { "adapter" };
         let written = match self.trains_all() {
             true => {
                 let types = self.types_of(model.file().path()).map(gguf::File::open).transpose();
-                run.write_model(path, types.map_err(Error::from)?.as_ref())
+                run.write_model(output, types.map_err(Error::from)?.as_ref())
             }
-            false => run.write_adapter(path),
+            false => run.write_adapter(output),
         };
         let n_bytes = written.map_err(|e| {
             let saved = checkpoint::list(&self.checkpoints()).pop();
@@ -203,7 +205,7 @@ impl Job {
         })?;
         let model = name(model.file().path());
         let chart = chart(run.history(), &format!("{model}: {rope}"));
-        if let Err(e) = chart.write(self.plot()) {
+        if let Err(e) = chart.write(Output::new(self.plot(), self.force)) {
             report.problems.push(format!("no loss curve: {e}"));
         }
         Ok(Report {

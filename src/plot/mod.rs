@@ -16,7 +16,9 @@ mod rope;
 mod scores;
 mod text;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use files::Output;
 
 pub use grid::Grid;
 pub use heat::{Heat, HeatPanel};
@@ -52,13 +54,13 @@ pub enum PlotError {
     Draw(String),
 }
 
-/// Checks that a plot can be written to `path`, before the work that it will show. If `force` is true, it may replace any
-/// regular file that is there now.
+/// Checks that a plot can be written to `path`, before the work that it will show.
 ///
 /// # Errors
 /// Returns an error if the extension is unknown, or if something other than an earlier plot exists there.
-pub fn check(path: impl AsRef<Path>, force: bool) -> Result<(), PlotError> {
-    let path = path.as_ref();
+pub fn check(path: impl Into<Output>) -> Result<(), PlotError> {
+    let output = path.into();
+    let path = output.path();
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
     let kind = match extension.as_str() {
         "svg" => &mark::SVG,
@@ -66,7 +68,7 @@ pub fn check(path: impl AsRef<Path>, force: bool) -> Result<(), PlotError> {
         "pdf" => &mark::PDF,
         _ => return Err(PlotError::Extension(path.into())),
     };
-    kind.claim(path, force).map_err(|files::Error { path, source }| PlotError::Io { path, source })
+    kind.claim(output.clone()).map_err(|files::Error { path, source }| PlotError::Io { path, source })
 }
 
 /// The scale of an axis.
@@ -193,8 +195,8 @@ macro_rules! drawn {
             ///
             /// # Errors
             /// Returns an error if a chart has no point to show, for another extension, or if writing the file fails.
-            pub fn write(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
-                pen::write(self, path.as_ref())
+            pub fn write(&self, path: impl Into<Output>) -> Result<(), PlotError> {
+                pen::write(self, &path.into())
             }
 
             /// The drawing as SVG text.

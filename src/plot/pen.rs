@@ -1,9 +1,9 @@
 //! Drawing through crate plotters: one layout in units serves SVG, PNG, and PDF.
 
 use std::io::Cursor;
-use std::path::Path;
 use std::sync::OnceLock;
 
+use files::Output;
 use image::RgbImage;
 use plotters::coord::Shift;
 use plotters::element::DashedPathElement;
@@ -75,8 +75,9 @@ pub(super) fn svg(drawing: &impl Drawing) -> Result<String, PlotError> {
     Ok(out.replacen(&size(fine), &size((width, height)), 1))
 }
 
-/// Draws to a file, SVG, PNG, or PDF by its extension; only an earlier drawing is replaced, atomically.
-pub(super) fn write(drawing: &impl Drawing, path: &Path) -> Result<(), PlotError> {
+/// Draws to a file, SVG, PNG, or PDF by its extension; only an earlier drawing is replaced, unless forced, atomically.
+pub(super) fn write(drawing: &impl Drawing, output: &Output) -> Result<(), PlotError> {
+    let path = output.path();
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
     let (kind, bytes) = match extension.as_str() {
         "svg" => (&mark::SVG, mark::svg(svg(drawing)?).into_bytes()),
@@ -84,7 +85,7 @@ pub(super) fn write(drawing: &impl Drawing, path: &Path) -> Result<(), PlotError
         "pdf" => (&mark::PDF, pdf::pdf(&svg(drawing)?, drawing.size(), FINENESS)?),
         _ => return Err(PlotError::Extension(path.into())),
     };
-    files::replace(path, kind, |out| out.write_all(&bytes).map_err(|e| files::Error::new(path, e)))
+    files::replace(output.clone(), kind, |out| out.write_all(&bytes).map_err(|e| files::Error::new(path, e)))
         .map_err(|files::Error { path, source }| PlotError::Io { path, source })
 }
 

@@ -56,7 +56,7 @@ impl Session {
         let path = path.as_ref();
         let io = |e: std::io::Error| Error::io(path, e);
         let refuse = |what: String| Error::Invalid(format!("{}: not saved: {what}", path.display()));
-        SESSION.check(path)?;
+        SESSION.claim(path)?;
         let cells = &self.kv.cells()[..self.kv.n_end()];
         let header = Header {
             attachment_bytes: attachment.len() as u64,

@@ -417,7 +417,7 @@ fn of_benchmark(
         identity: source.identity().map_err(failed)?,
         ..suite::Params::new(length(cell)?, &data)
     };
-    let mut store = FileStore::open(samples, false).map_err(failed)?;
+    let mut store = FileStore::open(samples).map_err(failed)?;
     let report = suite::run(source, "", task, &params, &mut store, control).map_err(failed)?;
     let Some(row) = report.results.into_iter().next().filter(|_| !report.interrupted) else {
         return Err(Failure::Stopped);

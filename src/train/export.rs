@@ -1,6 +1,6 @@
 //! The adapter of a trained model: what was trained, written as a file.
 
-use std::path::Path;
+use gguf::Output;
 
 use super::params::Trained;
 use super::{TrainAttention, Trainer};
@@ -17,7 +17,7 @@ use crate::DType;
 /// # Errors
 /// A trainer of all parameters; a value that is not finite, the disk: then whatever was at `path` still is.
 pub fn write_adapter(
-    path: impl AsRef<Path>,
+    path: impl Into<Output>,
     trainer: &Trainer,
     average: Option<&[Vec<f32>]>,
     meta: AdapterMeta,
@@ -46,7 +46,7 @@ pub fn write_adapter(
     let (rank, alpha) = (lora.rank, lora.alpha as f32);
     let arch = &model.hparams().arch;
     let file = AdapterFile { arch, rank, alpha, pairs, modules_to_save, meta, dtype: DType::F32 };
-    Ok(adapter::write(path.as_ref(), &file)?)
+    Ok(adapter::write(path, &file)?)
 }
 
 /// The values of tensor `i`, or their average.

@@ -1,9 +1,8 @@
 //! Training of all parameters of a model whose weights are floats, and the model it gives as a GGUF file.
 
 use std::collections::HashMap;
-use std::path::Path;
 
-use gguf::{float, File, TensorInfo, Writer};
+use gguf::{float, File, Output, TensorInfo, Writer};
 
 use super::export::values;
 use super::{Trainable, Trainer};
@@ -79,7 +78,7 @@ fn is_float(dtype: DType) -> bool {
 /// A trainer of low-rank pairs; a value that is not finite or that the type cannot hold; the disk: then whatever was
 /// at `path` still is.
 pub fn write_model(
-    path: impl AsRef<Path>,
+    path: impl Into<Output>,
     trainer: &Trainer,
     average: Option<&[Vec<f32>]>,
     types: Option<&File>,
@@ -112,7 +111,7 @@ pub fn write_model(
         };
         writer.tensor(&info.name, to, &info.shape, Box::new(data))?;
     }
-    Ok(writer.write(path.as_ref())?)
+    Ok(writer.write(path)?)
 }
 
 fn check(info: &TensorInfo, values: &[f32], to: DType) -> Result<()> {

@@ -1,9 +1,7 @@
 //! The log of a run: its losses and speeds, in memory and as a file with a line of JSON for each step and
 //! validation.
 
-use std::path::PathBuf;
-
-use files::{Kind, Lock};
+use files::{Kind, Lock, Output};
 use serde_json::{json, Value};
 
 use super::optim::StepReport;
@@ -48,7 +46,7 @@ const MAX_BYTES: u64 = 256 << 20;
 /// Writes the log's file, where one is wanted, and remembers its figures.
 #[derive(Debug)]
 pub(super) struct Log {
-    path: Option<PathBuf>,
+    output: Option<Output>,
     /// No other run writes the file meanwhile.
     _lock: Option<Lock>,
     pub(super) history: History,
@@ -62,12 +60,13 @@ pub(super) struct Log {
 impl Log {
     /// Opens the log. The first line starts the file anew or, when a run is resumed, cuts it back to the step it goes on
     /// from.
-    pub(super) fn start(path: Option<PathBuf>, resumed: Option<u64>) -> Result<Log> {
-        let lock = path.as_deref().map(Lock::file).transpose()?;
+    pub(super) fn start(output: Option<Output>, resumed: Option<u64>) -> Result<Log> {
+        let lock = output.as_ref().map(|output| Lock::file(output.path())).transpose()?;
         let history = History::default();
-        let mut log = Log { path, _lock: lock, history, start: None, late: String::new(), why: None };
-        let Some(path) = &log.path else { return Ok(log) };
-        LOG.check(path)?;
+        let mut log = Log { output, _lock: lock, history, start: None, late: String::new(), why: None };
+        let Some(output) = &log.output else { return Ok(log) };
+        let path = output.path();
+        LOG.claim(output.clone())?;
         let mut lines = LOG.header();
         if let Some(last) = resumed.filter(|_| LOG.marks(path).unwrap_or(false)) {
             let bytes = match files::foreign::read_file(path, MAX_BYTES) {
@@ -111,10 +110,11 @@ impl Log {
     /// Appends a line, and those before it that could not be written: a full disk does not end a run. Returns
     /// a sentence when that begins to fail, and when it works again.
     fn append(&mut self, entry: &Value) -> Option<String> {
-        let path = self.path.as_deref()?;
+        let output = self.output.as_ref()?;
+        let path = output.path();
         self.late += &format!("{entry}\n");
         let done = match &self.start {
-            Some(start) => files::replace(path, &LOG, |out| {
+            Some(start) => files::replace(output.clone(), &LOG, |out| {
                 let lines = [start.as_bytes(), self.late.as_bytes()].concat();
                 out.write_all(&lines).map_err(|e| files::Error::new(path, e))
             }),

@@ -2,8 +2,9 @@
 //! end.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Instant;
+
+use gguf::Output;
 
 use super::checkpoint::{self, Folder, State};
 use super::export::write_adapter;
@@ -386,7 +387,7 @@ impl Run {
     ///
     /// # Errors
     /// Returns the errors of [`write_adapter`](super::write_adapter).
-    pub fn write_adapter(&self, path: impl AsRef<Path>) -> Result<u64> {
+    pub fn write_adapter(&self, path: impl Into<Output>) -> Result<u64> {
         write_adapter(path, &self.trainer, self.optimizer.average.as_deref(), self.meta())
     }
 
@@ -394,7 +395,7 @@ impl Run {
     ///
     /// # Errors
     /// Returns the errors of [`write_model`](super::write_model).
-    pub fn write_model(&self, path: impl AsRef<Path>, types: Option<&gguf::File>) -> Result<u64> {
+    pub fn write_model(&self, path: impl Into<Output>, types: Option<&gguf::File>) -> Result<u64> {
         write_model(path, &self.trainer, self.optimizer.average.as_deref(), types, self.meta())
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use gguf::Output;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -41,7 +42,7 @@ ropewalk_core::setters! {
         /// The number of newest checkpoints that stay in the folder.
         pub keep_last: usize,
         /// A file that gets a line of JSON for each step and each validation.
-        pub log: Option<PathBuf>,
+        pub log: Option<Output>,
         /// The names of the texts, for the adapter's metadata.
         pub texts: Option<String>,
         /// Settings by name that must be the same when the run is resumed, beyond those that the run knows by

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::path::Path;
 
+use gguf::Output;
 use ropewalk::control::{Control, Stop};
 use ropewalk::eval::suite::{means, paired, run, FileStore, Params, Report, Store, Unkept};
 use ropewalk::model::Error;
@@ -146,7 +147,7 @@ fn a_stopped_run_goes_on_where_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("samples.jsonl");
     let stopped = Fake { interrupt_at: Some(4), ..Fake::with_answer(knows) };
-    let mut store = FileStore::open(&path, false).unwrap();
+    let mut store = FileStore::open(&path).unwrap();
     let batch = params(&[64]).batch(1);
     let report = asked(&stopped, &WRITTEN, &batch, &mut store);
     assert!(report.interrupted && report.results[0].samples == 4, "{:?}", report.results[0].samples);
@@ -157,7 +158,7 @@ fn a_stopped_run_goes_on_where_it_was() {
     text += "{\"task\":\"wri";
     std::fs::write(&path, &text).unwrap();
     let fake = Fake::with_answer(knows);
-    let mut store = FileStore::open(&path, false).unwrap();
+    let mut store = FileStore::open(&path).unwrap();
     assert_eq!(store.len(), 4);
     let again = asked(&fake, &WRITTEN, &batch, &mut store);
     assert_eq!((again.results[0].samples, fake.calls().len()), (6, 2), "four samples are known");
@@ -168,7 +169,7 @@ fn a_stopped_run_goes_on_where_it_was() {
     // Under another identity nothing is known.
     let fake = Fake::with_answer(knows);
     let other = batch.identity("another model".into());
-    asked(&fake, &WRITTEN, &other, &mut FileStore::open(&path, false).unwrap());
+    asked(&fake, &WRITTEN, &other, &mut FileStore::open(&path).unwrap());
     assert_eq!(fake.calls().len(), 6);
 }
 
@@ -181,24 +182,24 @@ fn files_of_something_else_are_refused() {
     let task = "{\"task\":\"water the plants\",\"id\":\"1\"}\n{\"task\":";
     for text in ["{\"text\": \"mine\"}\n", task, "{", "all I wrote"] {
         std::fs::write(&path, text).unwrap();
-        let e = FileStore::open(&path, false).unwrap_err().to_string();
+        let e = FileStore::open(&path).unwrap_err().to_string();
         assert!(e.contains("notes.jsonl: exists and is not the record of an evaluation"), "{e}");
         // Nothing is lost before the first record.
-        assert!(FileStore::open(&path, true).unwrap().is_empty());
+        assert!(FileStore::open(Output::new(&path, true)).unwrap().is_empty());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "and left as they are");
     }
-    let mut store = FileStore::open(&path, true).unwrap();
+    let mut store = FileStore::open(Output::new(&path, true)).unwrap();
     asked(&Fake::with_answer(knows), &WRITTEN, &params(&[64]), &mut store);
     drop(store);
-    assert_eq!(FileStore::open(&path, false).unwrap().len(), 6);
+    assert_eq!(FileStore::open(&path).unwrap().len(), 6);
     // A line that is no record is not taken for one behind the header.
     let ours = std::fs::read_to_string(&path).unwrap() + "{\"task\":1}\n";
     std::fs::write(&path, &ours).unwrap();
-    let e = FileStore::open(&path, false).unwrap_err().to_string();
+    let e = FileStore::open(&path).unwrap_err().to_string();
     assert!(e.contains("notes.jsonl: line 8: expected the record of a sample"), "{e}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), ours);
-    let first = FileStore::open(dir.path().join("a.jsonl"), false).unwrap();
-    let e = FileStore::open(dir.path().join("a.jsonl"), false).unwrap_err().to_string();
+    let first = FileStore::open(dir.path().join("a.jsonl")).unwrap();
+    let e = FileStore::open(dir.path().join("a.jsonl")).unwrap_err().to_string();
     assert!(e.contains("a.jsonl"), "{e}");
     drop(first);
 }

@@ -70,7 +70,7 @@ impl World {
             .eval_every(Some(4))
             .checkpoints(Some(self.path(name).join("checkpoints")))
             .save_every(3)
-            .log(Some(self.path(name).join("log.jsonl")))
+            .log(Some(self.path(name).join("log.jsonl").into()))
     }
 
     pub(crate) fn new_run(&self, params: RunParams) -> ropewalk::model::Result<Run> {
@@ -167,7 +167,7 @@ fn what_cannot_be_a_run_is_said() {
     let (trainer, optimizer, data) = world.parts();
     let e = Run::resume(trainer, optimizer, data, world.params("none")).unwrap_err().to_string();
     assert!(e.ends_with("checkpoints: no checkpoint found"), "{e}");
-    let nowhere = RunParams::default().log(Some(world.path("no/such/log")));
+    let nowhere = RunParams::default().log(Some(world.path("no/such/log").into()));
     assert!(world.new_run(nowhere).unwrap_err().to_string().contains("log"));
 }
 

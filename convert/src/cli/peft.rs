@@ -1,6 +1,8 @@
 //! The command line's conversions of adapters, which write no model.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use gguf::Output;
 
 use super::{reported, Args, Done};
 use crate::{peft, Error, Result};
@@ -36,15 +38,9 @@ pub(super) fn act(args: &Args) -> Result<Done> {
     let (Some(base), Some(input)) = (&given.model, &args.input) else {
         return Err(Error::Usage("-m MODEL needs an adapter as IN".into()));
     };
-    if args.force {
-        match (&given.to_peft, &args.output) {
-            (Some(folder), _) => peft::claim(folder, true)?,
-            (None, Some(output)) => gguf::kinds::ADAPTER.claim(output, true)?,
-            (None, None) => {}
-        }
-    }
+    let output = |path: &Path| Output::new(path, args.force);
     let (to, report) = match (&given.to_peft, &args.output) {
-        (Some(folder), _) => (folder, peft::to_peft(input, base, folder, given.base.as_deref())?),
+        (Some(folder), _) => (folder, peft::to_peft(input, base, output(folder), given.base.as_deref())?),
         (None, Some(_)) if input.is_file() => {
             let what = format!(
                 "{}: -m expects a PEFT directory; to make one from a LoRA file, add --to-peft DIR",
@@ -52,7 +48,7 @@ pub(super) fn act(args: &Args) -> Result<Done> {
             );
             return Err(Error::Usage(what));
         }
-        (None, Some(output)) => (output, peft::from_peft(input, base, output)?),
+        (None, Some(to)) => (to, peft::from_peft(input, base, output(to))?),
         (None, None) => return Err(Error::Usage("-o OUT is missing".into())),
     };
     let ranks = report.ranks.map_or(String::new(), |(a, b)| {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use files::Kind;
-use gguf::{float, DType, File};
+use gguf::{float, DType, File, Output};
 use ropewalk_core::adapter::{AdapterReader, ModuleInfo, PairInfo};
 use ropewalk_core::hparams::{keys, Hparams};
 use ropewalk_core::ids::TOKEN_EMBD;
@@ -32,10 +32,11 @@ use crate::{rows, Error, Result};
 pub fn to_peft(
     adapter: impl AsRef<Path>,
     base: impl AsRef<Path>,
-    folder: impl AsRef<Path>,
+    folder: impl Into<Output>,
     repository: Option<&str>,
 ) -> Result<AdapterReport> {
-    let (adapter, base, folder) = (adapter.as_ref(), base.as_ref(), folder.as_ref());
+    let (adapter, base, to) = (adapter.as_ref(), base.as_ref(), folder.into());
+    let folder = to.path();
     if let Some(name) = repository.filter(|name| !is_repository(name)) {
         return Err(Error::Argument(format!("base: expected ORG/REPO, found {}", shown(name))));
     }
@@ -124,11 +125,13 @@ pub fn to_peft(
     let parts = || [&length[..], &header].into_iter().chain(out.iter().map(|(.., bytes)| &bytes[..]));
     let rope = positions(&reader, &base)?;
     // All, before the first is written.
-    claim(folder, false)?;
+    for (name, kind) in [(MODEL, TENSORS), (ROPE, POSITIONS), (CONFIG, SETTINGS)] {
+        kind.claim(to.join(name))?;
+    }
     std::fs::create_dir_all(folder).map_err(|e| files::Error::new(folder, e))?;
     let write = |name: &str, kind: &Kind, parts: &mut dyn Iterator<Item = &[u8]>| {
         let path = folder.join(name);
-        files::replace(&path, kind, |out| {
+        files::replace(to.join(name), kind, |out| {
             let mut parts = &mut *parts;
             Iterator::try_for_each(&mut parts, |part| out.write_all(part))
                 .map_err(|e| files::Error::new(&path, e))
@@ -172,16 +175,6 @@ pub fn to_peft(
         });
     }
     Ok(report)
-}
-
-/// Checks that [`to_peft`] may replace what is in the folder: an adapter that it wrote there or, if `force` is true,
-/// whatever regular files have its names now.
-///
-/// # Errors
-/// Another file; the disk.
-pub fn claim(folder: &Path, force: bool) -> Result<()> {
-    let all = [(MODEL, TENSORS), (ROPE, POSITIONS), (CONFIG, SETTINGS)];
-    all.iter().try_for_each(|(name, kind)| Ok(kind.claim(&folder.join(name), force)?))
 }
 
 /// The kinds of file in the folder. Only tensors can have a mark: the others are ours if they lie beside such.

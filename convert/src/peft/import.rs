@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use files::same_file;
-use gguf::{DType, File, Value, Writer};
+use gguf::{DType, File, Output, Value, Writer};
 use ropewalk_core::adapter::{target, AdapterReader};
 use ropewalk_core::hparams::keys;
 use ropewalk_core::ids::TOKEN_EMBD;
@@ -25,9 +25,10 @@ use crate::{Error, Result};
 pub fn from_peft(
     folder: impl AsRef<Path>,
     base: impl AsRef<Path>,
-    output: impl AsRef<Path>,
+    output: impl Into<Output>,
 ) -> Result<AdapterReport> {
-    let (folder, base, output) = (folder.as_ref(), base.as_ref(), output.as_ref());
+    let (folder, base, to) = (folder.as_ref(), base.as_ref(), output.into());
+    let output = to.path();
     let (model_path, config_path) = (folder.join(MODEL), folder.join(CONFIG));
     for (path, what) in [(base, "the model"), (&model_path, "the adapter"), (&config_path, "the adapter")] {
         if same_file(path, output)? {
@@ -109,7 +110,7 @@ pub fn from_peft(
         let (tensors, base) = (&tensors, &base);
         writer.tensor(c.tensor, DType::F32, &c.shape, Box::new(move |out| c.write(tensors, base, out)))?;
     }
-    let scratch = writer.write_scratch(output)?;
+    let scratch = writer.write_scratch(to.clone())?;
     // As this program's own readers see it.
     let named = |e: gguf::Error| {
         Error::Invalid(

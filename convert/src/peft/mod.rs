@@ -16,7 +16,7 @@ use ropewalk_core::adapter::AdapterReader;
 use ropewalk_core::hparams::keys;
 use serde::Serialize;
 
-pub use export::{claim, to_peft};
+pub use export::to_peft;
 pub use import::from_peft;
 pub use ropewalk_import::is_repository;
 

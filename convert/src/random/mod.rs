@@ -5,10 +5,7 @@ mod tiny;
 pub mod tokens;
 mod values;
 
-use std::path::Path;
-
-use gguf::DType;
-use gguf::{Value, Writer};
+use gguf::{DType, Output, Value, Writer};
 
 use crate::{rows, types, Error, Result, Work};
 use ropewalk_core::control::Control;
@@ -42,7 +39,7 @@ pub enum Fill {
 ///
 /// # Errors
 /// A shape no model can have, a type that cannot be written, or the file system.
-pub fn write(shape: &Shape, dtype: DType, seed: u64, path: impl AsRef<Path>) -> Result<u64> {
+pub fn write(shape: &Shape, dtype: DType, seed: u64, path: impl Into<Output>) -> Result<u64> {
     write_watched(shape, dtype, seed, path, &Control::default())
 }
 
@@ -54,10 +51,9 @@ pub fn write_watched(
     shape: &Shape,
     dtype: DType,
     seed: u64,
-    path: impl AsRef<Path>,
+    path: impl Into<Output>,
     control: &Control<'_>,
 ) -> Result<u64> {
-    let path = path.as_ref();
     let work = Work::new(control);
     rows::available("random models")?;
     shape.check()?;

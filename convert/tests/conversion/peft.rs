@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use convert::peft::{claim, from_peft, to_peft};
+use convert::peft::{from_peft, to_peft};
 use convert::{convert, Options};
 use files::faults::walk;
 use gguf::{DType, File};
@@ -388,8 +388,7 @@ fn an_export_replaces_an_export_alone() {
         assert!(said.contains(name) && said.contains("exists and is not "), "{said}");
         assert_eq!(std::fs::read(folder.join(name)).unwrap(), what, "{name}");
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "{name}: nothing else is written");
-        claim(&folder, true).unwrap();
-        to_peft(&adapter, base("qwen2"), &folder, None).unwrap();
+        to_peft(&adapter, base("qwen2"), gguf::Output::new(&folder, true), None).unwrap();
         assert!(std::fs::read(folder.join(name)).unwrap() != what, "{name}: forced");
         std::fs::remove_dir_all(&folder).unwrap();
     }

@@ -3,12 +3,12 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tempfile::NamedTempFile;
 
 use crate::faults::{step, Step};
-use crate::kind::Kind;
+use crate::kind::{Kind, Output};
 use crate::lock::{is_at, remove_orphans};
 use crate::names::{folder_of, prefix, N_RANDOM};
 use crate::own::open_unlinked;
@@ -17,10 +17,10 @@ use crate::{Error, Result};
 /// Lets `body` write a temporary file beside `path`, syncs it, renames it to `path` and syncs the folder. For
 /// files of any format; the error is the caller's.
 ///
-/// Replaces an existing file only if it is of this `kind`, which is checked before `body` is called and again before
-/// the renaming. A symbolic link at `path` is replaced, not followed. On an error `path` is unchanged and the temporary
-/// file is gone; the one exception is a failing sync of the directory, reported although the new file is already in
-/// place.
+/// Replaces an existing file only if it is of this `kind`, or if the output is forced; this is checked before `body` is
+/// called and again before the renaming. A symbolic link at `path` is replaced, not followed. On an error `path` is
+/// unchanged and the temporary file is gone; the one exception is a failing sync of the directory, reported although the
+/// new file is already in place.
 ///
 /// The temporary file is named after `path` (`.NAME.writing-` and eight letters or digits) and locked while it
 /// is written. A process that is killed leaves it behind; the next `replace` into the folder removes it, as
@@ -30,7 +30,7 @@ use crate::{Error, Result};
 /// # Errors
 /// Returns the errors of `body`, and [`Error`] with `path`, also if something of another kind is there.
 pub fn replace<T, E: From<Error>>(
-    path: &Path,
+    path: impl Into<Output>,
     kind: &Kind,
     body: impl FnOnce(&mut dyn Write) -> Result<T, E>,
 ) -> Result<T, E> {
@@ -45,21 +45,23 @@ pub fn replace<T, E: From<Error>>(
 #[derive(Debug)]
 pub struct Scratch {
     temporary: NamedTempFile,
-    of: PathBuf,
+    of: Output,
     kind: Kind,
 }
 
 impl Scratch {
-    /// An empty one beside `path`, where nothing is or a file of this `kind`.
+    /// An empty one beside `path`, where nothing is, a file of this `kind` or, for a forced output, any file.
     ///
     /// # Errors
     /// With `path`: something of another kind is there, or the disk.
-    pub fn beside(path: &Path, kind: &Kind) -> Result<Scratch> {
+    pub fn beside(path: impl Into<Output>, kind: &Kind) -> Result<Scratch> {
+        let of = path.into();
+        let path = of.path();
         let refuse = |why: &str| Err(Error::new(path, io::Error::new(ErrorKind::InvalidInput, why)));
         if path.file_name().is_none() {
             return refuse("is not the name of a file");
         }
-        kind.check(path)?;
+        kind.claim(of.clone())?;
         let folder = folder_of(path);
         // Said here, because the error below would name the temporary file.
         if !folder.is_dir() {
@@ -68,7 +70,7 @@ impl Scratch {
         // First, since it may make the room that this file needs.
         remove_orphans(folder);
         let temporary = create(path, folder).map_err(|e| Error::new(path, e))?;
-        Ok(Scratch { temporary, of: path.to_owned(), kind: *kind })
+        Ok(Scratch { temporary, of, kind: *kind })
     }
 
     /// Where it is, for what writes to a path.
@@ -86,7 +88,7 @@ impl Scratch {
     ) -> Result<T, E> {
         let mut out = BufWriter::with_capacity(1 << 16, Steps(self.temporary.as_file_mut()));
         let done = body(&mut out)?;
-        out.flush().map_err(|e| Error::new(&self.of, e))?;
+        out.flush().map_err(|e| Error::new(self.of.path(), e))?;
         Ok(done)
     }
 
@@ -95,17 +97,18 @@ impl Scratch {
     /// # Errors
     /// Something of another kind is there by now, or the disk: see [`replace`].
     pub fn place(self) -> Result<()> {
-        let Scratch { temporary, of, kind } = self;
-        let io = |e| Error::new(&of, e);
-        if let Some(before) = fs::symlink_metadata(&of).ok().filter(fs::Metadata::is_file) {
+        let Scratch { temporary, of: output, kind } = self;
+        let of = output.path();
+        let io = |e| Error::new(of, e);
+        if let Some(before) = fs::symlink_metadata(of).ok().filter(fs::Metadata::is_file) {
             let set = || temporary.as_file().set_permissions(before.permissions());
             step(Step::Permissions).and_then(|()| set()).map_err(io)?;
         }
         step(Step::Sync).and_then(|()| temporary.as_file().sync_all()).map_err(io)?;
         // Another program may have put a file there meanwhile.
-        kind.check(&of)?;
-        step(Step::Rename).and_then(|()| temporary.persist(&of).map_err(|e| e.error)).map_err(io)?;
-        step(Step::SyncFolder).and_then(|()| sync_folder(folder_of(&of))).map_err(io)
+        kind.claim(output.clone())?;
+        step(Step::Rename).and_then(|()| temporary.persist(of).map_err(|e| e.error)).map_err(io)?;
+        step(Step::SyncFolder).and_then(|()| sync_folder(folder_of(of))).map_err(io)
     }
 }
 
@@ -211,20 +214,14 @@ fn existing<T>(path: &Path, found: io::Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// What tells a file from all others that exist.
 #[cfg(unix)]
-pub(crate) type Identity = (u64, u64);
-#[cfg(not(unix))]
-pub(crate) type Identity = PathBuf;
-
-#[cfg(unix)]
-pub(crate) fn identity(path: &Path) -> Result<Option<Identity>> {
+fn identity(path: &Path) -> Result<Option<(u64, u64)>> {
     use std::os::unix::fs::MetadataExt;
     Ok(existing(path, fs::metadata(path))?.map(|m| (m.dev(), m.ino())))
 }
 
 #[cfg(not(unix))]
-pub(crate) fn identity(path: &Path) -> Result<Option<Identity>> {
+fn identity(path: &Path) -> Result<Option<std::path::PathBuf>> {
     existing(path, fs::canonicalize(path))
 }
 

@@ -2,15 +2,11 @@
 //! unless the user asks for it.
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::iter::successors;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
-use std::time::SystemTime;
 
-use crate::atomic::{identity, Identity};
 use crate::{foreign, Error, Result};
 
 /// Bytes of a file that the marks of [`Kind::new`] are looked for in.
@@ -30,11 +26,40 @@ enum Mark {
     File(fn(&Path) -> bool),
 }
 
-/// A file as it was found: its path, what tells it from all others, its size, and when it was written.
-type Found = (PathBuf, Option<Identity>, u64, Option<SystemTime>);
+/// Where an output goes. A path alone is an output that replaces only files of its kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Output {
+    path: PathBuf,
+    force: bool,
+}
 
-/// Files that may be replaced whatever they are, as they were when [`Kind::claim`] was forced.
-static RELEASED: Mutex<BTreeSet<Found>> = Mutex::new(BTreeSet::new());
+impl Output {
+    /// An output that, if `force` is true, may replace any regular file.
+    pub fn new(path: impl AsRef<Path>, force: bool) -> Output {
+        Output { path: path.as_ref().to_owned(), force }
+    }
+
+    /// The path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns true if any regular file may be replaced.
+    pub fn is_forced(&self) -> bool {
+        self.force
+    }
+
+    /// The output of this name in the folder at the path, which may replace as much.
+    pub fn join(&self, name: impl AsRef<Path>) -> Output {
+        Output::new(self.path.join(name), self.force)
+    }
+}
+
+impl<P: AsRef<Path>> From<P> for Output {
+    fn from(path: P) -> Output {
+        Output::new(path, false)
+    }
+}
 
 /// Why an output cannot be written: a file without the mark of its kind is there.
 #[derive(Debug, thiserror::Error)]
@@ -87,29 +112,22 @@ impl Kind {
         })
     }
 
-    /// Checks that a new file may take the place of what is at `path`: nothing, an empty file, a file with the mark of
-    /// this kind, or one that [`Kind::claim`] was forced for. A symbolic link counts as the file that it leads to.
+    /// Checks that an output may take the place of what is at its path: nothing, an empty file, a file with the mark of
+    /// this kind or, if it is forced, any regular file. A symbolic link counts as the file that it leads to.
     ///
     /// # Errors
-    /// With `path`: anything else is there, also a link that leads nowhere; a file that cannot be read.
-    pub fn check(&self, path: &Path) -> Result<()> {
-        self.claim(path, false)
-    }
-
-    /// Like [`Kind::check`]. If `force` is true, any regular file may be replaced, by this process and as it is now: one
-    /// that is changed meanwhile, or that gets its name, is not.
-    ///
-    /// # Errors
-    /// Returns the errors of [`Kind::check`].
-    pub fn claim(&self, path: &Path, force: bool) -> Result<()> {
+    /// With the path: anything else is there, also a link that leads nowhere; a file that cannot be read.
+    pub fn claim(&self, output: impl Into<Output>) -> Result<()> {
+        let output = output.into();
+        let path = output.path();
         let refuse = |what: &str| Err(Error::new(path, io::Error::new(ErrorKind::InvalidInput, what)));
         match fs::symlink_metadata(path) {
             Ok(_) => {}
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
             Err(e) => return Err(Error::new(path, e)),
         }
-        let found = match fs::metadata(path) {
-            Ok(found) if found.is_file() => found,
+        let is_empty = match fs::metadata(path) {
+            Ok(found) if found.is_file() => found.len() == 0,
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(Error::new(path, e)),
             // Renaming over a device or a pipe would remove it.
             Ok(_) => return refuse("exists and is not a regular file; use another name"),
@@ -117,17 +135,10 @@ impl Kind {
                 return refuse("exists and is a link that leads nowhere; use another name or remove it")
             }
         };
-        if found.len() == 0 || self.marks(path)? {
+        if is_empty || output.is_forced() || self.marks(path)? {
             return Ok(());
         }
-        let found = (path.to_owned(), identity(path)?, found.len(), found.modified().ok());
-        let mut released = RELEASED.lock().unwrap_or_else(PoisonError::into_inner);
-        if force {
-            released.insert(found);
-        } else if !released.contains(&found) {
-            return Err(Error::new(path, io::Error::new(ErrorKind::AlreadyExists, Exists(self.name))));
-        }
-        Ok(())
+        Err(Error::new(path, io::Error::new(ErrorKind::AlreadyExists, Exists(self.name))))
     }
 }
 
@@ -137,8 +148,8 @@ mod tests {
 
     const NOTE: Kind = Kind::new("a note", |head| head.starts_with(b"note: "));
 
-    fn write(path: &Path) -> Result<()> {
-        crate::replace(path, &NOTE, |out| out.write_all(b"note: new").map_err(|e| Error::new(path, e)))
+    fn write(output: impl Into<Output>) -> Result<()> {
+        crate::replace(output, &NOTE, |out| out.write_all(b"note: new").map_err(|e| Error::new("", e)))
     }
 
     #[test]
@@ -148,7 +159,7 @@ mod tests {
         fs::write(at("empty"), "").unwrap();
         fs::write(at("old"), "note: old").unwrap();
         for name in ["none", "empty", "old"] {
-            write(&at(name)).unwrap();
+            write(at(name)).unwrap();
             assert_eq!(fs::read(at(name)).unwrap(), b"note: new", "{name}");
         }
         fs::write(at("thesis"), "My thesis").unwrap();
@@ -159,7 +170,7 @@ mod tests {
             ("cut", "is not a note"),
             ("folder", "is not a regular file"),
         ] {
-            let e = write(&at(name)).unwrap_err();
+            let e = write(at(name)).unwrap_err();
             assert_eq!(Exists::causes(&e), name != "folder", "{e}");
             let said = e.to_string();
             assert!(said.contains(why) && said.starts_with(&at(name).display().to_string()), "{said}");
@@ -170,27 +181,19 @@ mod tests {
     }
 
     #[test]
-    fn force_replaces_the_file_that_was_there_and_no_other() {
+    fn force_replaces_any_regular_file() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        for name in ["a", "b", "c"] {
-            fs::write(at(name), "My thesis").unwrap();
-        }
+        fs::write(at("a"), "My thesis").unwrap();
         fs::create_dir(at("folder")).unwrap();
-        NOTE.claim(&at("a"), true).unwrap();
+        let forced = |name: &str| Output::new(at(name), true);
+        NOTE.claim(forced("a")).unwrap();
+        assert!(NOTE.claim(at("a")).is_err());
         assert_eq!(fs::read(at("a")).unwrap(), b"My thesis");
-        write(&at("a")).unwrap();
+        write(forced("a")).unwrap();
         assert_eq!(fs::read(at("a")).unwrap(), b"note: new");
-        // Another file gets the name of the one that was given up.
-        NOTE.claim(&at("b"), true).unwrap();
-        fs::rename(at("c"), at("b")).unwrap();
-        assert!(write(&at("b")).unwrap_err().to_string().contains("is not a note"));
-        // Or it is written again.
-        NOTE.claim(&at("b"), true).unwrap();
-        fs::write(at("b"), "My other thesis").unwrap();
-        assert!(NOTE.check(&at("b")).is_err());
-        assert!(NOTE.claim(&at("folder"), true).is_err());
-        NOTE.claim(&at("none"), true).unwrap();
+        assert!(NOTE.claim(forced("folder")).is_err());
+        NOTE.claim(forced("none")).unwrap();
     }
 
     #[test]
@@ -224,13 +227,13 @@ mod tests {
         symlink(at("note"), at("to-note")).unwrap();
         symlink(at("nowhere"), at("dangling")).unwrap();
         symlink("/dev/zero", at("device")).unwrap();
-        NOTE.check(&at("to-note")).unwrap();
+        NOTE.claim(at("to-note")).unwrap();
         for (name, why) in
             [("to-thesis", "not a note"), ("dangling", "leads nowhere"), ("device", "not a regular file")]
         {
-            let said = NOTE.check(&at(name)).unwrap_err().to_string();
+            let said = NOTE.claim(at(name)).unwrap_err().to_string();
             assert!(said.contains(why), "{name}: {said}");
-            assert_eq!(NOTE.claim(&at(name), true).is_ok(), name == "to-thesis");
+            assert_eq!(NOTE.claim(Output::new(at(name), true)).is_ok(), name == "to-thesis");
         }
     }
 

@@ -21,7 +21,7 @@ mod vanished;
 use std::path::PathBuf;
 
 pub use atomic::{append, replace, same_file, sync_folder, Scratch};
-pub use kind::{Exists, Kind, HEAD};
+pub use kind::{Exists, Kind, Output, HEAD};
 pub use lock::{is_at, remove_orphans, Lock, ReadLock};
 pub use map::{Bytes, Map};
 pub use memory::OutOfMemory;

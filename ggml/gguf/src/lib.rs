@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 pub use dtype::DType;
 pub use error::{Defect, Error, GgufError, Result};
-pub use files::{Bytes, Map};
+pub use files::{Bytes, Map, Output};
 pub use parse::{
     parse, Header, DEFAULT_ALIGNMENT, MAX_ALIGNMENT, MAX_ARRAY_LEN, MAX_DEPTH, MAX_KEYS, MAX_KEY_BYTES,
     MAX_METADATA_BYTES, MAX_NAME_BYTES, MAX_STRING_BYTES, MAX_TENSORS,

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::error::{shown, Defect, GgufError};
 use super::parse::{self, valid_alignment};
-use super::{Array, File, TensorInfo, Value};
+use super::{Array, File, Output, TensorInfo, Value};
 use super::{DEFAULT_ALIGNMENT, MAX_ALIGNMENT, MAX_DEPTH, MAX_KEYS, MAX_KEY_BYTES, MAX_NAME_BYTES};
 use super::{MAX_ARRAY_LEN, MAX_STRING_BYTES, MAX_TENSORS};
 use crate::{kinds, DType, Error, Result};
@@ -117,26 +117,31 @@ impl<'a> Writer<'a> {
     /// (but for a failing sync of its folder, which comes after the new file is in place).
     ///
     /// Only a GGUF file with keys of this program and of the same kind is replaced: a model, an adapter or an importance
-    /// matrix (see [`kinds`]). A symbolic link at `path` is replaced, not followed; permissions of a file there are kept.
+    /// matrix (see [`kinds`]); for a forced [`Output`], any regular file. A symbolic link at `path` is replaced, not
+    /// followed; permissions of a file there are kept.
     /// Returns the size of the file in bytes.
     ///
     /// # Errors
     /// [`Error::Io`] with `path`; [`Error::Gguf`] when a value cannot be written or a tensor's data is not as
     /// long as its type and shape say.
-    pub fn write(self, path: &Path) -> Result<u64> {
+    pub fn write(self, path: impl Into<Output>) -> Result<u64> {
+        let output = path.into();
+        let path = output.path();
         // Before a temporary file is made.
         let (alignment, header) = self.begin(path)?;
         let kind = kinds::of(&self.metadata);
-        files::replace(path, kind, |out| self.stream(path, alignment, &header, out))
+        files::replace(output.clone(), kind, |out| self.stream(path, alignment, &header, out))
     }
 
     /// Like [`Writer::write`], to a temporary file: for work on it before anything is in place.
     ///
     /// # Errors
     /// Returns the errors of [`Writer::write`], with `path`, next to which the temporary file is.
-    pub fn write_scratch(self, path: &Path) -> Result<files::Scratch> {
+    pub fn write_scratch(self, path: impl Into<Output>) -> Result<files::Scratch> {
+        let output = path.into();
+        let path = output.path();
         let (alignment, header) = self.begin(path)?;
-        let mut scratch = files::Scratch::beside(path, kinds::of(&self.metadata))?;
+        let mut scratch = files::Scratch::beside(output.clone(), kinds::of(&self.metadata))?;
         scratch.write(|out| self.stream(path, alignment, &header, out))?;
         Ok(scratch)
     }

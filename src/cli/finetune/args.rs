@@ -56,7 +56,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     plot: Option<PathBuf>,
     #[command(flatten)]
-    force: ForceArgs,
+    pub(super) force: ForceArgs,
     #[command(flatten)]
     pub(super) out: OutputArgs,
 }

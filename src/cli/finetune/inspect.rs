@@ -65,7 +65,7 @@ pub(super) fn show(
         // NAME.lengths.svg and NAME.distances.svg for NAME.svg.
         for (what, chart) in plot::histograms(&found) {
             let path = chart_path(path, what);
-            chart.write(&path)?;
+            chart.write(args.force.output(&path))?;
             args.out.note(format_args!("{}", path.display()));
         }
     }

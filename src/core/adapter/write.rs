@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use gguf::{float, DType, Error, Result, Writer};
+use gguf::{float, DType, Error, Output, Result, Writer};
 
 use super::file::PairInfo;
 use super::AdapterMeta;
@@ -68,7 +68,9 @@ pub struct AdapterFile<'a> {
 /// A rank of 0; an alpha that is 0 (readers take it for no factor) or not
 /// finite; values that do not fill the shape or that the type cannot hold (not finite, or too large for F16);
 /// no tensors; errors of the disk.
-pub fn write(path: &Path, adapter: &AdapterFile<'_>) -> Result<u64> {
+pub fn write(path: impl Into<Output>, adapter: &AdapterFile<'_>) -> Result<u64> {
+    let output = path.into();
+    let path = output.path();
     let bad = |what: String| Err(Error::Argument(format!("{}: {what}", path.display())));
     let AdapterFile { rank, dtype, .. } = *adapter;
     if !matches!(dtype, DType::F32 | DType::F16) {
@@ -97,7 +99,7 @@ pub fn write(path: &Path, adapter: &AdapterFile<'_>) -> Result<u64> {
         let dtype = if t.shape.len() < 2 { DType::F32 } else { dtype };
         add(&mut writer, path, &t.name, dtype, &t.shape, t.values)?;
     }
-    writer.write(path)
+    writer.write(output)
 }
 
 fn set_keys(writer: &mut Writer<'_>, adapter: &AdapterFile<'_>, alpha: f32) -> Result<()> {

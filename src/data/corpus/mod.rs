@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
 
-use files::{Lock, Map};
+use files::{Lock, Map, Output};
 use rayon::prelude::*;
 use ropewalk_core::control::Control;
 use ropewalk_core::text::hex;
@@ -76,12 +76,14 @@ impl Corpus {
     /// when `control` stops it; then `path` is as it was. A file at `path` that is no cache is an error too,
     /// and is left alone.
     pub fn open(
-        path: &Path,
+        path: impl Into<Output>,
         vocab: &dyn Tokenizer,
         sources: &Sources,
         separator: &Separator,
         control: &Control<'_>,
     ) -> Result<Corpus> {
+        let output = path.into();
+        let path = output.path();
         let ends = separator.ends(vocab)?;
         let made = Made { vocab, sources, ends: &ends };
         let key = made.key();
@@ -95,18 +97,18 @@ impl Corpus {
             n_vocab,
             cut: None,
         };
-        let mut found = existing(path, &key, n_vocab)?;
+        let mut found = existing(&output, &key, n_vocab)?;
         let mut lock = None;
         if found.is_err() {
             lock = Some(wait_for(path, control)?);
             // Somebody else may have made it meanwhile.
-            found = existing(path, &key, n_vocab)?;
+            found = existing(&output, &key, n_vocab)?;
         }
         let built = match found {
             Ok(cache) => return Ok(corpus(cache, Built::Reused)),
             Err(built) => built,
         };
-        files::replace(path, &TOKENS, |out| {
+        files::replace(output.clone(), &TOKENS, |out| {
             let mut writer = Writer::new(out).map_err(|e| io(path, e))?;
             let mut build = Build { path, made, control, notes: Vec::new(), unanswered: (0, String::new()) };
             build.run(&mut writer)?;
@@ -292,12 +294,13 @@ fn place(file: impl std::fmt::Display, line: u32) -> String {
 }
 
 /// The cache at `path`, if it can serve; else what is to be done.
-fn existing(path: &Path, key: &Key, n_vocab: usize) -> Result<Result<Cache, Built>> {
+fn existing(output: &Output, key: &Key, n_vocab: usize) -> Result<Result<Cache, Built>> {
+    let path = output.path();
     match std::fs::metadata(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Err(Built::New)),
         Err(e) => Err(io(path, e)),
         Ok(_) => {
-            TOKENS.check(path)?;
+            TOKENS.claim(output.clone())?;
             Ok(reuse(path, key, n_vocab)?.map_err(Built::Again))
         }
     }

@@ -9,9 +9,9 @@ mod evolve;
 mod record;
 mod score;
 
-use std::path::PathBuf;
 use std::time::Instant;
 
+use files::Output;
 use ropewalk_core::settings::{quoted, Setting};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -70,7 +70,7 @@ ropewalk_core::setters! {
         /// The scale of queries and keys; `None` is LongRoPE's `sqrt(1 + ln s / ln L)`.
         pub attn_factor: Option<f64>,
         /// The file that scores are saved to.
-        pub record: Option<PathBuf>,
+        pub record: Option<Output>,
         /// Resumes from the scores in that file, if it exists.
         pub resume: bool,
     }
@@ -194,7 +194,7 @@ pub fn run<'a>(
         params.attn_factor,
     );
     let mut record = match &params.record {
-        Some(path) if params.resume && path.exists() => Record::read(path, &of)?,
+        Some(to) if params.resume && to.path().exists() => Record::read(to.path(), &of)?,
         _ => Record { of, scored: Vec::new() },
     };
 
@@ -225,8 +225,8 @@ pub fn run<'a>(
         n += 1;
         best = best.min(nll);
         record.scored.push(Scored { factors: factors.to_vec(), nll });
-        if let Some(path) = &params.record {
-            record.write(path)?;
+        if let Some(to) = &params.record {
+            record.write(to)?;
         }
         Ok(Some(nll))
     })?;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use files::Output;
 use ropewalk_core::terminal::one_line;
 use serde::{Deserialize, Serialize};
 
@@ -74,10 +75,12 @@ impl Record {
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
-    pub(super) fn write(&self, path: &Path) -> Result<()> {
+    pub(super) fn write(&self, to: &Output) -> Result<()> {
         let json = serde_json::to_string(self).map_err(|e| invalid(e.to_string()))?;
         let bytes = format!("{}{json}\n", RECORD.header()).into_bytes();
-        files::replace(path, &RECORD, |out| out.write_all(&bytes).map_err(|e| files::Error::new(path, e)))?;
+        files::replace(to.clone(), &RECORD, |out| {
+            out.write_all(&bytes).map_err(|e| files::Error::new(to.path(), e))
+        })?;
         Ok(())
     }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
 
+use files::Output;
 use ropewalk_core::terminal::one_line;
 use ropewalk_study::SAMPLES;
 use ropewalk_tasks::{Answer, Info};
@@ -120,7 +120,7 @@ impl Store for Unkept {
 /// Keeps records in a file, one line each behind a header, written as soon as a sample is scored.
 #[derive(Debug)]
 pub struct FileStore {
-    path: PathBuf,
+    output: Output,
     /// By setup and id.
     known: HashMap<(String, String), Record>,
     /// True until the first record is written: nothing is in the file, or nothing that stays.
@@ -129,23 +129,24 @@ pub struct FileStore {
 }
 
 impl FileStore {
-    /// Opens a file of records, which need not exist. An incomplete last line is removed. If `force` is true, the first
-    /// record replaces whatever file is there now.
+    /// Opens a file of records, which need not exist. An incomplete last line is removed. If the output is forced, the first
+    /// record replaces whatever file is there.
     ///
     /// # Errors
     /// Returns an error if another process has the file open, if it cannot be read or written, if it does not begin with
     /// the header of records, or if a line is not a record.
-    pub fn open(path: impl AsRef<Path>, force: bool) -> Result<FileStore> {
-        let path = path.as_ref();
+    pub fn open(path: impl Into<Output>) -> Result<FileStore> {
+        let output = path.into();
+        let path = output.path();
         let lock = files::Lock::file(path)?;
         // It would be appended to through the link, and cut.
         if path.symlink_metadata().is_ok_and(|m| m.is_symlink()) {
             let what = "expected a regular file, found a symbolic link: name the file itself";
             return Err(invalid(format!("{}: {what}", path.display())));
         }
-        SAMPLES.claim(path, force)?;
-        let mut store = FileStore { path: path.into(), known: HashMap::new(), is_new: true, _lock: lock };
-        if !force {
+        SAMPLES.claim(output.clone())?;
+        let mut store = FileStore { output, known: HashMap::new(), is_new: true, _lock: lock };
+        if !store.output.is_forced() {
             store.load()?;
         }
         Ok(store)
@@ -162,7 +163,7 @@ impl FileStore {
     }
 
     fn load(&mut self) -> Result<()> {
-        let path = &self.path;
+        let path = self.output.path();
         let io = |e: std::io::Error| Error::io(path, e);
         let Some(file) = files::open_in_place(path)? else { return Ok(()) };
         let (mut input, mut whole) = (BufReader::new(&file), SAMPLES.header().len() as u64);
@@ -202,15 +203,16 @@ impl Store for FileStore {
     }
 
     fn put(&mut self, record: &Record) -> Result<()> {
+        let path = self.output.path();
         let mut line = serde_json::to_vec(record)
-            .map_err(|e| invalid(format!("{}: sample {}: {e}", self.path.display(), record.id)))?;
+            .map_err(|e| invalid(format!("{}: sample {}: {e}", path.display(), record.id)))?;
         line.push(b'\n');
         match self.is_new {
-            true => files::replace(&self.path, &SAMPLES, |out| {
+            true => files::replace(self.output.clone(), &SAMPLES, |out| {
                 let all = [SAMPLES.header().as_bytes(), &line].concat();
-                out.write_all(&all).map_err(|e| files::Error::new(&self.path, e))
+                out.write_all(&all).map_err(|e| files::Error::new(path, e))
             })?,
-            false => files::append(&self.path, &line)?,
+            false => files::append(path, &line)?,
         }
         self.is_new = false;
         self.known.insert((record.setup.clone(), record.id.clone()), record.clone());

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use files::foreign;
+use files::{foreign, Output};
 
 use super::kinds::SAMPLES;
 use super::records::Planned;
@@ -57,7 +57,8 @@ fn samples(hash: &str) -> PathBuf {
 /// # Errors
 /// A folder that is no study's, of another plan, or in use; a file in it that is not what it is to be; two results of
 /// one cell under different states of the model, an adapter or a text; the disk.
-pub fn merge(dirs: &[PathBuf], out: &Path, names: &dyn Names) -> Result<(Folder, Plan)> {
+pub fn merge(dirs: &[PathBuf], out: impl Into<Output>, names: &dyn Names) -> Result<(Folder, Plan)> {
+    let out = out.into();
     let Some(first) = dirs.first() else {
         return Err(Error::Invalid("expected folders of shards, found none".into()));
     };
@@ -67,7 +68,7 @@ pub fn merge(dirs: &[PathBuf], out: &Path, names: &dyn Names) -> Result<(Folder,
     let mut shards: Vec<Shard> = Vec::new();
     let mut found: HashMap<Key, (usize, Record)> = HashMap::new();
     for dir in dirs {
-        if files::same_file(dir, out)? {
+        if files::same_file(dir, out.path())? {
             continue;
         }
         let shard = Shard::open(dir, names)?;

@@ -13,7 +13,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use files::foreign;
+use files::{foreign, Output};
 
 pub use self::kinds::SAMPLES;
 use self::kinds::{CELL, PLAN};
@@ -31,18 +31,21 @@ use crate::{Error, Plan, Result};
 /// samples, `adapters/` what was trained, `old/` results under another state of the model or the texts.
 #[derive(Debug)]
 pub struct Folder {
-    path: PathBuf,
+    output: Output,
     contents: foreign::Folder,
     planned: Planned,
     _lock: files::Lock,
 }
 
 impl Folder {
-    /// Opens the folder of a plan, which is made when there is none.
+    /// Opens the folder of a plan, which is made when there is none. If it is forced, reports in it replace any regular
+    /// file; nothing else does.
     ///
     /// # Errors
     /// Another process has it open; it holds another plan; a link or something else stands for a part of it; the disk.
-    pub fn open(path: &Path, plan: &Plan, names: &dyn Names) -> Result<Folder> {
+    pub fn open(path: impl Into<Output>, plan: &Plan, names: &dyn Names) -> Result<Folder> {
+        let output = path.into();
+        let path = output.path();
         fs::create_dir_all(path).map_err(|e| Error::io(path, e))?;
         let lock = files::Lock::folder(path).map_err(|e| match e.source.kind() {
             ErrorKind::WouldBlock => Error::folder(path, format!("another study runs here: {}", e.source)),
@@ -51,7 +54,7 @@ impl Folder {
         let contents = foreign::Folder::open(path)?;
         // Said before the work.
         for (name, kind) in &REPORTS {
-            kind.check(&path.join(name))?;
+            kind.claim(output.join(name))?;
         }
         let copy = path.join(COPY);
         match fs::symlink_metadata(&copy) {
@@ -78,26 +81,31 @@ impl Folder {
             make(&path.join(name))?;
         }
         files::remove_orphans(&path.join("cells"));
-        Ok(Folder { path: path.into(), contents, planned: Planned::new(plan), _lock: lock })
+        Ok(Folder { output, contents, planned: Planned::new(plan), _lock: lock })
     }
 
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.output.path()
+    }
+
+    /// A file of the report.
+    pub(crate) fn report(&self, name: &str) -> Output {
+        self.output.join(name)
     }
 
     /// The file for the samples of a cell.
     pub fn samples(&self, hash: &str) -> PathBuf {
-        self.path.join("samples").join(format!("{hash}.jsonl"))
+        self.path().join("samples").join(format!("{hash}.jsonl"))
     }
 
     /// The file for the adapter that a recipe gives, by a hash of all that determines it.
     pub fn adapter(&self, hash: &str) -> PathBuf {
-        self.path.join("adapters").join(format!("{hash}.gguf"))
+        self.path().join("adapters").join(format!("{hash}.gguf"))
     }
 
     fn cell(&self, hash: &str) -> PathBuf {
-        self.path.join("cells").join(format!("{hash}.json"))
+        self.path().join("cells").join(format!("{hash}.json"))
     }
 
     /// Returns true if a regular file is at a path of the directory.
@@ -105,7 +113,7 @@ impl Folder {
     /// # Errors
     /// A link or something else is there: what is written there would be elsewhere.
     pub(crate) fn holds(&self, path: &Path) -> Result<bool> {
-        let relative = path.strip_prefix(&self.path).unwrap_or(path);
+        let relative = path.strip_prefix(self.path()).unwrap_or(path);
         Ok(self.contents.file(relative)?.is_some())
     }
 
@@ -150,7 +158,7 @@ impl Folder {
         all: &mut HashMap<Key, Vec<String>>,
     ) -> Result<usize> {
         let Some(hashes) = all.get_mut(key) else { return Ok(0) };
-        let old = self.path.join("old");
+        let old = self.path().join("old");
         let before = hashes.len();
         for stale in hashes.iter().filter(|h| *h != hash) {
             make(&old)?;

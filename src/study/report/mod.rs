@@ -14,7 +14,6 @@ mod html;
 mod markdown;
 
 use std::collections::HashMap;
-use std::path::Path;
 
 use ropewalk_core::rope::Spec;
 
@@ -42,14 +41,6 @@ pub struct Report {
     counts: (usize, usize, usize),
 }
 
-/// Lets [`write()`] replace whatever regular files have the names of a report in a folder now.
-///
-/// # Errors
-/// Something else has such a name; the disk.
-pub fn force(folder: &Path) -> Result<()> {
-    REPORTS.iter().try_for_each(|(name, kind)| Ok(kind.claim(&folder.join(name), true)?))
-}
-
 /// Writes `report.html` and `report.md` into a study's folder.
 ///
 /// # Errors
@@ -58,7 +49,9 @@ pub fn write(folder: &Folder, plan: &Plan) -> Result<Report> {
     let report = Report::new(plan, &folder.records()?);
     for ((name, kind), text) in REPORTS.iter().zip([report.html(), report.markdown()]) {
         let path = folder.path().join(name);
-        files::replace(&path, kind, |out| out.write_all(text.as_bytes()).map_err(|e| Error::io(&path, e)))?;
+        files::replace(folder.report(name), kind, |out| {
+            out.write_all(text.as_bytes()).map_err(|e| Error::io(&path, e))
+        })?;
     }
     Ok(report)
 }

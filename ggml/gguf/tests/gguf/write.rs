@@ -234,8 +234,7 @@ fn a_file_can_be_replaced_by_itself() {
     let mut foreign = file.tensors()[0].clone();
     foreign.offset += 1;
     assert!(w.copy_tensor(&file, &foreign).unwrap_err().to_string().contains("is not a tensor of this file"));
-    gguf::kinds::MODEL.claim(&path, true).unwrap();
-    w.write(&path).unwrap();
+    w.write(gguf::Output::new(&path, true)).unwrap();
     assert_eq!(File::open(&path).unwrap().metadata().len(), 6);
     assert_eq!(file.metadata().len(), 5);
 }
