@@ -19,7 +19,7 @@ use super::engine::draw;
 use super::interrupt::Interrupt;
 use super::models::{self, ModelChoice};
 use super::options::{kv_types, read_documents, tokens, tokens_or_zero, ForceArgs, MachineArgs, RopeArgs};
-use super::output::{self, check_plot_name, OutputArgs, Unit};
+use super::output::{check_plot_name, OutputArgs, Unit};
 use super::usage;
 
 /// Settings of `--map`.
@@ -172,14 +172,8 @@ fn show(args: &MapArgs, out: &OutputArgs, reports: &[Report], panels: Vec<HeatPa
         heat.write(args.force.output(path))?;
         out.note(format_args!("drawn to {}", path.display()));
     }
-    if out.json {
-        let mut rows = serde_json::to_value(reports)?;
-        for row in rows.as_array_mut().into_iter().flatten() {
-            row["task"] = "attention".into();
-            row["finished"] = true.into();
-        }
-        return output::print_json(&json!({ "model": reports[0].model, "results": rows }));
-    }
-    let texts: Vec<String> = reports.iter().map(Report::text).collect();
-    output::print(&format!("{}\n{}", texts.join("\n"), heat.text(72, 32)))
+    out.result(&json!({ "model": reports[0].model, "results": reports }), || {
+        let texts: Vec<String> = reports.iter().map(Report::text).collect();
+        format!("{}\n{}", texts.join("\n"), heat.text(72, 32))
+    })
 }

@@ -120,6 +120,10 @@ pub struct Report {
     pub heads: Vec<HeadSum>,
     /// The map of that head.
     pub map: Tiles,
+    /// `attention`, as rows of other measurements name their task.
+    pub task: &'static str,
+    /// Always true: there is no map of a part.
+    pub finished: bool,
 }
 
 /// Reads the start of a text and maps one head. `name` is the model's label in the report.
@@ -225,6 +229,8 @@ pub fn measure(
         shown: HeadSum { layer, head, far, far_per_query: per_query(far, n, params.distance) },
         heads,
         map,
+        task: "attention",
+        finished: true,
     })
 }
 

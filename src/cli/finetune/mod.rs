@@ -71,25 +71,11 @@ fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Settings with an option of their own, of the same name.
-const OPTIONS: &[&str] = &[
-    "rope",
-    "ctx",
-    "attention",
-    "targets",
-    "rank",
-    "alpha",
-    "transform",
-    "chat",
-    "resume",
-    "output",
-    "plot",
-    "steps",
-    "lr",
-];
+const OPTIONS: &str = "rope ctx attention targets rank alpha transform chat resume output plot steps lr";
 
 /// The names of settings in a text of the library's job, as the options that set them.
 pub(crate) fn options(text: &str) -> String {
-    let own = OPTIONS.iter().map(|name| (*name, format!("--{name}")));
+    let own = OPTIONS.split(' ').map(|name| (name, format!("--{name}")));
     let keys = KEYS.iter().map(|key| (key.name, format!("--set {}", key.name)));
     let all = own.chain([("init", "--lora".to_owned())]).chain(keys);
     all.fold(text.to_owned(), |text, (name, option)| text.replace(&format!("`{name}`"), &option))
