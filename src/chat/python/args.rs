@@ -1,84 +1,76 @@
 //! Arguments of a Python function: by place, then by name.
 
-use std::collections::VecDeque;
-
-use minijinja::value::{ArgType, Kwargs, Value};
+use minijinja::value::{Kwargs, Value};
 use minijinja::{Error, ErrorKind};
 
-pub(super) struct Args {
-    places: VecDeque<Value>,
-    names: Kwargs,
+use super::ops::{number, wrong, Number};
+use super::values;
+
+/// Arguments by place, and the dict of those by name.
+pub(super) fn split(given: &[Value]) -> (&[Value], Option<&Value>) {
+    match given.split_last() {
+        Some((names, places)) if names.is_kwargs() => (places, Some(names)),
+        _ => (given, None),
+    }
 }
 
-impl Args {
-    pub(super) fn of(mut all: Vec<Value>) -> Result<Args, Error> {
-        let names = match all.pop() {
-            Some(last) => match Kwargs::try_from(last.clone()) {
-                Ok(names) if last.is_kwargs() => names,
-                _ => {
-                    all.push(last);
-                    Kwargs::from_iter(std::iter::empty::<(&str, Value)>())
-                }
-            },
-            None => Kwargs::from_iter(std::iter::empty::<(&str, Value)>()),
+/// The arguments of these names, where they are given, and an error where others are.
+pub(super) fn args<const N: usize>(given: &[Value], names: [&str; N]) -> Result<[Option<Value>; N], Error> {
+    let (places, by_name) = split(given);
+    let by_name = Kwargs::try_from(by_name.cloned().unwrap_or_default())?;
+    if places.len() > N {
+        return Err(Error::from(ErrorKind::TooManyArguments));
+    }
+    let mut found = [const { None }; N];
+    for (i, name) in names.iter().enumerate() {
+        found[i] = match places.get(i) {
+            None if by_name.has(name) => Some(by_name.get::<Value>(name)?),
+            place => place.cloned(),
         };
-        Ok(Args { places: all.into(), names })
     }
+    by_name.assert_all_used()?;
+    Ok(found)
+}
 
-    /// The next argument by place, else that of this name, which may be missing.
-    pub(super) fn take<T>(&mut self, name: &str) -> Result<Option<T>, Error>
-    where
-        T: for<'a> ArgType<'a, Output = T>,
-    {
-        match self.places.pop_front() {
-            Some(value) => T::from_value(Some(&value)).map(Some),
-            None if self.names.has(name) => self.names.get::<T>(name).map(Some),
-            None => Ok(None),
+/// An error where there are arguments by name.
+pub(super) fn by_place(of: &str, given: &[Value]) -> Result<(), Error> {
+    match split(given).1 {
+        Some(_) => Err(Error::new(ErrorKind::TooManyArguments, format!("{of} takes no arguments by name"))),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn need<T>(found: Option<T>, what: &str) -> Result<T, Error> {
+    found.ok_or_else(|| Error::new(ErrorKind::MissingArgument, format!("expected {what}")))
+}
+
+/// A text, where the argument is given and is not none.
+pub(super) fn text(found: Option<Value>, what: &str) -> Result<Option<String>, Error> {
+    let text = |value: Value| match value.as_str() {
+        Some(text) => Ok(text.to_owned()),
+        None => {
+            Err(wrong(format!("{what}: expected a text, found a value of type {}", values::name(&value))))
         }
-    }
+    };
+    found.filter(|value| !value.is_none()).map(text).transpose()
+}
 
-    /// [`Args::take`] of what must be there.
-    pub(super) fn need<T>(&mut self, name: &str) -> Result<T, Error>
-    where
-        T: for<'a> ArgType<'a, Output = T>,
-    {
-        self.take(name)?.ok_or_else(|| Error::new(ErrorKind::MissingArgument, format!("expected {name}")))
-    }
+pub(super) fn need_text(found: Option<Value>, what: &str) -> Result<String, Error> {
+    need(text(found, what)?, what)
+}
 
-    /// [`Args::take`] of a text, where none may stand for no text.
-    pub(super) fn text(&mut self, name: &str) -> Result<Option<String>, Error> {
-        match self.take::<Value>(name)? {
-            Some(value) if value.as_str().is_some() => Ok(value.as_str().map(str::to_owned)),
-            Some(value) if !value.is_none() => Err(Error::new(
-                ErrorKind::InvalidOperation,
-                format!("{name}: expected a text, found a value of type {}", super::values::name(&value)),
-            )),
-            _ => Ok(None),
+/// An integer, where the argument is given and is not none.
+pub(super) fn int(found: Option<Value>, what: &str) -> Result<Option<i64>, Error> {
+    let int = |value: Value| match number(&value) {
+        Some(Number::Whole(n)) => Ok(n.clamp(i64::MIN.into(), i64::MAX.into()) as i64),
+        _ => {
+            let found = values::name(&value);
+            Err(wrong(format!("{what}: expected an integer, found a value of type {found}")))
         }
-    }
+    };
+    found.filter(|value| !value.is_none()).map(int).transpose()
+}
 
-    /// [`Args::text`] of what must be there.
-    pub(super) fn need_text(&mut self, name: &str) -> Result<String, Error> {
-        self.text(name)?
-            .ok_or_else(|| Error::new(ErrorKind::MissingArgument, format!("{name}: expected a text")))
-    }
-
-    /// Without arguments by name.
-    pub(super) fn by_place(&self, of: &str) -> Result<(), Error> {
-        match self.names.args().next() {
-            Some(name) => Err(Error::new(
-                ErrorKind::TooManyArguments,
-                format!("{of} takes no argument by name, found {name}"),
-            )),
-            None => Ok(()),
-        }
-    }
-
-    /// An error where arguments are left.
-    pub(super) fn end(self) -> Result<(), Error> {
-        if !self.places.is_empty() {
-            return Err(Error::from(ErrorKind::TooManyArguments));
-        }
-        self.names.assert_all_used()
-    }
+pub(super) fn flag(found: Option<Value>) -> bool {
+    found.is_some_and(|value| value.is_true())
 }

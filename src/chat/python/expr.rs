@@ -122,7 +122,7 @@ impl<'a> Writer<'a> {
     }
 
     fn binary(&self, op: BinOpKind, left: &Expr<'a>, right: &Expr<'a>) -> Result<String, Error> {
-        let (name, chain) = match op {
+        let op_text = match op {
             BinOpKind::ScAnd | BinOpKind::ScOr => {
                 let word = if matches!(op, BinOpKind::ScAnd) { "and" } else { "or" };
                 let first = self.expr(left)?;
@@ -130,14 +130,14 @@ impl<'a> Writer<'a> {
                 let first = if left.as_const().is_some() { format!("__same({first})") } else { first };
                 return Ok(format!("({first} {word} {})", self.expr(right)?));
             }
-            BinOpKind::Add => ("__add", true),
-            BinOpKind::Concat => ("__text", true),
-            BinOpKind::Sub => ("__sub", false),
-            BinOpKind::Mul => ("__mul", false),
-            BinOpKind::Div => ("__div", false),
-            BinOpKind::FloorDiv => ("__floordiv", false),
-            BinOpKind::Rem => ("__mod", false),
-            BinOpKind::Pow => ("__pow", false),
+            BinOpKind::Add => "+",
+            BinOpKind::Concat => "~",
+            BinOpKind::Sub => "-",
+            BinOpKind::Mul => "*",
+            BinOpKind::Div => "/",
+            BinOpKind::FloorDiv => "//",
+            BinOpKind::Rem => "%",
+            BinOpKind::Pow => "**",
             BinOpKind::Eq => return self.compared(left, "==", right),
             BinOpKind::Ne => return self.compared(left, "!=", right),
             BinOpKind::Lt => return self.compared(left, "<", right),
@@ -150,7 +150,7 @@ impl<'a> Writer<'a> {
         let (mut operands, mut rest) = (vec![self.expr(right)?], left);
         while let Expr::BinOp(inner) = rest {
             let same = std::mem::discriminant(&inner.op) == std::mem::discriminant(&op);
-            if !chain || !same {
+            if !same || !matches!(op, BinOpKind::Add | BinOpKind::Concat) {
                 break;
             }
             operands.push(self.expr(&inner.right)?);
@@ -158,7 +158,7 @@ impl<'a> Writer<'a> {
         }
         operands.push(self.expr(rest)?);
         operands.reverse();
-        Ok(format!("{name}({})", operands.join(", ")))
+        Ok(format!("__op(\"{op_text}\", {})", operands.join(", ")))
     }
 
     fn compared(&self, left: &Expr<'a>, op: &str, right: &Expr<'a>) -> Result<String, Error> {

@@ -4,9 +4,9 @@ use minijinja::value::{Rest, Value};
 use minijinja::{Environment, Error, State};
 use ropewalk_tasks::metrics::python;
 
-use super::args::Args;
+use super::args::{args, flag, int as integer, need, text as texts};
 use super::ops::{self, like, Number};
-use super::values::{self, Range};
+use super::values;
 use super::{methods::MAX_WIDTH, print};
 
 /// Items of a range, at most, as in the sandbox of Jinja2.
@@ -48,13 +48,11 @@ pub(super) fn add(env: &mut Environment<'_>) {
     env.add_filter("length", length);
     env.add_filter("count", length);
     for name in ["upper", "lower", "capitalize"] {
-        env.add_filter(name, move |state: &State, value: &Value| method(state, value, name, &[]));
+        env.add_filter(name, move |value: &Value| method(value, name, &[]));
     }
-    env.add_filter("trim", |state: &State, value: &Value, args: Rest<Value>| {
-        let mut args = Args::of(args.0)?;
-        let chars: Option<Value> = args.take("chars")?;
-        args.end()?;
-        method(state, value, "strip", &chars.map_or(Vec::new(), |chars| vec![chars]))
+    env.add_filter("trim", |value: &Value, given: Rest<Value>| {
+        let [chars] = args(&given, ["chars"])?;
+        method(value, "strip", chars.as_slice())
     });
     env.add_filter("safe", |value: &Value| Ok(Value::from_safe_string(text(value)?)));
     for name in ["e", "escape", "forceescape"] {
@@ -91,21 +89,16 @@ fn text(value: &Value) -> Result<String, Error> {
     print::str(value)
 }
 
-fn replace(value: &Value, args: Rest<Value>) -> Result<String, Error> {
-    let mut args = Args::of(args.0)?;
-    let (old, new): (Value, Value) = (args.need("old")?, args.need("new")?);
-    let count: Option<Option<i64>> = args.take("count")?;
-    args.end()?;
-    let count = count.flatten().and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
-    Ok(text(value)?.replacen(&text(&old)?, &text(&new)?, count))
+fn replace(value: &Value, given: Rest<Value>) -> Result<String, Error> {
+    let [old, new, count] = args(&given, ["old", "new", "count"])?;
+    let (old, new) = (text(&need(old, "old")?)?, text(&need(new, "new")?)?);
+    let count = integer(count, "replace: count")?.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
+    Ok(text(value)?.replacen(&old, &new, count))
 }
 
-fn indent(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
-    let mut args = Args::of(args.0)?;
-    let width: Option<Value> = args.take("width")?;
-    let first = args.take::<bool>("first")? == Some(true);
-    let blank = args.take::<bool>("blank")? == Some(true);
-    args.end()?;
+fn indent(value: &Value, given: Rest<Value>) -> Result<Value, Error> {
+    let [width, first, blank] = args(&given, ["width", "first", "blank"])?;
+    let (first, blank) = (flag(first), flag(blank));
     let Some(text) = value.as_str() else {
         return Err(ops::wrong(format!("indent: expected a text, found {}", values::name(value))));
     };
@@ -128,12 +121,9 @@ fn indent(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     Ok(like(value, out))
 }
 
-fn default(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
-    let mut args = Args::of(args.0)?;
-    let default: Option<Value> = args.take("default_value")?;
-    let boolean = args.take::<Value>("boolean")?.is_some_and(|v| v.is_true());
-    args.end()?;
-    let missing = value.is_undefined() || boolean && !value.is_true();
+fn default(value: &Value, given: Rest<Value>) -> Result<Value, Error> {
+    let [default, boolean] = args(&given, ["default_value", "boolean"])?;
+    let missing = value.is_undefined() || flag(boolean) && !value.is_true();
     Ok(if missing { default.unwrap_or_else(|| Value::from("")) } else { value.clone() })
 }
 
@@ -145,11 +135,9 @@ fn abs(value: &Value) -> Result<Value, Error> {
     }
 }
 
-fn int(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
-    let mut args = Args::of(args.0)?;
-    let default: Option<Value> = args.take("default")?;
-    let base: Option<u32> = args.take("base")?;
-    args.end()?;
+fn int(value: &Value, given: Rest<Value>) -> Result<Value, Error> {
+    let [default, base] = args(&given, ["default", "base"])?;
+    let base = integer(base, "int: base")?;
     let default = default.unwrap_or_else(|| Value::from(0));
     let whole = |x: f64| match x {
         x if x.is_nan() => Ok(default.clone()),
@@ -167,13 +155,13 @@ fn int(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
                 2 => lower.strip_prefix("0b"),
                 _ => None,
             };
-            if let Ok(n) = i128::from_str_radix(&format!("{sign}{}", rest.unwrap_or(&lower)), base) {
+            if let Ok(n) = i128::from_str_radix(&format!("{sign}{}", rest.unwrap_or(&lower)), base as u32) {
                 return Ok(ops::whole(n));
             }
         }
-        return match (text.parse::<i128>(), real(&text)) {
+        return match (text.parse::<i128>(), text.parse::<f64>()) {
             (Ok(n), _) => Ok(ops::whole(n)),
-            (_, Some(x)) if x.is_finite() => whole(x),
+            (_, Ok(x)) if x.is_finite() => whole(x),
             _ => Ok(default),
         };
     }
@@ -184,13 +172,11 @@ fn int(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     }
 }
 
-fn float(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
-    let mut args = Args::of(args.0)?;
-    let default: Option<Value> = args.take("default")?;
-    args.end()?;
+fn float(value: &Value, given: Rest<Value>) -> Result<Value, Error> {
+    let [default] = args(&given, ["default"])?;
     let default = default.unwrap_or_else(|| Value::from(0.0));
     Ok(match (value.as_str(), ops::number(value)) {
-        (Some(text), _) => real(&digits(text)?).map_or(default, Value::from),
+        (Some(text), _) => digits(text)?.parse::<f64>().map_or(default, Value::from),
         (_, Some(Number::Whole(n))) => Value::from(n as f64),
         (_, Some(Number::Real(x))) => Value::from(x),
         _ => default,
@@ -212,28 +198,21 @@ fn digits(text: &str) -> Result<String, Error> {
     Ok(text.char_indices().filter(|&(i, c)| c != '_' || !between(i)).map(|(_, c)| c).collect())
 }
 
-fn real(text: &str) -> Option<f64> {
-    text.parse().ok()
-}
-
 /// To an even digit where two are as near.
-fn round(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
-    let mut args = Args::of(args.0)?;
-    let precision: Option<i32> = args.take("precision")?;
-    let method: Option<String> = args.take("method")?;
-    args.end()?;
-    let precision = precision.unwrap_or(0);
+fn round(value: &Value, given: Rest<Value>) -> Result<Value, Error> {
+    let [precision, method] = args(&given, ["precision", "method"])?;
+    let precision = integer(precision, "round: precision")?.unwrap_or(0);
     let digits = usize::try_from(precision).ok().filter(|&n| n <= 300);
     let digits = digits
         .ok_or_else(|| ops::wrong(format!("round: precision: expected 0 to 300, found {precision}")))?;
-    let (x, whole) = match ops::number(value) {
+    let (x, n) = match ops::number(value) {
         Some(Number::Real(x)) => (x, None),
         Some(Number::Whole(n)) => (n as f64, Some(n)),
         None => return Err(ops::wrong(format!("round: expected a number, found {}", values::name(value)))),
     };
-    let power = 10f64.powi(precision);
-    Ok(match method.as_deref() {
-        None | Some("common") => match whole {
+    let power = 10f64.powi(digits as i32);
+    Ok(match texts(method, "round: method")?.as_deref() {
+        None | Some("common") => match n {
             Some(n) => ops::whole(n),
             None => format!("{x:.digits$}").parse().map_or(Value::from(x), |x: f64| x.into()),
         },
@@ -259,12 +238,12 @@ fn wordcount(value: &Value) -> Result<usize, Error> {
     Ok(text(value)?.split(|c| !python::is_word(c)).filter(|w| !w.is_empty()).count())
 }
 
-fn method(state: &State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
-    super::methods::call(state, &like(value, text(value)?), name, args)
+fn method(value: &Value, name: &str, given: &[Value]) -> Result<Value, Error> {
+    super::methods::call(&like(value, text(value)?), name, given)
 }
 
-fn center(state: &State<'_, '_>, value: &Value, width: Option<i64>) -> Result<Value, Error> {
-    super::methods::call(state, &Value::from(text(value)?), "center", &[Value::from(width.unwrap_or(80))])
+fn center(value: &Value, width: Option<i64>) -> Result<Value, Error> {
+    super::methods::call(&Value::from(text(value)?), "center", &[Value::from(width.unwrap_or(80))])
 }
 
 /// Nothing has no items.
@@ -305,11 +284,14 @@ fn range(args: Rest<Value>) -> Result<Value, Error> {
         [start, stop, step] if step != 0 => (start, stop, step),
         _ => return Err(ops::wrong("range: expected a stop, or a start, a stop and a step that is not 0")),
     };
-    let (distance, by) = (i128::from(stop) - i128::from(start), i128::from(step));
+    let (from, by) = (i128::from(start), i128::from(step));
+    let distance = i128::from(stop) - from;
     let len = if (distance > 0) == (by > 0) { (distance.abs() + by.abs() - 1) / by.abs() } else { 0 };
     let len = usize::try_from(len).ok().filter(|&len| len <= MAX_RANGE);
     let len = len.ok_or_else(|| ops::wrong(format!("range: at most {MAX_RANGE} items")))?;
-    Ok(Value::from_object(Range { start, stop, step, len }))
+    let by_step = if step == 1 { String::new() } else { format!(", {step}") };
+    let items = (0..len as i128).map(|i| ops::whole(from + i * by)).collect();
+    Ok(values::range(format!("range({start}, {stop}{by_step})"), items))
 }
 
 fn namespace(args: Rest<Value>) -> Result<Value, Error> {

@@ -1,26 +1,26 @@
 //! Python's ways to format a text: `%`, the filter `format` and `str.format`.
 
 use minijinja::value::{Rest, Value};
-use minijinja::{Error, State};
+use minijinja::{format_filter, Error, FormatStyle};
 
+use super::args::split;
 use super::ops::{attr, item, wrong};
 use super::{methods::MAX_WIDTH, print, values};
 
 /// `text % args`: the items of a tuple, the keys of a dict, or one value.
-pub(super) fn percent(state: &State<'_, '_>, text: &Value, args: &Value) -> Result<Value, Error> {
+pub(super) fn percent(text: &Value, args: &Value) -> Result<Value, Error> {
     match values::name(args) {
-        "tuple" => printf(state, text, &values::items(args)?, None),
-        "dict" => printf(state, text, &[], Some(args)),
-        _ => printf(state, text, std::slice::from_ref(args), None),
+        "tuple" => printf(text, &values::items(args)?, None),
+        "dict" => printf(text, &[], Some(args)),
+        _ => printf(text, std::slice::from_ref(args), None),
     }
 }
 
 /// The filter `format`: arguments by place, or by name.
-pub(super) fn filter(state: &State<'_, '_>, text: &Value, args: Rest<Value>) -> Result<Value, Error> {
-    let names = args.iter().filter(|arg| arg.is_kwargs()).count();
-    match (names, args.split_last()) {
-        (0, _) => printf(state, text, &args, None),
-        (1, Some((names, []))) => printf(state, text, &[], Some(names)),
+pub(super) fn filter(text: &Value, given: Rest<Value>) -> Result<Value, Error> {
+    match split(&given) {
+        ([], Some(names)) => printf(text, &[], Some(names)),
+        (places, None) => printf(text, places, None),
         _ => Err(wrong("format: expected arguments by place or by name, found both")),
     }
 }
@@ -34,12 +34,7 @@ fn limited(spec: &str) -> Result<(), Error> {
     }
 }
 
-fn printf(
-    state: &State<'_, '_>,
-    text: &Value,
-    args: &[Value],
-    names: Option<&Value>,
-) -> Result<Value, Error> {
+fn printf(text: &Value, args: &[Value], names: Option<&Value>) -> Result<Value, Error> {
     if text.is_safe() {
         return Err(wrong("formatting of a text marked as safe is not supported"));
     }
@@ -70,16 +65,11 @@ fn printf(
         let value = value.ok_or_else(|| wrong(format!("format: %{flags}{kind}: the argument is missing")))?;
         let (value, kind) = match kind {
             's' => (Value::from(print::str(&value)?), 's'),
-            'r' => {
-                let mut text = String::new();
-                print::repr(&value, &mut text, 0)?;
-                (Value::from(text), 's')
-            }
+            'r' => (Value::from(print::repr(&value)?), 's'),
             'd' | 'i' | 'u' | 'x' | 'X' | 'o' | 'e' | 'E' | 'f' | 'F' | 'g' | 'G' | 'c' => (value, kind),
             other => return Err(wrong(format!("format: %{other} is not supported"))),
         };
-        let one = Value::from(format!("%{flags}{kind}"));
-        out.push_str(&print::str(&minijinja::filters::format(state, &one, Rest(vec![value]))?)?);
+        out.push_str(&format_filter(FormatStyle::Printf, &format!("%{flags}{kind}"), &[value])?);
     }
     if args.next().is_some() {
         return Err(wrong("format: not all arguments were used"));
@@ -89,11 +79,8 @@ fn printf(
 }
 
 /// `text.format(..)`: `{}`, `{0}`, `{name}`, `{a.b[c]!r:>5}`.
-pub(super) fn braces(state: &State<'_, '_>, text: &str, args: &[Value]) -> Result<Value, Error> {
-    let (names, places) = match args.split_last() {
-        Some((names, places)) if names.is_kwargs() => (Some(names), places),
-        _ => (None, args),
-    };
+pub(super) fn braces(text: &str, given: &[Value]) -> Result<Value, Error> {
+    let (places, names) = split(given);
     let (mut out, mut rest, mut next) = (String::new(), text, 0);
     while let Some(at) = rest.find(['{', '}']) {
         out.push_str(&rest[..at]);
@@ -136,28 +123,19 @@ pub(super) fn braces(state: &State<'_, '_>, text: &str, args: &[Value]) -> Resul
                 (value, path) = (item(&value, &key)?, behind);
             }
         }
-        match (conversion, spec) {
-            ("r", _) => {
-                let mut text = String::new();
-                print::repr(&value, &mut text, 0)?;
-                value = Value::from(text);
-            }
-            ("s", "") => value = Value::from(print::str(&value)?),
-            ("s", _) => {}
+        match conversion {
+            "r" => value = Value::from(print::repr(&value)?),
+            "s" => {}
             _ => return Err(wrong(format!("str.format: the conversion !{conversion} is not supported"))),
         }
         limited(spec)?;
-        if !spec.is_empty() {
-            if !matches!(values::name(&value), "str" | "int" | "float" | "bool") {
-                return Err(wrong(format!(
-                    "str.format: the format {spec:?} of a value of type {}",
-                    values::name(&value)
-                )));
+        match values::name(&value) {
+            _ if spec.is_empty() => out.push_str(&print::str(&value)?),
+            "str" | "int" | "float" | "bool" => {
+                out.push_str(&format_filter(FormatStyle::StrFormat, &format!("{{:{spec}}}"), &[value])?);
             }
-            let one = Value::from(format!("{{:{spec}}}"));
-            value = minijinja_contrib::pycompat::unknown_method_callback(state, &one, "format", &[value])?;
+            of => return Err(wrong(format!("str.format: the format {spec:?} of a value of type {of}"))),
         }
-        out.push_str(&print::str(&value)?);
     }
     out.push_str(rest);
     Ok(Value::from(out))

@@ -1,15 +1,14 @@
-//! Methods of Python's str, list and dict, where pycompat has none or another one.
+//! Methods of Python's str, list and dict.
 
 use minijinja::value::{Value, ValueKind};
-use minijinja::{Error, ErrorKind, State};
+use minijinja::{Error, ErrorKind};
 use ropewalk_tasks::metrics::python;
 
-use super::args::Args;
+use super::args::{args, by_place, flag, int, need, need_text, text as texts};
 use super::compare::{entry, equal};
 use super::letters::{all, cased, is_lower, is_numeric, is_space, is_title, swapped, title, titled};
-use super::ops::like;
-use super::values::{self, View};
-use super::{format, print};
+use super::ops::{like, wrong as failed};
+use super::{format, print, values};
 
 /// Characters that a text may be padded to.
 pub(super) const MAX_WIDTH: usize = 1 << 20;
@@ -55,21 +54,18 @@ pub(super) fn is_of_number(name: &str) -> bool {
     among(OF_NUMBERS, name)
 }
 
-pub(super) fn call(state: &State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+pub(super) fn call(value: &Value, name: &str, given: &[Value]) -> Result<Value, Error> {
     let of = values::name(value);
     if changes(of, name) {
         return Err(failed(format!("{of}.{name} changes a value, which is not allowed")));
     }
-    let more = Args::of(args.to_vec())?;
-    if let ("str", "format", Some(text)) = (of, name, value.as_str()) {
-        return format::braces(state, text, args);
-    }
     let found = match (of, value.as_str()) {
+        ("str", Some(text)) if name == "format" => return format::braces(text, given),
         ("Markup", Some(text)) if among(SAFE, name) => {
-            of_str(text, name, more)?.map(|found| like(value, print::str(&found).unwrap_or_default()))
+            of_str(text, name, given)?.map(|found| like(value, print::str(&found).unwrap_or_default()))
         }
         (_, Some(text)) => {
-            let found = of_str(text, name, more)?;
+            let found = of_str(text, name, given)?;
             if of == "Markup"
                 && found.as_ref().is_none_or(|f| !matches!(f.kind(), ValueKind::Bool | ValueKind::Number))
             {
@@ -77,22 +73,19 @@ pub(super) fn call(state: &State<'_, '_>, value: &Value, name: &str, args: &[Val
             }
             found
         }
-        ("list" | "tuple", _) => of_list(value, name, more)?,
-        ("dict", _) => of_dict(value, name, more)?,
+        ("list" | "tuple", _) => of_list(value, of, name, given)?,
+        ("dict", _) => of_dict(value, name, given)?,
         _ => None,
     };
-    match found {
-        Some(found) => Ok(found),
-        None if of == "str" => minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args),
-        None => Err(Error::new(minijinja::ErrorKind::UnknownMethod, format!("{of} has no method {name}"))),
-    }
+    found.ok_or_else(|| Error::new(ErrorKind::UnknownMethod, format!("{of} has no method {name}")))
 }
 
-fn of_list(list: &Value, name: &str, mut args: Args) -> Result<Option<Value>, Error> {
-    let found = match name {
-        "copy" if values::is_list(list) => list.clone(),
+fn of_list(list: &Value, of: &str, name: &str, given: &[Value]) -> Result<Option<Value>, Error> {
+    match name {
+        "copy" if of == "list" => args(given, []).map(|[]| Some(list.clone())),
         "index" | "count" => {
-            let what: Value = args.need("value")?;
+            let [what] = args(given, ["value"])?;
+            let what = need(what, "a value")?;
             let (mut at, mut n) = (None, 0);
             for (i, item) in values::items(list)?.iter().enumerate() {
                 if equal(item, &what, 0)? {
@@ -101,58 +94,38 @@ fn of_list(list: &Value, name: &str, mut args: Args) -> Result<Option<Value>, Er
                 }
             }
             match at {
-                _ if name == "count" => Value::from(n),
-                Some(at) => Value::from(at),
-                None => {
-                    return Err(failed(format!("{} is not in list", print::str(&what).unwrap_or_default())))
-                }
+                _ if name == "count" => Ok(Some(Value::from(n))),
+                Some(at) => Ok(Some(Value::from(at))),
+                None => Err(failed(format!("{} is not in list", print::str(&what).unwrap_or_default()))),
             }
         }
-        _ => return Ok(None),
-    };
-    args.end()?;
-    Ok(Some(found))
+        _ => Ok(None),
+    }
 }
 
-fn of_dict(dict: &Value, name: &str, mut args: Args) -> Result<Option<Value>, Error> {
-    let view = |name, items| Value::from_object(View { name, items });
+fn of_dict(dict: &Value, name: &str, given: &[Value]) -> Result<Option<Value>, Error> {
+    if name == "get" {
+        by_place(name, given)?;
+        let [key, default] = args(given, ["key", "default"])?;
+        return Ok(entry(dict, &need(key, "a key")?)?.or(default).or(Some(Value::from(()))));
+    }
+    let keys = values::items(dict)?;
     let found = match name {
         "copy" => dict.clone(),
-        "get" => {
-            args.by_place(name)?;
-            let key: Value = args.need("key")?;
-            let default: Option<Value> = args.take("default")?;
-            entry(dict, &key)?.or(default).unwrap_or(Value::from(()))
+        "keys" => values::make("dict_keys", keys),
+        "values" => {
+            let all = keys.iter().map(|key| dict.get_item(key)).collect::<Result<Vec<_>, _>>()?;
+            values::make("dict_values", all)
         }
-        "keys" => view("dict_keys", values::items(dict)?),
-        "values" => view(
-            "dict_values",
-            values::items(dict)?.iter().map(|key| dict.get_item(key)).collect::<Result<_, _>>()?,
-        ),
-        "items" => view("dict_items", values::pairs(dict)?),
+        "items" => values::make("dict_items", values::pairs(dict)?),
         _ => return Ok(None),
     };
-    args.end()?;
-    Ok(Some(found))
+    args(given, []).map(|[]| Some(found))
 }
 
-fn failed(what: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::InvalidOperation, what)
-}
-
-fn of_str(text: &str, name: &str, mut args: Args) -> Result<Option<Value>, Error> {
-    if !matches!(name, "split" | "rsplit" | "splitlines" | "expandtabs") {
-        args.by_place(name)?;
-    }
-    let found = match name {
-        "removeprefix" => {
-            let prefix = args.need_text("prefix")?;
-            Value::from(text.strip_prefix(prefix.as_str()).unwrap_or(text))
-        }
-        "removesuffix" => {
-            let suffix = args.need_text("suffix")?;
-            Value::from(text.strip_suffix(suffix.as_str()).unwrap_or(text))
-        }
+/// Methods of str without arguments.
+fn of_str_alone(text: &str, name: &str) -> Result<Option<Value>, Error> {
+    Ok(Some(match name {
         "upper" => text.to_uppercase().into(),
         "lower" => text.to_lowercase().into(),
         "capitalize" => {
@@ -162,6 +135,7 @@ fn of_str(text: &str, name: &str, mut args: Args) -> Result<Option<Value>, Error
         }
         "swapcase" => text.chars().map(swapped).collect::<String>().into(),
         "title" => title(text)?.into(),
+        "isascii" => text.is_ascii().into(),
         "isspace" => all(text, is_space).into(),
         "isdecimal" => all(text, python::is_digit).into(),
         "isdigit" | "isnumeric" => {
@@ -175,68 +149,86 @@ fn of_str(text: &str, name: &str, mut args: Args) -> Result<Option<Value>, Error
         "isalnum" => all(text, |c| c != '_' && python::is_word(c)).into(),
         "islower" => is_lower(text).into(),
         "isupper" => cased(text, char::is_uppercase, |c| c.is_lowercase() || is_title(c)).into(),
-        "find" | "index" | "rfind" | "rindex" | "count" => {
-            let what = args.need_text("sub")?;
-            let (start, end): (Option<i64>, Option<i64>) = (args.take("start")?, args.take("end")?);
-            let Some((part, before)) = part(text, start, end) else {
-                return match name {
-                    "count" => Ok(Some(Value::from(0))),
-                    "find" | "rfind" => Ok(Some(Value::from(-1))),
-                    _ => Err(failed("substring not found")),
-                };
+        "casefold" if text.chars().all(|c| c < '\u{250}' && !"ßŉµſǰİ".contains(c)) => {
+            text.to_lowercase().into()
+        }
+        _ => return Ok(None),
+    }))
+}
+
+fn of_str(text: &str, name: &str, given: &[Value]) -> Result<Option<Value>, Error> {
+    if let Some(found) = of_str_alone(text, name)? {
+        return args(given, []).map(|[]| Some(found));
+    }
+    if !matches!(name, "split" | "rsplit" | "splitlines" | "expandtabs") {
+        by_place(name, given)?;
+    }
+    let found = match name {
+        "removeprefix" | "removesuffix" => {
+            let [affix] = args(given, ["affix"])?;
+            let affix = need_text(affix, name)?;
+            let cut = match name {
+                "removeprefix" => text.strip_prefix(affix.as_str()),
+                _ => text.strip_suffix(affix.as_str()),
             };
-            if name == "count" {
-                let n = if what.is_empty() { part.chars().count() + 1 } else { part.matches(&what).count() };
-                Value::from(n)
-            } else {
-                let at = if name.starts_with('r') { part.rfind(&what) } else { part.find(&what) };
-                match at {
-                    Some(at) => Value::from(before + part[..at].chars().count()),
-                    None if name.ends_with("find") => Value::from(-1),
-                    None => return Err(failed("substring not found")),
-                }
+            Value::from(cut.unwrap_or(text))
+        }
+        "find" | "index" | "rfind" | "rindex" | "count" => {
+            let [what, start, end] = args(given, ["sub", "start", "end"])?;
+            let what = need_text(what, name)?;
+            let found =
+                part(text, int(start, name)?, int(end, name)?).and_then(|(part, before)| match name {
+                    "count" if what.is_empty() => Some(part.chars().count() + 1),
+                    "count" => Some(part.matches(&what).count()),
+                    _ => {
+                        let at = if name.starts_with('r') { part.rfind(&what) } else { part.find(&what) };
+                        at.map(|at| before + part[..at].chars().count())
+                    }
+                });
+            match (found, name) {
+                (Some(found), _) => Value::from(found),
+                (None, "count") => Value::from(0),
+                (None, "find" | "rfind") => Value::from(-1),
+                _ => return Err(failed("substring not found")),
             }
         }
         "startswith" | "endswith" => {
-            let what: Value = args.need("prefix")?;
-            let (start, end): (Option<i64>, Option<i64>) = (args.take("start")?, args.take("end")?);
-            let Some((part, _)) = part(text, start, end) else { return Ok(Some(Value::from(false))) };
-            let fits = |what: &Value| -> Result<bool, Error> {
-                let what = what.as_str().ok_or_else(|| {
-                    failed(format!("{name}: expected a string or strings, found {}", what.kind()))
-                })?;
-                Ok(if name == "endswith" { part.ends_with(what) } else { part.starts_with(what) })
+            let [what, start, end] = args(given, ["prefix", "start", "end"])?;
+            let what = need(what, "a text")?;
+            let Some((part, _)) = part(text, int(start, name)?, int(end, name)?) else {
+                return Ok(Some(Value::from(false)));
             };
+            let all = if values::name(&what) == "tuple" { values::items(&what)? } else { vec![what] };
             let mut any = false;
-            match what.as_str() {
-                Some(_) => any = fits(&what)?,
-                None if values::name(&what) == "tuple" => {
-                    for what in values::items(&what)? {
-                        any |= fits(&what)?;
-                    }
-                }
-                None => {
-                    let found = values::name(&what);
-                    return Err(failed(format!(
-                        "{name}: expected a text or a tuple of texts, found {found}"
-                    )));
-                }
+            for what in all {
+                let what = need_text(Some(what), name)?;
+                any |= if name == "endswith" { part.ends_with(&what) } else { part.starts_with(&what) };
             }
             Value::from(any)
         }
         "split" | "rsplit" => {
-            let sep = args.text("sep")?;
-            let most: Option<i64> = args.take("maxsplit")?;
-            let most = most.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
-            let parts = split(text, sep.as_deref(), most, name == "rsplit")?;
+            let [sep, most] = args(given, ["sep", "maxsplit"])?;
+            let sep = texts(sep, name)?;
+            let most = int(most, name)?.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
+            let backwards = |text: &str| text.chars().rev().collect::<String>();
+            let parts = match name {
+                "split" => split(text, sep.as_deref(), most)?,
+                // From the right, a text is split as its mirror image is from the left.
+                _ => {
+                    let sep = sep.as_deref().map(backwards);
+                    let parts = split(&backwards(text), sep.as_deref(), most)?;
+                    parts.iter().rev().map(|part| backwards(part)).collect()
+                }
+            };
             parts.into_iter().map(Value::from).collect()
         }
         "splitlines" => {
-            let keep = args.take::<bool>("keepends")? == Some(true);
-            lines(text, keep).into_iter().map(Value::from).collect()
+            let [keep] = args(given, ["keepends"])?;
+            lines(text, flag(keep)).into_iter().map(Value::from).collect()
         }
         "partition" | "rpartition" => {
-            let sep = args.need_text("sep")?;
+            let [sep] = args(given, ["sep"])?;
+            let sep = need_text(sep, name)?;
             if sep.is_empty() {
                 return Err(failed("empty separator"));
             }
@@ -247,51 +239,49 @@ fn of_str(text: &str, name: &str, mut args: Args) -> Result<Option<Value>, Error
             values::tuple(parts.into_iter().map(Value::from).collect())
         }
         "center" | "ljust" | "rjust" | "zfill" => {
-            let width: i64 = args.need("width")?;
-            let width = usize::try_from(width).unwrap_or(0);
-            if width > MAX_WIDTH {
-                return Err(failed(format!("{name}: width: at most {MAX_WIDTH}")));
-            }
-            let fill = if name == "zfill" { None } else { args.text("fillchar")? };
-            padded(text, name, width, fill.as_deref().unwrap_or(" "))?.into()
+            let [width, fill] = args(given, ["width", "fillchar"])?;
+            let width = size(need(int(width, name)?, "a width")?, name)?;
+            padded(text, name, width, &texts(fill, name)?.unwrap_or_else(|| " ".to_owned()))?.into()
         }
         "expandtabs" => {
-            let size: Option<i64> = args.take("tabsize")?;
-            let size = usize::try_from(size.unwrap_or(8)).unwrap_or(0);
-            if size > MAX_WIDTH {
-                return Err(failed(format!("expandtabs: tabsize: at most {MAX_WIDTH}")));
-            }
-            expanded(text, size)?.into()
+            let [size_of_tab] = args(given, ["tabsize"])?;
+            expanded(text, size(int(size_of_tab, name)?.unwrap_or(8), name)?)?.into()
         }
         "join" => {
-            let items: Value = args.need("iterable")?;
+            let [all] = args(given, ["iterable"])?;
             let mut out = String::new();
-            for (i, item) in values::items(&items)?.iter().enumerate() {
+            for (i, item) in values::items(&need(all, "an iterable")?)?.iter().enumerate() {
                 out.push_str(if i > 0 { text } else { "" });
-                let item = item.as_str().map(str::to_owned);
-                out.push_str(&item.ok_or_else(|| failed(format!("join: item {i}: expected a string")))?);
+                let item = item.as_str();
+                out.push_str(item.ok_or_else(|| failed(format!("join: item {i}: expected a string")))?);
             }
             out.into()
         }
         "strip" | "lstrip" | "rstrip" => {
-            let chars = args.text("chars")?;
+            let [chars] = args(given, ["chars"])?;
+            let chars = texts(chars, name)?;
             let cut = |c: char| chars.as_ref().map_or_else(|| is_space(c), |chars| chars.contains(c));
             let text = if name == "rstrip" { text } else { text.trim_start_matches(cut) };
             Value::from(if name == "lstrip" { text } else { text.trim_end_matches(cut) })
         }
         "replace" => {
-            let (old, new) = (args.need_text("old")?, args.need_text("new")?);
-            let count: Option<i64> = args.take("count")?;
-            let count = count.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
+            let [old, new, count] = args(given, ["old", "new", "count"])?;
+            let (old, new) = (need_text(old, name)?, need_text(new, name)?);
+            let count = int(count, name)?.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
             text.replacen(&old, &new, count).into()
-        }
-        "casefold" if text.chars().all(|c| c < '\u{250}' && !"ßŉµſǰİ".contains(c)) => {
-            text.to_lowercase().into()
         }
         _ => return Ok(None),
     };
-    args.end()?;
     Ok(Some(found))
+}
+
+/// A width, within its limit.
+fn size(n: i64, of: &str) -> Result<usize, Error> {
+    let n = usize::try_from(n).unwrap_or(0);
+    if n > MAX_WIDTH {
+        return Err(failed(format!("{of}: width: at most {MAX_WIDTH}")));
+    }
+    Ok(n)
 }
 
 /// `text[start:end]` in characters, and the number of those before it. None where it ends before it starts.
@@ -309,50 +299,20 @@ fn part(text: &str, start: Option<i64>, end: Option<i64>) -> Option<(&str, usize
     Some((&text[byte(start)..byte(end)], start as usize))
 }
 
-fn split(text: &str, sep: Option<&str>, most: usize, from_right: bool) -> Result<Vec<String>, Error> {
-    let own = |parts: Vec<&str>| parts.into_iter().map(str::to_owned).collect::<Vec<_>>();
-    let Some(sep) = sep else {
-        let (mut parts, mut rest) = (Vec::new(), text);
-        loop {
-            rest =
-                if from_right { rest.trim_end_matches(is_space) } else { rest.trim_start_matches(is_space) };
-            if rest.is_empty() {
-                break;
-            }
-            let at = match from_right {
-                _ if parts.len() == most => None,
-                true => {
-                    rest.char_indices().rfind(|(_, c)| is_space(*c)).map(|(at, c)| (at + c.len_utf8(), at))
-                }
-                false => rest.find(is_space).map(|at| (at, at)),
-            };
-            let Some((cut, left)) = at else {
-                parts.push(rest);
-                break;
-            };
-            if from_right {
-                parts.push(&rest[cut..]);
-                rest = &rest[..left];
-            } else {
-                parts.push(&rest[..cut]);
-                rest = &rest[cut..];
-            }
+fn split(text: &str, sep: Option<&str>, most: usize) -> Result<Vec<String>, Error> {
+    if let Some(sep) = sep {
+        if sep.is_empty() {
+            return Err(failed("empty separator"));
         }
-        if from_right {
-            parts.reverse();
-        }
-        return Ok(own(parts));
-    };
-    if sep.is_empty() {
-        return Err(failed("empty separator"));
+        return Ok(text.splitn(most.saturating_add(1), sep).map(str::to_owned).collect());
     }
-    Ok(if from_right {
-        let mut parts: Vec<&str> = text.rsplitn(most.saturating_add(1), sep).collect();
-        parts.reverse();
-        own(parts)
-    } else {
-        own(text.splitn(most.saturating_add(1), sep).collect())
-    })
+    let (mut parts, mut rest) = (Vec::new(), text.trim_start_matches(is_space));
+    while !rest.is_empty() {
+        let end = rest.find(is_space).filter(|_| parts.len() < most).unwrap_or(rest.len());
+        parts.push(rest[..end].to_owned());
+        rest = rest[end..].trim_start_matches(is_space);
+    }
+    Ok(parts)
 }
 
 pub(super) fn lines(text: &str, keep: bool) -> Vec<&str> {
@@ -378,36 +338,29 @@ fn padded(text: &str, how: &str, width: usize, fill: &str) -> Result<String, Err
         return Err(failed(format!("{how}: expected one character to fill with, found {fill:?}")));
     }
     let n = width.saturating_sub(text.chars().count());
-    let left = match how {
-        "rjust" => n,
-        // CPython's rule for what is odd.
-        "center" => n / 2 + (n & width & 1),
-        _ => 0,
-    };
-    if how == "zfill" {
-        let sign = if text.starts_with(['+', '-']) { 1 } else { 0 };
-        return Ok(format!("{}{}{}", &text[..sign], "0".repeat(n), &text[sign..]));
-    }
-    Ok(format!("{}{text}{}", fill.repeat(left), fill.repeat(n - left)))
+    let sign = usize::from(text.starts_with(['+', '-']));
+    Ok(match how {
+        "zfill" => format!("{}{}{}", &text[..sign], "0".repeat(n), &text[sign..]),
+        "rjust" => fill.repeat(n) + text,
+        "ljust" => text.to_owned() + &fill.repeat(n),
+        _ => {
+            // CPython's rule for what is odd.
+            let left = n / 2 + (n & width & 1);
+            format!("{}{text}{}", fill.repeat(left), fill.repeat(n - left))
+        }
+    })
 }
 
 fn expanded(text: &str, size: usize) -> Result<String, Error> {
     let (mut out, mut column) = (String::new(), 0);
     for c in text.chars() {
-        match c {
-            '\t' => {
-                let n = if size == 0 { 0 } else { size - column % size };
-                out.push_str(&" ".repeat(n));
-                column += n;
-            }
-            '\n' | '\r' => {
-                out.push(c);
-                column = 0;
-            }
-            c => {
-                out.push(c);
-                column += 1;
-            }
+        if c == '\t' {
+            let n = if size == 0 { 0 } else { size - column % size };
+            out.push_str(&" ".repeat(n));
+            column += n;
+        } else {
+            out.push(c);
+            column = if matches!(c, '\n' | '\r') { 0 } else { column + 1 };
         }
         if out.len() > 32 << 20 {
             return Err(failed("expandtabs: the text gets too long"));

@@ -8,7 +8,6 @@ mod compare;
 mod expr;
 mod filters;
 mod format;
-mod json;
 mod letters;
 mod methods;
 mod ops;
@@ -31,7 +30,7 @@ pub(super) fn environment(
     env.set_keep_trailing_newline(true);
     env.set_fuel(Some(fuel));
     env.set_recursion_limit(200);
-    env.set_unknown_method_callback(methods::call);
+    env.set_unknown_method_callback(|_, value, name, given| methods::call(value, name, given));
     env.set_formatter(|out, _, value| {
         let text = print::str(value)?;
         out.write_str(&text).map_err(|_| Error::from(ErrorKind::WriteFailure))
@@ -42,7 +41,7 @@ pub(super) fn environment(
     ops::add(&mut env);
     filters::add(&mut env);
     sequences::add(&mut env);
-    env.add_filter("tojson", json::tojson);
+    env.add_filter("tojson", print::tojson);
     env.add_template_owned(name, tree::rewritten(&source::rewritten(template)?)?)?;
     Ok(env)
 }

@@ -1,7 +1,7 @@
 //! Python's operators, attributes and items. The functions whose names begin with `__` are what [`super::tree`] calls.
 
 use minijinja::value::{Rest, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State};
+use minijinja::{Environment, Error, ErrorKind};
 
 use super::compare::{compare, compare_all, entry, equal};
 use super::values::{self, items, name, Absent, Method};
@@ -15,16 +15,10 @@ pub(super) fn add(env: &mut Environment<'_>) {
     env.add_function("__tuple", |items: Rest<Value>| values::tuple(items.0));
     env.add_function("__dict", dict);
     env.add_function("__same", |value: Value| value);
-    env.add_function(
-        "__passed",
-        |value: Value| {
-            if value.is_undefined() {
-                Value::from_object(Absent)
-            } else {
-                value
-            }
-        },
-    );
+    env.add_function("__passed", |value: Value| match value.is_undefined() {
+        true => Value::from_object(Absent),
+        false => value,
+    });
     env.add_function("__given", |value: Value| match value.downcast_object_ref::<Absent>() {
         Some(_) => Value::UNDEFINED,
         None => value,
@@ -34,23 +28,7 @@ pub(super) fn add(env: &mut Environment<'_>) {
     env.add_function("__slice", |value: Value, start: Value, stop: Value, step: Value| {
         slice(&value, &start, &stop, &step)
     });
-    env.add_function("__text", |all: Rest<Value>| {
-        all.0.iter().map(print::str).collect::<Result<String, Error>>()
-    });
-    env.add_function("__add", |all: Rest<Value>| {
-        let mut all = all.0.into_iter();
-        let first = all.next().unwrap_or_default();
-        all.try_fold(first, |a, b| plus(&a, &b))
-    });
-    env.add_function("__sub", |a: Value, b: Value| arithmetic("-", &a, &b));
-    env.add_function("__mul", |a: Value, b: Value| times(&a, &b));
-    env.add_function("__div", |a: Value, b: Value| arithmetic("/", &a, &b));
-    env.add_function("__floordiv", |a: Value, b: Value| arithmetic("//", &a, &b));
-    env.add_function("__mod", |state: &State, a: Value, b: Value| match a.as_str() {
-        Some(_) => format::percent(state, &a, &b),
-        None => arithmetic("%", &a, &b),
-    });
-    env.add_function("__pow", |a: Value, b: Value| arithmetic("**", &a, &b));
+    env.add_function("__op", operate);
     env.add_function("__neg", |a: Value| match number(&a) {
         Some(Number::Whole(n)) => {
             n.checked_neg().map(whole).ok_or_else(|| wrong("-: the number is too large"))
@@ -59,24 +37,34 @@ pub(super) fn add(env: &mut Environment<'_>) {
         None => Err(wrong(format!("- of a value of type {}", name(&a)))),
     });
     env.add_function("__compare", compare_all);
-    for op in ["==", "!=", "<", "<=", ">", ">="] {
-        env.add_test(op, move |a: &Value, b: &Value| compare(a, op, b));
-    }
-    let names = [
-        ("eq", "=="),
-        ("equalto", "=="),
-        ("ne", "!="),
-        ("lt", "<"),
-        ("lessthan", "<"),
-        ("le", "<="),
-        ("gt", ">"),
-        ("greaterthan", ">"),
-        ("ge", ">="),
+    for (op, names) in [
+        ("==", "== eq equalto"),
+        ("!=", "!= ne"),
+        ("<", "< lt lessthan"),
+        ("<=", "<= le"),
+        (">", "> gt greaterthan"),
+        (">=", ">= ge"),
         ("in", "in"),
-    ];
-    for (name, op) in names {
-        env.add_test(name, move |a: &Value, b: &Value| compare(a, op, b));
+    ] {
+        for name in names.split(' ') {
+            env.add_test(name, move |a: &Value, b: &Value| compare(a, op, b));
+        }
     }
+}
+
+/// `a op b op c ..`
+fn operate(op: &str, operands: Rest<Value>) -> Result<Value, Error> {
+    if op == "~" {
+        return operands.0.iter().map(print::str).collect::<Result<String, _>>().map(Value::from);
+    }
+    let mut operands = operands.0.into_iter();
+    let first = operands.next().unwrap_or_default();
+    operands.try_fold(first, |a, b| match op {
+        "+" => plus(&a, &b),
+        "*" => times(&a, &b),
+        "%" if a.as_str().is_some() => format::percent(&a, &b),
+        _ => arithmetic(op, &a, &b),
+    })
 }
 
 pub(super) fn wrong(what: impl Into<std::borrow::Cow<'static, str>>) -> Error {

@@ -1,95 +1,206 @@
-//! Values as Python prints them.
+//! Values as Python prints them, and as its `json.dumps` writes them.
 
 use std::fmt::Write;
 
-use minijinja::value::{Value, ValueKind};
+use minijinja::value::{Rest, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 use ropewalk_tasks::metrics::python;
 
-use super::values::{self, Range};
+use super::args::{args, flag};
+use super::ops::wrong;
+use super::{compare, values};
 
 /// Values within values, at most.
 const MAX_DEPTH: usize = 100;
+/// Blanks of a level of indentation, at most.
+const MAX_INDENT: usize = 64;
+
+/// How a value is written.
+struct Style<'a> {
+    json: bool,
+    ascii: bool,
+    sorted: bool,
+    indent: Option<&'a str>,
+    /// Behind an item, and behind a key.
+    between: [&'a str; 2],
+}
+
+const REPR: Style<'static> =
+    Style { json: false, ascii: false, sorted: false, indent: None, between: [", ", ": "] };
 
 /// `str(value)`; nothing for what is undefined.
 pub(super) fn str(value: &Value) -> Result<String, Error> {
-    let mut out = String::new();
     match value.kind() {
-        ValueKind::Undefined => {}
-        ValueKind::String => out.push_str(value.as_str().unwrap_or_default()),
-        _ => repr(value, &mut out, 0)?,
+        ValueKind::Undefined => Ok(String::new()),
+        ValueKind::String => Ok(value.as_str().unwrap_or_default().to_owned()),
+        _ => repr(value),
     }
+}
+
+pub(super) fn repr(value: &Value) -> Result<String, Error> {
+    let mut out = String::new();
+    REPR.write(value, 0, &mut out)?;
     Ok(out)
 }
 
-/// Appends `repr(value)`.
-pub(super) fn repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Error> {
-    if depth > MAX_DEPTH {
-        return Err(Error::new(ErrorKind::InvalidOperation, "a value is nested too deep to be printed"));
+/// The filter `tojson` of transformers, which escapes nothing for HTML.
+pub(super) fn tojson(value: &Value, given: Rest<Value>) -> Result<String, Error> {
+    let [ascii, indent, separators, sorted] =
+        args(&given, ["ensure_ascii", "indent", "separators", "sort_keys"])?;
+    let indent = match indent.filter(|v| !v.is_none()) {
+        Some(blanks) => Some(match blanks.as_str() {
+            Some(text) => text.to_owned(),
+            None => " ".repeat(usize::try_from(blanks)?.min(MAX_INDENT + 1)),
+        }),
+        None => None,
+    };
+    if indent.as_ref().is_some_and(|i| i.len() > MAX_INDENT) {
+        return Err(wrong(format!("tojson: indent: at most {MAX_INDENT} blanks")));
     }
-    match values::name(value) {
-        "NoneType" => out.push_str("None"),
-        "bool" => out.push_str(if value.is_true() { "True" } else { "False" }),
-        "int" => write!(out, "{value}").map_err(|_| Error::from(ErrorKind::WriteFailure))?,
-        "float" => out.push_str(&float(f64::try_from(value.clone())?)),
-        "str" => python::repr(value.as_str().unwrap_or_default(), out),
-        "Markup" => {
-            out.push_str("Markup(");
-            python::repr(value.as_str().unwrap_or_default(), out);
-            out.push(')');
-        }
-        "Undefined" => out.push_str("Undefined"),
-        "list" => list("[", value, "]", out, depth)?,
-        "tuple" => list("(", value, if value.len() == Some(1) { ",)" } else { ")" }, out, depth)?,
-        "range" => {
-            let range = value.downcast_object_ref::<Range>();
-            let (start, stop, step) = range.map_or((0, 0, 1), |r| (r.start, r.stop, r.step));
-            let step = if step == 1 { String::new() } else { format!(", {step}") };
-            let _ = write!(out, "range({start}, {stop}{step})");
-        }
-        "dict" => {
-            out.push('{');
-            for (i, key) in value.try_iter()?.enumerate() {
-                out.push_str(if i > 0 { ", " } else { "" });
-                repr(&key, out, depth + 1)?;
-                out.push_str(": ");
-                repr(&value.get_item(&key)?, out, depth + 1)?;
-            }
-            out.push('}');
-        }
-        name if name.starts_with("dict_") => {
-            out.push_str(name);
-            list("([", value, "])", out, depth)?;
-        }
-        name => {
-            let what = format!("printing a value of type {name} is not supported");
-            return Err(Error::new(ErrorKind::InvalidOperation, what));
-        }
-    }
-    Ok(())
+    let between: Vec<String> = match separators.filter(|v| !v.is_none()) {
+        Some(both) => both.try_iter()?.map(|part| part.to_string()).collect(),
+        None => vec![if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()],
+    };
+    let [item, key] = &between[..] else { return Err(wrong("tojson: separators: expected two")) };
+    let (ascii, sorted) = (flag(ascii), flag(sorted));
+    let style = Style { json: true, ascii, sorted, indent: indent.as_deref(), between: [item, key] };
+    let mut out = String::new();
+    style.write(value, 0, &mut out)?;
+    Ok(out)
 }
 
-fn list(open: &str, value: &Value, close: &str, out: &mut String, depth: usize) -> Result<(), Error> {
-    out.push_str(open);
-    for (i, item) in value.try_iter()?.enumerate() {
-        out.push_str(if i > 0 { ", " } else { "" });
-        repr(&item, out, depth + 1)?;
+impl Style<'_> {
+    fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        if depth > MAX_DEPTH {
+            return Err(wrong("a value is nested too deep to be printed"));
+        }
+        let of = values::name(value);
+        let (open, close) = match of {
+            "dict" => ("{", "}"),
+            "list" => ("[", "]"),
+            "tuple" if self.json => ("[", "]"),
+            "tuple" => ("(", if value.len() == Some(1) { ",)" } else { ")" }),
+            "dict_keys" | "dict_values" | "dict_items" if !self.json => {
+                out.push_str(of);
+                ("([", "])")
+            }
+            _ => return self.scalar(value, of, out),
+        };
+        let mut entries = Vec::new();
+        for item in values::items(value)? {
+            entries.push(match of {
+                "dict" => (value.get_item(&item)?, Some(item)),
+                _ => (item, None),
+            });
+        }
+        if self.sorted && of == "dict" {
+            let mut failed = None;
+            entries.sort_by(|(_, a), (_, b)| {
+                let (Some(a), Some(b)) = (a, b) else { return std::cmp::Ordering::Equal };
+                let order = compare::order(a, "<", b, 0).unwrap_or_else(|e| {
+                    failed = Some(e);
+                    None
+                });
+                order.unwrap_or(std::cmp::Ordering::Equal)
+            });
+            failed.map_or(Ok(()), Err)?;
+        }
+        out.push_str(open);
+        for (i, (value, key)) in entries.iter().enumerate() {
+            out.push_str(if i > 0 { self.between[0] } else { "" });
+            self.line(depth + 1, out);
+            if let Some(key) = key {
+                self.key(key, depth + 1, out)?;
+                out.push_str(self.between[1]);
+            }
+            self.write(value, depth + 1, out)?;
+        }
+        if !entries.is_empty() {
+            self.line(depth, out);
+        }
+        out.push_str(close);
+        Ok(())
     }
-    out.push_str(close);
-    Ok(())
+
+    fn line(&self, depth: usize, out: &mut String) {
+        if let Some(indent) = self.indent {
+            out.push('\n');
+            (0..depth).for_each(|_| out.push_str(indent));
+        }
+    }
+
+    fn key(&self, key: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        match values::name(key) {
+            of @ ("int" | "float" | "bool" | "NoneType") if self.json => {
+                out.push('"');
+                self.scalar(key, of, out)?;
+                out.push('"');
+                Ok(())
+            }
+            of if self.json && !matches!(of, "str" | "Markup") => {
+                Err(wrong(format!("tojson: a key of type {of}")))
+            }
+            _ => self.write(key, depth, out),
+        }
+    }
+
+    fn scalar(&self, value: &Value, of: &str, out: &mut String) -> Result<(), Error> {
+        let text = value.as_str().unwrap_or_default();
+        match (of, self.json) {
+            ("NoneType", json) => out.push_str(if json { "null" } else { "None" }),
+            ("bool", true) => out.push_str(if value.is_true() { "true" } else { "false" }),
+            ("bool", false) => out.push_str(if value.is_true() { "True" } else { "False" }),
+            ("int", _) => write!(out, "{value}").map_err(|_| Error::from(ErrorKind::WriteFailure))?,
+            ("float", json) => out.push_str(&float(f64::try_from(value.clone())?, json)),
+            ("str" | "Markup", true) => self.string(text, out),
+            ("str", false) => python::repr(text, out),
+            ("Markup", false) => {
+                out.push_str("Markup(");
+                python::repr(text, out);
+                out.push(')');
+            }
+            ("Undefined", false) => out.push_str("Undefined"),
+            ("range", false) => {
+                out.push_str(
+                    value.downcast_object_ref::<values::Items>().map_or("", |range| range.text.as_str()),
+                );
+            }
+            (_, true) => return Err(wrong(format!("tojson of a value of type {of}"))),
+            (_, false) => return Err(wrong(format!("printing a value of type {of} is not supported"))),
+        }
+        Ok(())
+    }
+
+    fn string(&self, text: &str, out: &mut String) {
+        out.push('"');
+        for c in text.chars() {
+            match c {
+                '"' => out.push_str("\\\""),
+                '\\' => out.push_str("\\\\"),
+                '\n' => out.push_str("\\n"),
+                '\r' => out.push_str("\\r"),
+                '\t' => out.push_str("\\t"),
+                '\x08' => out.push_str("\\b"),
+                '\x0c' => out.push_str("\\f"),
+                c if c < ' ' || self.ascii && !matches!(c, ' '..='~') => {
+                    for unit in c.encode_utf16(&mut [0; 2]) {
+                        let _ = write!(out, "\\u{unit:04x}");
+                    }
+                }
+                c => out.push(c),
+            }
+        }
+        out.push('"');
+    }
 }
 
 /// `repr` of a float: the shortest digits that give it back, with an exponent where it is below -4 or above 15.
-pub(super) fn float(x: f64) -> String {
-    if !x.is_finite() {
-        return if x.is_nan() {
-            "nan"
-        } else if x > 0.0 {
-            "inf"
-        } else {
-            "-inf"
-        }
-        .to_owned();
+fn float(x: f64, json: bool) -> String {
+    match (x.is_finite(), x > 0.0, x < 0.0) {
+        (true, ..) => {}
+        (_, true, _) => return if json { "Infinity" } else { "inf" }.to_owned(),
+        (_, _, true) => return if json { "-Infinity" } else { "-inf" }.to_owned(),
+        _ => return if json { "NaN" } else { "nan" }.to_owned(),
     }
     let scientific = format!("{x:e}");
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));

@@ -2,10 +2,10 @@
 
 use std::cmp::Ordering;
 
-use minijinja::value::{Kwargs, Rest, Value};
+use minijinja::value::{Rest, Value};
 use minijinja::{Environment, Error, ErrorKind, State};
 
-use super::args::Args;
+use super::args::{args, flag, int, need, split};
 use super::compare::{equal, order};
 use super::ops::{item, plus, wrong};
 use super::print;
@@ -19,12 +19,7 @@ pub(super) fn add(env: &mut Environment<'_>) {
         name => Err(wrong(format!("items: expected a dict, found {name}"))),
     });
     env.add_filter("reverse", reverse);
-    env.add_filter("first", |value: &Value| -> Result<Value, Error> {
-        if let Some(generator) = value.downcast_object_ref::<values::Generator>() {
-            return Ok(generator.next().unwrap_or_default());
-        }
-        Ok(items(value)?.into_iter().next().unwrap_or_default())
-    });
+    env.add_filter("first", |value: &Value| values::first(value).map(Option::unwrap_or_default));
     env.add_filter("last", |value: &Value| match name(value) {
         "generator" => Err(wrong("last: a generator is not reversible")),
         _ => Ok(items(value)?.pop().unwrap_or_default()),
@@ -33,25 +28,24 @@ pub(super) fn add(env: &mut Environment<'_>) {
     env.add_filter("sum", sum);
     env.add_filter("sort", sort);
     env.add_filter("unique", unique);
-    env.add_filter("min", |value: &Value, args: Rest<Value>| extreme(value, args, "<", Ordering::Less));
-    env.add_filter("max", |value: &Value, args: Rest<Value>| extreme(value, args, ">", Ordering::Greater));
     env.add_filter("batch", batch);
     env.add_filter("slice", slice);
     env.add_filter("groupby", groupby);
     env.add_filter("dictsort", dictsort);
     env.add_filter("map", map);
-    env.add_filter("select", |state: &State, value: &Value, args: Rest<Value>| {
-        select(state, value, &args, false, true)
-    });
-    env.add_filter("reject", |state: &State, value: &Value, args: Rest<Value>| {
-        select(state, value, &args, false, false)
-    });
-    env.add_filter("selectattr", |state: &State, value: &Value, args: Rest<Value>| {
-        select(state, value, &args, true, true)
-    });
-    env.add_filter("rejectattr", |state: &State, value: &Value, args: Rest<Value>| {
-        select(state, value, &args, true, false)
-    });
+    for (name, op, better) in [("min", "<", Ordering::Less), ("max", ">", Ordering::Greater)] {
+        env.add_filter(name, move |value: &Value, given: Rest<Value>| extreme(value, given, op, better));
+    }
+    for (name, of_attribute, keep) in [
+        ("select", false, true),
+        ("reject", false, false),
+        ("selectattr", true, true),
+        ("rejectattr", true, false),
+    ] {
+        env.add_filter(name, move |state: &State, value: &Value, given: Rest<Value>| {
+            select(state, value, &given, of_attribute, keep)
+        });
+    }
 }
 
 fn reverse(value: &Value) -> Result<Value, Error> {
@@ -64,22 +58,7 @@ fn reverse(value: &Value) -> Result<Value, Error> {
     })
 }
 
-/// `value.a.0` for "a.0"; a number is an index.
-fn path(value: &Value, name: &Value, default: Option<&Value>) -> Result<Value, Error> {
-    let step = |value: Value, key: &Value| -> Result<Value, Error> {
-        let found = item(&value, key)?;
-        Ok(default.filter(|_| found.is_undefined()).cloned().unwrap_or(found))
-    };
-    match name.as_str() {
-        Some(names) => names.split('.').try_fold(value.clone(), |value, name| match name.parse::<u32>() {
-            Ok(index) => step(value, &Value::from(index)),
-            Err(_) => step(value, &Value::from(name)),
-        }),
-        None => step(value.clone(), name),
-    }
-}
-
-/// By what items are sorted and grouped.
+/// What of an item a filter takes: an attribute, by which it also sorts and groups.
 struct Key {
     attribute: Option<Value>,
     default: Option<Value>,
@@ -87,26 +66,46 @@ struct Key {
 }
 
 impl Key {
+    fn new(attribute: Option<Value>, default: Option<Value>, case_sensitive: Option<Value>) -> Key {
+        let given = |value: Option<Value>| value.filter(|v| !v.is_none());
+        Key { attribute: given(attribute), default: given(default), case_sensitive: flag(case_sensitive) }
+    }
+
+    /// `value.a.0` for "a.0"; a number is an index.
     fn of(&self, value: &Value) -> Result<Value, Error> {
-        match &self.attribute {
-            Some(attribute) => path(value, attribute, self.default.as_ref()),
-            None => Ok(value.clone()),
+        let step = |value: Value, key: &Value| -> Result<Value, Error> {
+            let found = item(&value, key)?;
+            Ok(self.default.as_ref().filter(|_| found.is_undefined()).cloned().unwrap_or(found))
+        };
+        let Some(attribute) = &self.attribute else { return Ok(value.clone()) };
+        match attribute.as_str() {
+            Some(names) => {
+                names.split('.').try_fold(value.clone(), |value, name| match name.parse::<u32>() {
+                    Ok(index) => step(value, &Value::from(index)),
+                    Err(_) => step(value, &Value::from(name)),
+                })
+            }
+            None => step(value.clone(), attribute),
         }
     }
 
-    fn folded(&self, key: Value) -> Value {
-        match key.as_str() {
+    /// [`Key::of`] an item, by which it is compared with others.
+    fn folded(&self, value: &Value) -> Result<Value, Error> {
+        let key = self.of(value)?;
+        Ok(match key.as_str() {
             Some(text) if !self.case_sensitive => Value::from(text.to_lowercase()),
             _ => key,
-        }
+        })
     }
 }
 
-fn given(attribute: Option<Value>) -> Option<Value> {
-    attribute.filter(|a| !a.is_none())
-}
-
-fn sorted(mut keyed: Vec<(Vec<Value>, Value)>, reverse: bool) -> Result<Vec<(Vec<Value>, Value)>, Error> {
+/// Items in the order of their keys, with these.
+fn sorted(items: Vec<Value>, keys: &[Key], reverse: bool) -> Result<Vec<(Vec<Value>, Value)>, Error> {
+    let keyed = items.into_iter().map(|item| {
+        let of = keys.iter().map(|key| key.folded(&item)).collect::<Result<Vec<_>, Error>>()?;
+        Ok((of, item))
+    });
+    let mut keyed = keyed.collect::<Result<Vec<_>, Error>>()?;
     let mut failed = None;
     keyed.sort_by(|a, b| {
         for (x, y) in a.0.iter().zip(&b.0) {
@@ -124,34 +123,22 @@ fn sorted(mut keyed: Vec<(Vec<Value>, Value)>, reverse: bool) -> Result<Vec<(Vec
     failed.map_or(Ok(keyed), Err)
 }
 
-fn sort(value: &Value, args: Rest<Value>) -> Result<Vec<Value>, Error> {
-    let mut args = Args::of(args.0)?;
-    let reverse = args.take::<bool>("reverse")? == Some(true);
-    let case_sensitive = args.take::<bool>("case_sensitive")? == Some(true);
-    let attribute = given(args.take("attribute")?);
-    args.end()?;
-    let attributes: Vec<Option<Value>> = match attribute.as_ref().and_then(Value::as_str) {
-        Some(names) => names.split(',').map(|name| Some(Value::from(name))).collect(),
-        None => vec![attribute],
+fn sort(value: &Value, given: Rest<Value>) -> Result<Vec<Value>, Error> {
+    let [reverse, case_sensitive, attribute] = args(&given, ["reverse", "case_sensitive", "attribute"])?;
+    let key = |attribute| Key::new(attribute, None, case_sensitive.clone());
+    let keys: Vec<Key> = match attribute.as_ref().and_then(Value::as_str) {
+        Some(names) => names.split(',').map(|name| key(Some(Value::from(name)))).collect(),
+        None => vec![key(attribute)],
     };
-    let keys: Vec<Key> =
-        attributes.into_iter().map(|attribute| Key { attribute, default: None, case_sensitive }).collect();
-    let keyed = items(value)?.into_iter().map(|item| {
-        let of = keys.iter().map(|key| Ok(key.folded(key.of(&item)?))).collect::<Result<Vec<_>, Error>>()?;
-        Ok((of, item))
-    });
-    let keyed = keyed.collect::<Result<Vec<_>, Error>>()?;
-    Ok(sorted(keyed, reverse)?.into_iter().map(|(_, item)| item).collect())
+    Ok(sorted(items(value)?, &keys, flag(reverse))?.into_iter().map(|(_, item)| item).collect())
 }
 
-fn unique(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
-    let mut args = Args::of(args.0)?;
-    let case_sensitive = args.take::<bool>("case_sensitive")? == Some(true);
-    let key = Key { attribute: given(args.take("attribute")?), default: None, case_sensitive };
-    args.end()?;
+fn unique(value: &Value, given: Rest<Value>) -> Result<Value, Error> {
+    let [case_sensitive, attribute] = args(&given, ["case_sensitive", "attribute"])?;
+    let key = Key::new(attribute, None, case_sensitive);
     let (mut seen, mut out) = (Vec::<Value>::new(), Vec::new());
     'items: for item in items(value)? {
-        let of = key.folded(key.of(&item)?);
+        let of = key.folded(&item)?;
         if matches!(name(&of), "list" | "dict") {
             return Err(wrong(format!("unique: a value of type {}", name(&of))));
         }
@@ -166,14 +153,12 @@ fn unique(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     Ok(generator(out))
 }
 
-fn extreme(value: &Value, args: Rest<Value>, op: &str, better: Ordering) -> Result<Value, Error> {
-    let mut args = Args::of(args.0)?;
-    let case_sensitive = args.take::<bool>("case_sensitive")? == Some(true);
-    let key = Key { attribute: given(args.take("attribute")?), default: None, case_sensitive };
-    args.end()?;
+fn extreme(value: &Value, given: Rest<Value>, op: &str, better: Ordering) -> Result<Value, Error> {
+    let [case_sensitive, attribute] = args(&given, ["case_sensitive", "attribute"])?;
+    let key = Key::new(attribute, None, case_sensitive);
     let mut best: Option<(Value, Value)> = None;
     for item in items(value)? {
-        let of = key.folded(key.of(&item)?);
+        let of = key.folded(&item)?;
         let wins = match &best {
             Some((so_far, _)) => order(&of, op, so_far, 0)? == Some(better),
             None => true,
@@ -185,22 +170,20 @@ fn extreme(value: &Value, args: Rest<Value>, op: &str, better: Ordering) -> Resu
     Ok(best.map(|(_, item)| item).unwrap_or_default())
 }
 
-fn count(args: &mut Args, of: &str, what: &str) -> Result<usize, Error> {
+fn count(found: Option<Value>, of: &str) -> Result<usize, Error> {
     const MOST: usize = 1 << 20;
-    let n: i64 = args.need(what)?;
+    let n = need(int(found, of)?, of)?;
     let found = usize::try_from(n).ok().filter(|n| (1..=MOST).contains(n));
-    found.ok_or_else(|| wrong(format!("{of}: {what}: expected 1 to {MOST}, found {n}")))
+    found.ok_or_else(|| wrong(format!("{of}: expected 1 to {MOST}, found {n}")))
 }
 
-fn batch(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
-    let mut args = Args::of(args.0)?;
-    let n = count(&mut args, "batch", "linecount")?;
-    let fill = given(args.take("fill_with")?);
-    args.end()?;
+fn batch(value: &Value, given: Rest<Value>) -> Result<Value, Error> {
+    let [n, fill] = args(&given, ["linecount", "fill_with"])?;
+    let n = count(n, "batch: linecount")?;
     let all = items(value)?;
     let batches = all.chunks(n).map(|part| {
         let mut part = part.to_vec();
-        if let Some(fill) = &fill {
+        if let Some(fill) = fill.as_ref().filter(|v| !v.is_none()) {
             part.resize(n, fill.clone());
         }
         Value::from(part)
@@ -208,125 +191,91 @@ fn batch(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     Ok(generator(batches.collect()))
 }
 
-fn slice(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
-    let mut args = Args::of(args.0)?;
-    let n = count(&mut args, "slice", "slices")?;
-    let fill = given(args.take("fill_with")?);
-    args.end()?;
+fn slice(value: &Value, given: Rest<Value>) -> Result<Value, Error> {
+    let [n, fill] = args(&given, ["slices", "fill_with"])?;
+    let n = count(n, "slice: slices")?;
     let all = items(value)?;
     let (each, longer) = (all.len() / n, all.len() % n);
     let slices = (0..n).map(|i| {
         let start = i * each + i.min(longer);
         let mut part = all[start..start + each + usize::from(i < longer)].to_vec();
-        part.extend(fill.clone().filter(|_| i >= longer));
+        part.extend(fill.clone().filter(|v| !v.is_none() && i >= longer));
         Value::from(part)
     });
     Ok(generator(slices.collect()))
 }
 
-fn groupby(value: &Value, args: Rest<Value>) -> Result<Vec<Value>, Error> {
-    let mut args = Args::of(args.0)?;
-    let attribute: Value = args.need("attribute")?;
-    let default = given(args.take("default")?);
-    let case_sensitive = args.take::<bool>("case_sensitive")? == Some(true);
-    args.end()?;
-    let key = Key { attribute: Some(attribute), default, case_sensitive };
-    let keyed = items(value)?.into_iter().map(|item| Ok((vec![key.folded(key.of(&item)?)], item)));
+fn groupby(value: &Value, given: Rest<Value>) -> Result<Vec<Value>, Error> {
+    let [attribute, default, case_sensitive] = args(&given, ["attribute", "default", "case_sensitive"])?;
+    let key = Key::new(Some(need(attribute, "attribute")?), default, case_sensitive);
     let mut groups: Vec<(Value, Vec<Value>)> = Vec::new();
-    for (of, item) in sorted(keyed.collect::<Result<Vec<_>, Error>>()?, false)? {
+    for (of, item) in sorted(items(value)?, std::slice::from_ref(&key), false)? {
         match groups.last_mut() {
             Some((key, group)) if equal(key, &of[0], 0)? => group.push(item),
             _ => groups.push((of[0].clone(), vec![item])),
         }
     }
-    let named =
-        groups.into_iter().map(|(_, group)| Ok(values::group(vec![key.of(&group[0])?, Value::from(group)])));
+    let named = groups
+        .into_iter()
+        .map(|(_, group)| Ok(values::make("group", vec![key.of(&group[0])?, Value::from(group)])));
     named.collect()
 }
 
-fn dictsort(value: &Value, args: Rest<Value>) -> Result<Vec<Value>, Error> {
-    let mut args = Args::of(args.0)?;
-    let case_sensitive = args.take::<bool>("case_sensitive")? == Some(true);
-    let by: Option<String> = args.take("by")?;
-    let reverse = args.take::<bool>("reverse")? == Some(true);
-    args.end()?;
-    let at = match by.as_deref() {
-        None | Some("key") => 0,
+fn dictsort(value: &Value, given: Rest<Value>) -> Result<Vec<Value>, Error> {
+    let [case_sensitive, by, reverse] = args(&given, ["case_sensitive", "by", "reverse"])?;
+    let at = match by.as_ref().map_or(Some("key"), Value::as_str) {
+        Some("key") => 0,
         Some("value") => 1,
-        Some(other) => return Err(wrong(format!("dictsort: by: expected key or value, found {other:?}"))),
+        _ => return Err(wrong("dictsort: by: expected key or value")),
     };
     if !values::is_dict(value) {
         return Err(wrong(format!("dictsort: expected a dict, found {}", name(value))));
     }
-    let key = Key { attribute: Some(Value::from(at)), default: None, case_sensitive };
-    let keyed = values::pairs(value)?.into_iter().map(|pair| Ok((vec![key.folded(key.of(&pair)?)], pair)));
-    let all = sorted(keyed.collect::<Result<Vec<_>, Error>>()?, reverse)?;
+    let key = Key::new(Some(Value::from(at)), None, case_sensitive);
+    let all = sorted(values::pairs(value)?, &[key], flag(reverse))?;
     Ok(all.into_iter().map(|(_, pair)| pair).collect())
 }
 
-fn join(value: &Value, args: Rest<Value>) -> Result<String, Error> {
-    let mut args = Args::of(args.0)?;
-    let between: Option<Value> = args.take("d")?;
-    let attribute = given(args.take("attribute")?);
-    args.end()?;
+fn join(value: &Value, given: Rest<Value>) -> Result<String, Error> {
+    let [between, attribute] = args(&given, ["d", "attribute"])?;
     let between = between.as_ref().map_or(Ok(String::new()), print::str)?;
+    let key = Key::new(attribute, None, None);
     let mut out = String::new();
     for (i, item) in items(value)?.iter().enumerate() {
         out.push_str(if i > 0 { &between } else { "" });
-        match &attribute {
-            Some(name) => out.push_str(&print::str(&path(item, name, None)?)?),
-            None => out.push_str(&print::str(item)?),
-        }
+        out.push_str(&print::str(&key.of(item)?)?);
     }
     Ok(out)
 }
 
-fn sum(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
-    let mut args = Args::of(args.0)?;
-    let attribute = given(args.take("attribute")?);
-    let start: Option<Value> = args.take("start")?;
-    args.end()?;
+fn sum(value: &Value, given: Rest<Value>) -> Result<Value, Error> {
+    let [attribute, start] = args(&given, ["attribute", "start"])?;
     let start = start.unwrap_or(Value::from(0));
     if start.as_str().is_some() {
         return Err(wrong("sum: start is a text"));
     }
-    items(value)?.iter().try_fold(start, |sum, item| match &attribute {
-        Some(name) => plus(&sum, &path(item, name, None)?),
-        None => plus(&sum, item),
-    })
+    let key = Key::new(attribute, None, None);
+    items(value)?.iter().try_fold(start, |sum, item| plus(&sum, &key.of(item)?))
 }
 
-fn map(state: &State, value: &Value, args: Rest<Value>) -> Result<Value, Error> {
+fn map(state: &State, value: &Value, given: Rest<Value>) -> Result<Value, Error> {
     // So does Jinja2.
     if !value.is_true() {
         return Ok(generator(Vec::new()));
     }
-    let mut all = args.0;
-    let named = all.last().is_some_and(Value::is_kwargs);
-    let names = if all.len() == 1 && named { all.pop().map(Kwargs::try_from).transpose()? } else { None };
-    let out = match names {
-        Some(names) => {
-            let attribute: Value = names.get("attribute")?;
-            let default: Option<Value> = names.get("default")?;
-            names.assert_all_used()?;
-            let default = given(default);
-            items(value)?
-                .iter()
-                .map(|item| path(item, &attribute, default.as_ref()))
-                .collect::<Result<Vec<_>, _>>()?
-        }
-        None => {
-            let filter = all.first().and_then(Value::as_str).map(str::to_owned);
-            let filter = filter.ok_or_else(|| {
-                Error::new(ErrorKind::MissingArgument, "map: expected the name of a filter")
-            })?;
-            let with = |item: Value| -> Result<Value, Error> {
-                let mut args = all.clone();
-                args[0] = item;
-                state.apply_filter(&filter, &args)
-            };
-            items(value)?.into_iter().map(with).collect::<Result<Vec<_>, _>>()?
-        }
+    let (places, names) = split(&given);
+    let out = if places.is_empty() && names.is_some() {
+        let [attribute, default] = args(&given, ["attribute", "default"])?;
+        let key = Key::new(Some(need(attribute, "attribute")?), default, None);
+        items(value)?.iter().map(|item| key.of(item)).collect::<Result<Vec<_>, Error>>()?
+    } else {
+        let filter = need(places.first().and_then(Value::as_str), "the name of a filter")?;
+        let with = |item: Value| -> Result<Value, Error> {
+            let mut args = given.0.clone();
+            args[0] = item;
+            state.apply_filter(filter, &args)
+        };
+        items(value)?.into_iter().map(with).collect::<Result<Vec<_>, Error>>()?
     };
     Ok(generator(out))
 }
@@ -334,27 +283,19 @@ fn map(state: &State, value: &Value, args: Rest<Value>) -> Result<Value, Error> 
 fn select(
     state: &State,
     value: &Value,
-    args: &[Value],
+    given: &[Value],
     of_attribute: bool,
     keep: bool,
 ) -> Result<Value, Error> {
-    let (attribute, args) = match args.split_first() {
-        _ if !of_attribute => (None, args),
-        Some((first, rest)) => (Some(first), rest),
-        None => {
-            return Err(Error::new(
-                ErrorKind::MissingArgument,
-                "selectattr: expected the name of an attribute",
-            ))
-        }
-    };
+    let (attribute, given) = given.split_at(usize::from(of_attribute).min(given.len()));
+    if of_attribute && attribute.is_empty() {
+        return Err(Error::new(ErrorKind::MissingArgument, "selectattr: expected the name of an attribute"));
+    }
+    let key = Key::new(attribute.first().cloned(), None, None);
     let mut out = Vec::new();
     for item in if value.is_true() { items(value)? } else { Vec::new() } {
-        let of = match attribute {
-            Some(attribute) => path(&item, attribute, None)?,
-            None => item.clone(),
-        };
-        let passed = match args.split_first() {
+        let of = key.of(&item)?;
+        let passed = match given.split_first() {
             None => of.is_true(),
             Some((test, rest)) => {
                 let test = test.as_str().ok_or_else(|| wrong("select: expected the name of a test"))?;

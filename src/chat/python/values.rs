@@ -1,114 +1,79 @@
 //! Python's values that minijinja has none of: tuples, ranges, views of dicts, generators and bound methods.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use minijinja::value::{Enumerator, Object, ObjectRepr, Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 
-/// A tuple; those of `groupby` have names for their items.
+/// Items of a type that minijinja has none of: a tuple, a range, a view of a dict, or a generator, which gives them once.
 #[derive(Debug)]
-pub(super) struct Tuple {
-    pub(super) items: Vec<Value>,
-    names: &'static [&'static str],
+pub(super) struct Items {
+    of: &'static str,
+    /// A range as it is printed.
+    pub(super) text: String,
+    items: Mutex<Vec<Value>>,
+}
+
+/// The items of a `tuple`, of a `group`, whose two have names, of a `generator`, or of a `dict_keys` and the like.
+pub(super) fn make(of: &'static str, items: Vec<Value>) -> Value {
+    Value::from_object(Items { of, text: String::new(), items: Mutex::new(items) })
 }
 
 pub(super) fn tuple(items: Vec<Value>) -> Value {
-    Value::from_object(Tuple { items, names: &[] })
+    make("tuple", items)
 }
-
-pub(super) fn group(items: Vec<Value>) -> Value {
-    Value::from_object(Tuple { items, names: &["grouper", "list"] })
-}
-
-impl Object for Tuple {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Seq
-    }
-
-    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        let at = match key.as_str() {
-            Some(name) => self.names.iter().position(|n| *n == name)?,
-            None => key.as_usize()?,
-        };
-        self.items.get(at).cloned()
-    }
-
-    fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Enumerator::Seq(self.items.len())
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct Range {
-    pub(super) start: i64,
-    pub(super) stop: i64,
-    pub(super) step: i64,
-    pub(super) len: usize,
-}
-
-impl Object for Range {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Seq
-    }
-
-    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        let at = key.as_usize().filter(|&at| at < self.len)?;
-        Some(Value::from(self.start + at as i64 * self.step))
-    }
-
-    fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Enumerator::Seq(self.len)
-    }
-}
-
-/// `dict.keys()`, `dict.values()` and `dict.items()`.
-#[derive(Debug)]
-pub(super) struct View {
-    pub(super) name: &'static str,
-    pub(super) items: Vec<Value>,
-}
-
-impl Object for View {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Iterable
-    }
-
-    fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Enumerator::Values(self.items.clone())
-    }
-}
-
-/// Generator that gives its items once.
-#[derive(Debug)]
-pub(super) struct Generator(Mutex<Vec<Value>>);
 
 pub(super) fn generator(items: Vec<Value>) -> Value {
-    Value::from_object(Generator(Mutex::new(items)))
+    make("generator", items)
 }
 
-impl Object for Generator {
+pub(super) fn range(text: String, items: Vec<Value>) -> Value {
+    Value::from_object(Items { of: "range", text, items: Mutex::new(items) })
+}
+
+impl Items {
+    fn all(&self) -> MutexGuard<'_, Vec<Value>> {
+        self.items.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Object for Items {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Iterable
+        match self.of {
+            "tuple" | "group" | "range" => ObjectRepr::Seq,
+            _ => ObjectRepr::Iterable,
+        }
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        let at = match (self.of, key.as_str()) {
+            ("group", Some("grouper")) => 0,
+            ("group", Some("list")) => 1,
+            _ => key.as_usize()?,
+        };
+        self.all().get(at).cloned()
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Enumerator::Values(self.0.lock().map(|mut items| std::mem::take(&mut *items)).unwrap_or_default())
+        match (self.of, self.repr()) {
+            ("generator", _) => Enumerator::Values(std::mem::take(&mut *self.all())),
+            (_, ObjectRepr::Seq) => Enumerator::Seq(self.all().len()),
+            _ => Enumerator::Values(self.all().clone()),
+        }
     }
 
     fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
-        None
-    }
-
-    fn is_true(self: &Arc<Self>) -> bool {
-        true
+        (self.of != "generator").then(|| self.all().len())
     }
 }
 
-impl Generator {
-    pub(super) fn next(&self) -> Option<Value> {
-        let mut items = self.0.lock().ok()?;
-        (!items.is_empty()).then(|| items.remove(0))
+/// The first item, which a generator then has given.
+pub(super) fn first(value: &Value) -> Result<Option<Value>, Error> {
+    if let Some(generator) = value.downcast_object_ref::<Items>().filter(|items| items.of == "generator") {
+        let mut all = generator.all();
+        return Ok((!all.is_empty()).then(|| all.remove(0)));
     }
+    Ok(items(value)?.into_iter().next())
 }
 
 /// `value.name` without a call.
@@ -139,6 +104,9 @@ pub(super) fn name(value: &Value) -> &'static str {
     if value.is_safe() {
         return "Markup";
     }
+    if let Some(items) = value.downcast_object_ref::<Items>() {
+        return if items.of == "group" { "tuple" } else { items.of };
+    }
     match value.kind() {
         ValueKind::Undefined => "Undefined",
         ValueKind::None => "NoneType",
@@ -147,31 +115,20 @@ pub(super) fn name(value: &Value) -> &'static str {
         ValueKind::Number => "float",
         ValueKind::String => "str",
         ValueKind::Bytes => "bytes",
-        _ if value.downcast_object_ref::<Tuple>().is_some() => "tuple",
-        _ if value.downcast_object_ref::<Range>().is_some() => "range",
-        _ if value.downcast_object_ref::<Generator>().is_some() => "generator",
-        _ if value.downcast_object_ref::<Method>().is_some() => "method",
-        kind => match (value.downcast_object_ref::<View>(), kind) {
-            (Some(view), _) => view.name,
-            (None, ValueKind::Seq | ValueKind::Iterable) => "list",
-            (None, ValueKind::Map) => match value.as_object().map_or("", |o| o.type_name()) {
-                name if name.ends_with("::Namespace") => "Namespace",
-                name if name.ends_with("::Loop") => "LoopContext",
-                name if name.ends_with("::Macro") => "Macro",
-                _ => "dict",
-            },
-            _ => "object",
+        ValueKind::Seq | ValueKind::Iterable => "list",
+        ValueKind::Map => match value.as_object().map_or("", |o| o.type_name()) {
+            name if name.ends_with("::Namespace") => "Namespace",
+            name if name.ends_with("::Loop") => "LoopContext",
+            name if name.ends_with("::Macro") => "Macro",
+            _ => "dict",
         },
+        _ if value.downcast_object_ref::<Method>().is_some() => "method",
+        _ => "object",
     }
 }
 
 pub(super) fn is_dict(value: &Value) -> bool {
     value.kind() == ValueKind::Map && name(value) == "dict"
-}
-
-/// Returns true if these are the items of a list, and of nothing else.
-pub(super) fn is_list(value: &Value) -> bool {
-    name(value) == "list"
 }
 
 pub(super) fn is_iterable(value: &Value) -> bool {
