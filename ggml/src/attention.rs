@@ -10,14 +10,13 @@
 //! weighted values, which a second node merges.
 
 use std::cell::RefCell;
-use std::ffi::c_void;
 
 use kernels::attention::{
     exp2, index_bytes, index_mask as index, BranchOperands, Format, Inputs, Rows, Scratch, Stats, Tile, KEYS,
 };
 
-use crate::custom::share;
 use crate::graph::Builder;
+use crate::node::{Part, Source};
 use crate::ops::{check, contiguous, f32_rows, matrix, possible};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Error, Result};
@@ -199,13 +198,13 @@ impl<'c> Builder<'c> {
         let ne = [v[0], q[1], q[2], 1];
         possible(op, DType::F32, ne)?;
         if !tiling.partial {
-            return self.custom(DType::F32, ne, &args, run_tiles, tiling);
+            return self.custom(DType::F32, ne, &args, move |part| run_tiles(&part, &tiling));
         }
         let partial = [v[0] + STATS, q[1], q[2], tiling.n_ranges()];
         possible(op, DType::F32, partial)?;
-        let partial = self.custom(DType::F32, partial, &args, run_tiles, tiling)?;
+        let partial = self.custom(DType::F32, partial, &args, move |part| run_tiles(&part, &tiling))?;
         let args: Vec<Tensor<'c>> = [partial].into_iter().chain(scoring.sinks).collect();
-        self.custom(DType::F32, ne, &args, run_merge, tiling)
+        self.custom(DType::F32, ne, &args, move |part| run_merge(part, &tiling))
     }
 }
 
@@ -213,12 +212,9 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// A tensor as rows of floats.
-///
-/// # Safety
-/// A computed source of a running node, three-dimensional, of a type that converts to f32, its elements side
-/// by side within rows; it stays as it is for `'a`.
-pub(crate) unsafe fn rows(t: &sys::ggml_tensor) -> Rows<'_> {
+/// A source as rows of floats: three-dimensional, of a type that converts to f32, its elements side by side within rows.
+pub(crate) fn rows(t: Source<'_>) -> Rows<'_> {
+    let t = t.tensor();
     // SAFETY: a static table with an entry for every type.
     let to_float = unsafe { (*sys::ggml_get_type_traits(t.type_)).to_float };
     let format = match (t.type_, to_float) {
@@ -232,29 +228,22 @@ pub(crate) unsafe fn rows(t: &sys::ggml_tensor) -> Rows<'_> {
     let ne = [0, 1, 2].map(|i| t.ne[i] as usize);
     // SAFETY: the row is whole blocks of a type ggml knows.
     let row_bytes = unsafe { sys::ggml_row_size(t.type_, t.ne[0]) };
-    // SAFETY: the caller's promise; the type's conversion reads its own blocks.
+    // SAFETY: rows that the op has checked, which have values and stay as they are; the type's conversion reads its own
+    // blocks.
     unsafe { Rows::new(t.data as *const u8, ne, [t.nb[1], t.nb[2]], row_bytes, format) }
 }
 
-unsafe extern "C" fn run_tiles(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `attention`, whose user data is the tiling boxed there. Both are
-    // alive while the graph is.
-    let (dst, tiling) = unsafe { (&*dst, *(data as *const Tiling)) };
+fn run_tiles(part: &Part<'_>, tiling: &Tiling) {
     let mut branches = [None, None, None];
     let mut first = 0;
-    for (branch, src) in branches[..tiling.n_branches].iter_mut().zip(dst.src.chunks_exact(3)) {
-        // SAFETY: the sources are the tensors checked in `attention`, computed before this node.
-        let (q, k, v) = unsafe { (rows(&*src[0]), rows(&*src[1]), rows(&*src[2])) };
+    for (i, branch) in branches[..tiling.n_branches].iter_mut().enumerate() {
+        let [q, k, v] = [0, 1, 2].map(|j| rows(part.source(3 * i + j)));
         let n = k.n_rows();
         *branch = Some(BranchOperands { q, k, v, first });
         first += n;
     }
-    // SAFETY: the last source is the mask, contiguous F16 of the shape checked there.
-    let mask = unsafe {
-        let mask = &*dst.src[3 * tiling.n_branches];
-        std::slice::from_raw_parts(mask.data as *const u16, mask.ne[0] as usize * mask.ne[1] as usize)
-    };
-    let Tiling { n_columns, scale, softcap, d_v, .. } = tiling;
+    let (mask, out) = (part.source(3 * tiling.n_branches).all::<u16>(), part.floats());
+    let Tiling { n_columns, scale, softcap, d_v, .. } = *tiling;
     let (mask, index) = mask.split_at(n_columns * tiling.n_tokens);
     let n_rep = tiling.n_head / tiling.n_head_kv;
     let index = bytemuck::cast_slice(index);
@@ -267,8 +256,8 @@ unsafe extern "C" fn run_tiles(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, d
         // read for many queries stay in the cache for those of one head.
         let n_heads = if n_ranges > 1 { tiling.n_head_kv } else { 1 };
         let n_units = tiling.n_head_kv / n_heads * n_queries * n_ranges;
-        let step = nth.max(1) as usize;
-        for i in (ith as usize..n_units).step_by(step) {
+        let step = part.nth.max(1);
+        for i in (part.ith..n_units).step_by(step) {
             let (range, queries, head) = (i % n_ranges, i / n_ranges % n_queries, i / n_ranges / n_queries);
             let span = |i: usize, n: usize, of: usize| i * n..((i + 1) * n).min(of);
             let tile = Tile {
@@ -279,11 +268,8 @@ unsafe extern "C" fn run_tiles(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, d
             };
             scratch.attend(&inputs, &tile, |t, h, Stats { max, sum }, values| {
                 let row = (range * tiling.n_tokens + t) * tiling.n_head + h;
-                // SAFETY: dst is contiguous F32 [row_len, n_head, n_tokens, n_ranges], and tiles are of
-                // disjoint rows.
-                let out = unsafe {
-                    std::slice::from_raw_parts_mut((dst.data as *mut f32).add(row * row_len), row_len)
-                };
+                // SAFETY: the result is rows of this length, and tiles are of disjoint rows.
+                let out = unsafe { out.elements(row * row_len..(row + 1) * row_len) };
                 let (out, stats) = out.split_at_mut(tiling.d_v);
                 let factor = if !stats.is_empty() || sum == 0.0 { 1.0 } else { 1.0 / sum };
                 out.iter_mut().zip(values).for_each(|(o, v)| *o = v * factor);
@@ -293,26 +279,11 @@ unsafe extern "C" fn run_tiles(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, d
     });
 }
 
-unsafe extern "C" fn run_merge(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the second node made in `attention`, whose user data is the tiling boxed there.
-    let (dst, tiling) = unsafe { (&*dst, *(data as *const Tiling)) };
+fn run_merge(part: Part<'_>, tiling: &Tiling) {
     let (n_rows, row_len) = (tiling.n_head * tiling.n_tokens, tiling.d_v + STATS);
-    // SAFETY: its source is the first node, contiguous F32 [row_len, n_head, n_tokens, n_ranges], computed
-    // before.
-    let partial = unsafe {
-        let data = (*dst.src[0]).data as *const f32;
-        std::slice::from_raw_parts(data, row_len * n_rows * tiling.n_ranges())
-    };
-    // SAFETY: the second source, where there is one, is contiguous F32 [n_head], computed before.
-    let sinks = unsafe {
-        let sinks = dst.src[1].as_ref();
-        sinks.map(|t| std::slice::from_raw_parts(t.data as *const f32, tiling.n_head))
-    };
-    for row in share(n_rows, ith, nth) {
-        // SAFETY: dst is contiguous F32 [d_v, n_head, n_tokens], and threads take disjoint rows.
-        let out = unsafe {
-            std::slice::from_raw_parts_mut((dst.data as *mut f32).add(row * tiling.d_v), tiling.d_v)
-        };
+    let partial = part.source(0).all::<f32>();
+    let sinks = part.optional(1).map(|sinks| sinks.all::<f32>());
+    for (row, out) in part.rows::<f32>() {
         let ranges =
             || partial.chunks_exact(row_len).skip(row).step_by(n_rows).map(|r| r.split_at(tiling.d_v));
         let max = ranges().map(|(_, stats)| stats[0]).fold(f32::NEG_INFINITY, f32::max);

@@ -5,7 +5,6 @@
 //! on the number of threads. The backward pass is the one there, with another rule for the rows of scores.
 
 use std::cell::RefCell;
-use std::ffi::c_void;
 
 use kernels::attention_landmark::top::{self, Top};
 use kernels::attention_landmark::{forward, Blocks};
@@ -15,9 +14,10 @@ use crate::attention_train::{
     fits_back, heads, heads_mut, heads_of, key_ranges_of, refusal, AttentionBack, Schedule, MAX_REP,
 };
 use crate::graph::Builder;
+use crate::node::Part;
 use crate::ops::{contiguous, f32_rows, matrix, plain, possible};
 use crate::tensor::Tensor;
-use crate::{sys, DType, Error, Result};
+use crate::{DType, Error, Result};
 
 pub use kernels::attention_landmark::MAX_BLOCK;
 
@@ -61,9 +61,6 @@ struct Take {
     piece: usize,
     neox: bool,
 }
-
-/// What the forward pass works by.
-type Forward = (Schedule<Blocks>, Option<Take>);
 
 fn schedule(op: &'static str, block: usize, scale: f32, n_rep: usize) -> Result<Schedule<Blocks>> {
     match Blocks::new(block) {
@@ -144,10 +141,10 @@ impl<'c> Builder<'c> {
         let ne = [v[0] + 1, q[1], q[2], 1];
         possible(op, DType::F32, ne)?;
         let take = top.map(|TopBlocks { top, piece, neox, .. }| Take { top, piece, neox });
-        let schedule: Forward = (schedule(op, block, scale, q[1] / k[1])?, take);
+        let schedule = schedule(op, block, scale, q[1] / k[1])?;
         let turns = top.and_then(|top| top.turns);
         let args: Vec<Tensor<'c>> = args.into_iter().chain(turns).collect();
-        self.custom(DType::F32, ne, &args, run_forward, schedule)
+        self.custom(DType::F32, ne, &args, move |part| run_forward(&part, &schedule, take))
     }
 
     /// The gradient of q from that of [`Builder::landmark_attention`]'s output where keys and values lie in the order of
@@ -170,46 +167,33 @@ thread_local! {
     static TOP: RefCell<top::Scratch> = RefCell::default();
 }
 
-unsafe extern "C" fn run_forward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `landmark_attention`, whose user data is the schedule put there and
-    // whose sources are the tensors checked there, computed before. All are alive, and the sources as they
-    // are, while it runs.
-    let (dst, schedule, take, inputs, turns) = unsafe {
-        let (dst, (schedule, take)) = (&*dst, &*(data as *const Forward));
-        // Checked to be contiguous F32.
-        let turns = dst.src[6].as_ref().map(|t| {
-            let n = (t.ne[0] * t.ne[1] * t.ne[2]) as usize;
-            (std::slice::from_raw_parts(t.data as *const f32, n), t.ne[0] as usize, t.ne[1] as usize)
-        });
-        let ints = |t: *const sys::ggml_tensor| {
-            std::slice::from_raw_parts((*t).data as *const i32, ((*t).ne[0] * (*t).ne[1]) as usize)
-        };
-        let n_positions = (*dst.src[3]).ne[0] as usize;
-        let inputs = forward::Inputs {
-            q: heads_of(&*dst.src[0]),
-            k: rows(&*dst.src[1]),
-            v: rows(&*dst.src[2]),
-            cells: ints(dst.src[3]),
-            n_positions,
-            tables: ints(dst.src[4]),
-            key_ranges: key_ranges_of(&*dst.src[5], (*dst.src[0]).ne[1] as usize, n_positions),
-            blocks: schedule.row,
-            scale: schedule.scale,
-            n_rep: schedule.n_rep,
-        };
-        (dst, schedule, *take, inputs, turns)
+fn run_forward(part: &Part<'_>, schedule: &Schedule<Blocks>, take: Option<Take>) {
+    let ([q, k, v, cells, tables, ranges], turns) =
+        ([0, 1, 2, 3, 4, 5].map(|i| part.source(i)), part.optional(6));
+    let n_positions = cells.ne()[0];
+    let inputs = forward::Inputs {
+        q: heads_of(q),
+        k: rows(k),
+        v: rows(v),
+        cells: cells.all(),
+        n_positions,
+        tables: tables.all(),
+        key_ranges: key_ranges_of(ranges, q.ne()[1], n_positions),
+        blocks: schedule.row,
+        scale: schedule.scale,
+        n_rep: schedule.n_rep,
     };
-    let ([_, n_head, n_tokens], d_v) = (inputs.q.shape(), dst.ne[0] as usize - 1);
+    let ([_, n_head, n_tokens], d_v) = (inputs.q.shape(), part.ne()[0] - 1);
     let (n_head_kv, n_tiles) = (n_head / schedule.n_rep, n_tokens.div_ceil(schedule.tokens));
-    // SAFETY: dst is contiguous F32 [d_v + 1, n_head, T], and custom ops do not run in place.
-    let mut out = unsafe { heads_mut(dst) };
+    // SAFETY: the result is contiguous F32 [d_v + 1, n_head, T], and no source's memory.
+    let mut out = unsafe { heads_mut(part.node()) };
     let mut write = |h: usize, t: usize, values: &[f32], lse: f32| {
         // SAFETY: units of work are different tiles, and each writes its own rows.
         let row = unsafe { out.row(h, t) };
         row[..d_v].copy_from_slice(values);
         row[d_v] = lse;
     };
-    schedule.units.work(n_tiles * n_head_kv, nth, |i| {
+    schedule.units.work(n_tiles * n_head_kv, part.nth, |i| {
         // Last tokens first: causal, they see most.
         let tile = n_tiles - 1 - i / n_head_kv;
         let tokens = tile * schedule.tokens..((tile + 1) * schedule.tokens).min(n_tokens);
@@ -218,7 +202,8 @@ unsafe extern "C" fn run_forward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, d
                 FORWARD.with_borrow_mut(|all| all.attend(&inputs, i % n_head_kv, tokens, &mut write));
             }
             Some(Take { top, piece, neox }) => {
-                let (turns, n_rot, n_tables) = turns.unwrap_or((&[], 0, 1));
+                let (turns, [n_rot, n_tables, ..]) =
+                    turns.map_or((&[][..], [0, 1, 1, 1]), |turns| (turns.all::<f32>(), turns.ne()));
                 let top = Top { top, piece, turns, n_rot, n_tables, neox };
                 TOP.with_borrow_mut(|some| some.attend(&inputs, &top, i % n_head_kv, tokens, &mut write));
             }

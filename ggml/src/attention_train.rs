@@ -13,13 +13,12 @@
 //! added by a second node. A softcap multiplies dS by 1 - tanh^2; sinks are in lse, and so in P and D. Lanes are given by the shapes, so no bit depends on the number of threads.
 
 use std::cell::RefCell;
-use std::ffi::c_void;
 
 use kernels::attention_train::{backward, forward, Factors, Heads, HeadsMut, KeyRanges, Plain, Row};
 
 use crate::attention::Scoring;
-use crate::custom::share;
 use crate::graph::Builder;
+use crate::node::{Part, Source};
 use crate::ops::{check, contiguous, f32_rows, possible, share_memory};
 use crate::ops_back::target;
 use crate::short_floats::has_short_product;
@@ -168,7 +167,8 @@ impl<'c> Builder<'c> {
         let ne = [v.ne()[0] + 1, q.ne()[1], q.ne()[2], 1];
         possible(op, DType::F32, ne)?;
         let args: Vec<Tensor<'c>> = args.into_iter().chain(scoring.scoring.sinks).collect();
-        self.custom(DType::F32, ne, &args, run_forward, scoring.schedule(n_rep))
+        let schedule = scoring.schedule(n_rep);
+        self.custom(DType::F32, ne, &args, move |part| run_forward(&part, &schedule))
     }
 
     /// The gradient of q, F32 `[d, n_head, T]`, from that of [`Builder::attention_lse`]'s output; those of k
@@ -198,8 +198,8 @@ impl<'c> Builder<'c> {
         let lanes = UNITS.div_ceil(k[1]).min(k[2].div_ceil(schedule.row.tile()));
         let ne = [q[0], q[2].saturating_mul(schedule.n_rep), k[1], lanes];
         possible(op, DType::F32, ne)?;
-        let partial = self.custom(DType::F32, ne, &args, run_backward::<R>, schedule)?;
-        self.custom(DType::F32, [q[0], q[1], q[2], 1], &[partial], run_sum, ())
+        let partial = self.custom(DType::F32, ne, &args, move |part| run_backward(&part, &schedule))?;
+        self.custom(DType::F32, [q[0], q[1], q[2], 1], &[partial], run_sum)
     }
 }
 
@@ -215,19 +215,16 @@ thread_local! {
     static BACKWARD: RefCell<backward::Scratch> = RefCell::default();
 }
 
-/// # Safety
-/// A computed source of a running node, F32 with contiguous rows and strides of whole floats, that stays as
-/// it is for `'a`.
-pub(crate) unsafe fn heads_of(t: &sys::ggml_tensor) -> Heads<'_> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        Heads::new(t.data as *const f32, [0, 1, 2].map(|i| t.ne[i] as usize), [t.nb[1] / 4, t.nb[2] / 4])
-    }
+/// F32 with contiguous rows and strides of whole floats, as heads.
+pub(crate) fn heads_of(t: Source<'_>) -> Heads<'_> {
+    let ([d, n_head, n, _], nb) = (t.ne(), t.tensor().nb);
+    // SAFETY: rows that the op has checked, which have values and stay as they are.
+    unsafe { Heads::new(t.tensor().data as *const f32, [d, n_head, n], [nb[1] / 4, nb[2] / 4]) }
 }
 
 /// # Safety
-/// The promise of [`heads_of`], for memory that this node alone uses, in the elements that the view's methods are asked
-/// for.
+/// A tensor of a running node, F32 with contiguous rows and strides of whole floats, whose memory this node alone uses, in
+/// the elements that the view's methods are asked for.
 pub(crate) unsafe fn heads_mut(t: &sys::ggml_tensor) -> HeadsMut<'_> {
     // SAFETY: the caller's promise.
     unsafe {
@@ -235,38 +232,26 @@ pub(crate) unsafe fn heads_mut(t: &sys::ggml_tensor) -> HeadsMut<'_> {
     }
 }
 
-/// # Safety
-/// A computed source of a running node, contiguous I32 `[2, T]` or `[2, T, 2]`, that stays as it is for `'a`.
-pub(crate) unsafe fn key_ranges_of(t: &sys::ggml_tensor, n_head: usize, n_keys: usize) -> KeyRanges<'_> {
-    let n = 2 * t.ne[1] as usize * t.ne[2] as usize;
-    // SAFETY: the caller's promise.
-    let pairs = unsafe { std::slice::from_raw_parts(t.data as *const i32, n) };
-    match t.ne[2] {
-        1 => KeyRanges::new(pairs, n_keys),
-        _ => KeyRanges::halves(pairs, n_keys, n_head),
+/// I32 `[2, T]` or `[2, T, 2]`.
+pub(crate) fn key_ranges_of(t: Source<'_>, n_head: usize, n_keys: usize) -> KeyRanges<'_> {
+    match t.ne()[2] {
+        1 => KeyRanges::new(t.all(), n_keys),
+        _ => KeyRanges::halves(t.all(), n_keys, n_head),
     }
 }
 
-unsafe extern "C" fn run_forward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `attention_lse`, whose user data is the schedule boxed there and
-    // whose sources are the tensors checked there, computed before. All are alive, and the sources as they
-    // are, while it runs.
-    let (dst, schedule, inputs) = unsafe {
-        let (dst, schedule) = (&*dst, &*(data as *const Schedule<Plain>));
-        let [q, k, v] = [0, 1, 2].map(|i| heads_of(&*dst.src[i]));
-        let key_ranges = key_ranges_of(&*dst.src[3], q.shape()[1], k.shape()[2]);
-        let sinks = dst.src[4].as_ref();
-        // Checked to be contiguous F32 [n_head].
-        let sinks = sinks.map(|t| std::slice::from_raw_parts(t.data as *const f32, t.ne[0] as usize));
-        let Schedule { scale, row: Plain { softcap }, n_rep, factors, .. } = *schedule;
-        (dst, schedule, forward::Inputs { q, k, v, key_ranges, scale, softcap, sinks, n_rep, factors })
-    };
+fn run_forward(part: &Part<'_>, schedule: &Schedule<Plain>) {
+    let [q, k, v] = [0, 1, 2].map(|i| heads_of(part.source(i)));
+    let key_ranges = key_ranges_of(part.source(3), q.shape()[1], k.shape()[2]);
+    let sinks = part.optional(4).map(|sinks| sinks.all::<f32>());
+    let &Schedule { scale, row: Plain { softcap }, n_rep, factors, .. } = schedule;
+    let inputs = forward::Inputs { q, k, v, key_ranges, scale, softcap, sinks, n_rep, factors };
     let (n_tokens, n_head_kv) = (inputs.q.shape()[2], inputs.k.shape()[1]);
     let n_tiles = n_tokens.div_ceil(schedule.tokens);
-    // SAFETY: dst is contiguous F32 [d_v + 1, n_head, T], and custom ops do not run in place.
-    let mut out = unsafe { heads_mut(dst) };
+    // SAFETY: the result is contiguous F32 [d_v + 1, n_head, T], and no source's memory.
+    let mut out = unsafe { heads_mut(part.node()) };
     FORWARD.with_borrow_mut(|scratch| {
-        schedule.units.work(n_tiles * n_head_kv, nth, |i| {
+        schedule.units.work(n_tiles * n_head_kv, part.nth, |i| {
             // Last tokens first: causal, they see most.
             let tile = n_tiles - 1 - i / n_head_kv;
             let tokens = tile * schedule.tokens..((tile + 1) * schedule.tokens).min(n_tokens);
@@ -278,50 +263,24 @@ unsafe extern "C" fn run_forward(dst: *mut sys::ggml_tensor, _: i32, nth: i32, d
     });
 }
 
-unsafe extern "C" fn run_backward<R: Row>(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: as in `run_forward`, of the first node made in `attention_gradients`; the last two sources are of
-    // writable stores, which the executor has locked, and no other source is in their memory.
-    let (dst, schedule, inputs) = unsafe {
-        let (dst, schedule) = (&*dst, &*(data as *const Schedule<R>));
-        let [q, k, v] = [0, 1, 2].map(|i| heads_of(&*dst.src[i]));
-        let [o_lse, d_out] = [4, 5].map(|i| heads_of(&*dst.src[i]));
-        let [d_k, d_v] = [6, 7].map(|i| heads_mut(&*dst.src[i]));
-        let key_ranges = key_ranges_of(&*dst.src[3], q.shape()[1], k.shape()[2]);
-        let Schedule { scale, ref row, n_rep, tokens, factors, .. } = *schedule;
-        (
-            dst,
-            schedule,
-            backward::Inputs {
-                q,
-                k,
-                v,
-                key_ranges,
-                o_lse,
-                d_out,
-                d_k,
-                d_v,
-                scale,
-                row,
-                n_rep,
-                tokens,
-                factors,
-            },
-        )
-    };
+fn run_backward<R: Row>(part: &Part<'_>, schedule: &Schedule<R>) {
+    let [q, k, v] = [0, 1, 2].map(|i| heads_of(part.source(i)));
+    let [o_lse, d_out] = [4, 5].map(|i| heads_of(part.source(i)));
+    // SAFETY: of writable stores, which the executor has locked, and no other source is in their memory.
+    let [d_k, d_v] = [6, 7].map(|i| unsafe { heads_mut(part.source(i).tensor()) });
+    let key_ranges = key_ranges_of(part.source(3), q.shape()[1], k.shape()[2]);
+    let &Schedule { scale, ref row, n_rep, tokens, factors, .. } = schedule;
+    let inputs =
+        backward::Inputs { q, k, v, key_ranges, o_lse, d_out, d_k, d_v, scale, row, n_rep, tokens, factors };
     let ([d, _, n_tokens], [_, n_head_kv, n_keys]) = (inputs.q.shape(), inputs.k.shape());
-    let (len, lanes) = (d * schedule.n_rep * n_tokens, dst.ne[3] as usize);
-    let tile_len = schedule.row.tile();
+    let (len, lanes) = (d * schedule.n_rep * n_tokens, part.ne()[3]);
+    let (tile_len, out) = (schedule.row.tile(), part.floats());
     BACKWARD.with_borrow_mut(|scratch| {
-        schedule.units.work(lanes * n_head_kv, nth, |i| {
+        schedule.units.work(lanes * n_head_kv, part.nth, |i| {
             let (lane, head) = (i / n_head_kv, i % n_head_kv);
-            // SAFETY: dst is contiguous F32 [d, n_rep * T, n_head_kv, lanes], and units of work are different
-            // pairs of the last two.
-            let d_q = unsafe {
-                std::slice::from_raw_parts_mut(
-                    (dst.data as *mut f32).add((lane * n_head_kv + head) * len),
-                    len,
-                )
-            };
+            // SAFETY: the result is F32 [d, n_rep * T, n_head_kv, lanes], and units of work are different pairs of the last
+            // two.
+            let d_q = unsafe { out.elements(i * len..(i + 1) * len) };
             d_q.fill(0.0);
             for tile in (lane..n_keys.div_ceil(tile_len)).step_by(lanes) {
                 let keys = tile * tile_len..((tile + 1) * tile_len).min(n_keys);
@@ -333,19 +292,12 @@ unsafe extern "C" fn run_backward<R: Row>(dst: *mut sys::ggml_tensor, _: i32, nt
     });
 }
 
-unsafe extern "C" fn run_sum(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, _: *mut c_void) {
-    // SAFETY: ggml passes the second node made in `attention_gradients` and its source, the first, both alive.
-    let (dst, partial) = unsafe { (&*dst, &*(*dst).src[0]) };
-    let (d, n_head, n_tokens) = (dst.ne[0] as usize, dst.ne[1] as usize, dst.ne[2] as usize);
-    let (n_head_kv, lanes) = (partial.ne[2] as usize, partial.ne[3] as usize);
-    let n_rep = n_head / n_head_kv;
-    // SAFETY: the source is contiguous F32 [d, n_rep * T, n_head_kv, lanes], computed before.
-    let sums =
-        unsafe { std::slice::from_raw_parts(partial.data as *const f32, d * n_head * n_tokens * lanes) };
-    for row in share(n_head * n_tokens, ith, nth) {
+fn run_sum(part: Part<'_>) {
+    let ([d, n_head, n_tokens, _], partial) = (part.ne(), part.source(0));
+    let n_rep = n_head / partial.ne()[2];
+    let sums = partial.all::<f32>();
+    for (row, out) in part.rows::<f32>() {
         let (t, h) = (row / n_head, row % n_head);
-        // SAFETY: dst is contiguous F32 [d, n_head, T], and threads take disjoint rows.
-        let out = unsafe { std::slice::from_raw_parts_mut((dst.data as *mut f32).add(row * d), d) };
         let at = ((h / n_rep * n_tokens + t) * n_rep + h % n_rep) * d;
         out.copy_from_slice(&sums[at..at + d]);
         for lane in sums.chunks_exact(d * n_head * n_tokens).skip(1) {

@@ -10,10 +10,11 @@ use std::cell::RefCell;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use kernels::{dequantize, pool, rotate};
+use kernels::{dequantize, rotate};
 
 use crate::dtype::SysType;
 use crate::graph::Builder;
+use crate::node::{run, Part, Source};
 use crate::ops::matrix;
 use crate::tensor::{n_bytes, Tensor};
 use crate::{sys, DType, Error, Result};
@@ -23,14 +24,6 @@ const N_TASKS: i32 = 1;
 
 /// Most arguments of a custom op: `GGML_MAX_SRC`. ggml's own function takes one less.
 pub(crate) const MAX_ARGS: usize = 10;
-
-#[derive(Debug, Clone, Copy)]
-struct RopeTable {
-    n_rot: usize,
-    neox: bool,
-    /// Rotate by the opposite angles, for gradients.
-    back: bool,
-}
 
 impl<'c> Builder<'c> {
     /// Rotates x (F32 `[d, H, T]`) by a table F32 `[n_rot, n_tables, T]` whose rows are `n_rot/2` cosines and
@@ -64,13 +57,10 @@ impl<'c> Builder<'c> {
             );
             return Err(Error::Op { op: "rope_table", what });
         }
-        self.custom(
-            DType::F32,
-            [n[0], n[1], n[2], 1],
-            &[x, table],
-            run_rope_table,
-            RopeTable { n_rot: t[0], neox, back },
-        )
+        let sign = if back { -1.0 } else { 1.0 };
+        self.custom(DType::F32, [n[0], n[1], n[2], 1], &[x, table], move |part| {
+            run_rope_table(part, neox, sign);
+        })
     }
 
     /// The rows of one or more weight matrices of equal `ne[0]`, one after the other, as F32 or BF16 `[ne0,
@@ -92,29 +82,28 @@ impl<'c> Builder<'c> {
         if n_bytes(to, [n, rows, 1, 1]).is_none() {
             return Err(Error::Op { op: "dequantize", what: format!("{rows} rows of {n} are too many") });
         }
-        self.custom(to, [n, rows, 1, 1], weights, run_dequantize, weights.len())
+        self.custom(to, [n, rows, 1, 1], weights, run_dequantize)
     }
 
-    /// A node of type `dtype` and shape `ne` computed by `f`, which is called for each part with `data`; an error
-    /// for more than [`MAX_ARGS`] arguments.
-    pub(crate) fn custom<T: Send + Sync + 'static>(
+    /// A node of type `dtype` and shape `ne` whose parts `f` computes, on several threads at once; an error for more than
+    /// [`MAX_ARGS`] arguments. The graph keeps `f`.
+    pub(crate) fn custom<F: Fn(Part<'_>) + Send + Sync + 'static>(
         &self,
         dtype: DType,
         ne: [usize; 4],
         args: &[Tensor<'c>],
-        f: ComputeFn,
-        data: T,
+        f: F,
     ) -> Result<Tensor<'c>> {
         if args.len() > MAX_ARGS {
             let what = format!("at most {MAX_ARGS} arguments, found {}", args.len());
             return Err(Error::Op { op: "custom", what });
         }
         self.spend()?;
-        let userdata = self.shared(f, data);
+        let f = self.kept(f);
         let mut args: Vec<_> = args.iter().map(|t| t.ptr.as_ptr()).collect();
         let n = ne.map(|n| n as i64);
-        // SAFETY: the arena has room (`spend`); fewer arguments than GGML_MAX_SRC; the user data lives in
-        // an Arc that the graph keeps; `run` reads it as the type put there.
+        // SAFETY: the arena has room (`spend`); fewer arguments than GGML_MAX_SRC; the function is in an Arc that the
+        // graph keeps; `run` reads it as the type put there.
         let raw = unsafe {
             let (args, count) = (args.as_mut_ptr(), args.len().min(MAX_ARGS - 1) as i32);
             sys::ggml_custom_4d(
@@ -126,9 +115,9 @@ impl<'c> Builder<'c> {
                 n[3],
                 args,
                 count,
-                Some(run::<T>),
+                Some(run::<F>),
                 N_TASKS,
-                userdata,
+                f,
             )
         };
         let t = self.wrap("custom", raw)?;
@@ -139,134 +128,53 @@ impl<'c> Builder<'c> {
         Ok(t)
     }
 
-    /// Puts the user data of a node computed by `f` where the graph keeps it alive. Threads share it, so it is
-    /// only read, or changed as atomics. (Of an `Arc`, for moving one leaves pointers into it valid; moving a
+    /// Puts a function where the graph keeps it alive. (In an `Arc`, for moving one leaves pointers into it valid; moving a
     /// `Box` does not.)
-    fn shared<T: Send + Sync + 'static>(&self, f: ComputeFn, data: T) -> *mut c_void {
-        let node = Arc::new(Node { f, data });
-        let userdata = Arc::as_ptr(&node);
-        self.keep(node);
-        userdata.cast_mut().cast()
+    fn kept<F: Send + Sync + 'static>(&self, f: F) -> *mut c_void {
+        let f = Arc::new(f);
+        let data = Arc::as_ptr(&f);
+        self.keep(f);
+        data.cast_mut().cast()
     }
 
     /// A node that `f` computes in the memory of `over`, its first source, before `args`: at most `MAX_ARGS -
-    /// 2`.
-    pub(crate) fn custom_over<T: Send + Sync + 'static>(
+    /// 2`, none of them in that memory.
+    pub(crate) fn custom_over<F: Fn(Part<'_>) + Send + Sync + 'static>(
         &self,
         over: Tensor<'c>,
         args: &[Tensor<'c>],
-        f: ComputeFn,
-        data: T,
+        f: F,
     ) -> Result<Tensor<'c>> {
         if args.len() > MAX_ARGS - 2 {
             let what = format!("at most {} arguments, found {}", MAX_ARGS - 2, args.len());
             return Err(Error::Op { op: "custom", what });
         }
         self.spend()?;
-        let userdata = self.shared(f, data);
+        let f = self.kept(f);
         let mut args: Vec<_> = args.iter().map(|t| t.ptr.as_ptr()).collect();
         // SAFETY: as in `custom`; the result is a view of `over`.
         let raw = unsafe {
             let (args, count) = (args.as_mut_ptr(), args.len() as i32);
             let (arena, over) = (self.arena.as_ptr(), over.ptr.as_ptr());
-            sys::ggml_custom_inplace(arena, over, args, count, Some(run::<T>), N_TASKS, userdata)
+            sys::ggml_custom_inplace(arena, over, args, count, Some(run::<F>), N_TASKS, f)
         };
         self.wrap("custom", raw)
     }
 }
 
-/// The function that computes a part of a node: called once with each number below that of all parts, that number and
-/// the user data, on several threads at once.
-pub(crate) type ComputeFn = unsafe extern "C" fn(*mut sys::ggml_tensor, i32, i32, *mut c_void);
-
-struct Node<T> {
-    f: ComputeFn,
-    data: T,
-}
-
-/// The arguments of a [`ComputeFn`] that all parts share.
-struct Shared {
-    dst: *mut sys::ggml_tensor,
-    data: *mut c_void,
-}
-
-// SAFETY: each part of an op writes its own part of dst, and reads its data, or changes it as atomics.
-unsafe impl Sync for Shared {}
-
-unsafe extern "C" fn run<T>(dst: *mut sys::ggml_tensor, _: i32, _: i32, node: *mut c_void) {
-    let node = node.cast_const().cast::<Node<T>>();
-    // SAFETY: ggml passes the user data given to it in `custom`, alive while the graph is.
-    let (f, data) = unsafe { ((*node).f, (&raw const (*node).data).cast_mut().cast::<c_void>()) };
-    // SAFETY: the node that runs; its sources were computed before.
-    let n = pool::parts(|| unsafe { bytes(dst) }) as i32;
-    let shared = &Shared { dst, data };
-    // SAFETY: what ggml promises to `f`: each number below n once, and all are done when this returns.
-    pool::share(n as usize, move |i| unsafe { f(shared.dst, i as i32, n, shared.data) });
-}
-
-/// Bytes that a node reads and writes.
-///
-/// # Safety
-/// The node and its sources are valid.
-unsafe fn bytes(node: *const sys::ggml_tensor) -> usize {
-    // SAFETY: the caller's promise.
-    let (own, sources) = unsafe { (sys::ggml_nbytes(node), (*node).src) };
-    let sources = sources.iter().take_while(|s| !s.is_null());
-    // SAFETY: as above.
-    sources.fold(own, |sum, &s| sum.saturating_add(unsafe { sys::ggml_nbytes(s) }))
-}
-
-/// `n` words of a node's memory, zeroed: before a node runs nobody has written them, and memory without values must not be
-/// borrowed. Some stay as they are here, such as those of a group's missing rows.
-///
-/// # Safety
-/// The words are there for `'a`, aligned, and this thread's alone.
-pub(crate) unsafe fn zeroed<'a>(first: *mut u32, n: usize) -> &'a mut [u32] {
-    // SAFETY: the caller's promise.
-    unsafe {
-        first.write_bytes(0, n);
-        std::slice::from_raw_parts_mut(first, n)
-    }
-}
-
-/// [`kernels::share`] of the numbers that ggml passes.
-pub(crate) fn share(n: usize, ith: i32, nth: i32) -> std::ops::Range<usize> {
-    kernels::share(n, ith as usize, nth as usize)
-}
-
-unsafe extern "C" fn run_rope_table(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `rope_table`: dst is a contiguous F32 [d,H,T], its sources are x
-    // and the table, checked there; the user data is the RopeTable boxed there. All are alive while the graph
-    // is.
-    let (dst, x, table, p) = unsafe {
-        let dst = &*dst;
-        (dst, &*dst.src[0], &*dst.src[1], *(data as *const RopeTable))
-    };
-    let (d, n_head, n_tokens) = (dst.ne[0] as usize, dst.ne[1] as usize, dst.ne[2] as usize);
-    let n_tables = table.ne[1] as usize;
+fn run_rope_table(part: Part<'_>, neox: bool, sign: f32) {
+    let ([_, n_head, ..], x, table) = (part.ne(), part.source(0), part.source(1));
+    let ([n_rot, n_tables, ..], table) = (table.ne(), table.all::<f32>());
     let group = n_head / n_tables;
-    let sign = if p.back { -1.0 } else { 1.0 };
-    for row in share(n_head * n_tokens, ith, nth) {
+    for (row, output) in part.rows::<f32>() {
         let (t, h) = (row / n_head, row % n_head);
-        // SAFETY: row (h, t) of x has d contiguous f32 at these strides.
-        let input = unsafe {
-            let at = (x.data as *const u8).add(h * x.nb[1] + t * x.nb[2]);
-            std::slice::from_raw_parts(at.cast::<f32>(), d)
-        };
-        // SAFETY: the table is contiguous [n_rot, n_tables, T], and h / group < n_tables.
-        let angles = unsafe {
-            let at = (table.data as *const f32).add((t * n_tables + h / group) * p.n_rot);
-            std::slice::from_raw_parts(at, p.n_rot)
-        };
-        // SAFETY: dst is contiguous, and threads take disjoint rows. x may be dst's own memory only if ggml
-        // ran the op in place, which it does not do for custom ops.
-        let output = unsafe { std::slice::from_raw_parts_mut((dst.data as *mut f32).add(row * d), d) };
-        let (cos, sin) = angles.split_at(p.n_rot / 2);
-        output[p.n_rot..].copy_from_slice(&input[p.n_rot..]);
-        if p.neox {
-            rotate::halves(&input[..p.n_rot], cos, sin, sign, &mut output[..p.n_rot]);
+        let input = x.row([h, t, 0]);
+        let (cos, sin) = table[(t * n_tables + h / group) * n_rot..][..n_rot].split_at(n_rot / 2);
+        output[n_rot..].copy_from_slice(&input[n_rot..]);
+        if neox {
+            rotate::halves(&input[..n_rot], cos, sin, sign, &mut output[..n_rot]);
         } else {
-            rotate::adjacent(&input[..p.n_rot], cos, sin, sign, &mut output[..p.n_rot]);
+            rotate::adjacent(&input[..n_rot], cos, sin, sign, &mut output[..n_rot]);
         }
     }
 }
@@ -275,36 +183,27 @@ thread_local! {
     static ROW: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-unsafe extern "C" fn run_dequantize(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `dequantize`: dst is contiguous F32 or BF16, the user data the
-    // number of its sources.
-    let (dst, n_args) = unsafe { (&*dst, *(data as *const usize)) };
-    let n = dst.ne[0] as usize;
-    let mut first = 0usize;
-    ROW.with_borrow_mut(|scratch| {
-        scratch.resize(n, 0.0);
-        let mine = share(dst.ne[1] as usize, ith, nth);
-        for &source in &dst.src[..n_args] {
-            // SAFETY: the sources are the weights checked in `dequantize`, alive while the graph is.
-            let (w, rows) = unsafe { (&*source, RowReader::new(&*source)) };
-            let n_rows = w.ne[1] as usize;
-            for row in mine.start.max(first)..mine.end.min(first + n_rows) {
-                if dst.type_ == sys::GGML_TYPE_F32 {
-                    // SAFETY: dst is contiguous F32, and threads take disjoint rows of n elements.
-                    let out =
-                        unsafe { std::slice::from_raw_parts_mut((dst.data as *mut f32).add(row * n), n) };
-                    rows.read(row - first, 0, out);
-                } else {
-                    rows.read(row - first, 0, scratch);
-                    // SAFETY: dst is contiguous BF16 (two bytes an element), and threads take disjoint rows.
-                    let out =
-                        unsafe { std::slice::from_raw_parts_mut((dst.data as *mut u16).add(row * n), n) };
-                    dequantize::to_bf16(scratch, out);
-                }
+fn run_dequantize(part: Part<'_>) {
+    let weights: Vec<RowReader<'_>> = part.sources().map(RowReader::new).collect();
+    let read = |mut row: usize, out: &mut [f32]| {
+        for w in &weights {
+            match row.checked_sub(w.n_rows()) {
+                Some(rest) => row = rest,
+                None => return w.read(row, 0, out),
             }
-            first += n_rows;
         }
-    });
+    };
+    if part.node().type_ == sys::GGML_TYPE_F32 {
+        part.rows::<f32>().for_each(|(row, out)| read(row, out));
+    } else {
+        ROW.with_borrow_mut(|scratch| {
+            scratch.resize(part.ne()[0], 0.0);
+            part.rows::<u16>().for_each(|(row, out)| {
+                read(row, &mut scratch[..]);
+                dequantize::to_bf16(scratch, out);
+            });
+        });
+    }
 }
 
 /// Reads rows of a matrix as floats, whatever its type; those of a contiguous stack of matrices, one after the other.
@@ -317,14 +216,20 @@ pub(crate) struct RowReader<'a> {
 }
 
 impl<'a> RowReader<'a> {
-    /// # Safety
-    /// `w` is a matrix, or a contiguous stack of matrices, of a type that converts to floats: rows of whole blocks side by
-    /// side, in memory of the host that has values and that nobody writes during `'a`.
-    pub(crate) unsafe fn new(w: &'a sys::ggml_tensor) -> RowReader<'a> {
+    /// # Panics
+    /// If it is no matrix and no contiguous stack of matrices, of a type that converts to floats.
+    pub(crate) fn new(w: Source<'a>) -> RowReader<'a> {
+        let w = w.tensor();
         // SAFETY: a static table with an entry for every type.
         let traits = unsafe { &*sys::ggml_get_type_traits(w.type_) };
         let (block, block_bytes) = (traits.blck_size as usize, traits.type_size);
+        let stack = w.nb[0] == block_bytes && (w.ne[2] == 1 || w.nb[2] == w.nb[1] * w.ne[1] as usize);
+        assert!(stack && (w.type_ == sys::GGML_TYPE_F32 || traits.to_float.is_some()), "rows to convert");
         RowReader { w, block, block_bytes, ours: fast_rows(w.type_), ggml: traits.to_float }
+    }
+
+    pub(crate) fn n_rows(&self) -> usize {
+        (self.w.ne[1] * self.w.ne[2]) as usize
     }
 
     /// Elements of a block.
@@ -334,8 +239,8 @@ impl<'a> RowReader<'a> {
 
     /// Elements of a row from `from` on, whole blocks.
     pub(crate) fn read(&self, row: usize, from: usize, out: &mut [f32]) {
-        let (rows, len) = ((self.w.ne[1] * self.w.ne[2]) as usize, self.w.ne[0] as usize);
-        let inside = row < rows && from.checked_add(out.len()).is_some_and(|end| end <= len);
+        let (n_rows, len) = (self.n_rows(), self.w.ne[0] as usize);
+        let inside = row < n_rows && from.checked_add(out.len()).is_some_and(|end| end <= len);
         assert!(inside && from.is_multiple_of(self.block) && out.len().is_multiple_of(self.block));
         // SAFETY: inside the matrix by the assertion.
         let at = unsafe {
@@ -349,7 +254,7 @@ impl<'a> RowReader<'a> {
             }
             // SAFETY: as above, and `out` has room for the floats.
             (_, Some(to_float)) => unsafe { to_float(at.cast(), out.as_mut_ptr(), out.len() as i64) },
-            // SAFETY: as above; only f32, of the types that convert, needs no conversion.
+            // SAFETY: as above; only f32 needs no conversion (`new`).
             _ => unsafe { out.as_mut_ptr().copy_from_nonoverlapping(at.cast(), out.len()) },
         }
     }

@@ -6,17 +6,17 @@
 //! divided by channels, and by heads of keys, so no bit depends on the number of threads.
 
 use std::cell::RefCell;
-use std::ffi::c_void;
 
 use kernels::attention_train::{Heads, HeadsMut};
 use kernels::delta_net::{backward, conv, forward, Inputs};
 
-use crate::experts::elements;
+use crate::attention_train::heads_of;
 use crate::graph::Builder;
+use crate::node::{Part, Source};
 use crate::ops::{check, f32_rows, plain, possible};
 use crate::tensor::Tensor;
 use crate::units::Units;
-use crate::{sys, DType, Result};
+use crate::{DType, Result};
 
 /// Most channels of a unit of work of the convolution.
 const CHANNELS: usize = 256;
@@ -136,7 +136,8 @@ impl<'c> Builder<'c> {
         let op = "conv_silu";
         let [channels, _, n, s] = a.check(op)?;
         possible(op, DType::F32, [channels, n, s, 1])?;
-        self.custom(DType::F32, [channels, n, s, 1], &a.args(), run_conv, Units::default())
+        let units = Units::default();
+        self.custom(DType::F32, [channels, n, s, 1], &a.args(), move |part| run_conv(&part, &units))
     }
 
     /// The gradients of `before` and `x` from that of [`Builder::conv_silu`]'s result, and from what those behind the
@@ -154,7 +155,8 @@ impl<'c> Builder<'c> {
         let ne = [channels, (n_conv - 1).saturating_add(n), 1, 1];
         possible(op, DType::F32, ne)?;
         let args: Vec<Tensor<'c>> = [d_out, d_after].into_iter().chain(a.args()).collect();
-        let all = self.custom(DType::F32, ne, &args, run_conv_back, Units::default())?;
+        let units = Units::default();
+        let all = self.custom(DType::F32, ne, &args, move |part| run_conv_back(&part, &units))?;
         let part = |first: usize, n: usize| {
             let row = 4 * channels;
             self.view(all, [channels, n, 1, 1], [row, row * n, row * n], row * first)
@@ -172,7 +174,7 @@ impl<'c> Builder<'c> {
         let width = d.saturating_mul(n_head);
         let ne = [width, n.saturating_add(d).saturating_mul(s), 1, 1];
         possible(op, DType::F32, ne)?;
-        let all = self.custom(DType::F32, ne, &rule.args(), run_rule, how)?;
+        let all = self.custom(DType::F32, ne, &rule.args(), move |part| run_rule(&part, &how))?;
         let row = 4 * width;
         let out = self.view(all, [d, n_head, n, s], [4 * d, row, row * n], 0)?;
         let state = self.view(all, [width * d, s, 1, 1], [row * d, row * d * s, row * d * s], row * n * s)?;
@@ -200,7 +202,7 @@ impl<'c> Builder<'c> {
         let ne = [rows.saturating_add(of_state), 1, 1, 1];
         possible(op, DType::F32, ne)?;
         let args: Vec<Tensor<'c>> = [d_out, d_state].into_iter().chain(rule.args()).collect();
-        let all = self.custom(DType::F32, ne, &args, run_rule_back, how)?;
+        let all = self.custom(DType::F32, ne, &args, move |part| run_rule_back(&part, &how))?;
         let part = |first: usize, [n0, n1]: [usize; 2]| {
             self.view(all, [n0, n1, 1, 1], [4 * n0, 4 * n0 * n1, 4 * n0 * n1], 4 * first)
         };
@@ -219,161 +221,121 @@ thread_local! {
     static BACKWARD: RefCell<backward::Scratch> = RefCell::default();
 }
 
-/// Columns of the rows of a sequence in heads.
-///
-/// # Safety
-/// A computed source of a running node, F32 rows of whole heads of `d` at a distance of whole floats, that has this
-/// sequence and stays as it is for `'a`.
-unsafe fn cut(t: &sys::ggml_tensor, d: usize, seq: usize) -> Heads<'_> {
-    let [width, n] = [t.ne[0] as usize, t.ne[1] as usize];
-    // SAFETY: the caller's promise.
+/// Columns of the rows of a sequence in heads: F32 rows of whole heads of `d` at a distance of whole floats.
+fn cut(t: Source<'_>, d: usize, seq: usize) -> Heads<'_> {
+    let ([width, n, n_seqs, _], nb) = (t.ne(), t.tensor().nb);
+    assert!(seq < n_seqs && width.is_multiple_of(d), "{width} columns in heads of {d}");
+    // SAFETY: rows of a sequence of a source, which has values and stays as it is.
     unsafe {
-        let first = (t.data as *const f32).add(seq * (t.nb[2] / 4));
-        Heads::new(first, [d, width / d, n], [d, t.nb[1] / 4])
+        let first = (t.tensor().data as *const f32).add(seq * (nb[2] / 4));
+        Heads::new(first, [d, width / d, n], [d, nb[1] / 4])
     }
 }
 
-/// # Safety
-/// Null, or a computed source of a running node, contiguous, of numbers of type `T`, that stays as it is for `'a`.
-unsafe fn all<'a, T>(t: *const sys::ggml_tensor) -> &'a [T] {
-    if t.is_null() {
-        return &[];
-    }
-    // SAFETY: the caller's promise.
-    unsafe { elements(t) }
+/// For each token, how many of its document come before it; empty where all are of one document.
+fn past<'a>(part: &Part<'a>, source: usize) -> &'a [i32] {
+    part.optional(source).map(|past| past.all::<i32>()).unwrap_or_default()
 }
 
 /// `ne` floats of a node's result from `first` on, as heads.
 ///
 /// # Safety
 /// They are inside the result, and written as [`HeadsMut`] says.
-unsafe fn written(dst: &sys::ggml_tensor, first: usize, ne: [usize; 3]) -> HeadsMut<'_> {
+unsafe fn written<'a>(part: &Part<'a>, first: usize, ne: [usize; 3]) -> HeadsMut<'a> {
     // SAFETY: the caller's promise.
-    unsafe { HeadsMut::new((dst.data as *mut f32).add(first), ne, [ne[0], ne[0] * ne[1]]) }
+    unsafe { HeadsMut::new((part.node().data as *mut f32).add(first), ne, [ne[0], ne[0] * ne[1]]) }
 }
 
 /// The channels of a unit of work, as many in each.
-fn channels_at_once(channels: i64) -> usize {
-    let (mut w, mut rest) = (channels as usize, CHANNELS);
+fn channels_at_once(channels: usize) -> usize {
+    let (mut w, mut rest) = (channels, CHANNELS);
     while rest > 0 {
         (w, rest) = (rest, w % rest);
     }
     w
 }
 
-/// The operands of a node of the convolution for a sequence, in units of `w` channels.
-///
-/// # Safety
-/// A running node made in `conv_silu` or `conv_silu_back`, whose operands are its sources from `first` on.
-unsafe fn conv_inputs(dst: &sys::ggml_tensor, first: usize, w: usize, seq: usize) -> conv::Inputs<'_> {
-    // SAFETY: its sources are the tensors checked there, computed before; they are alive and stay as they are.
-    unsafe {
-        let [before, x] = [0, 1].map(|i| cut(&*dst.src[first + i], w, seq));
-        conv::Inputs { before, x, weights: all(dst.src[first + 2]), past: all(dst.src[first + 3]) }
-    }
+/// The operands of a node of the convolution, its sources from `first` on, for a sequence, in units of `w` channels.
+fn conv_inputs<'a>(part: &Part<'a>, first: usize, w: usize, seq: usize) -> conv::Inputs<'a> {
+    let [before, x] = [0, 1].map(|i| cut(part.source(first + i), w, seq));
+    conv::Inputs { before, x, weights: part.source(first + 2).all(), past: past(part, first + 3) }
 }
 
-unsafe extern "C" fn run_conv(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `conv_silu`, whose user data is the counter kept there.
-    let (dst, units) = unsafe { (&*dst, &*(data as *const Units)) };
-    let w = channels_at_once(dst.ne[0]);
-    let [channels, n, s, _] = dst.ne.map(|n| n as usize);
+fn run_conv(part: &Part<'_>, units: &Units) {
+    let [channels, n, s, _] = part.ne();
+    let w = channels_at_once(channels);
     let n_units = channels / w;
     CONV.with_borrow_mut(|scratch| {
-        units.work(n_units * s, nth, |unit| {
+        units.work(n_units * s, part.nth, |unit| {
             let (seq, unit) = (unit / n_units, unit % n_units);
-            // SAFETY: that node; dst is contiguous F32 [channels, n, s], and units of work write channels of their own.
-            unsafe {
-                let inputs = conv_inputs(dst, 0, w, seq);
-                scratch.run(&inputs, unit, &mut written(dst, channels * n * seq, [w, n_units, n]));
-            }
+            // SAFETY: the result is contiguous F32 [channels, n, s], and units of work write channels of their own.
+            let mut out = unsafe { written(part, channels * n * seq, [w, n_units, n]) };
+            scratch.run(&conv_inputs(part, 0, w, seq), unit, &mut out);
         });
     });
 }
 
-unsafe extern "C" fn run_conv_back(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `conv_silu_back`, whose user data is the counter kept there.
-    let (dst, units) = unsafe { (&*dst, &*(data as *const Units)) };
-    let w = channels_at_once(dst.ne[0]);
-    // SAFETY: that node; its first sources are also F32 rows of as many channels.
-    let (inputs, [d_out, d_after]) =
-        unsafe { (conv_inputs(dst, 2, w, 0), [0, 1].map(|i| cut(&*dst.src[i], w, 0))) };
+fn run_conv_back(part: &Part<'_>, units: &Units) {
+    let w = channels_at_once(part.ne()[0]);
+    let [d_out, d_after] = [0, 1].map(|i| cut(part.source(i), w, 0));
+    let inputs = conv_inputs(part, 2, w, 0);
     let ([_, n_units, n], [.., n_before]) = (inputs.x.shape(), inputs.before.shape());
     CONV.with_borrow_mut(|scratch| {
-        units.work(n_units, nth, |unit| {
-            // SAFETY: dst is contiguous F32 [channels, n_conv - 1 + n], and units of work write channels of their own.
-            unsafe {
-                let mut d_rows = written(dst, 0, [w, n_units, n_before + n]);
-                scratch.differentiate(&inputs, unit, d_out, d_after, &mut d_rows);
-            }
+        units.work(n_units, part.nth, |unit| {
+            // SAFETY: the result is contiguous F32 [channels, n_conv - 1 + n], and units of work write channels of their own.
+            let mut d_rows = unsafe { written(part, 0, [w, n_units, n_before + n]) };
+            scratch.differentiate(&inputs, unit, d_out, d_after, &mut d_rows);
         });
     });
 }
 
-/// The operands of a node of the rule for a sequence.
-///
-/// # Safety
-/// A running node made in `delta_rule` or `delta_rule_back`, with these numbers, whose operands are its sources from `first`
-/// on.
-unsafe fn rule_inputs<'a>(dst: &'a sys::ggml_tensor, first: usize, rule: &Rule, seq: usize) -> Inputs<'a> {
+/// The operands of a node of the rule, its sources from `first` on, for a sequence.
+fn rule_inputs<'a>(part: &Part<'a>, first: usize, rule: &Rule, seq: usize) -> Inputs<'a> {
     let Rule { d, n_head_k, n_head_v, eps, .. } = *rule;
-    // SAFETY: its sources are the tensors checked there, computed before; they are alive and stay as they are.
-    unsafe {
-        let qkv = cut(&*dst.src[first], d, seq);
-        let [g, beta, state]: [&[f32]; 3] = [1, 2, 3].map(|i| all(dst.src[first + i]));
-        let (rates, of_state) = (qkv.shape()[2] * n_head_v, d * d * n_head_v);
-        let [g, beta] = [g, beta].map(|all| &all[rates * seq..][..rates]);
-        let (state, past) = (&state[of_state * seq..][..of_state], all(dst.src[first + 4]));
-        Inputs { qkv, g, beta, past, state, n_head_k, n_head_v, eps }
-    }
+    let qkv = cut(part.source(first), d, seq);
+    let [g, beta, state] = [1, 2, 3].map(|i| part.source(first + i).all::<f32>());
+    let (rates, of_state) = (qkv.shape()[2] * n_head_v, d * d * n_head_v);
+    let [g, beta] = [g, beta].map(|all| &all[rates * seq..][..rates]);
+    let (state, past) = (&state[of_state * seq..][..of_state], past(part, first + 4));
+    Inputs { qkv, g, beta, past, state, n_head_k, n_head_v, eps }
 }
 
-unsafe extern "C" fn run_rule(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `delta_rule`, whose user data is the numbers kept there.
-    let (dst, rule) = unsafe { (&*dst, &*(data as *const Rule)) };
-    // SAFETY: its first source is the heads.
-    let [_, n, s, _] = unsafe { (*dst.src[0]).ne }.map(|n| n as usize);
+fn run_rule(part: &Part<'_>, rule: &Rule) {
+    let [_, n, s, _] = part.source(0).ne();
     let &Rule { d, n_head_k, n_head_v, .. } = rule;
     let width = d * n_head_v;
     FORWARD.with_borrow_mut(|scratch| {
-        rule.units.work(n_head_k * s, nth, |unit| {
+        rule.units.work(n_head_k * s, part.nth, |unit| {
             let (seq, head) = (unit / n_head_k, unit % n_head_k);
-            // SAFETY: that node; dst is contiguous F32 [d * n_head_v, (n + d) * s], of which the last d * s rows are the
+            // SAFETY: the result is contiguous F32 [d * n_head_v, (n + d) * s], of which the last d * s rows are the
             // states; units of work write value heads of their own.
-            unsafe {
-                let mut out = written(dst, width * n * seq, [d, n_head_v, n]);
-                let mut states = written(dst, width * (n * s + d * seq), [d * d, n_head_v, 1]);
-                scratch.run(&rule_inputs(dst, 0, rule, seq), head, &mut out, &mut states);
-            }
+            let [mut out, mut states] = unsafe {
+                let out = written(part, width * n * seq, [d, n_head_v, n]);
+                [out, written(part, width * (n * s + d * seq), [d * d, n_head_v, 1])]
+            };
+            scratch.run(&rule_inputs(part, 0, rule, seq), head, &mut out, &mut states);
         });
     });
 }
 
-unsafe extern "C" fn run_rule_back(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `delta_rule_back`, whose user data is the numbers kept there.
-    let (dst, rule) = unsafe { (&*dst, &*(data as *const Rule)) };
+fn run_rule_back(part: &Part<'_>, rule: &Rule) {
     let Rule { d, n_head_k, n_head_v, .. } = *rule;
-    // SAFETY: that node; its first sources are contiguous F32 [d, n_head_v, n] and [d * d * n_head_v].
-    let (inputs, d_out, d_states) = unsafe {
-        let d_out = &*dst.src[0];
-        let n = d_out.ne[2] as usize;
-        let d_out = Heads::new(d_out.data as *const f32, [d, n_head_v, n], [d, d * n_head_v]);
-        (rule_inputs(dst, 2, rule, 0), d_out, all(dst.src[1]))
-    };
+    let (inputs, d_out) = (rule_inputs(part, 2, rule, 0), heads_of(part.source(0)));
+    let d_states = part.source(1).all::<f32>();
     let [_, n_heads, n] = inputs.qkv.shape();
     let width = d * n_heads;
     BACKWARD.with_borrow_mut(|scratch| {
-        rule.units.work(n_head_k, nth, |head| {
-            // SAFETY: dst is contiguous F32, these four one after the other; units of work write heads of their own.
-            unsafe {
-                let mut to = backward::Outputs {
-                    d_qkv: written(dst, 0, [d, n_heads, n]),
-                    d_g: written(dst, width * n, [1, n_head_v, n]),
-                    d_beta: written(dst, (width + n_head_v) * n, [1, n_head_v, n]),
-                    d_states: written(dst, (width + 2 * n_head_v) * n, [d * d, n_head_v, 1]),
-                };
-                scratch.differentiate(&inputs, head, d_out, d_states, &mut to);
-            }
+        rule.units.work(n_head_k, part.nth, |head| {
+            // SAFETY: the result is contiguous F32, these four one after the other; units of work write heads of their own.
+            let mut to = unsafe {
+                backward::Outputs {
+                    d_qkv: written(part, 0, [d, n_heads, n]),
+                    d_g: written(part, width * n, [1, n_head_v, n]),
+                    d_beta: written(part, (width + n_head_v) * n, [1, n_head_v, n]),
+                    d_states: written(part, (width + 2 * n_head_v) * n, [d * d, n_head_v, 1]),
+                }
+            };
+            scratch.differentiate(&inputs, head, d_out, d_states, &mut to);
         });
     });
 }

@@ -6,12 +6,12 @@
 //! dequantizes a part of one expert's weight at a time, so no stack is ever in memory as floats.
 
 use std::cell::RefCell;
-use std::ffi::c_void;
 
 use kernels::experts::{top_k, Groups, Scratch, Shape};
 
-use crate::custom::{share, ComputeFn, RowReader};
+use crate::custom::RowReader;
 use crate::graph::Builder;
+use crate::node::Part;
 use crate::ops::{call, check, contiguous, even_rows, f32_rows, matrix, plain, possible};
 use crate::tensor::Tensor;
 use crate::units::Units;
@@ -53,6 +53,7 @@ fn floats(t: Tensor<'_>, ne: [usize; 3]) -> bool {
 struct Product {
     shape: Shape,
     n_expert: usize,
+    transposed: bool,
     units: Units,
 }
 
@@ -65,7 +66,7 @@ impl<'c> Builder<'c> {
         let ok = floats(scores, [n, t, 1]) && (1..=n).contains(&k) && i32::try_from(n).is_ok();
         check(ok, op, &format!("contiguous f32 [n,T] with n at least k = {k}, and k above 0"), &[scores])?;
         let ids = if self.device.is_cpu() {
-            self.custom(DType::I32, [k, t, 1, 1], &[scores], run_top_k, ())?
+            self.custom(DType::I32, [k, t, 1, 1], &[scores], run_top_k)?
         } else {
             call!(self, "top_k", ggml_top_k(scores.ptr.as_ptr(), k as i32))?
         };
@@ -100,14 +101,14 @@ impl<'c> Builder<'c> {
     /// [`Builder::experts_mul_mat`] in floats; `x` is contiguous. For the CPU; elsewhere the graph is refused.
     pub fn experts_product(&self, w: Tensor<'c>, x: Tensor<'c>, chosen: Chosen<'c>) -> Result<Tensor<'c>> {
         let [n_in, n_out] = self.product_shape("experts_product", w, x, chosen, 0)?;
-        self.product_node(n_out, [w, x], chosen, [n_in, n_out], run_product)
+        self.product_node(n_out, [w, x], chosen, [n_in, n_out], false)
     }
 
     /// The transposed product: `x` F32 `[m, 1 or n_used, T]` to F32 `[k, n_used, T]`, which is the gradient of the
     /// input of [`Builder::experts_product`] at each place where `x` is that of its result. As that otherwise.
     pub fn experts_product_t(&self, w: Tensor<'c>, x: Tensor<'c>, chosen: Chosen<'c>) -> Result<Tensor<'c>> {
         let [n_out, n_in] = self.product_shape("experts_product_t", w, x, chosen, 1)?;
-        self.product_node(n_in, [w, x], chosen, [n_in, n_out], run_product_t)
+        self.product_node(n_in, [w, x], chosen, [n_in, n_out], true)
     }
 
     /// Checks a product that sums over dimension `over` of the weights: that dimension, and the other one.
@@ -138,13 +139,13 @@ impl<'c> Builder<'c> {
         [w, x]: [Tensor<'c>; 2],
         chosen: Chosen<'c>,
         [n_in, n_out]: [usize; 2],
-        f: ComputeFn,
+        transposed: bool,
     ) -> Result<Tensor<'c>> {
         let ne = [len, chosen.n_used(), chosen.n_tokens(), 1];
         possible("experts_product", DType::F32, ne)?;
         let shape = Shape { n_in, n_out, shared: chosen.n_used() / x.ne()[1] };
-        let product = Product { shape, n_expert: chosen.n_expert, units: Units::default() };
-        self.custom(DType::F32, ne, &[w, x, chosen.ids], f, product)
+        let product = Product { shape, n_expert: chosen.n_expert, transposed, units: Units::default() };
+        self.custom(DType::F32, ne, &[w, x, chosen.ids], move |part| products(&part, &product))
     }
 
     /// Adds to `x`, F32 `[n, n_used, T]`, the bias of each place's expert: of F32 `[n, n_expert]`.
@@ -175,7 +176,7 @@ impl<'c> Builder<'c> {
         let (n_used, t) = (chosen.n_used(), chosen.n_tokens());
         let ne = [chosen.n_expert, if by_place { n_used.saturating_mul(t) } else { t }, 1, 1];
         possible("one_hot", DType::F32, ne)?;
-        self.custom(DType::F32, ne, &[chosen.ids], run_one_hot, ())
+        self.custom(DType::F32, ne, &[chosen.ids], run_one_hot)
     }
 
     /// The gradient of a router's logits, F32 `[n_expert, T]`, from that of the weights of the experts chosen, F32
@@ -191,7 +192,7 @@ impl<'c> Builder<'c> {
         let shapes = floats(logits, [n, t, 1]) && floats(d_weights, [chosen.n_used(), t, 1]);
         let args = [logits, chosen.ids, d_weights];
         check(shapes, op, "contiguous f32 [n_expert,T] and [n_used,T]", &args)?;
-        self.custom(DType::F32, [n, t, 1, 1], &args, run_router_back, gating)
+        self.custom(DType::F32, [n, t, 1, 1], &args, move |part| run_router_back(part, gating))
     }
 
     /// `x / (1 + exp(-alpha x)) * (y + 1)` of `x = min(gate, limit)` and `y` the nearest number to `up` within `limit`
@@ -228,7 +229,7 @@ impl<'c> Builder<'c> {
         check(ok, op, "three contiguous f32 tensors of one shape, a finite alpha, a limit above 0", &args)?;
         let to = [ne[0].saturating_mul(2), ne[1], ne[2], 1];
         possible(op, DType::F32, to)?;
-        self.custom(DType::F32, to, &args, run_swiglu_oai_back, [alpha, limit])
+        self.custom(DType::F32, to, &args, move |part| run_swiglu_oai_back(part, [alpha, limit]))
     }
 }
 
@@ -237,80 +238,35 @@ thread_local! {
     static ORDER: RefCell<Vec<i32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The elements of a contiguous source.
-///
-/// # Safety
-/// A computed source of a running node, contiguous, of elements of type `T`, that stays as it is for `'a`.
-pub(crate) unsafe fn elements<'a, T>(t: *const sys::ggml_tensor) -> &'a [T] {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let n: i64 = (*t).ne.iter().product();
-        std::slice::from_raw_parts((*t).data as *const T, n as usize)
-    }
-}
-
-unsafe extern "C" fn run_top_k(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, _: *mut c_void) {
-    // SAFETY: ggml passes the node made in `top_k`, whose source was checked there, computed before.
-    let (dst, scores) = unsafe { (&*dst, elements::<f32>((*dst).src[0])) };
-    let (k, n_tokens) = (dst.ne[0] as usize, dst.ne[1] as usize);
+fn run_top_k(part: Part<'_>) {
+    let scores = part.source(0);
     ORDER.with_borrow_mut(|order| {
-        for t in share(n_tokens, ith, nth) {
-            // SAFETY: dst is contiguous I32 [k, T], and threads take different tokens.
-            let ids = unsafe { std::slice::from_raw_parts_mut((dst.data as *mut i32).add(t * k), k) };
-            let n = scores.len() / n_tokens;
-            top_k(&scores[t * n..(t + 1) * n], order, ids);
-        }
+        part.rows::<i32>().for_each(|(t, ids)| top_k(scores.row([t, 0, 0]), order, ids));
     });
 }
 
-unsafe extern "C" fn run_one_hot(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, _: *mut c_void) {
-    // SAFETY: ggml passes the node made in `one_hot`, whose source is contiguous I32, computed before.
-    let (dst, ids) = unsafe { (&*dst, elements::<i32>((*dst).src[0])) };
-    let (n, columns) = (dst.ne[0] as usize, dst.ne[1] as usize);
-    let k = ids.len() / columns;
-    for column in share(columns, ith, nth) {
-        // SAFETY: dst is contiguous F32 [n_expert, columns], and threads take different columns.
-        let out = unsafe { std::slice::from_raw_parts_mut((dst.data as *mut f32).add(column * n), n) };
+fn run_one_hot(part: Part<'_>) {
+    let ids = part.source(0).all::<i32>();
+    let k = ids.len() / part.ne()[1];
+    for (column, out) in part.rows::<f32>() {
         out.fill(0.0);
         ids[column * k..(column + 1) * k].iter().for_each(|&expert| out[expert as usize] = 1.0);
     }
 }
 
-unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: as `products` wants it.
-    unsafe { products(dst, nth, data, false) };
-}
-
-unsafe extern "C" fn run_product_t(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: as `products` wants it.
-    unsafe { products(dst, nth, data, true) };
-}
-
-/// # Safety
-/// The data that ggml passes to the nodes made in `product_node`.
-unsafe fn products(dst: *mut sys::ggml_tensor, nth: i32, data: *mut c_void, transposed: bool) {
-    // SAFETY: the user data is the product put there, and the sources are the tensors checked before, computed. All
-    // are alive, and the sources as they are, while it runs.
-    let (dst, product, reader, x, ids) = unsafe {
-        let (dst, product) = (&*dst, &*(data as *const Product));
-        let x = elements::<f32>(dst.src[1]);
-        (dst, product, RowReader::new(&*dst.src[0]), x, elements::<i32>(dst.src[2]))
-    };
-    let (shape, groups) = (product.shape, Groups::of(ids, product.n_expert));
-    let len = dst.ne[0] as usize;
+fn products(part: &Part<'_>, product: &Product) {
+    let Product { shape, n_expert, transposed, ref units } = *product;
+    let (reader, x, ids) =
+        (RowReader::new(part.source(0)), part.source(1).all::<f32>(), part.source(2).all::<i32>());
+    let (groups, out) = (Groups::of(ids, n_expert), part.floats());
     let write = |row: usize, first: usize, values: &[f32]| {
-        assert!(row < ids.len() && first + values.len() <= len);
-        // SAFETY: dst is contiguous F32 [len, n_used, T]; each unit writes its own columns of its expert's rows, and a
-        // row has one expert.
-        unsafe {
-            let to = (dst.data as *mut f32).add(row * len + first);
-            to.copy_from_nonoverlapping(values.as_ptr(), values.len());
-        }
+        // SAFETY: each unit writes its own columns of its expert's rows, and a row has one expert.
+        unsafe { out.write(row, first, values) }
     };
-    let units = if transposed { shape.units_t() } else { shape.units() };
+    let n_units = if transposed { shape.units_t() } else { shape.units() };
     SCRATCH.with_borrow_mut(|scratch| {
-        product.units.work(units * product.n_expert, nth, |i| {
-            let (expert, unit) = (i / units, i % units);
+        units.work(n_units * n_expert, part.nth, |i| {
+            let (expert, unit) = (i / n_units, i % n_units);
             let rows = groups.rows(expert);
             if rows.is_empty() {
                 return;
@@ -327,35 +283,18 @@ unsafe fn products(dst: *mut sys::ggml_tensor, nth: i32, data: *mut c_void, tran
     });
 }
 
-unsafe extern "C" fn run_router_back(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `router_back`, whose user data is the gating put there and whose sources were
-    // checked there, computed before.
-    let (dst, gating, logits, ids, d_weights) = unsafe {
-        let dst = &*dst;
-        let [logits, d_weights] = [0, 2].map(|i| elements::<f32>(dst.src[i]));
-        (dst, *(data as *const Gating), logits, elements::<i32>(dst.src[1]), d_weights)
-    };
-    let (n, n_tokens) = (dst.ne[0] as usize, dst.ne[1] as usize);
-    let k = ids.len() / n_tokens;
-    for t in share(n_tokens, ith, nth) {
-        // SAFETY: dst is contiguous F32 [n_expert, T], and threads take different tokens.
-        let out = unsafe { std::slice::from_raw_parts_mut((dst.data as *mut f32).add(t * n), n) };
-        let (logits, of) = (&logits[t * n..(t + 1) * n], t * k..(t + 1) * k);
-        gating.back(logits, &ids[of.clone()], &d_weights[of], out);
+fn run_router_back(part: Part<'_>, gating: Gating) {
+    let (logits, ids, d_weights) = (part.source(0), part.source(1).all::<i32>(), part.source(2));
+    let k = ids.len() / part.ne()[1];
+    for (t, out) in part.rows::<f32>() {
+        gating.back(logits.row([t, 0, 0]), &ids[t * k..(t + 1) * k], d_weights.row([t, 0, 0]), out);
     }
 }
 
-unsafe extern "C" fn run_swiglu_oai_back(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `swiglu_oai_back`, whose user data are the two numbers put there and whose
-    // sources were checked there, computed before.
-    let (dst, [alpha, limit], args) = unsafe {
-        let dst = &*dst;
-        (dst, *(data as *const [f32; 2]), [0, 1, 2].map(|i| elements::<f32>(dst.src[i])))
-    };
-    let n = dst.ne[0] as usize / 2;
-    for row in share(args[0].len() / n, ith, nth) {
-        // SAFETY: dst is contiguous F32 of rows of 2 n; threads take different rows.
-        let out = unsafe { std::slice::from_raw_parts_mut((dst.data as *mut f32).add(row * 2 * n), 2 * n) };
+fn run_swiglu_oai_back(part: Part<'_>, [alpha, limit]: [f32; 2]) {
+    let args = [0, 1, 2].map(|i| part.source(i).all::<f32>());
+    for (row, out) in part.rows::<f32>() {
+        let n = out.len() / 2;
         let (d_gate, d_up) = out.split_at_mut(n);
         let [d, gate, up] = args.map(|x| &x[row * n..(row + 1) * n]);
         for (i, (d_gate, d_up)) in d_gate.iter_mut().zip(d_up).enumerate() {

@@ -4,16 +4,15 @@
 //! ggml's product of floats wants both operands contracted over their rows, and is slower; the kernels of
 //! crate `gemm` take any strides. Each of ggml's threads computes a part of the result with them alone.
 
-use std::ffi::c_void;
-
 use kernels::gemm::{divide, multiply, Matrix};
 
 use crate::graph::Builder;
+use crate::node::{Part, Source};
 use crate::ops::{check, f32_rows, possible};
 use crate::tensor::Tensor;
-use crate::{sys, DType, Result};
+use crate::{DType, Result};
 
-/// Which dimension of each operand is summed over: the user data of a node.
+/// Which dimension of each operand is summed over.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Contraction {
     /// Both contracted over `ne0`.
@@ -63,37 +62,28 @@ impl<'c> Builder<'c> {
             &[a, b],
         )?;
         possible(op, DType::F32, [m, n, 1, 1])?;
-        self.custom(DType::F32, [m, n, 1, 1], &[a, b], run_product, contraction)
+        self.custom(DType::F32, [m, n, 1, 1], &[a, b], move |part| run_product(part, contraction))
     }
 }
 
 /// A 2-D F32 tensor with its rows as columns, so that element `(i, j)` is `ne0 = i`, `ne1 = j`.
-///
-/// # Safety
-/// The tensor is of the running graph, as [`Matrix::at`] wants its memory.
-unsafe fn matrix(t: &sys::ggml_tensor) -> Matrix<'_> {
-    let (rows, cols) = (t.ne[0] as usize, t.ne[1] as usize);
-    // SAFETY: the caller's promise; strides are those of the tensor, whole floats.
-    unsafe { Matrix::at(t.data as *const f32, rows, cols, 1, t.nb[1] / 4) }
+fn matrix(t: Source<'_>) -> Matrix<'_> {
+    let ([n_rows, n_cols, ..], [_, step, ..]) = (t.ne(), t.tensor().nb);
+    // SAFETY: the elements of a source, which has values and stays as it is; strides are those of the tensor, whole floats.
+    unsafe { Matrix::at(t.tensor().data as *const f32, n_rows, n_cols, 1, step / 4) }
 }
 
-unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `product`, whose user data is the `Contraction` boxed there and
-    // whose sources are the two matrices checked there, computed before. All are alive, and the sources as
-    // they are, while it runs.
-    let (dst, contraction, a, b) = unsafe {
-        let dst = &*dst;
-        (dst, *(data as *const Contraction), matrix(&*dst.src[0]), matrix(&*dst.src[1]))
-    };
+fn run_product(part: Part<'_>, contraction: Contraction) {
+    let [a, b] = [0, 1].map(|i| matrix(part.source(i)));
     let a = if contraction == Contraction::Rows { a.transposed() } else { a };
     let b = if contraction == Contraction::Outer { b.transposed() } else { b };
     let (m, n) = (a.n_rows(), b.n_cols());
-    let (rows, cols) = divide(m, n, ith as usize, nth.max(1) as usize);
+    let (rows, cols) = divide(m, n, part.ith, part.nth);
     if rows.is_empty() || cols.is_empty() {
         return;
     }
     let (a, b) = (a.part(rows.clone(), 0..a.n_cols()), b.part(0..b.n_rows(), cols.clone()));
-    // SAFETY: dst is contiguous F32 [m, n]; threads take disjoint parts of it; a custom op never runs in
-    // place, so it is nobody's source.
-    unsafe { multiply((dst.data as *mut f32).add(rows.start + cols.start * m), m, false, a, b, 1.0) };
+    let out = part.node().data as *mut f32;
+    // SAFETY: the result is contiguous F32 [m, n], and no source's memory; parts of a node are of different elements.
+    unsafe { multiply(out.add(rows.start + cols.start * m), m, false, a, b, 1.0) };
 }

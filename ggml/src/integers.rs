@@ -2,17 +2,15 @@
 //! node, and products of several weights share them.
 
 use std::cell::RefCell;
-use std::ffi::c_void;
 
 use kernels::integers::{Product, Scratch, Shape, BLOCK};
-use kernels::output::Output;
 
-use crate::custom::{share, zeroed};
 use crate::graph::Builder;
+use crate::node::Part;
 use crate::ops::{check, f32_rows, matrix, possible};
 use crate::tensor::Tensor;
 use crate::units::Units;
-use crate::{sys, DType, Error, Result};
+use crate::{DType, Error, Result};
 
 /// Rows of a weight that a thread takes at once: whole panels.
 const ROWS: usize = 32;
@@ -64,7 +62,7 @@ impl<'c> Builder<'c> {
         let words = shape.n_words();
         let words = words.ok_or_else(|| Error::Op { op, what: format!("{n} rows of {k} are too many") })?;
         possible(op, DType::I32, [words, 1, 1, 1])?;
-        let words = self.custom(DType::I32, [words, 1, 1, 1], &[x], run_round, shape)?;
+        let words = self.custom(DType::I32, [words, 1, 1, 1], &[x], move |part| run_round(part, shape))?;
         Ok(Rounded { words, shape })
     }
 
@@ -82,22 +80,14 @@ impl<'c> Builder<'c> {
         let ne = [m, x.shape.n, 1, 1];
         possible(op, DType::F32, ne)?;
         let work = Work { dtype: w.dtype(), shape: x.shape, units: Units::default() };
-        self.custom(DType::F32, ne, &[w, x.words], run_product, work)
+        self.custom(DType::F32, ne, &[w, x.words], move |part| run_product(&part, &work))
     }
 }
 
-unsafe extern "C" fn run_round(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `rounded`: its source is an F32 matrix with contiguous rows, computed before,
-    // its user data the shape boxed there.
-    let (dst, x, shape) = unsafe { (&*dst, &*(*dst).src[0], *(data as *const Shape)) };
-    for i in share(shape.n, ith, nth) {
-        // SAFETY: row i of x, which has as many as the shape; dst has its words, and threads take disjoint rows.
-        let (row, words) = unsafe {
-            let row = (x.data as *const u8).add(i * x.nb[1]).cast::<f32>();
-            let words = (dst.data as *mut u32).add(i * shape.row_words());
-            (std::slice::from_raw_parts(row, shape.k), zeroed(words, shape.row_words()))
-        };
-        shape.pack(row, words);
+fn run_round(part: Part<'_>, shape: Shape) {
+    let x = part.source(0);
+    for (i, words) in part.words(0, shape.n, shape.row_words()) {
+        shape.pack(x.row([i, 0, 0]), words);
     }
 }
 
@@ -105,31 +95,22 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, _: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `integer_product`: its sources are the weight checked there and a node of
-    // `rounded`, computed before; its user data was boxed there.
-    let (dst, w, x, work) = unsafe { (&*dst, &*(*dst).src[0], &*(*dst).src[1], &*(data as *const Work)) };
-    let (dtype, shape, m) = (work.dtype, work.shape, dst.ne[0] as usize);
-    // SAFETY: `rounded` made a node of as many words as the shape has.
-    let packed = unsafe { std::slice::from_raw_parts(x.data as *const u32, shape.n_words().unwrap_or(0)) };
-    let row = |i: usize| {
-        assert!(i < m);
-        // SAFETY: the weight is contiguous and has m rows of nb[1] bytes.
-        unsafe { std::slice::from_raw_parts((w.data as *const u8).add(i * w.nb[1]), w.nb[1]) }
-    };
-    let product = Product { dtype, row, packed, shape };
+fn run_product(part: &Part<'_>, work: &Work) {
+    let ([m, ..], w, shape) = (part.ne(), part.source(0), work.shape);
+    let packed = bytemuck::cast_slice(part.source(1).all::<i32>());
+    let (bytes, row_bytes, result) = (w.bytes(), w.tensor().nb[1], part.floats());
+    let row = |i: usize| &bytes[i * row_bytes..][..row_bytes];
+    let product = Product { dtype: work.dtype, row, packed, shape };
     let n_rows = m.div_ceil(ROWS);
     // Every part of the tokens converts the weight anew, so they are cut only where there are few rows.
-    let n_parts = (UNITS * nth.max(1) as usize).div_ceil(n_rows.max(1)).min(shape.n / TOKENS).max(1);
+    let n_parts = (UNITS * part.nth.max(1)).div_ceil(n_rows.max(1)).min(shape.n / TOKENS).max(1);
     SCRATCH.with_borrow_mut(|scratch| {
-        work.units.work(n_rows * n_parts, nth, |unit| {
+        work.units.work(n_rows * n_parts, part.nth, |unit| {
             let (part, at) = (unit / n_rows, unit % n_rows);
             let tokens = shape.n * part / n_parts..shape.n * (part + 1) / n_parts;
             let rows = at * ROWS..m.min((at + 1) * ROWS);
-            // SAFETY: dst is contiguous F32 [m, n], and no source's memory; units are of different elements, and each is one
-            // thread's.
-            let out = unsafe { Output::shared(dst.data as *mut f32, [m, shape.n], rows, tokens) };
-            scratch.multiply(&product, out);
+            // SAFETY: units are of different elements, and each is one thread's.
+            scratch.multiply(&product, unsafe { result.output(rows, tokens) });
         });
     });
 }

@@ -25,6 +25,7 @@ mod limits;
 pub mod logging;
 pub mod loss;
 pub mod machine;
+mod node;
 pub mod ops;
 mod ops_back;
 mod ops_softmax;

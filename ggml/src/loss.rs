@@ -2,12 +2,10 @@
 //! gradient in the logits' own memory. Ordinary ops would go over the logits, the largest tensor of a
 //! training step, some five times.
 
-use std::ffi::c_void;
-
 use kernels::cross_entropy::{gradient, loss, STATS};
 
-use crate::custom::share;
 use crate::graph::Builder;
+use crate::node::Part;
 use crate::ops::{check, plain, possible};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Result};
@@ -27,7 +25,7 @@ impl<'c> Builder<'c> {
         check(ok, op, "contiguous f32 [n_vocab,T], i32 [T]", &[logits, targets])?;
         self.index(op, targets, n_vocab)?;
         possible(op, DType::F32, [STATS, t, 1, 1])?;
-        self.custom(DType::F32, [STATS, t, 1, 1], &[logits, targets], run_loss, ())
+        self.custom(DType::F32, [STATS, t, 1, 1], &[logits, targets], run_loss)
     }
 
     /// The gradient of the logits where the loss of row `i` counts `weights[i]` (F32 `[T]`), over the logits
@@ -57,45 +55,21 @@ impl<'c> Builder<'c> {
             &args,
         )?;
         self.index(op, targets, n_vocab)?;
-        self.custom_over(logits, &args[1..], run_back, ())
+        self.custom_over(logits, &args[1..], run_back)
     }
 }
 
-unsafe extern "C" fn run_loss(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, _: *mut c_void) {
-    // SAFETY: ggml passes the node made in `cross_entropy` and its sources, checked there and alive while it
-    // runs.
-    let (dst, logits, targets) = unsafe { (&*dst, &*(*dst).src[0], &*(*dst).src[1]) };
-    let (n_vocab, t) = (logits.ne[0] as usize, logits.ne[1] as usize);
-    // SAFETY: contiguous I32 [T].
-    let targets = unsafe { std::slice::from_raw_parts(targets.data as *const i32, t) };
-    for i in share(t, ith, nth) {
-        // SAFETY: contiguous F32 [n_vocab, T], computed before.
-        let row =
-            unsafe { std::slice::from_raw_parts((logits.data as *const f32).add(i * n_vocab), n_vocab) };
-        let stats = loss(row, targets[i] as usize);
-        // SAFETY: dst is contiguous F32 [3, T]; threads take disjoint rows, and the op does not run in place.
-        unsafe { (dst.data as *mut [f32; STATS]).add(i).write(stats) };
+fn run_loss(part: Part<'_>) {
+    let (logits, targets) = (part.source(0), part.source(1).all::<i32>());
+    for (i, stats) in part.rows::<f32>() {
+        stats.copy_from_slice(&loss(logits.row([i, 0, 0]), targets[i] as usize));
     }
 }
 
-unsafe extern "C" fn run_back(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, _: *mut c_void) {
-    // SAFETY: ggml passes the node made in `cross_entropy_back` and its sources, checked there and alive
-    // while it runs.
-    let (dst, targets, stats, weights) =
-        unsafe { (&*dst, &*(*dst).src[1], &*(*dst).src[2], &*(*dst).src[3]) };
-    let (n_vocab, t) = (dst.ne[0] as usize, dst.ne[1] as usize);
-    // SAFETY: contiguous I32 [T], F32 [3, T] and [T]; none is in the logits' memory: `cross_entropy_back`
-    // takes no views of them, and they are alive as sources of this node.
-    let (targets, stats, weights) = unsafe {
-        (
-            std::slice::from_raw_parts(targets.data as *const i32, t),
-            std::slice::from_raw_parts(stats.data as *const [f32; STATS], t),
-            std::slice::from_raw_parts(weights.data as *const f32, t),
-        )
-    };
-    for i in share(t, ith, nth) {
-        // SAFETY: dst is the logits, contiguous F32 [n_vocab, T], and threads take disjoint rows.
-        let row = unsafe { std::slice::from_raw_parts_mut((dst.data as *mut f32).add(i * n_vocab), n_vocab) };
+fn run_back(part: Part<'_>) {
+    let (targets, weights) = (part.source(1).all::<i32>(), part.source(3).all::<f32>());
+    let stats = part.source(2).all::<f32>().as_chunks::<STATS>().0;
+    for (i, row) in part.rows::<f32>() {
         gradient(row, targets[i] as usize, stats[i], weights[i]);
     }
 }

@@ -5,11 +5,11 @@
 //! whoever takes a part of it calls ggml.
 
 use std::cell::RefCell;
-use std::ffi::c_void;
 use std::ops::Range;
 
 use crate::backend::{Backend, Device};
 use crate::graph::Builder;
+use crate::node::Part;
 use crate::tensor::{Arena, Tensor};
 use crate::{sys, DType, Result};
 
@@ -53,13 +53,6 @@ fn range(n: usize, unit: usize, i: usize, n_parts: usize) -> Range<usize> {
     }
 }
 
-/// A product as ggml knows it.
-#[derive(Debug, Clone, Copy)]
-struct Product {
-    op: sys::ggml_op,
-    device: Device,
-}
-
 impl<'c> Builder<'c> {
     /// F32 of this shape by `op`, `GGML_OP_MUL_MAT` or `GGML_OP_MUL_MAT_ID`, of arguments that were checked; `None` where ggml
     /// may as well compute it by itself.
@@ -73,7 +66,8 @@ impl<'c> Builder<'c> {
         if !self.own || args.iter().filter_map(bytes).all(|n| n < self.divide_from) || ne[3] != 1 {
             return Ok(None);
         }
-        self.custom(DType::F32, ne, args, run_part, Product { op, device: self.device }).map(Some)
+        let device = self.device;
+        self.custom(DType::F32, ne, args, move |part| run_part(&part, op, device)).map(Some)
     }
 }
 
@@ -115,14 +109,10 @@ fn narrow(t: &mut sys::ggml_tensor, dim: usize, range: &Range<usize>) {
     t.data = t.data.cast::<u8>().wrapping_add(offset).cast();
 }
 
-unsafe extern "C" fn run_part(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `in_parts`, whose sources are computed, and the product boxed there.
-    let (dst, product) = unsafe { (&*dst, *(data as *const Product)) };
-    // SAFETY: both products have a weight.
-    let n_matrices = unsafe { (*dst.src[0]).ne[2] as usize };
-    let of_experts = product.op == sys::GGML_OP_MUL_MAT_ID;
-    let shape = [dst.ne[0], dst.ne[1], dst.ne[2]].map(|n| n as usize);
-    let (i, n_parts) = (ith as usize, nth as usize);
+fn run_part(part: &Part<'_>, op: sys::ggml_op, device: Device) {
+    let ([m, n, heads, _], [_, _, n_matrices, _]) = (part.ne(), part.source(0).ne());
+    let of_experts = op == sys::GGML_OP_MUL_MAT_ID;
+    let (shape, i, n_parts) = ([m, n, heads], part.ith, part.nth);
     let cut = match cut(shape, n_matrices, n_parts) {
         // The dimensions are rows of a weight, places and tokens, and a row's products do not depend on the others.
         _ if of_experts && n_parts > 1 => Cut::Rows,
@@ -138,14 +128,13 @@ unsafe extern "C" fn run_part(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, da
         return;
     }
     LANE.with_borrow_mut(|lane| {
-        let lane = lane.get_or_insert_with(|| Lane::new(product.device).expect("a backend of one thread"));
+        let lane = lane.get_or_insert_with(|| Lane::new(device).expect("a backend of one thread"));
         let [node, ..] = &mut *lane.headers;
-        *node = *dst;
-        (node.op, node.op_params) = (product.op, Default::default());
+        *node = *part.node();
+        (node.op, node.op_params) = (op, Default::default());
         node.flags |= sys::GGML_TENSOR_FLAG_COMPUTE as i32;
-        for (k, &source) in dst.src.iter().take(3).enumerate().filter(|(_, s)| !s.is_null()) {
-            // SAFETY: a source of the node.
-            lane.headers[k + 1] = unsafe { *source };
+        for (k, source) in part.sources().enumerate() {
+            lane.headers[k + 1] = *source.tensor();
             lane.headers[0].src[k] = &mut lane.headers[k + 1];
         }
         let [node, w_part, x_part, _] = &mut *lane.headers;

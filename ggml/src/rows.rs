@@ -1,15 +1,13 @@
 //! Nodes of our own that compute rows of floats out of rows of their arguments: on the CPU each thread takes some of the
 //! rows. Sums, products and norms are among them, as ggml would compute those on one thread.
 
-use std::ffi::c_void;
-
 use kernels::sigmoid::sigmoid;
 
-use crate::custom::share;
 use crate::graph::Builder;
+use crate::node::{Part, Source};
 use crate::ops::{broadcasts, check, f32_rows, possible};
 use crate::tensor::Tensor;
-use crate::{sys, DType, Result};
+use crate::{DType, Result};
 
 /// Most arguments of a node.
 const MAX_ARGS: usize = 3;
@@ -24,12 +22,6 @@ pub(crate) type Args<'a> = [&'a [f32]; MAX_ARGS];
 pub(crate) trait RowKernel: Fn(Args<'_>, &mut [f32]) + Copy + Send + Sync + 'static {}
 
 impl<F: Fn(Args<'_>, &mut [f32]) + Copy + Send + Sync + 'static> RowKernel for F {}
-
-#[derive(Clone, Copy)]
-struct Rows<F> {
-    f: F,
-    n_args: usize,
-}
 
 impl<'c> Builder<'c> {
     /// A node of F32 whose rows are `times` as wide as those of `args`, all of one shape, each computed by `f` out of one row of
@@ -61,7 +53,7 @@ impl<'c> Builder<'c> {
         check(ok, op, "f32 of one length of rows, to repeat into the first", args)?;
         let ne = [n[0].saturating_mul(times), n[1], n[2], n[3]];
         possible(op, DType::F32, ne)?;
-        self.custom(DType::F32, ne, args, run_rows::<F>, Rows { f, n_args: args.len() })
+        self.custom(DType::F32, ne, args, move |part| run_rows(part, f))
     }
 
     /// Returns true if a sum or product of `a` and `b` is computed by the pool's threads.
@@ -125,31 +117,15 @@ fn sums(x: &[f32], d: &[f32]) -> [f64; 2] {
     lanes.map(|lanes| lanes.iter().sum())
 }
 
-unsafe extern "C" fn run_rows<F: RowKernel>(
-    dst: *mut sys::ggml_tensor,
-    ith: i32,
-    nth: i32,
-    data: *mut c_void,
-) {
-    // SAFETY: ggml passes the node made in `rows`, alive while the graph is, with the sources checked there and
-    // the user data put there.
-    let (dst, rows) = unsafe { (&*dst, &*(data as *const Rows<F>)) };
-    let [width, n1, n2, n3] = dst.ne.map(|n| n as usize);
-    for row in share(n1 * n2 * n3, ith, nth) {
+fn run_rows(part: Part<'_>, f: impl RowKernel) {
+    let [_, n1, n2, _] = part.ne();
+    let sources: [Option<Source<'_>>; MAX_ARGS] = std::array::from_fn(|i| part.optional(i));
+    for (row, out) in part.rows::<f32>() {
         let at = [row % n1, row / n1 % n2, row / n1 / n2];
-        let mut args: Args<'_> = [&[]; MAX_ARGS];
-        for (arg, &source) in args.iter_mut().zip(&dst.src[..rows.n_args]) {
-            // SAFETY: each source has ne[0] contiguous f32 in each of its rows, computed before this node.
-            *arg = unsafe {
-                let t = &*source;
-                let offset = |i: usize| at[i - 1] % t.ne[i] as usize * t.nb[i];
-                let at = (t.data as *const u8).add(offset(1) + offset(2) + offset(3));
-                std::slice::from_raw_parts(at.cast::<f32>(), t.ne[0] as usize)
-            };
-        }
-        // SAFETY: dst is contiguous rows of this width; threads take disjoint rows, and custom ops do not run in
-        // place.
-        let out = unsafe { std::slice::from_raw_parts_mut((dst.data as *mut f32).add(row * width), width) };
-        (rows.f)(args, out);
+        let args: Args<'_> = sources.map(|source| match source {
+            Some(source) => source.row(std::array::from_fn(|i| at[i] % source.ne()[i + 1])),
+            None => &[],
+        });
+        f(args, out);
     }
 }

@@ -1,16 +1,15 @@
 //! Products of weights in 16-bit floats with floats, ops of our own for the CPU where the processor has instructions for them.
 
 use std::cell::RefCell;
-use std::ffi::c_void;
 
 use kernels::gemm::divide;
-use kernels::output::Output;
 use kernels::short_floats::{Format, Scratch, Weights};
 
 use crate::graph::Builder;
+use crate::node::Part;
 use crate::ops::{check, f32_rows, possible};
 use crate::tensor::Tensor;
-use crate::{sys, DType, Error, Result};
+use crate::{DType, Error, Result};
 
 /// Returns true if this processor has a product of short floats for weights of this type.
 pub fn has_short_product(dtype: DType) -> bool {
@@ -23,11 +22,6 @@ fn format(dtype: DType) -> Option<Format> {
         DType::F16 => Some(Format::F16),
         _ => None,
     }
-}
-
-struct Work {
-    format: Format,
-    transposed: bool,
 }
 
 impl<'c> Builder<'c> {
@@ -65,7 +59,9 @@ impl<'c> Builder<'c> {
         let fits = whole && f32_rows(x) && l == k && c * d == 1;
         check(fits, op, "a weight of 16-bit floats, and f32 rows as long as its sums", &[w, x])?;
         possible(op, DType::F32, [m, n, 1, 1])?;
-        self.custom(DType::F32, [m, n, 1, 1], &[w, x], run_product, Work { format, transposed })
+        self.custom(DType::F32, [m, n, 1, 1], &[w, x], move |part| {
+            run_product(part, format, transposed);
+        })
     }
 }
 
@@ -73,23 +69,14 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `product_in_shorts`; its sources are the weight and the floats checked there, computed
-    // before, its user data was boxed there.
-    let (dst, w, x, work) = unsafe { (&*dst, &*(*dst).src[0], &*(*dst).src[1], &*(data as *const Work)) };
-    let (k, m, n) = (x.ne[0] as usize, dst.ne[0] as usize, dst.ne[1] as usize);
-    let (columns, rows) = divide(m, n, ith as usize, nth.max(1) as usize);
+fn run_product(part: Part<'_>, format: Format, transposed: bool) {
+    let ([m, n, ..], x) = (part.ne(), part.source(1));
+    let (columns, rows) = divide(m, n, part.ith, part.nth);
     if columns.is_empty() || rows.is_empty() {
         return;
     }
-    // SAFETY: the weight is contiguous, k times m numbers.
-    let bits = unsafe { std::slice::from_raw_parts(w.data as *const u16, k * m) };
-    let weights = Weights::new(work.format, bits, [k, m], work.transposed);
-    // SAFETY: row i of x, k contiguous floats.
-    let row = |i: usize| unsafe {
-        std::slice::from_raw_parts((x.data as *const u8).add(i * x.nb[1]).cast::<f32>(), k)
-    };
-    // SAFETY: dst is contiguous F32 [m, n], and no source's memory; `divide` gives the threads of a node different elements.
-    let out = unsafe { Output::shared(dst.data as *mut f32, [m, n], columns, rows) };
-    SCRATCH.with_borrow_mut(|scratch| scratch.multiply(&weights, row, out));
+    let weights = Weights::new(format, part.source(0).all::<u16>(), [x.ne()[0], m], transposed);
+    // SAFETY: `divide` gives the parts of a node different elements.
+    let out = unsafe { part.output(columns, rows) };
+    SCRATCH.with_borrow_mut(|scratch| scratch.multiply(&weights, |i| x.row([i, 0, 0]), out));
 }

@@ -2,13 +2,13 @@
 //! node, and products of several weights share them.
 
 use std::cell::RefCell;
-use std::ffi::c_void;
 
 use kernels::output::Output;
 use kernels::tiled::{Scratch, Shape, COLUMNS};
 
-use crate::custom::{share, zeroed, ComputeFn, RowReader};
+use crate::custom::RowReader;
 use crate::graph::Builder;
+use crate::node::{Floats, Part};
 use crate::ops::{check, f32_rows, matrix, possible};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Error, Result};
@@ -49,7 +49,7 @@ impl<'c> Builder<'c> {
         let words = shape.n_words().and_then(|n| n.checked_add(LINE));
         let words = words.ok_or_else(|| Error::Op { op, what: format!("{n} rows of {k} are too many") })?;
         possible(op, DType::I32, [words, 1, 1, 1])?;
-        let words = self.custom(DType::I32, [words, 1, 1, 1], &[x], run_pack, shape)?;
+        let words = self.custom(DType::I32, [words, 1, 1, 1], &[x], move |part| run_pack(part, shape))?;
         Ok(Packed { words, shape })
     }
 
@@ -74,7 +74,7 @@ impl<'c> Builder<'c> {
         w: Tensor<'c>,
         x: Packed<'c>,
         [summed, rows]: [usize; 2],
-        f: ComputeFn,
+        f: fn(&Part<'_>, Shape),
     ) -> Result<Tensor<'c>> {
         let [k, _, a, b] = w.ne();
         let whole = matrix(w) && Some(w.nb()[1]) == w.dtype().row_bytes(k);
@@ -84,31 +84,21 @@ impl<'c> Builder<'c> {
             "a weight that agrees with the packed rows in the summed dimension",
             &[w],
         )?;
-        let ne = [rows, x.shape.n, 1, 1];
+        let (shape, ne) = (x.shape, [rows, x.shape.n, 1, 1]);
         possible(op, DType::F32, ne)?;
-        self.custom(DType::F32, ne, &[w, x.words], f, x.shape)
+        self.custom(DType::F32, ne, &[w, x.words], move |part| f(&part, shape))
     }
 }
 
-/// The first cache line of a node's memory.
-fn aligned(t: &sys::ggml_tensor) -> *mut u32 {
-    let data = t.data as *mut u32;
-    data.wrapping_add(data.align_offset(4 * LINE))
+/// Words before the first cache line of a node's memory.
+fn before_line(t: &sys::ggml_tensor) -> usize {
+    (t.data as *const u32).align_offset(4 * LINE)
 }
 
-unsafe extern "C" fn run_pack(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `pack`: its source is an F32 matrix with contiguous rows, computed before,
-    // its user data the shape boxed there.
-    let (dst, x, shape) = unsafe { (&*dst, &*(*dst).src[0], *(data as *const Shape)) };
-    let row = |i: usize| {
-        // SAFETY: row i of x, which has as many as the shape.
-        unsafe { std::slice::from_raw_parts((x.data as *const u8).add(i * x.nb[1]).cast::<f32>(), shape.k) }
-    };
-    for pair in share(shape.n_pairs(), ith, nth) {
-        let words = shape.words_of(pair);
-        // SAFETY: dst has a line more than the shape has words; threads take disjoint pairs of tiles.
-        let words = unsafe { zeroed(aligned(dst).add(words.start), words.len()) };
-        shape.pack(pair, row, words);
+fn run_pack(part: Part<'_>, shape: Shape) {
+    let (x, first) = (part.source(0), before_line(part.node()));
+    for (pair, words) in part.words(first, shape.n_pairs(), shape.pair_words()) {
+        shape.pack(pair, |i| x.row([i, 0, 0]), words);
     }
 }
 
@@ -121,78 +111,65 @@ struct Work<'a> {
     rows: RowReader<'a>,
     packed: &'a [u32],
     shape: Shape,
-    out: *mut f32,
+    out: Floats<'a>,
     /// Elements of a row of the result.
     m: usize,
 }
 
 impl<'a> Work<'a> {
-    /// # Safety
-    /// `dst` is a running node of [`Builder::product_of`], whose sources are computed; `shape` is its user data.
-    unsafe fn of(dst: &'a sys::ggml_tensor, shape: Shape) -> Work<'a> {
-        let m = dst.ne[0] as usize;
-        // SAFETY: the caller's promise: the sources are a weight checked there, alive while the graph is, and a node
-        // of `pack`; dst is contiguous F32 [m, n], and no source's memory, for custom ops do not run in place.
-        unsafe {
-            let words = shape.n_words().unwrap_or(0);
-            let packed = std::slice::from_raw_parts(aligned(&*dst.src[1]).cast_const(), words);
-            Work { rows: RowReader::new(&*dst.src[0]), packed, shape, out: dst.data as *mut f32, m }
-        }
+    /// Of a node of [`Builder::product_of`].
+    fn of(part: &Part<'a>, shape: Shape) -> Work<'a> {
+        let (packed, [m, ..]) = (part.source(1).tensor(), part.ne());
+        // SAFETY: a node of `pack` for this shape, which gave so many words values.
+        let packed = unsafe {
+            let first = (packed.data as *const u32).add(before_line(packed));
+            std::slice::from_raw_parts(first, shape.n_words().unwrap_or(0))
+        };
+        Work { rows: RowReader::new(part.source(0)), packed, shape, out: part.floats(), m }
     }
 
-    /// Calls `f` with the parts of the result that are thread `ith`'s to compute: whole pairs of tiles, and of the elements
-    /// of their rows whole units of so many.
-    ///
-    /// # Safety
-    /// No other thread of the node has this `ith` and `nth`, and all have this `nth` and `unit`.
-    unsafe fn share(&self, unit: usize, ith: i32, nth: i32, mut f: impl FnMut(Output<'_>)) {
+    /// Calls `f` with the elements of the result that a part computes: whole pairs of tiles, and of the elements of their
+    /// rows whole units of so many.
+    fn share(&self, unit: usize, part: &Part<'_>, mut f: impl FnMut(Output<'_>)) {
         let (n_units, n_pairs) = (self.m.div_ceil(unit), self.shape.n_pairs());
         // Every part of the packed rows converts the weights anew, so they are cut only where there are few units.
-        let n_parts = (PARTS * nth.max(1) as usize).div_ceil(n_units).clamp(1, n_pairs.max(1));
-        let mine = share(n_units * n_parts, ith, nth);
+        let n_parts = (PARTS * part.nth.max(1)).div_ceil(n_units).clamp(1, n_pairs.max(1));
+        let mine = part.share(n_units * n_parts);
         for part in 0..n_parts {
             let first = part * n_units;
             let units = mine.start.max(first)..mine.end.min(first + n_units);
             if !units.is_empty() {
                 let pairs = n_pairs * part / n_parts..n_pairs * (part + 1) / n_parts;
                 let columns = (units.start - first) * unit..self.m.min((units.end - first) * unit);
-                let rows = self.shape.rows_of(pairs);
-                // SAFETY: the result is contiguous F32 [m, n], and no source's memory; threads have different units of
-                // different parts (the caller's promise).
-                f(unsafe { Output::shared(self.out, [self.m, self.shape.n], columns, rows) });
+                // SAFETY: all parts of a node are cut alike, and have different units.
+                f(unsafe { self.out.output(columns, self.shape.rows_of(pairs)) });
             }
         }
     }
 }
 
-unsafe extern "C" fn run_product(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: ggml passes the node made in `packed_product`, its sources computed, and the shape boxed there.
-    let work = unsafe { Work::of(&*dst, *(data as *const Shape)) };
+fn run_product(part: &Part<'_>, shape: Shape) {
+    let work = Work::of(part, shape);
     SCRATCH.with_borrow_mut(|scratch| {
-        let multiply = |out: Output<'_>| {
+        work.share(PANEL, part, |out| {
             let read = |row: usize, from: usize, out: &mut [f32]| work.rows.read(row, from, out);
             scratch.multiply(work.packed, work.shape, read, out);
-        };
-        // SAFETY: ggml gives each thread of a node its own number, and all of them theirs.
-        unsafe { work.share(PANEL, ith, nth, multiply) };
+        });
     });
 }
 
-unsafe extern "C" fn run_transposed(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, data: *mut c_void) {
-    // SAFETY: as in `run_product`, the node made in `packed_product_t`.
-    let work = unsafe { Work::of(&*dst, *(data as *const Shape)) };
+fn run_transposed(part: &Part<'_>, shape: Shape) {
+    let work = Work::of(part, shape);
     // Whole blocks, and enough of a row to be worth finding it.
     let unit = if work.rows.block() > PANEL { COLUMNS } else { FEW_COLUMNS };
     SCRATCH.with_borrow_mut(|scratch| {
-        let multiply = |mut out: Output<'_>| {
+        work.share(unit, part, |mut out| {
             let (columns, rows) = (out.columns(), out.rows());
             for first in columns.clone().step_by(unit) {
                 let out = out.part(first..columns.end.min(first + unit), rows.clone());
                 let read = |row: usize, from: usize, out: &mut [f32]| work.rows.read(row, from, out);
                 scratch.multiply_transposed(work.packed, work.shape, read, out);
             }
-        };
-        // SAFETY: as in `run_product`.
-        unsafe { work.share(unit, ith, nth, multiply) };
+        });
     });
 }

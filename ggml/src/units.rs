@@ -13,7 +13,7 @@ pub(crate) struct Units {
 
 impl Units {
     /// Calls `f` with units of work `0..n`, in each of the node's `nth` threads.
-    pub(crate) fn work(&self, n: usize, nth: i32, mut f: impl FnMut(usize)) {
+    pub(crate) fn work(&self, n: usize, nth: usize, mut f: impl FnMut(usize)) {
         loop {
             let i = self.next.fetch_add(1, Ordering::Relaxed);
             if i >= n {
@@ -22,7 +22,7 @@ impl Units {
             f(i);
         }
         // The last thread to leave resets the counters for the next compute.
-        if self.done.fetch_add(1, Ordering::AcqRel) + 1 == nth.max(1) as usize {
+        if self.done.fetch_add(1, Ordering::AcqRel) + 1 == nth.max(1) {
             self.next.store(0, Ordering::Relaxed);
             self.done.store(0, Ordering::Release);
         }

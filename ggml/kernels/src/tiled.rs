@@ -46,7 +46,7 @@ impl Shape {
     }
 
     /// Words of a pair of tiles along whole rows.
-    fn pair_words(self) -> usize {
+    pub fn pair_words(self) -> usize {
         2 * self.n_steps() * TILE
     }
 
@@ -97,7 +97,7 @@ impl Shape {
     }
 
     /// Words of the pair of tiles `pair`, among those of all.
-    pub fn words_of(self, pair: usize) -> Range<usize> {
+    fn words_of(self, pair: usize) -> Range<usize> {
         pair * self.pair_words()..(pair + 1) * self.pair_words()
     }
 }
