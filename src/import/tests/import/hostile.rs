@@ -17,7 +17,11 @@ fn refused(folder: &Folder, wanted: &str) {
 
 /// A safetensors file with this header and so many bytes of data.
 fn safetensors(header: &str, n_data: usize) -> Vec<u8> {
-    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &vec![0; n_data]].concat()
+    joined(header, &vec![0; n_data])
+}
+
+fn joined(header: &str, data: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
 }
 
 /// The header of a file, and its data.
@@ -294,9 +298,7 @@ fn tensors_that_do_not_belong() {
     for (value, accepted) in [(0f32, true), (1.0, false)] {
         data.truncate(at);
         data.extend(value.to_le_bytes());
-        let header = header.to_string();
-        std::fs::write(&path, [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat())
-            .unwrap();
+        std::fs::write(&path, joined(&header.to_string(), &data)).unwrap();
         assert_eq!(folder.open().is_ok(), accepted, "{value}");
     }
     refused(&folder, "found a bias that is not zero");
@@ -341,7 +343,7 @@ fn experts_in_blocks() {
         let mut changed = serde_json::from_str(&text).unwrap();
         change(&mut changed);
         let text = changed.to_string().replace("NAME", name);
-        std::fs::write(&path, [&(text.len() as u64).to_le_bytes(), text.as_bytes(), &data].concat()).unwrap();
+        std::fs::write(&path, joined(&text, &data)).unwrap();
         refused(&folder, wanted);
     }
 }
@@ -354,8 +356,7 @@ fn the_file_appears_only_when_it_is_whole() {
     let last = header["model.layers.1.mlp.up_proj.weight"]["data_offsets"][1].as_u64().unwrap() as usize;
     // The largest bfloat16.
     data[last - 2..last].copy_from_slice(&0x7f7fu16.to_le_bytes());
-    let header = header.to_string();
-    std::fs::write(&path, [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat()).unwrap();
+    std::fs::write(&path, joined(&header.to_string(), &data)).unwrap();
     let checkpoint = folder.open().unwrap();
     let out = folder.path.parent().unwrap().join("out");
     std::fs::create_dir(&out).unwrap();

@@ -4,7 +4,7 @@
 use ropewalk_import::{classes, meaning, Meaning};
 use serde_json::{json, Map, Value};
 
-use crate::{fixtures, Folder};
+use crate::{fixtures, recordings, Folder};
 
 type Config = Map<String, Value>;
 
@@ -29,17 +29,11 @@ impl Case {
         let class = config["architectures"][0].as_str().unwrap().to_owned();
         Case { folder, name: name.to_owned(), class, config }
     }
-    fn all() -> impl Iterator<Item = Case> {
-        let names = std::fs::read_dir(fixtures()).unwrap();
-        let mut names: Vec<String> = names.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-        names.retain(|name| name != "tokenizers");
-        names.sort();
-        names.into_iter().map(|name| Case::of(&name))
-    }
     /// One of each class.
     fn of_each_class() -> impl Iterator<Item = Case> {
         let mut seen = std::collections::BTreeSet::new();
-        Case::all().filter(move |case| seen.insert(case.class.clone()))
+        let all = recordings().into_iter().map(|name| Case::of(&name));
+        all.filter(move |case| seen.insert(case.class.clone()))
     }
     /// Returns everything that the import writes to the file for this config.
     fn outcome(&self, config: &Config) -> Result<String, String> {

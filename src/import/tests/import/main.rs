@@ -18,6 +18,16 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints")
 }
 
+/// The recorded checkpoints, by name.
+fn recordings() -> Vec<String> {
+    let entries = std::fs::read_dir(fixtures()).unwrap();
+    let names = entries.map(|e| e.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| name != "tokenizers").collect();
+    assert!(names.len() >= 28, "{names:?}");
+    names.sort();
+    names
+}
+
 /// A checkpoint with its tokenizer, in a folder of its own.
 struct Folder {
     _root: tempfile::TempDir,
