@@ -123,8 +123,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let report = advise::run(&source_of, &name, &candidates, &documents, &params, &control)?;
     args.out.result(&report, || {
         let ends = advice(&report, &choice.path.display().to_string());
-        format!("{}
-{ends}", report.text())
+        format!("{}\n{ends}", report.text())
     })?;
     interrupt::check(report.interrupted, "interrupted: the figures cover the completed part")
 }

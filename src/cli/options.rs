@@ -15,8 +15,8 @@ use ropewalk::sampler::SamplerParams;
 use ropewalk::session::{Attention, SessionParams};
 use ropewalk::DType;
 use ropewalk_core::landmark::Landmarks;
-pub(crate) use ropewalk_core::settings::{tokens, tokens_or_zero};
 use ropewalk_core::settings::{self, Setting};
+pub(crate) use ropewalk_core::settings::{tokens, tokens_or_zero};
 use ropewalk_core::text::{decode, Invalid};
 
 use super::models::{self, ModelChoice};

@@ -112,7 +112,8 @@ fn a_search_that_was_stopped_goes_on_to_the_same_result() {
         assert!(found.contains("eval-search.json") && found.contains("another search"), "{found}");
     }
     let bytes = std::fs::read(&path).unwrap();
-    let kept = params().goal(Goal::Needle).record(Some(path.as_path().into())).resume(true).ctx(2048).samples(1);
+    let kept =
+        params().goal(Goal::Needle).record(Some(path.as_path().into())).resume(true).ctx(2048).samples(1);
     std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
     assert!(refusal(&texts(), &kept).contains("expected the record of a search"));
     let changed = String::from_utf8(bytes).unwrap().replacen("[4.0,", "[4.5,", 1);
