@@ -8,9 +8,8 @@ use ropewalk::fetch::{self, FetchError};
 use ropewalk::hparams::Hparams;
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::rope::{Plan, Spec};
-use ropewalk::session::{Attention, MemoryUse, Session, SessionParams};
+use ropewalk::session::{Attention, Session, SessionParams};
 use ropewalk::tasks::Task;
-use ropewalk_core::text::bytes;
 
 use super::output::{self, count, OutputArgs};
 
@@ -129,14 +128,6 @@ pub(crate) fn label(choice: &ModelChoice) -> String {
     std::iter::once(name(&choice.path)).chain(adapters).collect()
 }
 
-/// The memory that a session uses, part by part.
-pub(crate) fn memory(session: &Session) -> String {
-    let MemoryUse { weights, kv, states, compute } = session.memory();
-    let recurrent = if states > 0 { format!("{} states + ", bytes(states as u64)) } else { String::new() };
-    let [weights, kv, compute] = [weights, kv, compute].map(|n| bytes(n as u64));
-    format!("{weights} weights + {kv} cache + {recurrent}{compute} compute")
-}
-
 /// The context of a run next to those of the model, which differ if the file declares a scaling.
 pub(crate) fn context(n_ctx: usize, plan: &Plan, hp: &Hparams) -> String {
     let [n_ctx, train, orig] = [n_ctx, hp.n_ctx_train, plan.n_ctx_orig(hp)].map(|n| count(n as u64));
@@ -176,7 +167,7 @@ pub(crate) fn announce(out: &OutputArgs, choice: &ModelChoice, session: &Session
         plan.spec,
         source,
         context(session.params().n_ctx, plan, session.model().hparams()),
-        memory(session),
+        session.memory(),
     ));
     for note in &plan.notes {
         out.note(format_args!("note: {note}"));

@@ -14,7 +14,6 @@ use ropewalk::rope::Spec;
 use ropewalk::sampler::SamplerParams;
 use ropewalk::session::{Attention, SessionParams};
 use ropewalk::DType;
-use ropewalk_core::landmark::Landmarks;
 use ropewalk_core::settings::{self, Setting};
 pub(crate) use ropewalk_core::settings::{tokens, tokens_or_zero};
 use ropewalk_core::text::{decode, Invalid};
@@ -71,7 +70,7 @@ pub(crate) struct MachineArgs {
     /// auto uses the fused op if the device has one. explicit uses ops that every device has, one tile of keys at a time.
     /// landmark is for adapters trained with landmark tokens: a query attends to the K earlier blocks whose landmarks score
     /// highest, and to its own piece of N positions
-    #[arg(long, value_name = "KIND", default_value = "auto", value_parser = attention)]
+    #[arg(long, value_name = "KIND", default_value = "auto")]
     attention: Attention,
     /// Rounding in matrix products: int8, auto, bf16, f32, or portable
     ///
@@ -99,15 +98,6 @@ impl std::str::FromStr for MathChoice {
         let portable = text == "portable";
         let math = if portable { Ok(Math::Auto) } else { text.parse() };
         Ok(MathChoice { math: math.map_err(|e: String| format!("{e}, or portable"))?, portable })
-    }
-}
-
-fn attention(text: &str) -> Result<Attention, String> {
-    match text {
-        "auto" => Ok(Attention::Auto),
-        "explicit" => Ok(Attention::Explicit),
-        _ if Landmarks::are_named(text) => text.parse().map(Attention::Landmark),
-        _ => Err("expected auto, explicit or landmark:top=K".into()),
     }
 }
 

@@ -22,6 +22,21 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
+/// The number of bytes that a text such as `12GiB`, `8GB`, or `4096` stands for.
+///
+/// # Errors
+/// No such text, or none of more than 0 and less than 10^18 bytes.
+pub fn parse_bytes(text: &str) -> Result<usize, String> {
+    let units =
+        [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("GB", 1_000_000_000), ("MB", 1_000_000)];
+    let split = |(unit, factor): (&str, i32)| text.strip_suffix(unit).map(|number| (number, factor));
+    let (number, factor) = units.into_iter().find_map(split).unwrap_or((text, 1));
+    match number.trim().parse::<f64>() {
+        Ok(n) if n > 0.0 && n * f64::from(factor) < 1e18 => Ok((n * f64::from(factor)) as usize),
+        _ => Err("expected a size such as 12GiB".to_owned()),
+    }
+}
+
 /// Formats a count with its digits in groups of three: `12,345`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
@@ -127,6 +142,16 @@ pub fn unix_lines(text: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_read_with_their_unit() {
+        for (text, n) in [("12GiB", 12 << 30), ("0.5 MiB", 1 << 19), ("8GB", 8_000_000_000), ("4096", 4096)] {
+            assert_eq!(parse_bytes(text), Ok(n), "{text}");
+        }
+        for bad in ["", "0", "-1GiB", "GiB", "12TiB", "1e30"] {
+            assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn bytes_for_people() {

@@ -95,6 +95,11 @@ impl Sample {
         self.spans.iter().zip(ends).map(|(span, end)| (*span, span.start as usize..end))
     }
 
+    /// Returns true if the loss of predicting this token counts. The first token is not a target.
+    pub fn is_trained(&self, token: usize) -> bool {
+        token.checked_sub(1).is_none_or(|input| self.weights[input] > 0.0)
+    }
+
     /// Takes the loss of no input that ends a document: Megatron's `eod_mask_loss`. What follows it is of
     /// another document, and a guess.
     pub(crate) fn mask_ends(&mut self) {

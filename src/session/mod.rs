@@ -20,10 +20,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use ggml::graph::{Executor, OutputId};
+use ropewalk_core::text::bytes;
 
 use crate::graph::{is_single, Capabilities, GraphInputs, Moments, ProbedQueries, Shape};
 use crate::kv::{KvCache, MAX_SEQS};
-use crate::landmark::TopBlocks;
+use crate::landmark::{Landmarks, TopBlocks};
 use crate::math::Math;
 use crate::model::{Error, Model, Result};
 use crate::rope::{Plan, RopeError, Spec};
@@ -53,6 +54,19 @@ pub enum Attention {
     /// For models with landmarks: attention to a few blocks before each query. [`Attention::Auto`] attends to all
     /// blocks.
     Landmark(TopBlocks),
+}
+
+impl std::str::FromStr for Attention {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Attention, String> {
+        match text {
+            "auto" => Ok(Attention::Auto),
+            "explicit" => Ok(Attention::Explicit),
+            _ if Landmarks::are_named(text) => text.parse().map(Attention::Landmark),
+            _ => Err("expected auto, explicit or landmark:top=K".into()),
+        }
+    }
 }
 
 ropewalk_core::setters! {
@@ -116,6 +130,19 @@ pub struct MemoryUse {
     pub states: usize,
     /// Compute buffers.
     pub compute: usize,
+}
+
+/// The parts that there are, with their names.
+impl std::fmt::Display for MemoryUse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [weights, kv, states, compute] =
+            [self.weights, self.kv, self.states, self.compute].map(|n| bytes(n as u64));
+        write!(f, "{weights} weights + {kv} cache + ")?;
+        if self.states > 0 {
+            write!(f, "{states} states + ")?;
+        }
+        write!(f, "{compute} compute")
+    }
 }
 
 /// A graph that the executor holds.

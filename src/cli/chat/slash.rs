@@ -7,7 +7,7 @@ use ropewalk::rope::{Spec, METHODS};
 use ropewalk::session::is_session_file;
 
 use super::conversation::Chat;
-use crate::cli::models::{context, memory};
+use crate::cli::models::context;
 use crate::cli::options::{parse_spec, text, tokens, MAX_TEXT_BYTES};
 use crate::cli::output::{count, rate};
 
@@ -173,7 +173,7 @@ fn stats(chat: &mut Chat<'_>, _: &str) -> anyhow::Result<After> {
         count(session.tokens(0).len() as u64),
         context(chat.n_ctx(), session.plan(), chat.talk.model().hparams()),
         chat.spec()?,
-        memory(session),
+        session.memory(),
     );
     if let Some(t) = chat.talk.last_turn() {
         let fresh = t.n_prompt - t.reused;

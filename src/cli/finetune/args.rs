@@ -8,6 +8,7 @@ use ropewalk::finetune::Job;
 use ropewalk::model::ModelParams;
 use ropewalk::train::recipe::{Recipe, RECIPES};
 use ropewalk::train::{Settings, TrainAttention};
+use ropewalk_core::text::parse_bytes;
 
 use super::super::models::{self, ModelChoice};
 use super::super::options::{threads, tokens, ForceArgs, MathChoice, RopeArgs};
@@ -42,7 +43,7 @@ pub(super) struct Args {
     #[arg(long, help_heading = "Training")]
     resume: bool,
     /// Print a memory estimate for this machine, or for a GPU of SIZE (12GiB), and do not train
-    #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, value_parser = size, help_heading = "Training")]
+    #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, value_parser = parse_bytes, help_heading = "Training")]
     pub(super) plan_memory: Option<Option<usize>>,
     /// Print document lengths, token distances, and the first sequence, and do not train
     #[arg(long, conflicts_with = "plan_memory", help_heading = "Training")]
@@ -188,23 +189,5 @@ impl Args {
     pub(super) fn model(&self) -> anyhow::Result<ModelChoice> {
         let params = ModelParams::auto().device(self.training.device.as_str().into());
         Ok(ModelChoice::plain(models::find(&self.model)?, params))
-    }
-}
-
-/// `12GiB`, `512MiB`, `8GB`, or bytes.
-fn size(text: &str) -> Result<usize, String> {
-    let units = [
-        ("GiB", 1 << 30),
-        ("MiB", 1 << 20),
-        ("KiB", 1 << 10),
-        ("GB", 1_000_000_000),
-        ("MB", 1_000_000),
-        ("", 1),
-    ];
-    let (unit, factor) = units.into_iter().find(|(u, _)| text.ends_with(u)).unwrap_or(("", 1));
-    let number = text[..text.len() - unit.len()].trim().parse::<f64>();
-    match number {
-        Ok(n) if n > 0.0 && n * f64::from(factor) < 1e18 => Ok((n * f64::from(factor)) as usize),
-        _ => Err("expected a size such as 12GiB".to_owned()),
     }
 }

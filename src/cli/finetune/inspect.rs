@@ -79,11 +79,6 @@ pub(super) fn show(
     print_sample(model, &data, &sample)
 }
 
-/// Returns true if the loss of predicting this token counts. The first token is not a target.
-fn is_trained(sample: &Sample, token: usize) -> bool {
-    token.checked_sub(1).is_none_or(|input| sample.weights[input] > 0.0)
-}
-
 fn text_of(model: &Model, tokens: &[ropewalk::Token]) -> anyhow::Result<String> {
     Ok(model.vocab().detokenize(tokens, true)?)
 }
@@ -95,7 +90,7 @@ fn piece(model: &Model, sample: &Sample, span: Span, range: Range<usize>) -> any
         start: range.start,
         tokens: range.len(),
         position: sample.positions.get(range.start).map_or(range.start, |&p| p as usize),
-        untrained: range.clone().filter(|&i| !is_trained(sample, i)).count(),
+        untrained: range.clone().filter(|&i| !sample.is_trained(i)).count(),
         text: text_of(model, &sample.tokens[range])?,
     })
 }
@@ -152,8 +147,8 @@ fn print_sample(model: &Model, data: &Dataset, sample: &Sample) -> anyhow::Resul
 fn print_tokens(model: &Model, sample: &Sample, range: Range<usize>, colour: Colour) -> anyhow::Result<()> {
     let mut start = range.start;
     while start < range.end {
-        let trained = is_trained(sample, start);
-        let end = (start..range.end).find(|&i| is_trained(sample, i) != trained).unwrap_or(range.end);
+        let trained = sample.is_trained(start);
+        let end = (start..range.end).find(|&i| sample.is_trained(i) != trained).unwrap_or(range.end);
         let text = text_of(model, &sample.tokens[start..end])?;
         output::print_in(if trained { colour } else { Colour::FAINT }, &text)?;
         start = end;
