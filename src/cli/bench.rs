@@ -118,7 +118,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let mut sessions: Vec<Session> = Vec::new();
     for spec in &specs {
         let session = Session::new(&model, &choice.session(n_ctx, spec.as_ref()))?;
-        models::announce(&args.out, &choice, &session, spec.is_some());
+        models::announce(&args.out, &choice, &session);
         sessions.push(session);
     }
     let settings = sessions[0].params().clone();

@@ -48,9 +48,9 @@ pub(crate) fn run(
     let length = windows.length.unwrap_or(model_a.hparams().n_ctx_train);
     let n_ctx = length.max(windows.ctx.unwrap_or(0));
     let mut session_a = Session::new(&model_a, &a.session(n_ctx, rope))?;
-    models::announce(&out, a, &session_a, rope.is_some());
+    models::announce(&out, a, &session_a);
     let mut session_b = Session::new(model_b, &b.session(n_ctx, rope_b.as_ref()))?;
-    models::announce(&out, &b, &session_b, rope_b.is_some());
+    models::announce(&out, &b, &session_b);
     let params = Params::new(length).max_windows(windows.most).bucket(windows.bucket);
     let draw = draw(out.progress(0, "comparing", Unit::Tokens));
     let control = interrupt.control().with_progress(&draw);

@@ -147,7 +147,7 @@ fn collected(
         _ => hp.n_ctx_train,
     };
     let mut session = Session::new(&model, &choice.session(ctx, rope.as_ref()))?;
-    models::announce(out, &choice, &session, rope.is_some());
+    models::announce(out, &choice, &session);
     let found = {
         let draw = draw(out.progress(0, "reading", Unit::Tokens));
         let control = interrupt.control().with_progress(&draw);

@@ -113,7 +113,7 @@ impl Run<'_> {
         params: &Params,
     ) -> anyhow::Result<(Vec<Token>, Report, HeatPanel)> {
         let mut session = Session::new(model, &choice.session(self.ctx, rope))?;
-        models::announce(self.out, choice, &session, rope.is_some());
+        models::announce(self.out, choice, &session);
         let draw = draw(self.out.progress(0, "reading", Unit::Tokens));
         let control = self.interrupt.control().with_progress(&draw);
         let tokens = attention::tokens_of(&session, self.documents, params.tokens)?;

@@ -41,8 +41,8 @@ impl Comparison<'_> {
             }
         };
         for spec in specs {
-            let (out, choice, asked) = (self.out, self.choice.clone(), spec.is_some());
-            let announce = move |session: &Session| models::announce(&out, &choice, session, asked);
+            let (out, choice) = (self.out, self.choice.clone());
+            let announce = move |session: &Session| models::announce(&out, &choice, session);
             let params = self.choice.session(0, spec.as_ref());
             let source = SessionSource::new(self.model, params).on_open(announce);
             let draw = draw(self.out.progress(0, "measuring", Unit::Tokens));

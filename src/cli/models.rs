@@ -5,13 +5,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{anyhow, Context};
 use ropewalk::eval::{LmSource, SessionSource};
 use ropewalk::fetch::{self, FetchError};
-use ropewalk::hparams::Hparams;
 use ropewalk::model::{Model, ModelParams};
-use ropewalk::rope::{Plan, Spec};
-use ropewalk::session::{Attention, Session, SessionParams};
+use ropewalk::rope::Spec;
+use ropewalk::session::{Session, SessionParams};
 use ropewalk::tasks::Task;
 
-use super::output::{self, count, OutputArgs};
+use super::output::{self, OutputArgs};
 
 /// The folder that `pull` puts models into: `$ROPEWALK_MODELS`, else `models` under the user's cache folder.
 pub(crate) fn cache_dir() -> anyhow::Result<PathBuf> {
@@ -128,48 +127,9 @@ pub(crate) fn label(choice: &ModelChoice) -> String {
     std::iter::once(name(&choice.path)).chain(adapters).collect()
 }
 
-/// The context of a run next to those of the model, which differ if the file declares a scaling.
-pub(crate) fn context(n_ctx: usize, plan: &Plan, hp: &Hparams) -> String {
-    let [n_ctx, train, orig] = [n_ctx, hp.n_ctx_train, plan.n_ctx_orig(hp)].map(|n| count(n as u64));
-    if train == orig {
-        format!("context {n_ctx} (trained {train})")
-    } else {
-        format!("context {n_ctx} (declared {train}, original {orig})")
-    }
-}
-
 /// Says on stderr, unless `-q`, which model runs where, under which rope, with how much memory; then the
 /// plan's notes.
-pub(crate) fn announce(out: &OutputArgs, choice: &ModelChoice, session: &Session, asked: bool) {
-    let plan = session.plan();
-    let source = if asked {
-        ""
-    } else if session.model().takes_trained_rope() {
-        " (from the adapter)"
-    } else {
-        " (from the file)"
-    };
-    let attention = match session.params().attention {
-        Attention::Landmark(top) => format!("attention {top}, "),
-        Attention::Auto | Attention::Explicit => String::new(),
-    };
-    let threads = match session.params().n_threads {
-        _ if session.model().device() != "cpu" => String::new(),
-        _ if session.params().portable => ", 1 thread".to_owned(),
-        1 => ", 1 thread".to_owned(),
-        n => format!(", {n} threads"),
-    };
-    out.note(format_args!(
-        "{}: {}{threads}, {attention}math {}, rope {}{}, {}, memory {}",
-        label(choice),
-        session.model().device(),
-        session.params().math,
-        plan.spec,
-        source,
-        context(session.params().n_ctx, plan, session.model().hparams()),
-        session.memory(),
-    ));
-    for note in &plan.notes {
-        out.note(format_args!("note: {note}"));
-    }
+pub(crate) fn announce(out: &OutputArgs, choice: &ModelChoice, session: &Session) {
+    out.note(format_args!("{}: {}", label(choice), session.summary()));
+    session.plan().notes.iter().for_each(|note| out.note(format_args!("note: {note}")));
 }

@@ -112,7 +112,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     engine::check_fits(prompt.len(), session.n_max())?;
     interrupt.watch(&session);
     let load_s = started.elapsed().as_secs_f64();
-    models::announce(&args.out, &choice, &session, spec.is_some());
+    models::announce(&args.out, &choice, &session);
     args.out.note("");
 
     let started = Instant::now();

@@ -14,6 +14,7 @@ mod saved;
 mod sequence;
 mod state;
 mod step;
+mod summary;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -37,8 +37,7 @@ impl<'m> Chat<'m> {
 
     /// Says which session was opened.
     fn announce(&self) -> anyhow::Result<()> {
-        let asked = self.talk.params().session.rope.is_some();
-        models::announce(&self.out, self.choice, self.talk.session()?, asked);
+        models::announce(&self.out, self.choice, self.talk.session()?);
         Ok(())
     }
 

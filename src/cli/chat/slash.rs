@@ -7,7 +7,6 @@ use ropewalk::rope::{Spec, METHODS};
 use ropewalk::session::is_session_file;
 
 use super::conversation::Chat;
-use crate::cli::models::context;
 use crate::cli::options::{parse_spec, text, tokens, MAX_TEXT_BYTES};
 use crate::cli::output::{count, rate};
 
@@ -171,7 +170,7 @@ fn stats(chat: &mut Chat<'_>, _: &str) -> anyhow::Result<After> {
          memory: {}",
         chat.talk.messages().len(),
         count(session.tokens(0).len() as u64),
-        context(chat.n_ctx(), session.plan(), chat.talk.model().hparams()),
+        session.plan().context_text(chat.n_ctx(), chat.talk.model().hparams()),
         chat.spec()?,
         session.memory(),
     );

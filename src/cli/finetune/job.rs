@@ -80,7 +80,7 @@ fn announce(out: &OutputArgs, model: &Model, prepared: &Prepared, data: &Dataset
         models::name(model.file().path()),
         model.device(),
         plan.spec,
-        models::context(t.settings().n_ctx, plan, model.hparams()),
+        plan.context_text(t.settings().n_ctx, model.hparams()),
         count(n as u64),
         t.params().list().len(),
         t.checkpointing(),

@@ -5,6 +5,7 @@ use super::method::{check_contexts, Resolved};
 use super::own::{self, Own};
 use super::{settings, Axis, Part, Reach, RopeError, Spec, Value};
 use crate::hparams::{Hparams, LayerAttention};
+use crate::text::count;
 
 /// A rope method worked out for one model and one context length. Fixed for the life of a session.
 #[derive(Debug, Clone, PartialEq)]
@@ -182,6 +183,15 @@ impl Plan {
     /// The trained window this plan counts from, tokens: `original` of its spec, else the file's.
     pub fn n_ctx_orig(&self, hp: &Hparams) -> usize {
         self.spec.parts().iter().find_map(Part::original).unwrap_or_else(|| hp.n_ctx_orig())
+    }
+
+    /// A context of `n_ctx` tokens next to those of the model, which differ if the file declares a scaling.
+    pub fn context_text(&self, n_ctx: usize, hp: &Hparams) -> String {
+        let [n_ctx, train, orig] = [n_ctx, hp.n_ctx_train, self.n_ctx_orig(hp)].map(|n| count(n as u64));
+        match train == orig {
+            true => format!("context {n_ctx} (trained {train})"),
+            false => format!("context {n_ctx} (declared {train}, original {orig})"),
+        }
     }
 
     /// The distinct sets of pairs that some layer covers.
