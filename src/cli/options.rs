@@ -255,7 +255,7 @@ impl SamplingArgs {
 #[derive(Debug, Clone, Copy, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct ForceArgs {
-    /// Replace any output file, and start records anew [default: replace only earlier outputs]
+    /// Replace any output file, and start records over [default: replace only earlier outputs]
     #[arg(long)]
     pub(crate) force: bool,
 }

@@ -59,7 +59,7 @@ pub(crate) fn run(
     // What cannot be written is said before the work.
     search::RECORD.claim(record.output.clone())?;
     if to.exists() && !record.resume && !record.output.is_forced() {
-        let what = "already exists: --resume continues from it, --force starts anew";
+        let what = "already exists: --resume continues from it, --force starts over";
         return Err(usage(format!("{} {what}", to.display())));
     }
     drop(::files::Scratch::beside(record.output.clone(), &search::RECORD)?);
