@@ -5,9 +5,14 @@ use std::fmt::Write;
 use minijinja::machinery::ast::{BinOpKind, Call, CallArg, CallType, CompareOpKind, Expr, UnaryOpKind};
 use minijinja::machinery::Span;
 use minijinja::value::{Value, ValueKind};
-use minijinja::Error;
+use minijinja::{Error, ErrorKind};
 
+use super::source::{decoded, GENERATION};
 use super::tree::{unsupported, Writer};
+
+/// Functions that take what is undefined as it is, as macros do not.
+const FUNCTIONS: [&str; 7] =
+    ["cycler", "dict", "joiner", "namespace", "raise_exception", "range", "strftime_now"];
 
 impl<'a> Writer<'a> {
     fn begins_with(&self, at: Span, c: char) -> bool {
@@ -40,7 +45,7 @@ impl<'a> Writer<'a> {
                 "self" | "lipsum" => return Err(unsupported(&format!("the name {}", of.id), of.span())),
                 id => id.to_owned(),
             },
-            Expr::Const(of) => constant(&of.value),
+            Expr::Const(of) => constant(&of.value)?,
             Expr::GetAttr(of) => format!("__attr({}, \"{}\")", base(&of.expr)?, of.name),
             Expr::GetItem(of) => format!("__item({}, {})", base(&of.expr)?, self.expr(&of.subscript_expr)?),
             Expr::Slice(of) => {
@@ -122,7 +127,7 @@ impl<'a> Writer<'a> {
     }
 
     fn binary(&self, op: BinOpKind, left: &Expr<'a>, right: &Expr<'a>) -> Result<String, Error> {
-        let op_text = match op {
+        let sign = match op {
             BinOpKind::ScAnd | BinOpKind::ScOr => {
                 let word = if matches!(op, BinOpKind::ScAnd) { "and" } else { "or" };
                 let first = self.expr(left)?;
@@ -138,13 +143,13 @@ impl<'a> Writer<'a> {
             BinOpKind::FloorDiv => "//",
             BinOpKind::Rem => "%",
             BinOpKind::Pow => "**",
-            BinOpKind::Eq => return self.compared(left, "==", right),
-            BinOpKind::Ne => return self.compared(left, "!=", right),
-            BinOpKind::Lt => return self.compared(left, "<", right),
-            BinOpKind::Lte => return self.compared(left, "<=", right),
-            BinOpKind::Gt => return self.compared(left, ">", right),
-            BinOpKind::Gte => return self.compared(left, ">=", right),
-            BinOpKind::In => return self.compared(left, "in", right),
+            BinOpKind::Eq => "==",
+            BinOpKind::Ne => "!=",
+            BinOpKind::Lt => "<",
+            BinOpKind::Lte => "<=",
+            BinOpKind::Gt => ">",
+            BinOpKind::Gte => ">=",
+            BinOpKind::In => "in",
         };
         // A chain of one operator is one call: templates join dozens of texts, and nesting has a limit.
         let (mut operands, mut rest) = (vec![self.expr(right)?], left);
@@ -158,11 +163,7 @@ impl<'a> Writer<'a> {
         }
         operands.push(self.expr(rest)?);
         operands.reverse();
-        Ok(format!("__op(\"{op_text}\", {})", operands.join(", ")))
-    }
-
-    fn compared(&self, left: &Expr<'a>, op: &str, right: &Expr<'a>) -> Result<String, Error> {
-        Ok(format!("__compare({}, \"{op}\", {})", self.expr(left)?, self.expr(right)?))
+        Ok(format!("__op(\"{sign}\", {})", operands.join(", ")))
     }
 
     fn in_parentheses(&self, args: &[CallArg<'a>]) -> Result<String, Error> {
@@ -194,7 +195,7 @@ impl<'a> Writer<'a> {
                 if matches!(name, "self" | "super" | "lipsum") {
                     return Err(unsupported(&format!("the name {name}"), of.expr.span()));
                 }
-                format!("{name}({})", self.args(&of.args, self.macros.contains(name))?)
+                format!("{name}({})", self.args(&of.args, !FUNCTIONS.contains(&name))?)
             }
             CallType::Method(object, name) => {
                 format!("__same({}).{name}({})", self.expr(object)?, self.args(&of.args, false)?)
@@ -222,11 +223,16 @@ fn negated<'b, 'a>(expr: &'b Expr<'a>) -> Option<(&'b Expr<'a>, Span)> {
     }
 }
 
-fn constant(value: &Value) -> String {
-    match value.kind() {
+fn constant(value: &Value) -> Result<String, Error> {
+    Ok(match value.kind() {
         ValueKind::String => {
+            let text = value.as_str().unwrap_or_default();
+            if text.contains(GENERATION) {
+                let what = "{% generation %} in a string is not supported";
+                return Err(Error::new(ErrorKind::SyntaxError, what));
+            }
             let mut out = String::new();
-            string(value.as_str().unwrap_or_default(), &mut out);
+            string(&decoded(text)?, &mut out);
             out
         }
         ValueKind::None => "none".to_owned(),
@@ -235,7 +241,7 @@ fn constant(value: &Value) -> String {
             _ => "1e999".to_owned(),
         },
         _ => value.to_string().to_lowercase(),
-    }
+    })
 }
 
 pub(super) fn string(text: &str, out: &mut String) {

@@ -42,6 +42,6 @@ pub(super) fn environment(
     filters::add(&mut env);
     sequences::add(&mut env);
     env.add_filter("tojson", print::tojson);
-    env.add_template_owned(name, tree::rewritten(&source::rewritten(template)?)?)?;
+    env.add_template_owned(name, tree::rewritten(&source::rewritten(template))?)?;
     Ok(env)
 }

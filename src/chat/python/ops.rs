@@ -19,10 +19,7 @@ pub(super) fn add(env: &mut Environment<'_>) {
         true => Value::from_object(Absent),
         false => value,
     });
-    env.add_function("__given", |value: Value| match value.downcast_object_ref::<Absent>() {
-        Some(_) => Value::UNDEFINED,
-        None => value,
-    });
+    env.add_function("__given", values::given);
     env.add_function("__attr", |value: Value, name: &str| attr(&value, name));
     env.add_function("__item", |value: Value, key: Value| item(&value, &key));
     env.add_function("__slice", |value: Value, start: Value, stop: Value, step: Value| {
@@ -63,7 +60,8 @@ fn operate(op: &str, operands: Rest<Value>) -> Result<Value, Error> {
         "+" => plus(&a, &b),
         "*" => times(&a, &b),
         "%" if a.as_str().is_some() => format::percent(&a, &b),
-        _ => arithmetic(op, &a, &b),
+        "-" | "/" | "//" | "%" | "**" => arithmetic(op, &a, &b),
+        _ => compare(&a, op, &b).map(Value::from),
     })
 }
 

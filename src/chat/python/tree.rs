@@ -4,7 +4,6 @@
 //! template, white-space control included, and what it read is written as a template whose operators are calls of
 //! [`super::ops`]. Tags stay on their lines, for the lines in errors.
 
-use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use minijinja::machinery::ast::{CallType, Expr, Macro, Stmt};
@@ -12,45 +11,17 @@ use minijinja::machinery::{parse, Span, WhitespaceConfig};
 use minijinja::{Error, ErrorKind};
 
 use super::expr::string;
+use super::source::plain;
 
 /// `template`, for an environment that keeps all white space.
 pub(super) fn rewritten(template: &str) -> Result<String, Error> {
     let spaces = WhitespaceConfig { keep_trailing_newline: false, lstrip_blocks: true, trim_blocks: true };
     let tree = parse(template, "chat", Default::default(), spaces)?;
-    let mut macros = BTreeSet::from(["caller"]);
-    if let Stmt::Template(all) = &tree {
-        names_of_macros(&all.children, &mut macros);
-    }
-    let mut writer =
-        Writer { template, macros, out: String::new(), line: 1, in_macro: false, jumps: Jumps::None };
+    let mut writer = Writer { template, out: String::new(), line: 1, in_macro: false, block: None };
     if let Stmt::Template(all) = &tree {
         writer.all(&all.children)?;
     }
     Ok(writer.out)
-}
-
-fn names_of_macros<'a>(all: &[Stmt<'a>], names: &mut BTreeSet<&'a str>) {
-    for stmt in all {
-        match stmt {
-            Stmt::Macro(of) => {
-                names.insert(of.name);
-                names_of_macros(&of.body, names);
-            }
-            Stmt::ForLoop(of) => {
-                names_of_macros(&of.body, names);
-                names_of_macros(&of.else_body, names);
-            }
-            Stmt::IfCond(of) => {
-                names_of_macros(&of.true_body, names);
-                names_of_macros(&of.false_body, names);
-            }
-            Stmt::WithBlock(of) => names_of_macros(&of.body, names),
-            Stmt::SetBlock(of) => names_of_macros(&of.body, names),
-            Stmt::FilterBlock(of) => names_of_macros(&of.body, names),
-            Stmt::CallBlock(of) => names_of_macros(&of.macro_decl.body, names),
-            _ => {}
-        }
-    }
 }
 
 /// Returns true if this scope is a `{% generation %}` block. `__begin` and `__end` are undefined, and print nothing,
@@ -59,21 +30,13 @@ fn is_generation(assignments: &[(Expr<'_>, Expr<'_>)]) -> bool {
     matches!(assignments, [(Expr::Var(of), _)] if of.id == "__generation")
 }
 
-/// Statements that `break` and `continue` would leave.
-#[derive(Clone, Copy, PartialEq)]
-enum Jumps {
-    None,
-    /// A block whose text minijinja would lose.
-    Captured(&'static str),
-}
-
 pub(super) struct Writer<'a> {
     pub(super) template: &'a str,
-    pub(super) macros: BTreeSet<&'a str>,
     out: String,
     line: usize,
     pub(super) in_macro: bool,
-    jumps: Jumps,
+    /// A block around the statements, whose text minijinja would lose at `break` and `continue`.
+    block: Option<&'static str>,
 }
 
 pub(super) fn unsupported(what: &str, at: Span) -> Error {
@@ -86,13 +49,14 @@ impl<'a> Writer<'a> {
     }
 
     fn raw(&mut self, text: &str) {
+        let text = plain(text);
         if text.ends_with('{') || ["{{", "{%", "{#"].iter().any(|tag| text.contains(tag)) {
             self.out.push_str("{{ ");
-            string(text, &mut self.out);
+            string(&text, &mut self.out);
             self.out.push_str(" }}");
         } else {
             self.line += text.matches('\n').count();
-            self.out.push_str(text);
+            self.out.push_str(&text);
         }
     }
 
@@ -113,13 +77,19 @@ impl<'a> Writer<'a> {
         self.out.extend(["{% ", name, " %}"]);
     }
 
-    /// A body in a scope of its own, whose text is captured.
-    fn captured(&mut self, what: &'static str, body: &[Stmt<'a>]) -> Result<(), Error> {
-        let before = std::mem::replace(&mut self.jumps, Jumps::Captured(what));
-        self.end("with");
+    /// The body of this block, or of a loop or a macro.
+    fn inside(&mut self, block: Option<&'static str>, body: &[Stmt<'a>]) -> Result<(), Error> {
+        let before = std::mem::replace(&mut self.block, block);
         self.all(body)?;
+        self.block = before;
+        Ok(())
+    }
+
+    /// A body in a scope, whose text is captured.
+    fn captured(&mut self, block: &'static str, body: &[Stmt<'a>]) -> Result<(), Error> {
+        self.end("with");
+        self.inside(Some(block), body)?;
         self.end("endwith");
-        self.jumps = before;
         Ok(())
     }
 
@@ -128,6 +98,10 @@ impl<'a> Writer<'a> {
             Stmt::Template(of) => self.all(&of.children)?,
             Stmt::EmitRaw(of) => self.raw(of.raw),
             Stmt::EmitExpr(of) => {
+                let behind = self.template.get(of.span().end_offset as usize..).unwrap_or_default();
+                if behind.trim_start().starts_with('+') {
+                    return Err(unsupported("a plus at the end of an expression", of.span()));
+                }
                 let expr = self.expr(&of.expr)?;
                 self.delimited("{{", of.span(), &expr, "}}");
             }
@@ -138,9 +112,7 @@ impl<'a> Writer<'a> {
                 }
                 tag.push_str(if of.recursive { " recursive" } else { "" });
                 self.tag(of.span(), &tag);
-                let before = std::mem::replace(&mut self.jumps, Jumps::None);
-                self.all(&of.body)?;
-                self.jumps = before;
+                self.inside(None, &of.body)?;
                 if !of.else_body.is_empty() {
                     self.end("else");
                     self.all(&of.else_body)?;
@@ -169,9 +141,7 @@ impl<'a> Writer<'a> {
             Stmt::WithBlock(of) if is_generation(&of.assignments) => {
                 self.tag(of.span(), "with");
                 self.out.push_str("{{ __begin }}");
-                let before = std::mem::replace(&mut self.jumps, Jumps::Captured("a {% generation %} block"));
-                self.all(&of.body)?;
-                self.jumps = before;
+                self.inside(Some("a {% generation %} block"), &of.body)?;
                 self.out.push_str("{{ __end }}");
                 self.end("endwith");
             }
@@ -229,17 +199,8 @@ impl<'a> Writer<'a> {
                 self.body_of_macro(&of.macro_decl)?;
                 self.end("endcall");
             }
-            Stmt::Continue(_) | Stmt::Break(_) => {
-                let (word, at) = match stmt {
-                    Stmt::Continue(of) => ("continue", of.span()),
-                    Stmt::Break(of) => ("break", of.span()),
-                    _ => return Ok(()),
-                };
-                if let Jumps::Captured(block) = self.jumps {
-                    return Err(unsupported(&format!("{{% {word} %}} in {block}"), at));
-                }
-                self.tag(at, word);
-            }
+            Stmt::Continue(of) => self.jump("continue", of.span())?,
+            Stmt::Break(of) => self.jump("break", of.span())?,
             Stmt::AutoEscape(of) => return Err(unsupported("{% autoescape %}", of.span())),
             Stmt::Do(of) => return Err(unsupported("{% do %}", of.span())),
             Stmt::Block(of) => return Err(unsupported("{% block %}", of.span())),
@@ -251,6 +212,14 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
+    fn jump(&mut self, word: &str, at: Span) -> Result<(), Error> {
+        if let Some(block) = self.block {
+            return Err(unsupported(&format!("{{% {word} %}} in {block}"), at));
+        }
+        self.tag(at, word);
+        Ok(())
+    }
+
     fn parameters(&self, of: &Macro<'a>) -> Result<String, Error> {
         Ok(of.args.iter().map(|arg| self.target(arg)).collect::<Result<Vec<_>, _>>()?.join(", "))
     }
@@ -258,7 +227,6 @@ impl<'a> Writer<'a> {
     /// Defaults are expressions of the macro's own scope, and what is undefined is no missing argument.
     fn body_of_macro(&mut self, of: &Macro<'a>) -> Result<(), Error> {
         let in_macro = std::mem::replace(&mut self.in_macro, true);
-        let jumps = std::mem::replace(&mut self.jumps, Jumps::None);
         let without = of.args.len() - of.defaults.len();
         for (i, arg) in of.args.iter().enumerate() {
             let name = self.target(arg)?;
@@ -275,8 +243,8 @@ impl<'a> Writer<'a> {
                 }
             }
         }
-        self.all(&of.body)?;
-        (self.in_macro, self.jumps) = (in_macro, jumps);
+        self.inside(None, &of.body)?;
+        self.in_macro = in_macro;
         Ok(())
     }
 

@@ -89,7 +89,8 @@ impl Object for Method {
     }
 
     fn call(self: &Arc<Self>, state: &State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
-        self.of.call_method(state, &self.name, args)
+        let args: Vec<Value> = args.iter().cloned().map(given).collect();
+        self.of.call_method(state, &self.name, &args)
     }
 }
 
@@ -98,6 +99,13 @@ impl Object for Method {
 pub(super) struct Absent;
 
 impl Object for Absent {}
+
+pub(super) fn given(value: Value) -> Value {
+    match value.downcast_object_ref::<Absent>() {
+        Some(_) => Value::UNDEFINED,
+        None => value,
+    }
+}
 
 /// The name of a value's type in Python.
 pub(super) fn name(value: &Value) -> &'static str {
