@@ -12,20 +12,27 @@ use crate::rope::PosMap;
 /// Keys under each map of positions, and values; or the gradients of these.
 #[derive(Debug)]
 pub(super) struct Stored<'c> {
-    pub(super) keys: Vec<Tensor<'c>>,
+    pub(super) keys: Vec<Keys<'c>>,
     pub(super) v: Tensor<'c>,
+}
+
+/// Keys under one map of positions, or their gradients.
+#[derive(Debug)]
+pub(super) struct Keys<'c> {
+    pub(super) map: PosMap,
+    pub(super) rows: Tensor<'c>,
 }
 
 impl<'c> Stored<'c> {
     /// Keys and values of the cache.
     pub(super) fn of(b: &Builder<'c>, cache: &LayerCache) -> Result<Stored<'c>> {
-        let keys = cache.keys.iter().map(|key| b.stored(&key.k));
+        let keys = cache.keys.iter().map(|key| Ok(Keys { map: key.map, rows: b.stored(&key.k)? }));
         Ok(Stored { keys: keys.collect::<Result<_>>()?, v: b.stored(&cache.v)? })
     }
 
     /// The gradients of keys and values.
     pub(super) fn of_grads(b: &Builder<'c>, cache: &LayerCache) -> Result<Stored<'c>> {
-        let keys = cache.keys.iter().map(|key| b.stored(&key.dk));
+        let keys = cache.keys.iter().map(|key| Ok(Keys { map: key.map, rows: b.stored(&key.dk)? }));
         Ok(Stored { keys: keys.collect::<Result<_>>()?, v: b.stored(&cache.dv)? })
     }
 }
@@ -43,7 +50,7 @@ pub(super) struct AttendPart<'c> {
 impl<'c> AttendPart<'c> {
     /// Attention of all branches over keys and values of the cache: F32 `[d + 1, n_head, n]`, see [`Attend::forward`].
     pub(super) fn forward(parts: &[Self], b: &Builder<'c>, stored: &Stored<'c>) -> Result<Tensor<'c>> {
-        let of = |part: &Self| part.attend.forward(b, part.q, stored.keys[part.key], stored.v);
+        let of = |part: &Self| part.attend.forward(b, part.q, stored.keys[part.key].rows, stored.v);
         let outs = parts.iter().map(of).collect::<Result<Vec<_>>>()?;
         match outs[..] {
             [out] => Ok(out),
@@ -51,35 +58,26 @@ impl<'c> AttendPart<'c> {
         }
     }
 
-    /// The gradients of the rotated queries of each branch, from the output of [`AttendPart::forward`] and the gradient
-    /// of its heads, `[d, n_head, n]`. Those of keys and values are added to `sums`, which are complete where all nodes
-    /// given here come before.
+    /// The gradient of the branch's rotated queries, from the output of [`AttendPart::forward`] and the gradient of its
+    /// heads, `[d, n_head, n]`. Those of keys and values are added to `sums`, which are complete behind the nodes given here
+    /// for all branches.
     pub(super) fn backward(
-        parts: &[Self],
+        &self,
         b: &Builder<'c>,
         stored: &Stored<'c>,
         out: Tensor<'c>,
         d_out: Tensor<'c>,
         sums: &Stored<'c>,
-    ) -> Result<Vec<Tensor<'c>>> {
-        let of = |part: &Self| {
-            let (kv, d_kv) = ([stored.keys[part.key], stored.v], [sums.keys[part.key], sums.v]);
-            part.attend.backward(b, part.q, kv, out, d_out, d_kv)
-        };
-        parts.iter().map(of).collect()
+    ) -> Result<Tensor<'c>> {
+        let of = |stored: &Stored<'c>| [stored.keys[self.key].rows, stored.v];
+        self.attend.backward(b, self.q, of(stored), out, d_out, of(sums))
     }
 }
 
 /// The sum of one or more tensors of equal shape.
-pub(super) fn sum<'c>(
-    b: &Builder<'c>,
-    terms: impl Iterator<Item = Result<Tensor<'c>>>,
-) -> Result<Tensor<'c>> {
+pub(super) fn sum<'c>(b: &Builder<'c>, terms: &[Tensor<'c>]) -> Result<Tensor<'c>> {
     let none =
         || ggml::Error::Op { op: "attention", what: "expected at least one branch, found none".into() };
-    let add = |sum: Option<Tensor<'c>>, term: Result<Tensor<'c>>| match sum {
-        Some(sum) => b.add(sum, term?).map(Some),
-        None => term.map(Some),
-    };
-    terms.into_iter().try_fold(None, add)?.ok_or_else(none)
+    let (&first, rest) = terms.split_first().ok_or_else(none)?;
+    rest.iter().try_fold(first, |sum, &term| b.add(sum, term))
 }

@@ -6,7 +6,7 @@ use ggml::tensor::{Store, StoreTensor, TensorDef};
 use ggml::{DType, Result};
 
 use crate::hparams::{Hparams, LayerAttention};
-use crate::rope::{LayerPlan, Plan};
+use crate::rope::{LayerPlan, Plan, PosMap};
 
 /// Keys, values and their gradients of one layer, F32 `[n_head_kv * d, n_ctx]` each; keys once under each map of
 /// positions that the layer's plan has for them. Layers take turns; those with rows of another width have tensors of
@@ -30,6 +30,7 @@ pub(super) struct LayerCache {
 /// Keys under one map of positions.
 #[derive(Debug, Clone)]
 pub(super) struct KeyCache {
+    pub(super) map: PosMap,
     pub(super) k: StoreTensor,
     pub(super) dk: StoreTensor,
 }
@@ -59,12 +60,13 @@ impl Cache {
         Ok(Cache { store: store(defs.collect::<Result<_>>()?)?, widths })
     }
 
-    /// The tensors for layers with this attention, keys under so many maps.
-    pub(super) fn of(&self, layer: &LayerAttention, n_maps: usize) -> LayerCache {
+    /// The tensors for layers with this attention, keys under these maps.
+    pub(super) fn of(&self, layer: &LayerAttention, maps: Vec<PosMap>) -> LayerCache {
         let before = self.widths.iter().take_while(|&&(width, _)| width != layer.n_embd_kv());
         let first: usize = before.map(|(_, n_maps)| 2 + 2 * n_maps).sum();
         let at = |i: usize| StoreTensor { store: Arc::clone(&self.store), index: first + i };
-        let keys = (1..=n_maps).map(|i| KeyCache { k: at(2 * i), dk: at(2 * i + 1) });
+        let keys =
+            maps.into_iter().zip(1..).map(|(map, i)| KeyCache { map, k: at(2 * i), dk: at(2 * i + 1) });
         LayerCache { v: at(0), dv: at(1), keys: keys.collect() }
     }
 

@@ -76,7 +76,7 @@ fn n_state(net: DeltaNetHparams) -> usize {
 
 impl Ctx<'_> {
     pub(super) fn is_recurrent(&self, il: usize) -> bool {
-        self.hp.attention_of(il).is_none()
+        self.hp().attention_of(il).is_none()
     }
 
     /// [`Ctx::forward`] of a recurrent layer.
@@ -99,7 +99,7 @@ impl Ctx<'_> {
     /// [`Ctx::backward`] of a recurrent layer.
     pub(super) fn recurrent_backward(&self, g: &Graph<'_, '_>, block: Block) -> Result<LayerIds> {
         let mut net = Recurrent::new(g, self, block)?;
-        let (d_y_id, d_y) = g.b.input("d_y", DType::F32, &[self.hp.n_embd, block.n])?;
+        let (d_y_id, d_y) = g.b.input("d_y", DType::F32, &[self.hp().n_embd, block.n])?;
         net.ids.d_y = Some(d_y_id);
         let y = net.output()?;
         let (above, trained) = g.backward(&[(y, d_y)], &[net.x, net.out])?;
@@ -146,8 +146,8 @@ impl<'g, 'a, 'c> Recurrent<'g, 'a, 'c> {
     fn new(g: &'g Graph<'a, 'c>, ctx: &'g Ctx<'g>, block: Block) -> Result<Self> {
         let (b, il) = (g.b, block.il);
         let none = || Error::Argument(format!("training: layer {il} has neither attention nor a delta-net"));
-        let (hp, cache) = ctx.hp.delta_net.zip(ctx.states).ok_or_else(none)?;
-        let (x_id, x) = b.input("x", DType::F32, &[ctx.hp.n_embd, block.n])?;
+        let (hp, cache) = ctx.hp().delta_net.zip(ctx.states).ok_or_else(none)?;
+        let (x_id, x) = b.input("x", DType::F32, &[ctx.hp().n_embd, block.n])?;
         let Mixing::DeltaNet(net, read) = ctx.transformer.layers[il].before_attention(g, x)? else {
             return Err(none());
         };
@@ -246,5 +246,5 @@ pub(super) fn fill(ids: &LayerIds, exec: &mut Executor, at: Range<usize>, seen: 
 
 /// The number of a block.
 fn index_of(ctx: &Ctx<'_>, block: Block) -> usize {
-    block.start / ctx.n_block
+    block.start / ctx.settings.n_block
 }

@@ -69,7 +69,7 @@ impl Ctx<'_> {
     /// The loss of `n` tokens. `back`: also the gradients of `x` and of the trained tensors of the output.
     pub(super) fn loss(&self, b: &Builder<'_>, n: usize, back: bool) -> Result<LossIds> {
         self.head(b, |g| {
-            let (x_id, x) = b.input("x", DType::F32, &[self.hp.n_embd, n])?;
+            let (x_id, x) = b.input("x", DType::F32, &[self.hp().n_embd, n])?;
             let (targets, at) = b.input("targets", DType::I32, &[n])?;
             let logits = self.transformer.all_logits(g, x)?;
             let own = self.capabilities.custom_ops;

@@ -7,27 +7,29 @@ use ggml::tensor::Tensor;
 use ggml::{DType, Error, Result};
 
 use super::attention::{Attend, How, SeenInput};
-use super::branches::{sum, AttendPart, Stored};
+use super::branches::{sum, AttendPart, Keys, Stored};
 use super::cache::{Cache, KeyCache, LayerCache};
 use super::delta_net::StateCache;
 use super::params::ParamSet;
 use super::saved::{self, Activation, Checkpointing};
 use super::seen;
+use super::settings::TrainParams;
 use crate::arch::Transformer;
 use crate::graph::{
-    n_tensors_of_tiles, Capabilities, Gradient, Graph, Mixing, Pairing, Qkv, Recording, Rotation,
-    RotationInputs, SavedActivation,
+    n_tensors_of_tiles, Capabilities, Gradient, Graph, Mixing, Qkv, Recording, Rotation, RotationInputs,
+    SavedActivation,
 };
 use crate::hparams::{Hparams, LayerAttention};
 use crate::ids::{LinearId, ParamId};
-use crate::landmark::Landmarks;
-use crate::rope::{Branch, LayerPlan, Plan, PosMap};
+use crate::model::Model;
+use crate::rope::{Branch, LayerPlan, Plan};
 
 /// The settings and tensors that all graphs of a training step share.
 #[derive(Clone, Copy)]
 pub(super) struct Ctx<'a> {
-    pub(super) hp: &'a Hparams,
-    pub(super) pairing: Pairing,
+    pub(super) model: &'a Model,
+    /// With `n_block` at most the context.
+    pub(super) settings: &'a TrainParams,
     /// The model's layers with the trained tensors in them.
     pub(super) transformer: &'a Transformer,
     pub(super) plan: &'a Plan,
@@ -37,14 +39,10 @@ pub(super) struct Ctx<'a> {
     pub(super) states: Option<&'a StateCache>,
     pub(super) capabilities: Capabilities,
     pub(super) checkpointing: Checkpointing,
-    pub(super) dropout: f32,
-    pub(super) dequantize_bytes: usize,
-    /// Tokens of a block.
-    pub(super) n_block: usize,
+    /// True if there is dropout.
+    pub(super) training: bool,
     /// True if sequences are cut into groups: shifted sparse attention.
     pub(super) grouped: bool,
-    /// Where sequences have landmarks, if any.
-    pub(super) landmarks: Option<Landmarks>,
     /// True if the frequencies of the layers that the plan's method acts on are trained.
     pub(super) trains_angles: bool,
 }
@@ -111,6 +109,10 @@ fn no_attention() -> Error {
 }
 
 impl Ctx<'_> {
+    pub(super) fn hp(&self) -> &Hparams {
+        self.model.hparams()
+    }
+
     /// Upper bound of a graph's tensors, where queries see `n_keys` keys: in ops of every device attention goes tile by tile,
     /// forwards and backwards, for at most four groups of heads.
     pub(super) fn max_tensors(&self, n_keys: usize) -> usize {
@@ -118,7 +120,8 @@ impl Ctx<'_> {
         if self.capabilities.custom_ops {
             return most;
         }
-        let n_rows = self.hp.attention.iter().map(|layer| layer.n_head).max().unwrap_or(1) * self.n_block;
+        let n_rows =
+            self.hp().attention.iter().map(|layer| layer.n_head).max().unwrap_or(1) * self.settings.n_block;
         most + 2 * 4 * n_tensors_of_tiles(n_rows, [n_keys])
     }
 
@@ -134,8 +137,8 @@ impl Ctx<'_> {
             saves: &saves,
             load,
             trains: &trains,
-            dropout: self.dropout,
-            dequantize_bytes: self.dequantize_bytes,
+            dropout: if self.training { self.settings.trainable.dropout() } else { 0.0 },
+            dequantize_bytes: self.settings.dequantize_bytes,
         };
         f(&Graph::recorded(b, self.capabilities, how))
     }
@@ -196,7 +199,7 @@ impl Ctx<'_> {
             }
             let net = &self.transformer.layers[block.il];
             let mut layer = LayerGraph::new(g, self, block)?;
-            let (n_embd, d, n_head) = (self.hp.n_embd, layer.layer.n_embd_head, layer.layer.n_head);
+            let (n_embd, d, n_head) = (self.hp().n_embd, layer.layer.n_embd_head, layer.layer.n_head);
             let (d_y_id, d_y) = b.input("d_y", DType::F32, &[n_embd, block.n])?;
             layer.ids.d_y = Some(d_y_id);
             let Qkv { q, k, v, gate } = qkv(net.before_attention(g, layer.x)?)?;
@@ -221,21 +224,19 @@ impl Ctx<'_> {
             let d_attn = above[1].ok_or_else(|| unreached("attention"))?;
             let d_attn = b.reshape(d_attn, &[d, n_head, block.n])?;
             let sums = Stored::of_grads(b, &layer.cache)?;
-            let d_rotated = AttendPart::backward(&parts, b, &stored, attn_out, d_attn, &sums)?;
-            if layer.trains_angles {
-                let queries = parts.iter().map(|part| part.q).zip(d_rotated.iter().copied());
-                let keys = stored.keys.iter().zip(&sums.keys);
-                let keys = keys.map(|(&k, &dk)| Ok((layer.block_rows(k)?, layer.block_rows(dk)?)));
-                for (x, grad) in queries.map(Ok).chain(keys).collect::<Result<Vec<_>>>()? {
-                    layer.ids.angles.push(b.output(layer.rotation.angles_back(b, x, grad)?));
-                }
+            let (mut d_queries, mut d_keys) = (Vec::new(), Vec::new());
+            for part in &parts {
+                let grad = part.backward(b, &stored, attn_out, d_attn, &sums)?;
+                layer.angles_back(part.q, grad)?;
+                d_queries.push(layer.rotation.queries_back(b, grad, part.q_pos)?);
             }
-            let d_queries = parts.iter().zip(d_rotated);
-            let d_queries = d_queries.map(|(part, grad)| layer.rotation.queries_back(b, grad, part.q_pos));
-            let d_q = sum(b, d_queries)?;
-            let d_keys = layer.key_maps.iter().zip(&sums.keys);
-            let d_keys = d_keys.map(|(&map, &dk)| layer.rotation.keys_back(b, layer.block_rows(dk)?, map));
-            let d_k = sum(b, d_keys)?;
+            // All branches have added to the gradients of keys.
+            for (keys, sums) in stored.keys.iter().zip(&sums.keys) {
+                let grad = layer.block_rows(sums.rows)?;
+                layer.angles_back(layer.block_rows(keys.rows)?, grad)?;
+                d_keys.push(layer.rotation.keys_back(b, grad, keys.map)?);
+            }
+            let (d_q, d_k) = (sum(b, &d_queries)?, sum(b, &d_keys)?);
             let d_v = b.cont(layer.block_rows(sums.v)?)?;
             let flat = |t: Tensor<'_>| t.ne()[0] * t.ne()[1];
             let mut seeds = vec![
@@ -287,7 +288,6 @@ struct LayerGraph<'g, 'a, 'c> {
     block: Block,
     layer: &'g LayerAttention,
     branches: &'g [Branch],
-    key_maps: Vec<PosMap>,
     cache: LayerCache,
     x: Tensor<'c>,
     trains_angles: bool,
@@ -297,7 +297,7 @@ struct LayerGraph<'g, 'a, 'c> {
 
 impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
     fn new(g: &'g Graph<'a, 'c>, ctx: &'g Ctx<'g>, block: Block) -> Result<Self> {
-        let (b, hp) = (g.b, ctx.hp);
+        let (b, hp, pairing) = (g.b, ctx.hp(), ctx.model.arch().pairing);
         let (layer, plan) = attention(hp, ctx.plan, block.il)?;
         let (x_id, x) = b.input("x", DType::F32, &[hp.n_embd, block.n])?;
         let (branches, key_maps) = (&plan.branches[..], plan.key_maps());
@@ -305,13 +305,13 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         let by_table = ctx.capabilities.custom_ops;
         let trains_angles = ctx.trains_angles && plan.applies;
         let (rotation, rotation_ids) = if trains_angles && !by_table {
-            Rotation::of_products(b, plan, ctx.pairing, block.n)?
+            Rotation::of_products(b, plan, pairing, block.n)?
         } else {
-            Rotation::new(b, layer, plan, ctx.pairing, block.n, by_table, maps)?
+            Rotation::new(b, layer, plan, pairing, block.n, by_table, maps)?
         };
         let ids = LayerIds { x: Some(x_id), rotation: Some(rotation_ids), ..LayerIds::default() };
-        let cache = ctx.cache.of(layer, key_maps.len());
-        Ok(LayerGraph { g, ctx, block, layer, branches, key_maps, cache, x, trains_angles, rotation, ids })
+        let cache = ctx.cache.of(layer, key_maps);
+        Ok(LayerGraph { g, ctx, block, layer, branches, cache, x, trains_angles, rotation, ids })
     }
 
     /// `[heads * d, n]` as `[d, heads, n]`.
@@ -328,14 +328,14 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         let (id, cells) = b.input("cells", DType::I64, &[self.block.n])?;
         self.ids.cells = Some(id);
         let heads = self.heads(k)?;
-        let rotated = |(&map, to): (&PosMap, &KeyCache)| {
-            let k = self.rotation.keys(b, heads, map)?;
+        let rotated = |to: &KeyCache| {
+            let k = self.rotation.keys(b, heads, to.map)?;
             let k = b.reshape(k, &[k.ne()[0] * k.ne()[1], self.block.n])?;
-            b.set_rows(b.stored(&to.k)?, k, cells)
+            Ok(Keys { map: to.map, rows: b.set_rows(b.stored(&to.k)?, k, cells)? })
         };
-        let keys = self.key_maps.iter().zip(&self.cache.keys).map(rotated).collect::<Result<Vec<_>>>()?;
+        let keys = self.cache.keys.iter().map(rotated).collect::<Result<Vec<_>>>()?;
         let v = b.set_rows(b.stored(&self.cache.v)?, v, cells)?;
-        keys.iter().for_each(|&k| b.expand(k));
+        keys.iter().for_each(|k| b.expand(k.rows));
         b.expand(v);
         Ok(Stored { keys, v })
     }
@@ -351,17 +351,26 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         let heads = self.heads(q)?;
         let mut parts = Vec::with_capacity(self.branches.len());
         for branch in self.branches {
-            let (attend, seen) = match self.ctx.landmarks {
+            let (attend, seen) = match self.ctx.settings.attention.landmarks() {
                 Some(landmarks) => Attend::with_landmarks(b, self.layer, landmarks.block(), n, end)?,
                 // Sinks count once.
                 None => Attend::new(b, self.layer, sinks.take(), how, n, end)?,
             };
             self.ids.seen.push(seen);
             let q = self.rotation.queries(b, heads, branch.q_pos)?;
-            let key = self.key_maps.iter().position(|map| *map == branch.k_pos).unwrap_or(0);
+            let key = self.cache.keys.iter().position(|key| key.map == branch.k_pos).unwrap_or(0);
             parts.push(AttendPart { q, q_pos: branch.q_pos, key, attend });
         }
         Ok(parts)
+    }
+
+    /// Where frequencies are trained, the gradient of the angles by which `x` was rotated, from its own.
+    fn angles_back(&mut self, x: Tensor<'c>, grad: Tensor<'c>) -> Result<()> {
+        if self.trains_angles {
+            let angles = self.rotation.angles_back(self.g.b, x, grad)?;
+            self.ids.angles.push(self.g.b.output(angles));
+        }
+        Ok(())
     }
 
     /// The heads of attention's output side by side, `[n_head * d, n]`, without the log-sum-exp that follows

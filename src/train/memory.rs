@@ -160,12 +160,13 @@ impl MemoryPlan {
         let params = ParamSet::planned(model, &settings.trainable, added)?;
         let cache = Cache::new(hp, &rope, n_ctx, |defs| Store::planned(device, defs))?;
         let n = settings.n_block.min(n_ctx);
+        let settings = &TrainParams { n_block: n, ..settings.clone() };
         let states = StateCache::new(hp, [n_ctx, n], |defs| Store::planned(device, defs))?;
         let capabilities = capabilities(model, settings);
         let transformer = model.with_adapter(params.adapter())?;
         let ctx = Ctx {
-            hp,
-            pairing: model.arch().pairing,
+            model,
+            settings,
             transformer: &transformer,
             plan: &rope,
             params: &params,
@@ -173,11 +174,8 @@ impl MemoryPlan {
             states: states.as_ref(),
             capabilities,
             checkpointing,
-            dropout: settings.trainable.dropout(),
-            dequantize_bytes: settings.dequantize_bytes,
-            n_block: n,
+            training: true,
             grouped: settings.attention.group(settings.n_ctx)?.is_some(),
-            landmarks: settings.attention.landmarks(),
             trains_angles: network.is_some(),
         };
         let mut exec = capabilities.executor(device, 1)?;

@@ -46,7 +46,7 @@ use ggml::tensor::Store;
 use crate::arch::Transformer;
 use crate::graph::{Capabilities, SavedActivation};
 use crate::model::{Error, Model, Result};
-use crate::rope::Plan;
+use crate::rope::{LayerPlan, Plan};
 use crate::Token;
 
 use cache::Cache;
@@ -375,7 +375,10 @@ impl Trainer {
             self.compute()?;
         }
         match (attention, &self.states) {
-            (Some(layer), _) => self.cache.of(layer, self.n_key_maps(il)).zero_grads()?,
+            (Some(layer), _) => {
+                let maps = self.plan.of_layer(il).map(LayerPlan::key_maps);
+                self.cache.of(layer, maps.unwrap_or_default()).zero_grads()?;
+            }
             (None, states) => states.as_ref().map_or(Ok(()), StateCache::zero_grads)?,
         }
         for &block in blocks.iter().rev() {
@@ -405,8 +408,8 @@ impl Trainer {
         grouped: bool,
     ) -> (&mut Executor, Ctx<'_>) {
         let ctx = Ctx {
-            hp: self.model.hparams(),
-            pairing: self.model.arch().pairing,
+            model: &self.model,
+            settings: &self.settings,
             transformer: &self.transformer,
             plan: self.clex.as_ref().map_or(&self.plan, ClexTraining::plan),
             params: &self.params,
@@ -414,19 +417,11 @@ impl Trainer {
             states: self.states.as_ref(),
             capabilities: self.capabilities,
             checkpointing,
-            dropout: if training { self.settings.trainable.dropout() } else { 0.0 },
-            dequantize_bytes: self.settings.dequantize_bytes,
-            n_block: self.settings.n_block,
+            training,
             grouped,
-            landmarks: self.settings.attention.landmarks(),
             trains_angles: self.clex.is_some(),
         };
         (&mut self.exec, ctx)
-    }
-
-    /// The maps of key positions that a layer has keys under.
-    fn n_key_maps(&self, il: usize) -> usize {
-        self.plan.of_layer(il).map_or(0, |plan| plan.key_maps().len())
     }
 
     fn compute(&mut self) -> Result<()> {
