@@ -221,7 +221,7 @@ fn generator<'a>(
         Haystack::Essays => Some(Essays::read(setup)?),
         _ => None,
     };
-    let pairs = Pairs::new(&word_list(setup, &ADJECTIVES)?, word_list(setup, &NOUNS)?)?;
+    let pairs = Pairs::new(&word_list(setup, &ADJECTIVES)?, word_list(setup, &NOUNS)?);
     let random = Random::new(seed.into());
     let step = match shape.haystack {
         Haystack::Essays => 500,

@@ -317,16 +317,10 @@ fn missing_and_damaged_files_are_errors() {
     let twice = [&line[..], b"\n{\"doc\": 3}"].concat();
     let found = error(&GSM8K_TASK, pack(&twice));
     assert!(found.contains("line 2: invalid type: integer `3`"), "{found}");
-    assert!(error(&GSM8K_TASK, pack(b"")).ends_with("expected questions, found none"));
     assert!(error(&GSM8K_TASK, b"this is a text, not gzip".to_vec()).contains("invalid gzip header"));
     let mut cut = pack(&[&line[..]; 99].concat());
     cut.truncate(cut.len() - 9);
     assert!(error(&GSM8K_TASK, cut).starts_with("short/gsm8k_test.jsonl.gz: "));
-    let found = error(&GSM8K_TASK, pack(&vec![b' '; (1 << 26) + 1]));
-    assert!(found.ends_with("expected at most 67108864 bytes when unpacked, found more"), "{found}");
-    let arc = br#"{"doc": {"id": "a", "query": "Question: q\nAnswer:", "choices": ["x", "y"], "gold": 2}}"#;
-    let found = error(&ARC_CHALLENGE, pack(arc));
-    assert!(!found.is_empty());
     // Another set under the name of this one.
     let found = error(&PIQA_TASK, fixture("nq_open.arrow"));
     assert_eq!(found, "short/piqa_validation.arrow: row 0: missing field `goal`");
@@ -336,10 +330,9 @@ fn missing_and_damaged_files_are_errors() {
 fn cut_off_arrow_is_an_error() {
     for name in ["mmlu_dev.arrow", "arc_validation.arrow"] {
         let bytes = fixture(name);
-        assert!(arrow::for_each_row(&bytes, &mut |_| Ok(())).is_ok());
+        assert!(arrow::rows(&bytes).is_some_and(|rows| rows.len() > 1));
         for len in 0..bytes.len() - 8 {
-            let cut = arrow::for_each_row(&bytes[..len], &mut |_| Ok(()));
-            assert!(cut.is_err(), "{name}: {len} of {} bytes", bytes.len());
+            assert!(arrow::rows(&bytes[..len]).is_none(), "{name}: {len} of {} bytes", bytes.len());
         }
     }
 }
