@@ -12,7 +12,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: help setup build install models gemma benchmarks texts train-texts demo test quick soak test-device fmt lint doc unit bench fuzz sanitize check-cuda clean
+.PHONY: help setup build install models gemma benchmarks texts train-texts demo test quick soak test-device fmt lint lines doc unit bench fuzz sanitize check-cuda clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -67,6 +67,9 @@ lint: setup
 	    RUSTFLAGS="-C target-cpu=x86-64-v3" $(CARGO) clippy --release -p ropewalk-kernels --all-targets \
 	        --target-dir target/avx2 -- -D warnings; \
 	fi
+
+lines: ## print the lines of Rust by folder; fail if they exceed the ceiling
+	@scripts/lines.sh
 
 doc: setup
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps --quiet

@@ -6,7 +6,7 @@ use std::process::Command;
 use super::root;
 
 #[track_caller]
-fn passes(command: &mut Command) {
+pub(super) fn passes(command: &mut Command) {
     let out = command.env("PYTHONDONTWRITEBYTECODE", "1").env("PYTHONUTF8", "1").current_dir(root()).output();
     let out = out.expect("Python 3.11 or later as python3");
     let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));

@@ -358,6 +358,11 @@ fn files_begin_with_what_they_are_and_stay_short() {
 }
 
 #[test]
+fn no_more_lines_than_the_ceiling() {
+    evidence::passes(&mut std::process::Command::new("scripts/lines.sh"));
+}
+
+#[test]
 fn unsafe_stands_only_in_the_crates_around_ggml() {
     let mut faults = Vec::new();
     for source in sources().iter().filter(|s| !s.path.starts_with("ggml/")) {
