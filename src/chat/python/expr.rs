@@ -1,14 +1,12 @@
 //! The expressions of [`super::tree`].
 
-use std::fmt::Write;
-
 use minijinja::machinery::ast::{BinOpKind, Call, CallArg, CallType, CompareOpKind, Expr, UnaryOpKind};
 use minijinja::machinery::Span;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
 use super::source::{decoded, GENERATION};
-use super::tree::{unsupported, Writer};
+use super::tree::{joined, unsupported, Writer};
 
 /// Functions that take what is undefined as it is, as macros do not.
 const FUNCTIONS: [&str; 7] =
@@ -17,10 +15,6 @@ const FUNCTIONS: [&str; 7] =
 impl<'a> Writer<'a> {
     fn begins_with(&self, at: Span, c: char) -> bool {
         self.template.get(at.start_offset as usize..).is_some_and(|text| text.starts_with(c))
-    }
-
-    fn list(&self, items: &[Expr<'a>]) -> Result<String, Error> {
-        Ok(items.iter().map(|item| self.expr(item)).collect::<Result<Vec<_>, _>>()?.join(", "))
     }
 
     pub(super) fn expr(&self, expr: &Expr<'a>) -> Result<String, Error> {
@@ -49,12 +43,11 @@ impl<'a> Writer<'a> {
             Expr::GetAttr(of) => format!("__attr({}, \"{}\")", base(&of.expr)?, of.name),
             Expr::GetItem(of) => format!("__item({}, {})", base(&of.expr)?, self.expr(&of.subscript_expr)?),
             Expr::Slice(of) => {
-                let mut out = format!("__slice({}", base(&of.expr)?);
-                for part in [&of.start, &of.stop, &of.step] {
-                    out.push_str(", ");
-                    out.push_str(&part.as_ref().map_or(Ok("none".to_owned()), |part| self.expr(part))?);
-                }
-                out + ")"
+                let parts = joined(&[&of.start, &of.stop, &of.step], |part| match part {
+                    Some(part) => self.expr(part),
+                    None => Ok("none".to_owned()),
+                })?;
+                format!("__slice({}, {parts})", base(&of.expr)?)
             }
             Expr::Call(of) if bare.is_none() => self.call(of)?,
             Expr::Call(of) => return Err(unsupported("a minus before a call", of.span())),
@@ -64,9 +57,8 @@ impl<'a> Writer<'a> {
             },
             Expr::BinOp(of) => self.binary(of.op, &of.left, &of.right)?,
             Expr::Compare(of) => {
-                let mut out = format!("__compare({}", self.expr(&of.expr)?);
-                for op in &of.ops {
-                    let name = match op.op {
+                let rest = joined(&of.ops, |op| {
+                    let sign = match op.op {
                         CompareOpKind::Eq => "==",
                         CompareOpKind::Ne => "!=",
                         CompareOpKind::Lt => "<",
@@ -76,9 +68,9 @@ impl<'a> Writer<'a> {
                         CompareOpKind::In => "in",
                         CompareOpKind::NotIn => "not in",
                     };
-                    let _ = write!(out, ", \"{name}\", {}", self.expr(&op.expr)?);
-                }
-                out + ")"
+                    Ok(format!("\"{sign}\", {}", self.expr(&op.expr)?))
+                })?;
+                format!("__compare({}, {rest})", self.expr(&of.expr)?)
             }
             Expr::IfExpr(of) => {
                 let (yes, test) = (self.expr(&of.true_expr)?, self.expr(&of.test_expr)?);
@@ -98,12 +90,11 @@ impl<'a> Writer<'a> {
                 format!("({} is {}{})", self.expr(&of.expr)?, of.name, self.in_parentheses(&of.args)?)
             }
             Expr::List(of) => {
-                let items = self.list(&of.items)?;
+                let items = joined(&of.items, |item| self.expr(item))?;
                 // The span of a tuple without parentheses begins within it.
                 let first = of.items.first().map(|item| item.span().start_offset);
                 let bare = first.is_some_and(|first| first < of.span().start_offset);
-                let list = !bare && self.begins_with(of.span(), '[');
-                if list {
+                if !bare && self.begins_with(of.span(), '[') {
                     format!("[{items}]")
                 } else {
                     format!("__tuple({items})")
@@ -177,15 +168,14 @@ impl<'a> Writer<'a> {
                 !matches!(expr, Expr::Const(_) | Expr::List(_) | Expr::Map(_) | Expr::BinOp(_));
             Ok(if of_macro && may_be_undefined { format!("__passed({text})") } else { text })
         };
-        let args = args.iter().map(|arg| {
+        joined(args, |arg| {
             Ok(match arg {
                 CallArg::Pos(expr) => value(expr)?,
                 CallArg::Kwarg(name, expr) => format!("{name}={}", value(expr)?),
                 CallArg::PosSplat(expr) => format!("*__iter({})", self.expr(expr)?),
                 CallArg::KwargSplat(expr) => format!("**{}", self.expr(expr)?),
             })
-        });
-        Ok(args.collect::<Result<Vec<_>, Error>>()?.join(", "))
+        })
     }
 
     pub(super) fn call(&self, of: &Call<'a>) -> Result<String, Error> {
@@ -231,9 +221,7 @@ fn constant(value: &Value) -> Result<String, Error> {
                 let what = "{% generation %} in a string is not supported";
                 return Err(Error::new(ErrorKind::SyntaxError, what));
             }
-            let mut out = String::new();
-            string(&decoded(text)?, &mut out);
-            out
+            string(&decoded(text)?)
         }
         ValueKind::None => "none".to_owned(),
         ValueKind::Number if !value.is_integer() => match f64::try_from(value.clone()) {
@@ -244,8 +232,8 @@ fn constant(value: &Value) -> Result<String, Error> {
     })
 }
 
-pub(super) fn string(text: &str, out: &mut String) {
-    out.push('"');
+pub(super) fn string(text: &str) -> String {
+    let mut out = String::from('"');
     for c in text.chars() {
         match c {
             '"' | '\\' => out.extend(['\\', c]),
@@ -254,4 +242,5 @@ pub(super) fn string(text: &str, out: &mut String) {
         }
     }
     out.push('"');
+    out
 }

@@ -173,8 +173,7 @@ pub(super) fn plus(a: &Value, b: &Value) -> Result<Value, Error> {
         return Ok(Value::from_safe_string(part(a, x) + &part(b, y)));
     }
     match (name(a), name(b)) {
-        ("list", "list") => Ok(Value::from([items(a)?, items(b)?].concat())),
-        ("tuple", "tuple") => Ok(values::tuple([items(a)?, items(b)?].concat())),
+        ("list", "list") | ("tuple", "tuple") => Ok(made(a, [items(a)?, items(b)?].concat())),
         _ => arithmetic("+", a, b),
     }
 }
@@ -207,17 +206,10 @@ fn times(a: &Value, b: &Value) -> Result<Value, Error> {
         false => Err(wrong("*: what is repeated gets too large")),
     };
     match (of.as_str(), name(of)) {
-        (Some(text), _) => {
-            let text = text.repeat(within(text.len())?);
-            Ok(if of.is_safe() { Value::from_safe_string(text) } else { Value::from(text) })
-        }
-        (_, "list") => {
+        (Some(text), _) => Ok(like(of, text.repeat(within(text.len())?))),
+        (_, "list" | "tuple") => {
             let all = items(of)?;
-            within(all.len()).map(|by| Value::from(vec![all; by].concat()))
-        }
-        (_, "tuple") => {
-            let all = items(of)?;
-            within(all.len()).map(|by| values::tuple(vec![all; by].concat()))
+            within(all.len()).map(|by| made(of, vec![all; by].concat()))
         }
         _ => arithmetic("*", a, b),
     }
@@ -256,7 +248,7 @@ pub(super) fn attr(value: &Value, attribute: &str) -> Result<Value, Error> {
         return Ok(Value::UNDEFINED);
     }
     if methods::is_method(name(value), attribute) {
-        return Ok(method(value, attribute));
+        return Ok(Value::from_object(Method { of: value.clone(), name: attribute.to_owned() }));
     }
     match name(value) {
         "int" | "float" | "bool" if methods::is_of_number(attribute) => {
@@ -267,10 +259,6 @@ pub(super) fn attr(value: &Value, attribute: &str) -> Result<Value, Error> {
         }
         _ => Ok(value.get_attr(attribute).unwrap_or_default()),
     }
-}
-
-fn method(value: &Value, name: &str) -> Value {
-    Value::from_object(Method { of: value.clone(), name: name.to_owned() })
 }
 
 pub(super) fn item(value: &Value, key: &Value) -> Result<Value, Error> {
@@ -313,6 +301,15 @@ pub(super) fn like(of: &Value, text: String) -> Value {
     }
 }
 
+/// A tuple, list, or text of these items, as `of` is one.
+pub(super) fn made(of: &Value, items: Vec<Value>) -> Value {
+    match name(of) {
+        "tuple" => values::tuple(items),
+        "list" => Value::from(items),
+        _ => like(of, items.iter().filter_map(Value::as_str).collect()),
+    }
+}
+
 fn slice(value: &Value, start: &Value, stop: &Value, step: &Value) -> Result<Value, Error> {
     let index = |part: &Value| -> Result<Option<i128>, Error> {
         match number(part) {
@@ -339,9 +336,5 @@ fn slice(value: &Value, start: &Value, stop: &Value, step: &Value) -> Result<Val
         out.push(all[i as usize].clone());
         i = i.saturating_add(step);
     }
-    Ok(match name(value) {
-        "tuple" => values::tuple(out),
-        "list" => Value::from(out),
-        _ => like(value, out.iter().filter_map(Value::as_str).collect()),
-    })
+    Ok(made(value, out))
 }

@@ -7,7 +7,7 @@ use minijinja::{Environment, Error, ErrorKind, State};
 
 use super::args::{args, flag, int, need, split};
 use super::compare::{equal, order};
-use super::ops::{item, plus, wrong};
+use super::ops::{item, made, plus, wrong};
 use super::print;
 use super::values::{self, generator, items, name};
 
@@ -52,7 +52,7 @@ fn reverse(value: &Value) -> Result<Value, Error> {
     let mut all = items(value)?;
     all.reverse();
     Ok(match name(value) {
-        "str" | "Markup" => super::ops::like(value, all.iter().filter_map(Value::as_str).collect()),
+        "str" | "Markup" => made(value, all),
         "generator" => Value::from(all),
         _ => generator(all),
     })

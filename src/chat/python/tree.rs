@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use minijinja::machinery::ast::{CallType, Expr, Macro, Stmt};
+use minijinja::machinery::ast::{CallType, Expr, IfCond, Macro, Spanned, Stmt};
 use minijinja::machinery::{parse, Span, WhitespaceConfig};
 use minijinja::{Error, ErrorKind};
 
@@ -39,6 +39,11 @@ pub(super) struct Writer<'a> {
     block: Option<&'static str>,
 }
 
+/// Texts of all of these, between commas.
+pub(super) fn joined<T>(all: &[T], each: impl Fn(&T) -> Result<String, Error>) -> Result<String, Error> {
+    Ok(all.iter().map(each).collect::<Result<Vec<_>, _>>()?.join(", "))
+}
+
 pub(super) fn unsupported(what: &str, at: Span) -> Error {
     Error::new(ErrorKind::SyntaxError, format!("{what} is not supported (line {})", at.start_line))
 }
@@ -51,9 +56,7 @@ impl<'a> Writer<'a> {
     fn raw(&mut self, text: &str) {
         let text = plain(text);
         if text.ends_with('{') || ["{{", "{%", "{#"].iter().any(|tag| text.contains(tag)) {
-            self.out.push_str("{{ ");
-            string(&text, &mut self.out);
-            self.out.push_str(" }}");
+            self.out.extend(["{{ ", &string(&text), " }}"]);
         } else {
             self.line += text.matches('\n').count();
             self.out.push_str(&text);
@@ -120,22 +123,7 @@ impl<'a> Writer<'a> {
                 self.end("endfor");
             }
             Stmt::IfCond(of) => {
-                let mut of = of;
-                let mut word = "if";
-                loop {
-                    let tag = format!("{word} {}", self.expr(&of.expr)?);
-                    self.tag(of.span(), &tag);
-                    self.all(&of.true_body)?;
-                    match &of.false_body[..] {
-                        [] => break,
-                        [Stmt::IfCond(next)] => (of, word) = (next, "elif"),
-                        other => {
-                            self.end("else");
-                            self.all(other)?;
-                            break;
-                        }
-                    }
-                }
+                self.branches("if", of)?;
                 self.end("endif");
             }
             Stmt::WithBlock(of) if is_generation(&of.assignments) => {
@@ -146,18 +134,12 @@ impl<'a> Writer<'a> {
                 self.end("endwith");
             }
             Stmt::WithBlock(of) => {
-                let tag = match &of.assignments[..] {
-                    [] => String::new(),
-                    [(target, value)] => format!("{} = {}", self.grouped(target)?, self.expr(value)?),
-                    // All values are those of outside.
-                    all => {
-                        let targets =
-                            all.iter().map(|(t, _)| self.grouped(t)).collect::<Result<Vec<_>, _>>()?;
-                        let values = all.iter().map(|(_, v)| self.expr(v)).collect::<Result<Vec<_>, _>>()?;
-                        format!("({}) = [{}]", targets.join(", "), values.join(", "))
-                    }
-                };
-                self.tag(of.span(), &format!("with {tag}"));
+                // All values are those of outside.
+                let targets = joined(&of.assignments, |(target, _)| self.target(target))?;
+                let values = joined(&of.assignments, |(_, value)| self.expr(value))?;
+                let any = !of.assignments.is_empty();
+                let tag = if any { format!("with ({targets},) = [{values}]") } else { "with".to_owned() };
+                self.tag(of.span(), &tag);
                 self.all(&of.body)?;
                 self.end("endwith");
             }
@@ -212,6 +194,20 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
+    fn branches(&mut self, word: &str, of: &Spanned<IfCond<'a>>) -> Result<(), Error> {
+        let tag = format!("{word} {}", self.expr(&of.expr)?);
+        self.tag(of.span(), &tag);
+        self.all(&of.true_body)?;
+        match &of.false_body[..] {
+            [] => Ok(()),
+            [Stmt::IfCond(next)] => self.branches("elif", next),
+            other => {
+                self.end("else");
+                self.all(other)
+            }
+        }
+    }
+
     fn jump(&mut self, word: &str, at: Span) -> Result<(), Error> {
         if let Some(block) = self.block {
             return Err(unsupported(&format!("{{% {word} %}} in {block}"), at));
@@ -221,7 +217,7 @@ impl<'a> Writer<'a> {
     }
 
     fn parameters(&self, of: &Macro<'a>) -> Result<String, Error> {
-        Ok(of.args.iter().map(|arg| self.target(arg)).collect::<Result<Vec<_>, _>>()?.join(", "))
+        joined(&of.args, |arg| self.target(arg))
     }
 
     /// Defaults are expressions of the macro's own scope, and what is undefined is no missing argument.
@@ -250,24 +246,12 @@ impl<'a> Writer<'a> {
 
     fn target(&self, target: &Expr<'a>) -> Result<String, Error> {
         Ok(match target {
-            Expr::List(of) => {
-                let items = of.items.iter().map(|item| self.grouped(item)).collect::<Result<Vec<_>, _>>()?;
-                if items.len() == 1 {
-                    format!("{},", items[0])
-                } else {
-                    items.join(", ")
-                }
-            }
+            Expr::List(of) => format!("({},)", joined(&of.items, |item| self.target(item))?),
             Expr::GetAttr(of) => format!("{}.{}", self.target(&of.expr)?, of.name),
             Expr::Var(of) => of.id.to_owned(),
             other => {
                 return Err(unsupported(&format!("assigning to a {}", other.description()), other.span()))
             }
         })
-    }
-
-    fn grouped(&self, target: &Expr<'a>) -> Result<String, Error> {
-        let names = self.target(target)?;
-        Ok(if matches!(target, Expr::List(_)) { format!("({names})") } else { names })
     }
 }
