@@ -115,8 +115,7 @@ impl Task for Passkey {
                 None => return Err(too_short(rules.length, need(0)?)),
             }
         };
-        let samples = Samples::new(n, move |i| {
-            setup.check_stopped()?;
+        let samples = Samples::new(setup, n, move |i| {
             let (depth, sample) = (depths[i / each], i % each);
             rules.sample(depth, sample, garbage, limit)
         });

@@ -1,6 +1,7 @@
 //! Tasks: samples with prompts, and judges of answers.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use ropewalk_core::control::Control;
@@ -81,6 +82,23 @@ impl Setup<'_> {
     /// None was given.
     pub fn length(&self) -> Result<usize> {
         self.length.ok_or_else(|| Error::invalid("expected a length in tokens, found none"))
+    }
+
+    /// The whole number that an option has, within these bounds.
+    ///
+    /// # Errors
+    /// Something else.
+    pub(crate) fn number(&self, opt: &Opt, bounds: RangeInclusive<usize>) -> Result<usize> {
+        let value = self.option(opt)?;
+        value.parse().ok().filter(|n| bounds.contains(n)).ok_or_else(|| {
+            let (least, most) = (bounds.start(), bounds.end());
+            Error::invalid(format!("{}: expected a number from {least} to {most}, found {value:?}", opt.name))
+        })
+    }
+
+    /// Number of samples: all there are, or as many as are wanted.
+    pub(crate) fn samples_of(&self, all: usize) -> usize {
+        self.samples.map_or(all, |n| n.min(all))
     }
 
     /// Depths in percent that an option names: a count of them, from 0 to 100 at equal steps, each rounded to a
@@ -203,8 +221,13 @@ pub struct Samples<'a> {
 }
 
 impl<'a> Samples<'a> {
-    /// Samples made one after another: `make` is called with 0, 1 and so on below `n`.
-    pub fn new(n: usize, make: impl FnMut(usize) -> Result<Sample> + 'a) -> Samples<'a> {
+    /// Samples made one after another: `make` is called with 0, 1 and so on below `n`, until the work is to stop.
+    pub fn new(
+        setup: &'a Setup<'a>,
+        n: usize,
+        mut make: impl FnMut(usize) -> Result<Sample> + 'a,
+    ) -> Samples<'a> {
+        let make = move |i| setup.check_stopped().and_then(|()| make(i));
         Samples { n, iter: Box::new((0..n).map(make)), beyond: 0, counts_bos: false }
     }
 

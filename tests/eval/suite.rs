@@ -46,7 +46,7 @@ impl Task for Letters {
     }
     fn samples<'a>(&'a self, setup: &'a Setup<'a>) -> TaskResult<Samples<'a>> {
         let n = setup.samples.or(self.info.samples).unwrap_or(0);
-        Ok(Samples::new(n, move |i| {
+        Ok(Samples::new(setup, n, move |i| {
             let (letter, next) = ((b'a' + i as u8) as char, (b'b' + i as u8) as char);
             let prompt = setup.encoder.frame(&format!("{} behind {letter}: ", setup.length.unwrap_or(0)))?;
             let (ask, expected) = if self.choices {

@@ -153,14 +153,11 @@ impl Task for InfiniteBench {
         }
         // Chat templates are not of this protocol; what one adds comes on top, too.
         let beyond = self.max_tokens + SEAM + setup.encoder.count(&setup.encoder.frame("")?)?;
-        let [file] = self.info.files else {
-            return Err(Error::invalid(format!("{}: expected one file", self.info.name)));
-        };
+        let file = self.info.files[0];
         let records: Records<Record> =
             Records::open(&file.path(setup.data)?, &setup.control, |r| self.golds(r).map(|_| ()))?;
-        let n = setup.samples.map_or(records.len(), |n| n.min(records.len()));
+        let n = setup.samples_of(records.len());
         let make = move |i: usize| {
-            setup.check_stopped()?;
             let record = records.get(i)?;
             let golds = self.golds(&record).map_err(|what| Error::file(setup.data.join(file.name), what))?;
             let prompt = text::cut_middle(setup.encoder, self.prompt(&record), length, true)?;
@@ -176,7 +173,7 @@ impl Task for InfiniteBench {
                 judge: Box::new(move |answer| vec![score(answer.text(), &golds)]),
             })
         };
-        Ok(Samples::new(n, make).with_beyond(beyond))
+        Ok(Samples::new(setup, n, make).with_beyond(beyond))
     }
 }
 

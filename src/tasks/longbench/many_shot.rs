@@ -62,7 +62,7 @@ impl Task for ManyShot {
         set.check_template(Form::Lceg, setup)?;
         let max = Form::Lceg.max_prompt(setup.length()?)?;
         let beyond = set.beyond(Form::Lceg, max, setup)?;
-        let shots = shots(setup)?;
+        let shots = setup.number(&SHOTS, 1..=MAX_SHOTS)?;
         let wanted = setup.samples.unwrap_or(TEST_QUESTIONS);
         let published = setup.data.join(format!("trec/trec_{shots}shots.jsonl"));
         let here = || published.try_exists().map_err(|e| Error::file(&published, e));
@@ -82,30 +82,17 @@ impl Task for ManyShot {
                 let records =
                     Records::open(&published, &setup.control, |r: &Record| r.check(Metric::Classification))?;
                 let n = wanted.min(records.len());
-                let make = move |i: usize| {
-                    setup.check_stopped()?;
-                    sample(i, records.get(i)?, "lceg")
-                };
-                Ok(Samples::new(n, make).with_beyond(beyond))
+                let make = move |i| sample(i, records.get(i)?, "lceg");
+                Ok(Samples::new(setup, n, make).with_beyond(beyond))
             }
             _ => {
                 let rebuilt = Rebuilt::new(shots, setup)?;
                 let n = wanted.min(rebuilt.asked.len());
-                let make = move |i: usize| {
-                    setup.check_stopped()?;
-                    sample(i, rebuilt.record(i), "rebuilt")
-                };
-                Ok(Samples::new(n, make).with_beyond(beyond))
+                let make = move |i| sample(i, rebuilt.record(i), "rebuilt");
+                Ok(Samples::new(setup, n, make).with_beyond(beyond))
             }
         }
     }
-}
-
-fn shots(setup: &Setup<'_>) -> Result<usize> {
-    let value = setup.option(&SHOTS)?;
-    value.parse().ok().filter(|n| (1..=MAX_SHOTS).contains(n)).ok_or_else(|| {
-        Error::invalid(format!("shots: expected a number from 1 to {MAX_SHOTS}, found {value:?}"))
-    })
 }
 
 /// Contexts made of TREC's own files.

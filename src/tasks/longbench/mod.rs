@@ -160,12 +160,10 @@ impl Task for Set {
             }
             record.check(self.metric)
         })?;
-        let n = setup.samples.unwrap_or(usize::MAX).min(records.len());
         let beyond = self.beyond(form, max, setup)?;
-        let make = move |i: usize| {
-            setup.check_stopped()?;
+        let samples = Samples::new(setup, setup.samples_of(records.len()), move |i| {
             Ok(Sample { id: i.to_string(), ..self.sample(records.get(i)?, form, max, setup)? })
-        };
-        Ok(Samples::new(n, make).with_beyond(beyond))
+        });
+        Ok(samples.with_beyond(beyond))
     }
 }

@@ -113,10 +113,9 @@ impl LvEval {
         let with_shots = has_passages && setup.option(&STYLE)? == "utk";
         let path = self.path(setup, level)?;
         let records = Records::open(&path, &setup.control, |record| self.check(record, with_shots))?;
-        let n = setup.samples.map_or(records.len(), |n| n.min(records.len()));
+        let n = setup.samples_of(records.len());
         let need = max_prompt + self.max_tokens + setup.encoder.count(&setup.encoder.frame("")?)? + SEAM;
         let make = move |i: usize| {
-            setup.check_stopped()?;
             let record: Record = records.get(i)?;
             let prompt =
                 text::cut_middle(setup.encoder, self.prompt(&record, with_shots)?, max_prompt, false)?;
@@ -132,7 +131,7 @@ impl LvEval {
                 judge: judge(self.score, gold, record.answer_keywords, words.clone(), with_shots),
             })
         };
-        Ok(Samples::new(n, make).with_beyond(need.saturating_sub(length)))
+        Ok(Samples::new(setup, n, make).with_beyond(need.saturating_sub(length)))
     }
 
     /// Where the records of a level are: in the folder that the published archive unpacks to, or beside it, where

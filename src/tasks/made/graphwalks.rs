@@ -69,21 +69,15 @@ impl Task for GraphWalks {
 
     fn samples<'a>(&'a self, setup: &'a Setup<'a>) -> Result<Samples<'a>> {
         let length = setup.length()?;
-        let (operation, max_tokens) = if self.search {
-            let depth = setup.option(&DEPTH)?;
-            let depth: usize =
-                depth.parse().map_err(|_| Error::invalid(format!("depth: found {depth:?}")))?;
-            // generation_max_length of graphwalk_bfs, _dep8 and _dep5.
-            let max_tokens = match depth {
-                10 => 1000,
-                8 => 500,
-                _ => 200,
-            };
-            (Some(depth), max_tokens)
-        } else {
-            (None, 100)
+        let operation = self.search.then(|| setup.number(&DEPTH, 1..=10)).transpose()?;
+        // generation_max_length of graphwalk_bfs, _dep8 and _dep5.
+        let max_tokens = match operation {
+            Some(10) => 1000,
+            Some(8) => 500,
+            Some(_) => 200,
+            None => 100,
         };
-        Ok(Samples::new(setup.samples.unwrap_or(SAMPLES), move |i| {
+        Ok(Samples::new(setup, setup.samples.unwrap_or(SAMPLES), move |i| {
             let mut random = random(setup, self.stream, i);
             sample(setup, length, i, operation, max_tokens, &mut random)
         }))

@@ -45,8 +45,7 @@ impl Task for JsonKv {
     fn samples<'a>(&'a self, setup: &'a Setup<'a>) -> Result<Samples<'a>> {
         let length = setup.length()?;
         let depths = setup.depths(&DEPTHS)?;
-        Ok(Samples::new(setup.samples.unwrap_or(SAMPLES), move |i| {
-            setup.check_stopped()?;
+        Ok(Samples::new(setup, setup.samples.unwrap_or(SAMPLES), move |i| {
             sample(setup, length, i, depths[i % depths.len()])
         }))
     }

@@ -3,16 +3,12 @@
 use std::collections::HashMap;
 
 use super::chinese::normalize_zh_answer;
-use super::{normalize_answer, python, token_f1};
+use super::longbench::qa_f1_score;
+use super::{python, token_f1};
 
 /// En.QA: F1 of words, the best of the answers. `qa_f1_score`.
 pub fn f1(prediction: &str, golds: &[String]) -> f64 {
-    let prediction = normalize_answer(prediction);
-    let prediction: Vec<&str> = python::split(&prediction).collect();
-    best(golds, |gold| {
-        let gold = normalize_answer(gold);
-        token_f1(&prediction, &python::split(&gold).collect::<Vec<_>>())
-    })
+    best(golds, |gold| qa_f1_score(prediction, gold))
 }
 
 /// Zh.QA: F1 of characters, the best of the answers. `qa_f1_score_zh`.

@@ -2,22 +2,10 @@
 
 use std::collections::HashSet;
 
-use super::{depths, sandwiches, Sandwich, ESSAYS, HAYSTACK, SANDWICH_QUESTION};
-use crate::{Info, Opt, Result, Samples, Setup, Task};
+use super::{depths, Sandwich, ESSAYS, HAYSTACK, SANDWICH_QUESTION};
+use crate::{Info, Opt};
 
 static DEPTHS: Opt = depths("35");
-
-static INFO: Info = Info {
-    name: "needle_kamradt",
-    about: "One sentence hidden in essays; exact match and word overlap in place of the published judge, GPT.",
-    source: "gkamradt/LLMTest_NeedleInAHaystack at 7b90d28, llm_needle_haystack_tester.py and providers/; its scores of 1 to \
-             10 by GPT are not comparable",
-    metrics: &["exact_match", "word_overlap"],
-    options: &[&DEPTHS, &HAYSTACK],
-    files: &[&ESSAYS],
-    groups: &["depth"],
-    ..Info::OF_LENGTH
-};
 
 /// Text that the answer should say, in lower case and without punctuation.
 const EXPECTED: &str = "eat a sandwich and sit in dolores park on a sunny day";
@@ -26,27 +14,24 @@ const NEEDED_TOKENS: usize = 50;
 /// Tokens that the published code asks for, where the length leaves room.
 const ANSWER_TOKENS: usize = 300;
 
-pub(super) struct NeedleKamradt;
-
-impl Task for NeedleKamradt {
-    fn info(&self) -> &Info {
-        &INFO
-    }
-
-    fn samples<'a>(&'a self, setup: &'a Setup<'a>) -> Result<Samples<'a>> {
-        sandwiches(
-            setup,
-            &DEPTHS,
-            Sandwich {
-                blank: false,
-                prompts: |context| (plain_prompt(context), message(context)),
-                tokens: (NEEDED_TOKENS, ANSWER_TOKENS),
-                expected: "Eat a sandwich and sit in Dolores Park on a sunny day.",
-                judge: scores,
-            },
-        )
-    }
-}
+pub(super) static TASK: Sandwich = Sandwich {
+    info: Info {
+        name: "needle_kamradt",
+        about: "One sentence hidden in essays; exact match and word overlap in place of the published judge, GPT.",
+        source: "gkamradt/LLMTest_NeedleInAHaystack at 7b90d28, llm_needle_haystack_tester.py and providers/; its scores of 1 to \
+                 10 by GPT are not comparable",
+        metrics: &["exact_match", "word_overlap"],
+        options: &[&DEPTHS, &HAYSTACK],
+        files: &[&ESSAYS],
+        groups: &["depth"],
+        ..Info::OF_LENGTH
+    },
+    blank: false,
+    prompts: |context| (plain_prompt(context), message(context)),
+    tokens: (NEEDED_TOKENS, ANSWER_TOKENS),
+    expected: "Eat a sandwich and sit in Dolores Park on a sunny day.",
+    judge: scores,
+};
 
 /// The published prompt that is plain text (`providers/Anthropic_prompt.txt`).
 pub(super) fn plain_prompt(context: &str) -> String {

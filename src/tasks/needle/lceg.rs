@@ -5,51 +5,36 @@
 
 use std::collections::HashSet;
 
-use super::{depths, sandwiches, Sandwich, ESSAYS, HAYSTACK, SANDWICH_QUESTION};
+use super::{depths, Sandwich, ESSAYS, HAYSTACK, SANDWICH_QUESTION};
 use crate::metrics::python;
-use crate::{Info, Opt, Result, Samples, Setup, Task};
+use crate::{Info, Opt};
 
 static DEPTHS: Opt = depths("10");
-
-static INFO: Info = Info {
-    name: "needle_lceg",
-    about: "One sentence hidden in essays: the share of its words that the answer has.",
-    source: "Controlled study of long-context extension (Lu et al. 2024), Leooyii/LCEG at 2ce672d, \
-             needle/needle_in_haystack.py and needle_plot.py",
-    metrics: &["word_share"],
-    // "a" stands twice among the twelve words and is counted once.
-    best: 11.0 / 12.0,
-    options: &[&DEPTHS, &HAYSTACK],
-    files: &[&ESSAYS],
-    groups: &["depth"],
-    ..Info::OF_LENGTH
-};
 
 /// Text that the answer should say.
 const EXPECTED: &str = "eat a sandwich and sit in Dolores Park on a sunny day.";
 const ANSWER_TOKENS: usize = 50;
 
-pub(super) struct NeedleLceg;
-
-impl Task for NeedleLceg {
-    fn info(&self) -> &Info {
-        &INFO
-    }
-
-    fn samples<'a>(&'a self, setup: &'a Setup<'a>) -> Result<Samples<'a>> {
-        sandwiches(
-            setup,
-            &DEPTHS,
-            Sandwich {
-                blank: true,
-                prompts: |context| (plain_prompt(context), message(context)),
-                tokens: (ANSWER_TOKENS, ANSWER_TOKENS),
-                expected: EXPECTED,
-                judge: |answer| vec![word_share(answer)],
-            },
-        )
-    }
-}
+pub(super) static TASK: Sandwich = Sandwich {
+    info: Info {
+        name: "needle_lceg",
+        about: "One sentence hidden in essays: the share of its words that the answer has.",
+        source: "Controlled study of long-context extension (Lu et al. 2024), Leooyii/LCEG at 2ce672d, \
+                 needle/needle_in_haystack.py and needle_plot.py",
+        metrics: &["word_share"],
+        // "a" stands twice among the twelve words and is counted once.
+        best: 11.0 / 12.0,
+        options: &[&DEPTHS, &HAYSTACK],
+        files: &[&ESSAYS],
+        groups: &["depth"],
+        ..Info::OF_LENGTH
+    },
+    blank: true,
+    prompts: |context| (plain_prompt(context), message(context)),
+    tokens: (ANSWER_TOKENS, ANSWER_TOKENS),
+    expected: EXPECTED,
+    judge: |answer| vec![word_share(answer)],
+};
 
 /// The question as a message, for chat templates.
 fn message(context: &str) -> String {

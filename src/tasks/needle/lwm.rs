@@ -4,7 +4,7 @@
 //! counted in the model's tokens, and the answer gets what the length leaves.
 
 use super::haystack::{documents, joined, Haystack, Period};
-use super::{depths, limit, prompt, ESSAYS, HAYSTACK};
+use super::{depths, prompt, ESSAYS, HAYSTACK};
 use crate::random::Random;
 use crate::{Answer, Ask, Encoder, Error, Info, Opt, Result, Sample, Samples, Setup, Task};
 
@@ -56,10 +56,7 @@ impl Task for NeedleLwm {
     fn samples<'a>(&'a self, setup: &'a Setup<'a>) -> Result<Samples<'a>> {
         let length = setup.length()?;
         let depths = setup.depths(&DEPTHS)?;
-        let rounds = setup.option(&ROUNDS)?;
-        let rounds: usize = rounds.parse().ok().filter(|n| (1..=1000).contains(n)).ok_or_else(|| {
-            Error::invalid(format!("{}: expected a number from 1 to 1000, found {rounds:?}", ROUNDS.name))
-        })?;
+        let rounds = setup.number(&ROUNDS, 1..=1000)?;
         // The published loop draws depth by depth; samples come haystack by haystack, the same ones.
         let mut random = Random::new(setup.seed.unwrap_or(SEED));
         let mut drawn = vec![Vec::new(); rounds];
@@ -71,8 +68,7 @@ impl Task for NeedleLwm {
         let mut books = Books::new(documents(setup, length, rounds)?, rounds);
         let period = Period::new(setup.encoder, false)?;
         let mut current: Option<(usize, Haystack)> = None;
-        Ok(Samples::new(limit(setup, depths.len() * rounds), move |i| {
-            setup.check_stopped()?;
+        Ok(Samples::new(setup, setup.samples_of(depths.len() * rounds), move |i| {
             let (round, row) = (i / depths.len(), i % depths.len());
             let haystack = match &current {
                 Some((of, haystack)) if *of == round => haystack,

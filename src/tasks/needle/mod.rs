@@ -12,9 +12,9 @@ mod lwm;
 mod tests;
 
 use self::haystack::{documents, joined, Haystack, Period};
-use crate::{Answer, Ask, DataFile, Error, Opt, Result, Sample, Samples, Setup, Task, Template};
+use crate::{Answer, Ask, DataFile, Error, Info, Opt, Result, Sample, Samples, Setup, Task, Template};
 
-pub(crate) static TASKS: &[&dyn Task] = &[&lceg::NeedleLceg, &lwm::NeedleLwm, &kamradt::NeedleKamradt];
+pub(crate) static TASKS: &[&dyn Task] = &[&lceg::TASK, &lwm::NeedleLwm, &kamradt::TASK];
 
 /// The haystack when no other is chosen.
 static ESSAYS: DataFile = DataFile {
@@ -74,13 +74,10 @@ fn prompt(
     Ok((prompt, wanted.min(length - n)))
 }
 
-/// Number of samples: all, or as many as the user wants.
-fn limit(setup: &Setup, all: usize) -> usize {
-    setup.samples.map_or(all, |n| n.min(all))
-}
-
-/// A form of the sandwich's question: LCEG's or Kamradt's.
+/// The sandwich hidden in one haystack, at one depth after the other: LCEG's or Kamradt's form. The first option is
+/// the depths.
 struct Sandwich {
+    info: Info,
     /// True if a full stop after a space counts as one, for the place of the needle.
     blank: bool,
     /// The prompt as plain text, and the message for chat templates, around a context.
@@ -91,27 +88,30 @@ struct Sandwich {
     judge: fn(&str) -> Vec<f64>,
 }
 
-/// The sandwich hidden in one haystack, at one depth after the other.
-fn sandwiches<'a>(setup: &'a Setup<'a>, depths: &Opt, form: Sandwich) -> Result<Samples<'a>> {
-    let length = setup.length()?;
-    let depths = setup.depths(depths)?;
-    let text = joined(setup.encoder, &documents(setup, length, 1)?, length)?;
-    let haystack = Haystack::new(setup.encoder, &text, length)?;
-    let period = Period::new(setup.encoder, form.blank)?;
-    Ok(Samples::new(limit(setup, depths.len()), move |i| {
-        setup.check_stopped()?;
-        let depth = depths[i];
-        let context = haystack.with_needle(setup.encoder, SANDWICH, depth, |token| period.is(token))?;
-        let (plain, message) = (form.prompts)(&context);
-        let (prompt, max_tokens) = prompt(setup, &plain, &message, form.tokens.0, form.tokens.1)?;
-        let judge = form.judge;
-        Ok(Sample {
-            id: format!("depth-{depth:03}"),
-            prompt,
-            ask: Ask::Generate { max_tokens, min_tokens: 0, stop: Vec::new() },
-            expected: Answer::Text(form.expected.into()),
-            tags: vec![("depth", depth.to_string())],
-            judge: Box::new(move |answer| judge(answer.text())),
-        })
-    }))
+impl Task for Sandwich {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn samples<'a>(&'a self, setup: &'a Setup<'a>) -> Result<Samples<'a>> {
+        let length = setup.length()?;
+        let depths = setup.depths(self.info.options[0])?;
+        let text = joined(setup.encoder, &documents(setup, length, 1)?, length)?;
+        let haystack = Haystack::new(setup.encoder, &text, length)?;
+        let period = Period::new(setup.encoder, self.blank)?;
+        Ok(Samples::new(setup, setup.samples_of(depths.len()), move |i| {
+            let (depth, judge) = (depths[i], self.judge);
+            let context = haystack.with_needle(setup.encoder, SANDWICH, depth, |token| period.is(token))?;
+            let (plain, message) = (self.prompts)(&context);
+            let (prompt, max_tokens) = prompt(setup, &plain, &message, self.tokens.0, self.tokens.1)?;
+            Ok(Sample {
+                id: format!("depth-{depth:03}"),
+                prompt,
+                ask: Ask::Generate { max_tokens, min_tokens: 0, stop: Vec::new() },
+                expected: Answer::Text(self.expected.into()),
+                tags: vec![("depth", depth.to_string())],
+                judge: Box::new(move |answer| judge(answer.text())),
+            })
+        }))
+    }
 }

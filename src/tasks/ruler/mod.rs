@@ -166,8 +166,7 @@ impl Task for Synthetic {
         let mut generate = (self.generator)(setup, version, length)?;
         let n = setup.samples.unwrap_or(SAMPLES);
         let beyond = if version == Version::V2024 { self.beyond_2024 } else { 0 };
-        let samples = Samples::new(n, move |index| {
-            setup.check_stopped()?;
+        let samples = Samples::new(setup, n, move |index| {
             let draft = generate(index)?;
             Ok(Sample {
                 id: index.to_string(),

@@ -285,21 +285,16 @@ impl Task for Short {
 impl Short {
     /// The samples of questions that were read.
     fn samples_from<'a>(&'a self, setup: &'a Setup<'a>, parts: Vec<Part>) -> Result<Samples<'a>> {
-        let shots = self.info.options[0];
-        let found = setup.option(shots)?;
-        let shots = found.parse().ok().filter(|&n: &usize| n <= MAX_SHOTS).ok_or_else(|| {
-            Error::invalid(format!("shots: expected a number up to {MAX_SHOTS}, found {found:?}"))
-        })?;
+        let shots = setup.number(self.info.options[0], 0..=MAX_SHOTS)?;
         let all: Vec<(usize, usize)> = parts
             .iter()
             .enumerate()
             .flat_map(|(p, part)| (0..part.questions.len()).map(move |q| (p, q)))
             .collect();
-        let n = setup.samples.unwrap_or(all.len()).min(all.len());
+        let n = setup.samples_of(all.len());
         let is_one = parts.len() == 1;
         let mut sampler = Sampler::new(setup.seed.unwrap_or(SEED));
-        Ok(Samples::new(n, move |i| {
-            setup.check_stopped()?;
+        Ok(Samples::new(setup, n, move |i| {
             // The first ones, as with `--limit`; of several subjects some of each.
             let (p, q) = all[if is_one { i } else { (i as u128 * all.len() as u128 / n as u128) as usize }];
             let part = &parts[p];

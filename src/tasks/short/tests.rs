@@ -258,7 +258,7 @@ fn settings_are_checked() {
         Err(e) => e.to_string(),
     };
     let shots = |n: &str| Setup { options: [("shots".to_owned(), n.to_owned())].into(), ..setup(folder) };
-    assert_eq!(error(&PIQA_TASK, shots("many")), "shots: expected a number up to 1000, found \"many\"");
+    assert_eq!(error(&PIQA_TASK, shots("many")), "shots: expected a number from 0 to 1000, found \"many\"");
     assert_eq!(error(&PIQA_TASK, shots("110")), "shots: expected at most 109, found 110");
     assert_eq!(error(&ARC_CHALLENGE, shots("41")), "shots: expected at most 40, found 41");
     assert_eq!(error(&GSM8K_COT, shots("9")), "shots: expected at most 8, found 9");

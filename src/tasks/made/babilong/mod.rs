@@ -98,8 +98,7 @@ impl Task for BabiLong {
         };
         let background = read_documents(&path, BACKGROUND_BYTES)?;
         let mut noise = Noise::new(&background, setup.seed.unwrap_or(SEED));
-        Ok(Samples::new(setup.samples.unwrap_or(SAMPLES), move |i| {
-            setup.check_stopped()?;
+        Ok(Samples::new(setup, setup.samples.unwrap_or(SAMPLES), move |i| {
             let mut random = random(setup, STREAM + self.number as u64, i);
             self.sample(setup, &mut noise, &mut random, i, length)
         }))
