@@ -10,7 +10,7 @@
 mod error;
 mod data;
 mod task;
-mod random;
+mod draws;
 #[cfg(test)]
 mod testing;
 mod text;

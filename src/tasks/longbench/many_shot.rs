@@ -11,7 +11,7 @@
 //! question has its own row, so prompts share no beginning but the template's.
 
 use crate::data::Records;
-use crate::random::Random;
+use crate::draws::Random;
 use crate::{Error, Info, Opt, Result, Sample, Samples, Setup, Task};
 
 use super::questions::{self, Question, LABELS};

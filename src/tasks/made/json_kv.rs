@@ -91,7 +91,7 @@ struct Made {
 /// The prompt with the first `keys` pairs of those drawn; more are drawn where needed.
 fn made(
     setup: &Setup,
-    random: &mut crate::random::Random,
+    random: &mut crate::draws::Random,
     pairs: &mut Vec<(String, String)>,
     keys: usize,
     depth: u32,

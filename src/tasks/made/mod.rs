@@ -7,7 +7,7 @@ mod json_kv;
 #[cfg(test)]
 mod tests;
 
-use crate::random::Random;
+use crate::draws::Random;
 use crate::{Setup, Task};
 
 pub(crate) static TASKS: &[&dyn Task] = &[

@@ -5,7 +5,7 @@
 
 use super::haystack::{documents, joined, Haystack, Period};
 use super::{depths, prompt, ESSAYS, HAYSTACK};
-use crate::random::Random;
+use crate::draws::Random;
 use crate::{Answer, Ask, Encoder, Error, Info, Opt, Result, Sample, Samples, Setup, Task};
 
 static DEPTHS: Opt = depths("20");

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::{
     fit, info, prompt, seed, word_list, Draft, Generator, Metric, Synthetic, Version, ADJECTIVES, NOUNS,
 };
-use crate::random::Random;
+use crate::draws::Random;
 use crate::{DataFile, Error, Result, Setup};
 
 /// Verbs, one a line.

@@ -4,7 +4,7 @@
 use std::f64::consts::PI;
 
 use super::{fit, info, prompt, seed, Draft, Generator, Metric, Synthetic, Version};
-use crate::random::Random;
+use crate::draws::Random;
 use crate::{Error, Result, Setup};
 
 /// Tokens of an answer.

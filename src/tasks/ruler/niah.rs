@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::words::Pairs;
 use super::{fit, info, prompt, seed, word_list, Draft, Generator, Metric, Synthetic, Version};
 use super::{ADJECTIVES, ESSAYS, NOUNS, RULER};
-use crate::random::Random;
+use crate::draws::Random;
 use crate::text::{is_python_space, Punkt};
 use crate::{DataFile, Error, Info, Opt, Result, Setup};
 

@@ -5,7 +5,7 @@ mod read;
 
 use super::{fit, info, prompt, seed, Draft, Generator, Metric, Synthetic, Version, SAMPLES};
 use crate::metrics::python;
-use crate::random::Random;
+use crate::draws::Random;
 use crate::{DataFile, Error, Result, Setup};
 
 /// The development set of SQuAD 2.0 (Rajpurkar et al., 2018).

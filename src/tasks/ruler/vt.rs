@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::niah::NOISE;
 use super::{fit, info, prompt, seed, Draft, Generator, Metric, Synthetic, Version};
-use crate::random::{Random, RandomState};
+use crate::draws::{Random, RandomState};
 use crate::text::is_python_space;
 use crate::{Error, Result, Setup};
 

@@ -1,6 +1,6 @@
 //! Words of RULER's needles: an adjective, a hyphen and a noun.
 
-use crate::random::Random;
+use crate::draws::Random;
 
 /// All pairs in the order of their text, each text once.
 ///
@@ -15,10 +15,10 @@ pub(super) struct Pairs {
 struct Block {
     /// Number of pairs up to the end of this block.
     end: usize,
-    pairs: Kind,
+    pairs: BlockPairs,
 }
 
-enum Kind {
+enum BlockPairs {
     /// The adjective with its hyphen.
     One(String),
     /// All pairs of several adjectives.
@@ -41,7 +41,7 @@ impl Pairs {
             let (together, others) = rest.split_at(n);
             rest = others;
             let pairs = match together {
-                [head] => Kind::One(head.clone()),
+                [head] => BlockPairs::One(head.clone()),
                 _ => {
                     let mut all: Vec<String> = together
                         .iter()
@@ -49,12 +49,12 @@ impl Pairs {
                         .collect();
                     all.sort_unstable();
                     all.dedup();
-                    Kind::Several(all)
+                    BlockPairs::Several(all)
                 }
             };
             end += match &pairs {
-                Kind::One(_) => nouns.len(),
-                Kind::Several(all) => all.len(),
+                BlockPairs::One(_) => nouns.len(),
+                BlockPairs::Several(all) => all.len(),
             };
             blocks.push(Block { end, pairs });
         }
@@ -70,8 +70,8 @@ impl Pairs {
         let i = self.blocks.partition_point(|block| block.end <= index);
         let start = if i == 0 { 0 } else { self.blocks[i - 1].end };
         match &self.blocks[i].pairs {
-            Kind::One(head) => format!("{head}{}", self.nouns[index - start]),
-            Kind::Several(all) => all[index - start].clone(),
+            BlockPairs::One(head) => format!("{head}{}", self.nouns[index - start]),
+            BlockPairs::Several(all) => all[index - start].clone(),
         }
     }
 

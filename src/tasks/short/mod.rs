@@ -77,13 +77,13 @@ struct Short {
     examples: &'static str,
     /// Text between examples (`fewshot_delimiter`).
     between: &'static str,
-    kind: Kind,
+    kind: Asking,
     load: fn(ReadFile<'_>) -> Result<Vec<Part>>,
 }
 
 /// How a task asks and judges.
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum Asking {
     /// By log-likelihoods of choices.
     Choice,
     /// By a short text, with texts that end it.
@@ -127,7 +127,7 @@ static MMLU: Short = Short {
     },
     examples: "the first of the subject's development questions",
     between: "\n\n",
-    kind: Kind::Choice,
+    kind: Asking::Choice,
     load: |read| mmlu::SUBJECTS.iter().map(|subject| mmlu_part(read, subject)).collect(),
 };
 
@@ -144,7 +144,7 @@ static HELLASWAG_TASK: Short = Short {
     },
     examples: "other validation questions",
     between: "\n\n",
-    kind: Kind::Choice,
+    kind: Asking::Choice,
     load: |read| Ok(whole("", source::hellaswag(read, &HELLASWAG)?, Pool::Asked)),
 };
 
@@ -162,7 +162,7 @@ static ARC_CHALLENGE: Short = Short {
     },
     examples: "validation questions",
     between: "\n\n",
-    kind: Kind::Choice,
+    kind: Asking::Choice,
     load: |read| {
         let pool = Pool::Others(source::arc_validation(read, &ARC_VALIDATION)?);
         Ok(whole("", source::arc_test(read, &ARC_TEST)?, pool))
@@ -182,7 +182,7 @@ static PIQA_TASK: Short = Short {
     },
     examples: "other validation questions",
     between: "\n\n",
-    kind: Kind::Choice,
+    kind: Asking::Choice,
     load: |read| Ok(whole("", source::piqa(read, &PIQA)?, Pool::Asked)),
 };
 
@@ -201,7 +201,7 @@ static TRIVIAQA_TASK: Short = Short {
     },
     examples: "other validation questions",
     between: "\n\n",
-    kind: Kind::Text(score::Rules::Names, SENTENCE),
+    kind: Asking::Text(score::Rules::Names, SENTENCE),
     load: |read| Ok(whole("", source::triviaqa(read, &TRIVIAQA)?, Pool::Asked)),
 };
 
@@ -216,7 +216,7 @@ static NQ_OPEN_TASK: Short = Short {
     },
     examples: "other validation questions",
     between: "\n",
-    kind: Kind::Text(score::Rules::NamesWithoutArticles, SENTENCE),
+    kind: Asking::Text(score::Rules::NamesWithoutArticles, SENTENCE),
     load: |read| Ok(whole("Answer these questions:\n\n", source::nq_open(read, &NQ_OPEN)?, Pool::Asked)),
 };
 
@@ -234,7 +234,7 @@ static GSM8K_TASK: Short = Short {
     },
     examples: "other test questions",
     between: "\n\n",
-    kind: Kind::Number(&["Question:", "</s>", "<|im_end|>"], score::after_hashes, ["", ""]),
+    kind: Asking::Number(&["Question:", "</s>", "<|im_end|>"], score::after_hashes, ["", ""]),
     load: |read| Ok(whole("", source::gsm8k(read, &GSM8K)?, Pool::Asked)),
 };
 
@@ -251,7 +251,7 @@ static GSM8K_COT: Short = Short {
     },
     examples: "the first of the harness's own",
     between: "\n\n",
-    kind: Kind::Number(&["Q:", "</s>", "<|im_end|>"], score::after_phrase, ["The answer is ", "."]),
+    kind: Asking::Number(&["Q:", "</s>", "<|im_end|>"], score::after_phrase, ["The answer is ", "."]),
     load: |read| Ok(whole("", source::gsm8k_cot(read, &GSM8K)?, Pool::First(examples::chain_of_thought()))),
 };
 
@@ -328,11 +328,11 @@ impl Short {
 
     fn ask(&self, template: Template, question: &Question) -> Ask {
         let stop = match self.kind {
-            Kind::Choice => {
+            Asking::Choice => {
                 let delimiter = if template == Template::Base { " " } else { "" };
                 return Ask::Choose(question.choices.iter().map(|c| format!("{delimiter}{c}")).collect());
             }
-            Kind::Text(_, stop) | Kind::Number(stop, ..) => stop,
+            Asking::Text(_, stop) | Asking::Number(stop, ..) => stop,
         };
         let stop = stop.iter().map(|&s| s.to_owned()).collect();
         Ask::Generate { max_tokens: MAX_TOKENS, min_tokens: 0, stop }
@@ -340,8 +340,8 @@ impl Short {
 
     fn expected(&self, question: &Question) -> Answer {
         match self.kind {
-            Kind::Choice => Answer::choose(question.choices.len(), question.gold),
-            Kind::Text(rules, stop) => {
+            Asking::Choice => Answer::choose(question.choices.len(), question.gold),
+            Asking::Text(rules, stop) => {
                 // One that is right once blanks around it are gone, and that no text ends early, if there is one.
                 let right = |t: &&String| score::exact_match(rules, python::strip(t), &question.targets);
                 let whole = |t: &&String| !stop.iter().any(|s| t.contains(s));
@@ -349,7 +349,7 @@ impl Short {
                 let target = targets().find(whole).or_else(|| targets().next());
                 Answer::Text(target.map_or(question.answer(), String::as_str).to_owned())
             }
-            Kind::Number(.., [before, after]) => {
+            Asking::Number(.., [before, after]) => {
                 Answer::Text(format!("{before}{}{after}", question.answer()))
             }
         }
@@ -358,7 +358,7 @@ impl Short {
     fn judge(&self, question: &Question) -> Judge {
         let targets = question.targets.clone();
         match self.kind {
-            Kind::Choice => {
+            Asking::Choice => {
                 let lengths: Vec<_> = question.choices.iter().map(|c| c.chars().count()).collect();
                 let (gold, metrics) = (question.gold, self.info.metrics);
                 Box::new(move |answer| {
@@ -368,10 +368,10 @@ impl Short {
                     metrics.iter().map(|m| f64::from(right(m))).collect()
                 })
             }
-            Kind::Text(rules, _) => Box::new(move |answer| {
+            Asking::Text(rules, _) => Box::new(move |answer| {
                 vec![f64::from(score::exact_match(rules, python::strip(answer.text()), &targets))]
             }),
-            Kind::Number(_, strict, _) => Box::new(move |answer| {
+            Asking::Number(_, strict, _) => Box::new(move |answer| {
                 let is_right = |found| f64::from(score::exact_match(score::Rules::Number, found, &targets));
                 vec![is_right(strict(answer.text())), is_right(score::last_number(answer.text()))]
             }),

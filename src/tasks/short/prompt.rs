@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::source::Question;
-use crate::random::Random;
+use crate::draws::Random;
 use crate::{Error, Result};
 
 /// Questions with a description and examples of their own: a task, or one of MMLU's subjects.

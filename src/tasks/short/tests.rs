@@ -222,7 +222,7 @@ fn who_knows_gets_all_who_says_nothing_gets_nothing() {
 
 #[test]
 fn random_choices_score_chance() {
-    let mut random = crate::random::Random::new(3);
+    let mut random = crate::draws::Random::new(3);
     for task in all().into_iter().filter(|t| t.info.chance.is_some()) {
         let (mut score, mut chance, mut variance) = (0.0, 0.0, 0.0);
         for sample in own_samples(task) {

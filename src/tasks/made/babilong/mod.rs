@@ -18,7 +18,7 @@ use self::prompts::PROMPTS;
 use self::worlds::{story, Story};
 use super::{random, SAMPLES, SEED};
 use crate::data::read_documents;
-use crate::random::Random;
+use crate::draws::Random;
 use crate::{Answer, Ask, DataFile, Error, Info, Opt, Result, Sample, Samples, Setup, Task};
 
 /// The background when no other is chosen.

@@ -6,7 +6,7 @@
 //! followed: in task 5 all facts happen (it tells some that do not change its world) and things are put down, as in
 //! the data set; in task 2 things that were put down are asked about, too.
 
-use crate::random::Random;
+use crate::draws::Random;
 
 /// A story up to a question.
 pub(super) struct Story {
@@ -54,7 +54,7 @@ enum Fact {
 
 /// Kind of event that can happen next.
 #[derive(Clone, Copy)]
-enum Kind {
+enum EventKind {
     Move,
     /// Taking something or putting it down.
     GetDrop,
@@ -77,19 +77,19 @@ impl World {
     }
 
     /// Something that can happen: of a kind drawn among `kinds`, tried a hundred times, then of another.
-    fn next(&self, random: &mut Random, kinds: &[Kind]) -> Fact {
+    fn next(&self, random: &mut Random, kinds: &[EventKind]) -> Fact {
         loop {
             let kind = *random.choice(kinds);
             for _ in 0..100 {
                 let actor = random.below(self.actors.len());
                 let object = random.below(self.objects.len());
                 let fact = match kind {
-                    Kind::Move => Fact::Move { actor, place: random.below(PLACES.len()) },
-                    Kind::Get => Fact::Get { actor, object },
-                    Kind::Drop => Fact::Drop { actor, object },
-                    Kind::GetDrop if random.below(2) == 0 => Fact::Get { actor, object },
-                    Kind::GetDrop => Fact::Drop { actor, object },
-                    Kind::Give => Fact::Give { actor, object, to: random.below(self.actors.len()) },
+                    EventKind::Move => Fact::Move { actor, place: random.below(PLACES.len()) },
+                    EventKind::Get => Fact::Get { actor, object },
+                    EventKind::Drop => Fact::Drop { actor, object },
+                    EventKind::GetDrop if random.below(2) == 0 => Fact::Get { actor, object },
+                    EventKind::GetDrop => Fact::Drop { actor, object },
+                    EventKind::Give => Fact::Give { actor, object, to: random.below(self.actors.len()) },
                 };
                 if self.allows(fact) {
                     return fact;
@@ -194,7 +194,7 @@ fn where_is_actor(random: &mut Random) -> Story {
     let mut knowledge = Knowledge::default();
     let mut facts = Vec::new();
     for _ in 0..2 * random.randint(1, QUESTIONS) {
-        let fact = world.next(random, &[Kind::Move]);
+        let fact = world.next(random, &[EventKind::Move]);
         world.happens(fact);
         knowledge.learn(fact);
         facts.push(world.tell(random, fact));
@@ -214,7 +214,7 @@ fn carrying(random: &mut Random, ask: impl Fn(&Knowledge, &mut Random) -> Option
     let mut since = 0;
     loop {
         // Of the three kinds, two take or put down.
-        let fact = world.next(random, &[Kind::Move, Kind::GetDrop, Kind::GetDrop]);
+        let fact = world.next(random, &[EventKind::Move, EventKind::GetDrop, EventKind::GetDrop]);
         world.happens(fact);
         knowledge.learn(fact);
         facts.push(world.tell(random, fact));
@@ -287,7 +287,7 @@ fn is_dir(random: &mut Random) -> Story {
 
 /// People who give things to one another; the question is about the last gift but for up to five other facts.
 fn who_what_gave(random: &mut Random) -> Story {
-    const KINDS: [Kind; 4] = [Kind::Get, Kind::Drop, Kind::Give, Kind::Move];
+    const KINDS: [EventKind; 4] = [EventKind::Get, EventKind::Drop, EventKind::Give, EventKind::Move];
     let mut world = World::new(GIVERS);
     let mut facts = Vec::new();
     let mut left = random.randint(1, QUESTIONS);
