@@ -31,7 +31,7 @@ fn case(name: &str) -> PathBuf {
 /// Writes the model with an adapter in its weights.
 fn merge(model: &Path, adapter: &Path, to: &Path) {
     let adapters = vec![AdapterSpec::new(adapter.to_owned(), 1.0)];
-    convert(model, to, &Options::default().adapters(adapters), &Control::default()).unwrap();
+    convert(model, to, &Options::default().adapters(adapters).force(true), &Control::default()).unwrap();
 }
 
 /// Each runs as under PEFT or is refused with the key, and what is exported of it runs the same again.
@@ -295,6 +295,7 @@ fn an_export_names_its_base_and_its_targets() {
             let data = gguf::float::encode(DType::F32, &bytes).unwrap();
             writer.tensor(&t.name, DType::F32, &t.shape, Box::new(move |out| out.write_all(&data))).unwrap();
         }
+        let _ = std::fs::remove_file(to);
         writer.write(to).unwrap();
     };
     let url = "https://hub.example/org/model";

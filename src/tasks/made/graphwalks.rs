@@ -8,8 +8,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{random, SAMPLES};
-use crate::metrics::python::is_space;
 use crate::draws::Random;
+use crate::metrics::python::is_space;
 use crate::{Answer, Ask, Error, Info, Opt, Result, Sample, Samples, Setup, Task, Template};
 
 static DEPTH: Opt = Opt {

@@ -4,8 +4,8 @@
 mod read;
 
 use super::{fit, info, prompt, seed, Draft, Generator, Metric, Synthetic, Version, SAMPLES};
-use crate::metrics::python;
 use crate::draws::Random;
+use crate::metrics::python;
 use crate::{DataFile, Error, Result, Setup};
 
 /// The development set of SQuAD 2.0 (Rajpurkar et al., 2018).
