@@ -316,19 +316,13 @@ fn split(text: &str, sep: Option<&str>, most: usize) -> Result<Vec<String>, Erro
 }
 
 pub(super) fn lines(text: &str, keep: bool) -> Vec<&str> {
-    let (mut lines, mut rest) = (Vec::new(), text);
     let ends = ['\n', '\r', '\x0b', '\x0c', '\x1c', '\x1d', '\x1e', '\u{85}', '\u{2028}', '\u{2029}'];
-    while let Some(at) = rest.find(ends) {
-        let end = if rest[at..].starts_with("\r\n") {
-            at + 2
-        } else {
-            at + rest[at..].chars().next().map_or(1, char::len_utf8)
-        };
-        lines.push(&rest[..if keep { end } else { at }]);
-        rest = &rest[end..];
-    }
-    if !rest.is_empty() {
-        lines.push(rest);
+    let (mut lines, mut rest) = (Vec::new(), text);
+    while !rest.is_empty() {
+        let (line, end) = rest.split_at(rest.find(ends).unwrap_or(rest.len()));
+        let n = if end.starts_with("\r\n") { 2 } else { end.chars().next().map_or(0, char::len_utf8) };
+        lines.push(if keep { &rest[..line.len() + n] } else { line });
+        rest = &end[n..];
     }
     lines
 }

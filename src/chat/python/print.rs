@@ -8,7 +8,7 @@ use ropewalk_tasks::metrics::python;
 
 use super::args::{args, flag};
 use super::ops::wrong;
-use super::{compare, values};
+use super::{sequences, values};
 
 /// Values within values, at most.
 const MAX_DEPTH: usize = 100;
@@ -86,36 +86,23 @@ impl Style<'_> {
             }
             _ => return self.scalar(value, of, out),
         };
-        let mut entries = Vec::new();
-        for item in values::items(value)? {
-            entries.push(match of {
-                "dict" => (value.get_item(&item)?, Some(item)),
-                _ => (item, None),
-            });
-        }
+        let mut items = values::items(value)?;
         if self.sorted && of == "dict" {
-            let mut failed = None;
-            entries.sort_by(|(_, a), (_, b)| {
-                let (Some(a), Some(b)) = (a, b) else { return std::cmp::Ordering::Equal };
-                let order = compare::order(a, "<", b, 0).unwrap_or_else(|e| {
-                    failed = Some(e);
-                    None
-                });
-                order.unwrap_or(std::cmp::Ordering::Equal)
-            });
-            failed.map_or(Ok(()), Err)?;
+            items = sequences::in_order(items)?;
         }
         out.push_str(open);
-        for (i, (value, key)) in entries.iter().enumerate() {
+        for (i, item) in items.iter().enumerate() {
             out.push_str(if i > 0 { self.between[0] } else { "" });
             self.line(depth + 1, out);
-            if let Some(key) = key {
-                self.key(key, depth + 1, out)?;
+            if of == "dict" {
+                self.key(item, depth + 1, out)?;
                 out.push_str(self.between[1]);
+                self.write(&value.get_item(item)?, depth + 1, out)?;
+            } else {
+                self.write(item, depth + 1, out)?;
             }
-            self.write(value, depth + 1, out)?;
         }
-        if !entries.is_empty() {
+        if !items.is_empty() {
             self.line(depth, out);
         }
         out.push_str(close);
@@ -172,17 +159,9 @@ impl Style<'_> {
     }
 
     fn string(&self, text: &str, out: &mut String) {
-        out.push('"');
-        for c in text.chars() {
+        for c in serde_json::Value::from(text).to_string().chars() {
             match c {
-                '"' => out.push_str("\\\""),
-                '\\' => out.push_str("\\\\"),
-                '\n' => out.push_str("\\n"),
-                '\r' => out.push_str("\\r"),
-                '\t' => out.push_str("\\t"),
-                '\x08' => out.push_str("\\b"),
-                '\x0c' => out.push_str("\\f"),
-                c if c < ' ' || self.ascii && !matches!(c, ' '..='~') => {
+                c if self.ascii && !matches!(c, ' '..='~') => {
                     for unit in c.encode_utf16(&mut [0; 2]) {
                         let _ = write!(out, "\\u{unit:04x}");
                     }
@@ -190,7 +169,6 @@ impl Style<'_> {
                 c => out.push(c),
             }
         }
-        out.push('"');
     }
 }
 

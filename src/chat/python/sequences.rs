@@ -123,6 +123,12 @@ fn sorted(items: Vec<Value>, keys: &[Key], reverse: bool) -> Result<Vec<(Vec<Val
     failed.map_or(Ok(keyed), Err)
 }
 
+/// Values in their order.
+pub(super) fn in_order(all: Vec<Value>) -> Result<Vec<Value>, Error> {
+    let whole = Key { attribute: None, default: None, case_sensitive: true };
+    Ok(sorted(all, &[whole], false)?.into_iter().map(|(_, value)| value).collect())
+}
+
 fn sort(value: &Value, given: Rest<Value>) -> Result<Vec<Value>, Error> {
     let [reverse, case_sensitive, attribute] = args(&given, ["reverse", "case_sensitive", "attribute"])?;
     let key = |attribute| Key::new(attribute, None, case_sensitive.clone());
