@@ -8,62 +8,65 @@ use super::x86::IQ4;
 /// Lanes of the widest register.
 pub(crate) const MOST: usize = 16;
 
-/// Operations of registers of one width.
-///
-/// # Safety
-/// All functions need a processor that has AVX2, F16C and FMA, and for [`Wide`] AVX-512 F and BW.
-pub(crate) trait Lanes {
+/// Operations of registers of one width. A value stands for a processor that has the instructions.
+pub(crate) trait Lanes: Copy {
     /// Lanes of a register, at most [`MOST`].
     const N: usize;
     type Ints: Copy;
     type Floats: Copy;
 
-    unsafe fn all(x: i32) -> Self::Ints;
-    unsafe fn and(a: Self::Ints, b: Self::Ints) -> Self::Ints;
-    unsafe fn or(a: Self::Ints, b: Self::Ints) -> Self::Ints;
-    unsafe fn add(a: Self::Ints, b: Self::Ints) -> Self::Ints;
-    unsafe fn mul(a: Self::Ints, b: Self::Ints) -> Self::Ints;
-    unsafe fn sub_bytes(a: Self::Ints, b: Self::Ints) -> Self::Ints;
-    unsafe fn left(a: Self::Ints, by: usize) -> Self::Ints;
-    unsafe fn right(a: Self::Ints, by: usize) -> Self::Ints;
-    /// The lowest byte of each lane, with its sign.
-    unsafe fn signed_byte(a: Self::Ints, byte: usize) -> Self::Ints;
+    /// # Safety
+    /// The processor has AVX2, F16C and FMA, and for [`Wide`] AVX-512 F and BW.
+    unsafe fn new() -> Self;
+
+    fn all(self, x: i32) -> Self::Ints;
+    fn and(self, a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    fn or(self, a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    fn add(self, a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    fn mul(self, a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    fn sub_bytes(self, a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    fn left(self, a: Self::Ints, by: usize) -> Self::Ints;
+    fn right(self, a: Self::Ints, by: usize) -> Self::Ints;
+    /// A byte of each lane, with its sign.
+    fn signed_byte(self, a: Self::Ints, byte: usize) -> Self::Ints;
     /// The values of codes in the types IQ4_NL and IQ4_XS.
-    unsafe fn looked_up(codes: Self::Ints) -> Self::Ints;
+    fn looked_up(self, codes: Self::Ints) -> Self::Ints;
+    fn words(self, words: [u32; MOST]) -> Self::Ints;
     /// Sixteen bytes of each row, four in a register.
     ///
     /// # Safety
     /// They are at the addresses.
-    unsafe fn transposed(rows: [*const u8; MOST]) -> [Self::Ints; 4];
-    unsafe fn words(words: [u32; MOST]) -> Self::Ints;
+    unsafe fn transposed(self, rows: [*const u8; MOST]) -> [Self::Ints; 4];
     /// # Safety
     /// So many numbers are there.
-    unsafe fn load(from: *const i32) -> Self::Ints;
+    unsafe fn load(self, from: *const i32) -> Self::Ints;
     /// # Safety
     /// So many numbers may be written.
-    unsafe fn store(a: Self::Ints, to: *mut i32);
+    unsafe fn store(self, a: Self::Ints, to: *mut i32);
 
-    unsafe fn none() -> Self::Floats;
-    unsafe fn every(x: f32) -> Self::Floats;
-    unsafe fn floats(a: Self::Ints) -> Self::Floats;
-    unsafe fn as_floats(a: Self::Ints) -> Self::Floats;
-    unsafe fn as_ints(a: Self::Floats) -> Self::Ints;
+    fn none(self) -> Self::Floats;
+    fn every(self, x: f32) -> Self::Floats;
+    fn floats(self, a: Self::Ints) -> Self::Floats;
+    fn as_floats(self, a: Self::Ints) -> Self::Floats;
+    fn as_ints(self, a: Self::Floats) -> Self::Ints;
     /// Two half-precision numbers of each lane, the lower one first.
-    unsafe fn two_halves(a: Self::Ints) -> [Self::Floats; 2];
-    unsafe fn times(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    fn two_halves(self, a: Self::Ints) -> [Self::Floats; 2];
+    fn times(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// `a * b + c`
-    unsafe fn plus(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    fn plus(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
 }
 
 /// Registers of 256 bits.
-pub(crate) struct Narrow;
+#[derive(Clone, Copy)]
+pub(crate) struct Narrow(());
 
 /// Registers of 512 bits.
-pub(crate) struct Wide;
+#[derive(Clone, Copy)]
+pub(crate) struct Wide(());
 
 macro_rules! lanes {
     (
-        $name:ident, $n:literal, $ints:ty, $floats:ty,
+        $name:ident, $n:literal, $ints:ty, $floats:ty, $load:ident, $store:ident, $rows:ident => $transposed:expr,
         $($of:ident($($arg:ident: $type:ty),*) -> $result:ty = $call:expr;)*
     ) => {
         impl Lanes for $name {
@@ -71,10 +74,33 @@ macro_rules! lanes {
             type Ints = $ints;
             type Floats = $floats;
 
+            #[inline(always)]
+            unsafe fn new() -> Self {
+                $name(())
+            }
+
+            #[inline(always)]
+            unsafe fn load(self, from: *const i32) -> $ints {
+                // SAFETY: the processor has the instructions (`new`); the caller's promise.
+                unsafe { $load(from.cast()) }
+            }
+
+            #[inline(always)]
+            unsafe fn store(self, a: $ints, to: *mut i32) {
+                // SAFETY: the processor has the instructions (`new`); the caller's promise.
+                unsafe { $store(to.cast(), a) }
+            }
+
+            #[inline(always)]
+            unsafe fn transposed(self, $rows: [*const u8; MOST]) -> [$ints; 4] {
+                // SAFETY: the processor has the instructions (`new`); the caller's promise.
+                unsafe { $transposed }
+            }
+
             $(
                 #[inline(always)]
-                unsafe fn $of($($arg: $type),*) -> $result {
-                    // SAFETY: the caller's promise.
+                fn $of(self, $($arg: $type),*) -> $result {
+                    // SAFETY: the processor has the instructions (`new`).
                     unsafe { $call }
                 }
             )*
@@ -83,19 +109,8 @@ macro_rules! lanes {
 }
 
 lanes!(
-    Narrow, 8, __m256i, __m256,
-    all(x: i32) -> __m256i = _mm256_set1_epi32(x);
-    and(a: __m256i, b: __m256i) -> __m256i = _mm256_and_si256(a, b);
-    or(a: __m256i, b: __m256i) -> __m256i = _mm256_or_si256(a, b);
-    add(a: __m256i, b: __m256i) -> __m256i = _mm256_add_epi32(a, b);
-    mul(a: __m256i, b: __m256i) -> __m256i = _mm256_mullo_epi32(a, b);
-    sub_bytes(a: __m256i, b: __m256i) -> __m256i = _mm256_sub_epi8(a, b);
-    left(a: __m256i, by: usize) -> __m256i = _mm256_sll_epi32(a, _mm_cvtsi32_si128(by as i32));
-    right(a: __m256i, by: usize) -> __m256i = _mm256_srl_epi32(a, _mm_cvtsi32_si128(by as i32));
-    signed_byte(a: __m256i, byte: usize) -> __m256i = _mm256_srai_epi32::<24>(Self::left(a, 24 - 8 * byte));
-    looked_up(codes: __m256i) -> __m256i =
-        _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(IQ4.as_ptr().cast())), codes);
-    transposed(rows: [*const u8; MOST]) -> [__m256i; 4] = {
+    Narrow, 8, __m256i, __m256, _mm256_loadu_si256, _mm256_storeu_si256,
+    rows => {
         let two = |i: usize| {
             let (low, high) = (_mm_loadu_si128(rows[i].cast()), _mm_loadu_si128(rows[4 + i].cast()));
             _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), high)
@@ -109,13 +124,23 @@ lanes!(
             _mm256_unpacklo_epi64(ab_high, cd_high),
             _mm256_unpackhi_epi64(ab_high, cd_high),
         ]
-    };
+    },
+    all(x: i32) -> __m256i = _mm256_set1_epi32(x);
+    and(a: __m256i, b: __m256i) -> __m256i = _mm256_and_si256(a, b);
+    or(a: __m256i, b: __m256i) -> __m256i = _mm256_or_si256(a, b);
+    add(a: __m256i, b: __m256i) -> __m256i = _mm256_add_epi32(a, b);
+    mul(a: __m256i, b: __m256i) -> __m256i = _mm256_mullo_epi32(a, b);
+    sub_bytes(a: __m256i, b: __m256i) -> __m256i = _mm256_sub_epi8(a, b);
+    left(a: __m256i, by: usize) -> __m256i = _mm256_sll_epi32(a, _mm_cvtsi32_si128(by as i32));
+    right(a: __m256i, by: usize) -> __m256i = _mm256_srl_epi32(a, _mm_cvtsi32_si128(by as i32));
+    signed_byte(a: __m256i, byte: usize) -> __m256i =
+        _mm256_srai_epi32::<24>(_mm256_sll_epi32(a, _mm_cvtsi32_si128(24 - 8 * byte as i32)));
+    looked_up(codes: __m256i) -> __m256i =
+        _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(IQ4.as_ptr().cast())), codes);
     words(words: [u32; MOST]) -> __m256i = {
         let [a, b, c, d, e, f, g, h, ..] = words.map(|w| w as i32);
         _mm256_setr_epi32(a, b, c, d, e, f, g, h)
     };
-    load(from: *const i32) -> __m256i = _mm256_loadu_si256(from.cast());
-    store(a: __m256i, to: *mut i32) -> () = _mm256_storeu_si256(to.cast(), a);
     none() -> __m256 = _mm256_setzero_ps();
     every(x: f32) -> __m256 = _mm256_set1_ps(x);
     floats(a: __m256i) -> __m256 = _mm256_cvtepi32_ps(a);
@@ -132,19 +157,8 @@ lanes!(
 );
 
 lanes!(
-    Wide, 16, __m512i, __m512,
-    all(x: i32) -> __m512i = _mm512_set1_epi32(x);
-    and(a: __m512i, b: __m512i) -> __m512i = _mm512_and_si512(a, b);
-    or(a: __m512i, b: __m512i) -> __m512i = _mm512_or_si512(a, b);
-    add(a: __m512i, b: __m512i) -> __m512i = _mm512_add_epi32(a, b);
-    mul(a: __m512i, b: __m512i) -> __m512i = _mm512_mullo_epi32(a, b);
-    sub_bytes(a: __m512i, b: __m512i) -> __m512i = _mm512_sub_epi8(a, b);
-    left(a: __m512i, by: usize) -> __m512i = _mm512_sll_epi32(a, _mm_cvtsi32_si128(by as i32));
-    right(a: __m512i, by: usize) -> __m512i = _mm512_srl_epi32(a, _mm_cvtsi32_si128(by as i32));
-    signed_byte(a: __m512i, byte: usize) -> __m512i = _mm512_srai_epi32::<24>(Self::left(a, 24 - 8 * byte));
-    looked_up(codes: __m512i) -> __m512i =
-        _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(IQ4.as_ptr().cast())), codes);
-    transposed(rows: [*const u8; MOST]) -> [__m512i; 4] = {
+    Wide, 16, __m512i, __m512, _mm512_loadu_si512, _mm512_storeu_si512,
+    rows => {
         let four = |i: usize| {
             let row = |j: usize| _mm_loadu_si128(rows[4 * j + i].cast());
             let two = _mm512_inserti32x4::<1>(_mm512_castsi128_si512(row(0)), row(1));
@@ -159,13 +173,23 @@ lanes!(
             _mm512_unpacklo_epi64(ab_high, cd_high),
             _mm512_unpackhi_epi64(ab_high, cd_high),
         ]
-    };
+    },
+    all(x: i32) -> __m512i = _mm512_set1_epi32(x);
+    and(a: __m512i, b: __m512i) -> __m512i = _mm512_and_si512(a, b);
+    or(a: __m512i, b: __m512i) -> __m512i = _mm512_or_si512(a, b);
+    add(a: __m512i, b: __m512i) -> __m512i = _mm512_add_epi32(a, b);
+    mul(a: __m512i, b: __m512i) -> __m512i = _mm512_mullo_epi32(a, b);
+    sub_bytes(a: __m512i, b: __m512i) -> __m512i = _mm512_sub_epi8(a, b);
+    left(a: __m512i, by: usize) -> __m512i = _mm512_sll_epi32(a, _mm_cvtsi32_si128(by as i32));
+    right(a: __m512i, by: usize) -> __m512i = _mm512_srl_epi32(a, _mm_cvtsi32_si128(by as i32));
+    signed_byte(a: __m512i, byte: usize) -> __m512i =
+        _mm512_srai_epi32::<24>(_mm512_sll_epi32(a, _mm_cvtsi32_si128(24 - 8 * byte as i32)));
+    looked_up(codes: __m512i) -> __m512i =
+        _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(IQ4.as_ptr().cast())), codes);
     words(words: [u32; MOST]) -> __m512i = {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = words.map(|w| w as i32);
         _mm512_setr_epi32(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p)
     };
-    load(from: *const i32) -> __m512i = _mm512_loadu_si512(from.cast());
-    store(a: __m512i, to: *mut i32) -> () = _mm512_storeu_si512(to.cast(), a);
     none() -> __m512 = _mm512_setzero_ps();
     every(x: f32) -> __m512 = _mm512_set1_ps(x);
     floats(a: __m512i) -> __m512 = _mm512_cvtepi32_ps(a);

@@ -17,20 +17,13 @@ pub(crate) trait Rows: Codes {
     const N_FACTORS: usize = if Self::HALVES { 2 * Self::PARTS } else { Self::PARTS };
 
     /// Bytes that all groups of a block share.
-    ///
-    /// # Safety
-    /// The processor has the instructions of these lanes.
     #[inline(always)]
-    unsafe fn shared<L: Lanes>(_: Blocks<Self>) -> [L::Ints; 8] {
-        // SAFETY: the caller's promise.
-        unsafe { [L::all(0); 8] }
+    fn shared<L: Lanes>(l: L, _: Blocks<Self>) -> [L::Ints; 8] {
+        [l.all(0); 8]
     }
 
-    /// Bytes of a group, up to twelve registers of them.
-    ///
-    /// # Safety
-    /// There is such a group, below [`Rows::GROUPS`], and the processor has the instructions of these lanes.
-    unsafe fn group<L: Lanes>(blocks: Blocks<Self>, group: usize) -> [L::Ints; 12];
+    /// Bytes of a group, below [`Rows::GROUPS`], up to twelve registers of them.
+    fn group<L: Lanes>(l: L, blocks: Blocks<Self>, group: usize) -> [L::Ints; 12];
 
     /// The number of a part of a group.
     #[inline(always)]
@@ -40,10 +33,8 @@ pub(crate) trait Rows: Codes {
 
     /// The codes of a part of a group, four in each lane of a register; four registers of them in types with halves, else
     /// eight.
-    ///
-    /// # Safety
-    /// The processor has the instructions of these lanes.
-    unsafe fn part_codes<L: Lanes>(
+    fn part_codes<L: Lanes>(
+        l: L,
         shared: &[L::Ints; 8],
         bytes: &[L::Ints; 12],
         group: usize,
@@ -51,61 +42,41 @@ pub(crate) trait Rows: Codes {
     ) -> [L::Ints; 8];
 
     /// In each lane the half-precision number that is the factor of a row's block, and behind it what is added, if anything.
-    ///
-    /// # Safety
-    /// The processor has the instructions of these lanes.
     #[inline(always)]
-    unsafe fn heads_of_rows<L: Lanes>(blocks: Blocks<Self>) -> L::Ints {
-        // SAFETY: the caller's promise.
-        unsafe { L::words(blocks.map(|b| word(b.as_ref(), Self::FACTOR, !Self::ADDS))) }
+    fn heads_of_rows<L: Lanes>(l: L, blocks: Blocks<Self>) -> L::Ints {
+        l.words(blocks.map(|b| word(b.as_ref(), Self::FACTOR, !Self::ADDS)))
     }
 
     /// [`Codes::multiples`] of each row: the bytes of a lane are those of four parts.
-    ///
-    /// # Safety
-    /// The processor has the instructions of these lanes.
     #[inline(always)]
-    unsafe fn multiples_of_rows<L: Lanes>(_: Blocks<Self>) -> [[L::Ints; 4]; 2] {
-        // SAFETY: the caller's promise.
-        unsafe { [[L::all(0x0101_0101); 4]; 2] }
+    fn multiples_of_rows<L: Lanes>(l: L, _: Blocks<Self>) -> [[L::Ints; 4]; 2] {
+        [[l.all(0x0101_0101); 4]; 2]
     }
 
     /// Factors of each part of a block, and what is added for each.
-    ///
-    /// # Safety
-    /// The processor has the instructions of these lanes.
     #[inline(always)]
-    unsafe fn factors<L: Lanes>(blocks: Blocks<Self>) -> [[L::Floats; 16]; 2] {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let [factor, added] = L::two_halves(Self::heads_of_rows::<L>(blocks));
-            if Self::PARTS == 1 {
-                return [[factor; 16], [added; 16]];
-            }
-            let [factors, times] = Self::multiples_of_rows::<L>(blocks);
-            let n = if Self::HALVES { 16 } else { 8 };
-            let added = L::times(added, L::every(Self::SIGN));
-            [in_floats::<L>(factors, n, factor), in_floats::<L>(times, if Self::ADDS { n } else { 0 }, added)]
+    fn factors<L: Lanes>(l: L, blocks: Blocks<Self>) -> [[L::Floats; 16]; 2] {
+        let [factor, added] = l.two_halves(Self::heads_of_rows(l, blocks));
+        if Self::PARTS == 1 {
+            return [[factor; 16], [added; 16]];
         }
+        let [factors, times] = Self::multiples_of_rows(l, blocks);
+        let n = if Self::HALVES { 16 } else { 8 };
+        let added = l.times(added, l.every(Self::SIGN));
+        [in_floats(l, factors, n, factor), in_floats(l, times, if Self::ADDS { n } else { 0 }, added)]
     }
 }
 
 /// The first `n` of sixteen signed bytes in each lane, as floats times `unit`.
-///
-/// # Safety
-/// The processor has the instructions of these lanes.
 #[inline(always)]
-unsafe fn in_floats<L: Lanes>(quads: [L::Ints; 4], n: usize, unit: L::Floats) -> [L::Floats; 16] {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut all = [L::none(); 16];
-        for (to, quad) in all[..n].as_chunks_mut::<4>().0.iter_mut().zip(quads) {
-            for (i, to) in to.iter_mut().enumerate() {
-                *to = L::times(L::floats(L::signed_byte(quad, i)), unit);
-            }
+fn in_floats<L: Lanes>(l: L, quads: [L::Ints; 4], n: usize, unit: L::Floats) -> [L::Floats; 16] {
+    let mut all = [l.none(); 16];
+    for (to, quad) in all[..n].as_chunks_mut::<4>().0.iter_mut().zip(quads) {
+        for (i, to) in to.iter_mut().enumerate() {
+            *to = l.times(l.floats(l.signed_byte(quad, i)), unit);
         }
-        all
     }
+    all
 }
 
 /// Four bytes, or two of them where only a factor is there.

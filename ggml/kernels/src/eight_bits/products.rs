@@ -11,75 +11,71 @@ use crate::codes::rows::{Blocks, Rows};
 /// Bytes ahead that memory is asked for, at least: so many rows are too many streams for hardware to see where they go.
 const AHEAD: usize = 4096;
 
-/// A set of instructions: adds in each lane four products to a sum.
-///
-/// # Safety
-/// Both functions need a processor that has the instructions.
-trait Set {
+/// A set of instructions: adds in each lane four products to a sum. A value stands for a processor that has them.
+trait Set: Copy {
     type Lanes: Lanes;
 
+    /// # Safety
+    /// The processor has the instructions.
+    unsafe fn new() -> Self;
+
+    fn lanes(self) -> Self::Lanes;
+
     /// Adds products of unsigned codes.
-    unsafe fn unsigned(sum: Ints<Self>, codes: Ints<Self>, x: Ints<Self>) -> Ints<Self>;
+    fn unsigned(self, sum: Ints<Self>, codes: Ints<Self>, x: Ints<Self>) -> Ints<Self>;
 
     /// Adds products of signed codes. The sum already accounts for their offset.
-    unsafe fn signed(sum: Ints<Self>, codes: Ints<Self>, x: Ints<Self>) -> Ints<Self>;
+    fn signed(self, sum: Ints<Self>, codes: Ints<Self>, x: Ints<Self>) -> Ints<Self>;
 }
 
 type Ints<S> = <<S as Set>::Lanes as Lanes>::Ints;
 
-struct Avx2;
-struct AvxVnni;
-struct Avx512;
+macro_rules! sets {
+    ($($name:ident($lanes:ident, $ints:ident, $sum:ident, $codes:ident, $x:ident): $unsigned:expr, $signed:expr;)*) => {$(
+        #[derive(Clone, Copy)]
+        struct $name($lanes);
 
-impl Set for Avx2 {
-    type Lanes = Narrow;
+        impl Set for $name {
+            type Lanes = $lanes;
 
-    #[inline(always)]
-    unsafe fn unsigned(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let pairs = _mm256_maddubs_epi16(codes, x);
-            _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+            #[inline(always)]
+            unsafe fn new() -> Self {
+                // SAFETY: the caller's promise.
+                $name(unsafe { $lanes::new() })
+            }
+
+            #[inline(always)]
+            fn lanes(self) -> $lanes {
+                self.0
+            }
+
+            #[inline(always)]
+            fn unsigned(self, $sum: $ints, $codes: $ints, $x: $ints) -> $ints {
+                // SAFETY: the processor has the instructions (`new`).
+                unsafe { $unsigned }
+            }
+
+            #[inline(always)]
+            fn signed(self, $sum: $ints, $codes: $ints, $x: $ints) -> $ints {
+                // SAFETY: the processor has the instructions (`new`).
+                let ($codes, $x) = unsafe { $signed };
+                self.unsigned($sum, $codes, $x)
+            }
         }
-    }
-
-    #[inline(always)]
-    unsafe fn signed(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i {
-        // SAFETY: the caller's promise. Two products of 128 and 127 fit in 16 bits.
-        unsafe { Self::unsigned(sum, _mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes)) }
-    }
+    )*};
 }
 
-impl Set for AvxVnni {
-    type Lanes = Narrow;
-
-    #[inline(always)]
-    unsafe fn unsigned(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i {
-        // SAFETY: the caller's promise.
-        unsafe { _mm256_dpbusd_avx_epi32(sum, codes, x) }
-    }
-
-    #[inline(always)]
-    unsafe fn signed(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i {
-        // SAFETY: the caller's promise.
-        unsafe { Self::unsigned(sum, _mm256_xor_si256(codes, _mm256_set1_epi8(-128)), x) }
-    }
-}
-
-impl Set for Avx512 {
-    type Lanes = Wide;
-
-    #[inline(always)]
-    unsafe fn unsigned(sum: __m512i, codes: __m512i, x: __m512i) -> __m512i {
-        // SAFETY: the caller's promise.
-        unsafe { _mm512_dpbusd_epi32(sum, codes, x) }
-    }
-
-    #[inline(always)]
-    unsafe fn signed(sum: __m512i, codes: __m512i, x: __m512i) -> __m512i {
-        // SAFETY: the caller's promise.
-        unsafe { Self::unsigned(sum, _mm512_xor_si512(codes, _mm512_set1_epi8(-128)), x) }
-    }
+sets! {
+    Avx2(Narrow, __m256i, sum, codes, x):
+        _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), _mm256_set1_epi16(1))),
+        // Two products of 128 and 127 fit in 16 bits.
+        (_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
+    AvxVnni(Narrow, __m256i, sum, codes, x):
+        _mm256_dpbusd_avx_epi32(sum, codes, x),
+        (_mm256_xor_si256(codes, _mm256_set1_epi8(-128)), x);
+    Avx512(Wide, __m512i, sum, codes, x):
+        _mm512_dpbusd_epi32(sum, codes, x),
+        (_mm512_xor_si512(codes, _mm512_set1_epi8(-128)), x);
 }
 
 macro_rules! compiled_for {
@@ -98,7 +94,8 @@ macro_rules! compiled_for {
                     out: &mut impl FnMut(usize, usize, &[f32]),
                 ) {
                     // SAFETY: the processor has the instructions that this function is compiled for.
-                    unsafe { super::products::<$set, T, N>(x, rows, row_bytes, first, out) }
+                    let set = unsafe { $set::new() };
+                    super::products::<$set, T, N>(set, x, rows, row_bytes, first, out)
                 }
 
                 /// Products of all rows with the rounded rows `first..first + n`, whole [`AT_ONCE`], for `out`.
@@ -112,7 +109,8 @@ macro_rules! compiled_for {
                     out: &mut impl FnMut(usize, usize, &[f32]),
                 ) {
                     // SAFETY: the processor has the instructions that this function is compiled for.
-                    unsafe { super::products_of_many::<$set, T>(x, panel, rows, row_bytes, first, n, out) }
+                    let set = unsafe { $set::new() };
+                    super::products_of_many::<$set, T>(set, x, panel, rows, row_bytes, (first, n), out)
                 }
             }
         )*
@@ -136,10 +134,9 @@ fn blocks_of<T: Rows>(rows: &[u8], row_bytes: usize, n_blocks: usize) -> ([&[T::
     (blocks, n_rows)
 }
 
-/// # Safety
-/// The processor has the instructions of the set.
 #[inline(always)]
-unsafe fn products<S: Set, T: Rows, const N: usize>(
+fn products<S: Set, T: Rows, const N: usize>(
+    set: S,
     x: &Rounded<'_>,
     rows: &[u8],
     row_bytes: usize,
@@ -152,40 +149,32 @@ unsafe fn products<S: Set, T: Rows, const N: usize>(
     let ahead = AHEAD.next_multiple_of(bytes_of_rows);
     for (at, rows) in rows.chunks(bytes_of_rows).enumerate() {
         let (blocks, n_rows) = blocks_of::<T>(rows, row_bytes, n_blocks);
-        // SAFETY: the caller's promise; blocks are counted up to those that all rows have.
-        let totals = unsafe {
-            let mut totals = [S::Lanes::none(); N];
-            for at in 0..n_blocks {
-                let next = rows.as_ptr().wrapping_add(ahead + at * S::Lanes::N * size_of::<T::Block>());
-                each_part::<S, T>(
-                    blocks.map(|row| row.get_unchecked(at)),
-                    next,
-                    |part, codes, factor, added| {
-                        let part = at * T::N_FACTORS + part;
-                        add_part::<S, T, N>(codes, factor, added, &floats, part, &mut totals);
-                    },
-                );
-            }
-            totals
-        };
-        // SAFETY: the caller's promise.
-        unsafe { give::<S, N>(totals, n_rows, at * S::Lanes::N, first, out) }
+        let mut totals = [set.lanes().none(); N];
+        for at in 0..n_blocks {
+            let next = rows.as_ptr().wrapping_add(ahead + at * S::Lanes::N * size_of::<T::Block>());
+            // SAFETY: blocks are counted up to those that all rows have.
+            let blocks = blocks.map(|row| unsafe { row.get_unchecked(at) });
+            each_part::<S, T>(set, blocks, next, |part, codes, factor, added| {
+                let part = at * T::N_FACTORS + part;
+                // SAFETY: the floats have N rows behind one another, and as many parts as the blocks of a row of weights.
+                unsafe { add_part::<S, T, N>(set, codes, factor, added, &floats, part, &mut totals) };
+            });
+        }
+        give(set, totals, n_rows, at * S::Lanes::N, first, out);
     }
 }
 
-/// # Safety
-/// The processor has the instructions of the set.
 #[inline(always)]
-unsafe fn products_of_many<S: Set, T: Rows>(
+fn products_of_many<S: Set, T: Rows>(
+    set: S,
     x: &Rounded<'_>,
     panel: &mut Panel,
     rows: &[u8],
     row_bytes: usize,
-    first: usize,
-    n: usize,
+    (first, n): (usize, usize),
     out: &mut impl FnMut(usize, usize, &[f32]),
 ) {
-    let n_blocks = x.layout.n_blocks() / T::PARTS;
+    let (n_blocks, l) = (x.layout.n_blocks() / T::PARTS, set.lanes());
     let (n_parts, n_lanes) = (n_blocks * T::N_FACTORS, S::Lanes::N);
     let n_quads = if T::HALVES { 4 } else { 8 };
     panel.codes.resize(n_parts * n_quads * n_lanes);
@@ -194,52 +183,46 @@ unsafe fn products_of_many<S: Set, T: Rows>(
     for (at, rows) in rows.chunks(bytes_of_rows).enumerate() {
         let (blocks, n_rows) = blocks_of::<T>(rows, row_bytes, n_blocks);
         let (codes_at, factors_at) = (panel.codes.as_mut_ptr(), panel.factors.as_mut_ptr());
-        // SAFETY: the caller's promise; blocks are counted up to those that all rows have, and there is room for the codes and
-        // factors of so many parts.
+        // SAFETY: blocks are counted up to those that all rows have, and there is room for the codes and factors of so many
+        // parts.
         unsafe {
             for at in 0..n_blocks {
                 let next = rows.as_ptr().wrapping_add(bytes_of_rows + at * n_lanes * size_of::<T::Block>());
-                each_part::<S, T>(
-                    blocks.map(|row| row.get_unchecked(at)),
-                    next,
-                    |part, codes, factor, added| {
-                        let part = at * T::N_FACTORS + part;
-                        for (quad, codes) in codes[..n_quads].iter().enumerate() {
-                            S::Lanes::store(*codes, codes_at.add((part * n_quads + quad) * n_lanes));
-                        }
-                        S::Lanes::store(S::Lanes::as_ints(factor), factors_at.add(part * 2 * n_lanes));
-                        S::Lanes::store(S::Lanes::as_ints(added), factors_at.add((part * 2 + 1) * n_lanes));
-                    },
-                );
+                let blocks = blocks.map(|row| row.get_unchecked(at));
+                each_part::<S, T>(set, blocks, next, |part, codes, factor, added| {
+                    let part = at * T::N_FACTORS + part;
+                    for (quad, codes) in codes[..n_quads].iter().enumerate() {
+                        l.store(*codes, codes_at.add((part * n_quads + quad) * n_lanes));
+                    }
+                    l.store(l.as_ints(factor), factors_at.add(part * 2 * n_lanes));
+                    l.store(l.as_ints(added), factors_at.add((part * 2 + 1) * n_lanes));
+                });
             }
             for first in (first..first + n).step_by(AT_ONCE) {
                 let floats = Floats::new(x, first, AT_ONCE, AT_ONCE);
-                let mut totals = [S::Lanes::none(); AT_ONCE];
+                let mut totals = [l.none(); AT_ONCE];
                 // In the order of products with fewer floats: sums are the same to the last bit.
                 for i in 0..n_parts {
                     let (block, i) = (i / T::N_FACTORS, i % T::N_FACTORS);
                     let part = block * T::N_FACTORS + T::part(i / T::IN_GROUP, i % T::IN_GROUP);
-                    let mut codes = [S::Lanes::all(0); 8];
+                    let mut codes = [l.all(0); 8];
                     for (quad, codes) in codes[..n_quads].iter_mut().enumerate() {
-                        *codes = S::Lanes::load(codes_at.add((part * n_quads + quad) * n_lanes));
+                        *codes = l.load(codes_at.add((part * n_quads + quad) * n_lanes));
                     }
                     let both = factors_at.add(part * 2 * n_lanes);
-                    let factor = S::Lanes::as_floats(S::Lanes::load(both));
-                    let added = S::Lanes::as_floats(S::Lanes::load(both.add(n_lanes)));
-                    add_part::<S, T, AT_ONCE>(&codes, factor, added, &floats, part, &mut totals);
+                    let (factor, added) = (l.as_floats(l.load(both)), l.as_floats(l.load(both.add(n_lanes))));
+                    add_part::<S, T, AT_ONCE>(set, &codes, factor, added, &floats, part, &mut totals);
                 }
-                give::<S, AT_ONCE>(totals, n_rows, at * n_lanes, first, out);
+                give(set, totals, n_rows, at * n_lanes, first, out);
             }
         }
     }
 }
 
 /// Gives `out` the products of each rounded row.
-///
-/// # Safety
-/// The processor has the instructions of the set.
 #[inline(always)]
-unsafe fn give<S: Set, const N: usize>(
+fn give<S: Set, const N: usize>(
+    set: S,
     totals: [<S::Lanes as Lanes>::Floats; N],
     n_rows: usize,
     row: usize,
@@ -248,38 +231,34 @@ unsafe fn give<S: Set, const N: usize>(
 ) {
     for (t, total) in totals.into_iter().enumerate() {
         let mut products = [0.0; MOST];
-        // SAFETY: the caller's promise; there is room for the widest register.
-        unsafe { S::Lanes::store(S::Lanes::as_ints(total), products.as_mut_ptr().cast()) }
+        // SAFETY: there is room for the widest register.
+        unsafe { set.lanes().store(set.lanes().as_ints(total), products.as_mut_ptr().cast()) }
         out(row, first + t, &products[..n_rows.min(S::Lanes::N)]);
     }
 }
 
 /// Calls `each` with the codes of each part of a block of each row, its factors and what is added. Asks for as much memory from
 /// `next` on: a little at a time, for what is read meanwhile waits behind it.
-///
-/// # Safety
-/// The processor has the instructions of the set.
 #[inline(always)]
-unsafe fn each_part<S: Set, T: Rows>(
+fn each_part<S: Set, T: Rows>(
+    set: S,
     blocks: Blocks<T>,
     next: *const u8,
     mut each: impl FnMut(usize, &[Ints<S>; 8], <S::Lanes as Lanes>::Floats, <S::Lanes as Lanes>::Floats),
 ) {
     let n_lines = (S::Lanes::N * size_of::<T::Block>()).div_ceil(64).div_ceil(T::GROUPS);
-    // SAFETY: the caller's promise; a prefetch has no effect that could be seen, whatever the address.
-    unsafe {
-        let [factors, added] = T::factors::<S::Lanes>(blocks);
-        let shared = T::shared::<S::Lanes>(blocks);
-        for group in 0..T::GROUPS {
-            for line in group * n_lines..(group + 1) * n_lines {
-                _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(64 * line).cast());
-            }
-            let bytes = T::group::<S::Lanes>(blocks, group);
-            for i in 0..T::IN_GROUP {
-                let part = T::part(group, i);
-                let codes = T::part_codes::<S::Lanes>(&shared, &bytes, group, i);
-                each(part, &codes, factors[part], added[part]);
-            }
+    let l = set.lanes();
+    let [factors, added] = T::factors(l, blocks);
+    let shared = T::shared(l, blocks);
+    for group in 0..T::GROUPS {
+        for line in group * n_lines..(group + 1) * n_lines {
+            // SAFETY: a prefetch has no effect that could be seen, whatever the address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(64 * line).cast()) };
+        }
+        let bytes = T::group(l, blocks, group);
+        for i in 0..T::IN_GROUP {
+            let part = T::part(group, i);
+            each(part, &T::part_codes(l, &shared, &bytes, group, i), factors[part], added[part]);
         }
     }
 }
@@ -287,10 +266,10 @@ unsafe fn each_part<S: Set, T: Rows>(
 /// Adds the products of a part of each row with its values of rounded rows.
 ///
 /// # Safety
-/// There are N rows of them, with such a part, which are in the group behind one another; the processor has the instructions of the
-/// set.
+/// There are N rows of them, with such a part, which are in the group behind one another.
 #[inline(always)]
 unsafe fn add_part<S: Set, T: Rows, const N: usize>(
+    set: S,
     codes: &[Ints<S>; 8],
     factor: <S::Lanes as Lanes>::Floats,
     added: <S::Lanes as Lanes>::Floats,
@@ -298,7 +277,7 @@ unsafe fn add_part<S: Set, T: Rows, const N: usize>(
     part: usize,
     totals: &mut [<S::Lanes as Lanes>::Floats; N],
 ) {
-    let n_quads = if T::HALVES { 4 } else { 8 };
+    let (n_quads, l) = (if T::HALVES { 4 } else { 8 }, set.lanes());
     for (t, total) in totals.iter_mut().enumerate() {
         // SAFETY: the caller's promise.
         unsafe {
@@ -307,17 +286,17 @@ unsafe fn add_part<S: Set, T: Rows, const N: usize>(
             let values = values.add(half * n_quads);
             let known = *known.add(half * x.next_sum());
             // Two sums, so that fewer products wait for one another.
-            let mut sums = [S::Lanes::all(if T::ADDS { 0 } else { known }), S::Lanes::all(0)];
+            let mut sums = [l.all(if T::ADDS { 0 } else { known }), l.all(0)];
             for (quad, codes) in codes[..n_quads].iter().enumerate() {
-                let four = S::Lanes::all(*values.add(quad));
+                let four = l.all(*values.add(quad));
                 let sum = &mut sums[quad % 2];
                 *sum =
-                    if T::SIGNED { S::signed(*sum, *codes, four) } else { S::unsigned(*sum, *codes, four) };
+                    if T::SIGNED { set.signed(*sum, *codes, four) } else { set.unsigned(*sum, *codes, four) };
             }
-            let sum = S::Lanes::floats(S::Lanes::add(sums[0], sums[1]));
-            *total = S::Lanes::plus(sum, S::Lanes::times(factor, S::Lanes::every(scale)), *total);
+            let sum = l.floats(l.add(sums[0], sums[1]));
+            *total = l.plus(sum, l.times(factor, l.every(scale)), *total);
             if T::ADDS {
-                *total = S::Lanes::plus(added, S::Lanes::as_floats(S::Lanes::all(known)), *total);
+                *total = l.plus(added, l.as_floats(l.all(known)), *total);
             }
         }
     }
