@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::error::{io, Result};
+use super::error::{io, other, Result};
 use super::{sha256_of, Entry, FetchError, Manifest, Origin, Repo, Source};
 use crate::control::Control;
 
@@ -34,7 +34,7 @@ pub fn find(model: &str, dirs: &[PathBuf]) -> Result<Found> {
             true => "no such file".to_owned(),
             false => format!("no such file, and no model of that name (known: {})", known.join(", ")),
         };
-        FetchError::Find { model: model.to_owned(), what }
+        other(model, what)
     })?;
     let mut others = Vec::new();
     for path in dirs.iter().map(|dir| dir.join(source.file_name())).filter(|path| path.is_file()) {
@@ -70,7 +70,7 @@ fn made_of(repo: &Repo, dirs: &[PathBuf]) -> Result<Found> {
             let several: Vec<String> = several.iter().map(|path| path.display().to_string()).collect();
             let what =
                 format!("several files were made from it; name one by its path: {}", several.join(" "));
-            Err(FetchError::Find { model, what })
+            Err(other(model, what))
         }
     }
 }

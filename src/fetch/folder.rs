@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 use ropewalk_import::TEMPLATES;
 use serde::{Deserialize, Serialize};
 
-use super::error::said;
+use super::error::{other, said};
 use super::origin::Origin;
 use super::partial::{self, foreign, Lock};
-use super::{bring, check, io, is_sha256, source, transfer, FetchError, Hub, Pulled, Repo, Request, Result};
+use super::{bring, check, io, is_sha256, size, source, taken, transfer};
+use super::{FetchError, Hub, Pulled, Repo, Request, Result, ELSEWHERE};
 use crate::control::{Control, Progress};
 
 /// Size limit of a hub's listing of a repository, in bytes: a few hundred for each file.
@@ -177,8 +178,8 @@ fn contents(folder: &Path) -> Result<Vec<String>> {
             let name = format!("{before}{}", path.file_name().unwrap_or_default().to_string_lossy());
             let brought = ropewalk_import::is_read(&name) || name.ends_with(".safetensors");
             if !brought || !source::is_path(&name) || all.len() == MAX_FILES {
-                let what = "is in a folder of unfinished files, and no pull brings it".to_owned();
-                return Err(FetchError::Foreign { path, what });
+                let what = "is in a folder of unfinished files, and no pull brings it";
+                return Err(other(path.display(), format_args!("{what}; {}", partial::LEFT)));
             }
             files::own_file(&path).map_err(foreign(&path))?;
             all.push(name);
@@ -202,13 +203,14 @@ fn check_present(repo: &Repo, path: &Path, control: &Control<'_>) -> Result<Pull
     let at = Origin::path_of(path);
     let asked = repo.to_string();
     let Some(text) = partial::read(&at, MAX_RECORD)? else {
-        return Err(FetchError::Unrecorded { path: path.to_owned(), asked });
+        let what = format!("already exists, and no record says that it is {asked}: {ELSEWHERE}");
+        return Err(other(path.display(), what));
     };
-    let bad = |what: String| FetchError::Record { path: at.clone(), what };
+    let bad = |what: String| other(at.display(), what);
     let record: Record = serde_json::from_str(&text)
         .map_err(|e| bad(format!("expected the record of a pulled folder: {}", said(&e.to_string()))))?;
     if record.source != asked {
-        return Err(FetchError::Taken { path: path.to_owned(), found: said(&record.source), asked });
+        return Err(taken(path, &record.source, &asked));
     }
     let mut files = Vec::new();
     for file in &record.files {
@@ -218,7 +220,7 @@ fn check_present(repo: &Repo, path: &Path, control: &Control<'_>) -> Result<Pull
         let path = path.join(&file.name);
         let found = fs::metadata(&path).map_err(io(&path))?.len();
         if found != file.bytes {
-            return Err(FetchError::Size { path, expected: file.bytes, found });
+            return Err(size(&path, file.bytes, found));
         }
         let source = repo.file(&file.name);
         let show = |p: &Progress<'_>| {
@@ -233,7 +235,7 @@ fn check_present(repo: &Repo, path: &Path, control: &Control<'_>) -> Result<Pull
 /// Asks the hub which commit is the newest, and which files it has.
 fn list(hub: &Hub, repo: &Repo, control: &Control<'_>) -> Result<Listing> {
     let body = transfer::listing(hub, repo, MAX_LISTING, control)?;
-    let remote = |what: String| FetchError::Remote { from: repo.to_string(), what };
+    let remote = |what: String| other(repo, what);
     let listing: Listing = serde_json::from_slice(&body).map_err(|e| {
         remote(format!("expected a list of files, found something else: {}", said(&e.to_string())))
     })?;
@@ -256,7 +258,7 @@ fn fill(
     path: &Path,
     control: &Control<'_>,
 ) -> Result<Vec<File>> {
-    let no_model = |what: String| FetchError::NoModel { from: repo.to_string(), what };
+    let no_model = |what: String| other(repo, what);
     // Nothing that lies in a folder of the repository, but for templates, or has a name that could be a path, is looked at.
     let sound = |s: &&Sibling| s.rfilename.len() <= MAX_NAME && source::is_path(&s.rfilename);
     let all: Vec<&Sibling> = listing.siblings.iter().filter(sound).collect();

@@ -28,7 +28,7 @@ use sha2::{Digest, Sha256};
 use crate::control::Control;
 
 pub use error::FetchError;
-use error::{io, said, Result};
+use error::{io, other, said, Result};
 pub use find::{find, Found};
 pub use folder::{pull_folder, record, PulledFolder};
 pub use origin::Origin;
@@ -142,7 +142,7 @@ pub fn pull(hub: &Hub, request: &Request<'_>, dir: &Path, control: &Control<'_>)
         // A pull that was killed at its very end leaves something; one that still runs removes it itself.
         if partial::left(dir) {
             let swept = Lock::take(dir, name, request.source, control).and_then(|lock| lock.sweep());
-            if let Err(e @ FetchError::Foreign { .. }) = swept {
+            if let Err(e @ FetchError::Other { .. }) = swept {
                 control.note(format_args!("note: {e}"));
             }
         }
@@ -217,17 +217,18 @@ fn check_present(request: &Request<'_>, path: &Path, control: &Control<'_>) -> R
     let origin = Origin::read(path)?;
     let source = request.source.to_string();
     if let Some(origin) = origin.as_ref().filter(|o| o.source != source) {
-        let (path, found) = (path.to_owned(), said(&origin.source));
-        return Err(FetchError::Taken { path, found, asked: source });
+        return Err(taken(path, &origin.source, &source));
     }
     let sha256 = request.sha256.or(origin.as_ref().map(|o| o.sha256.as_str()));
     let Some(expected) = sha256 else {
-        return Err(FetchError::Unknown { path: path.to_owned(), asked: source });
+        let what =
+            format!("already exists, with unknown origin: pass the sha256 of {source}, or {ELSEWHERE}");
+        return Err(other(path.display(), what));
     };
     let found = std::fs::metadata(path).map_err(io(path))?.len();
     let bytes = request.bytes.or(origin.as_ref().map(|o| o.bytes));
     if let Some(expected) = bytes.filter(|n| *n != found) {
-        return Err(FetchError::Size { path: path.to_owned(), expected, found });
+        return Err(size(path, expected, found));
     }
     let pulled = check(request.source, path, expected, control)?;
     if origin.is_none() {
@@ -248,11 +249,24 @@ fn check(source: &Source, path: &Path, expected: &str, control: &Control<'_>) ->
     let Some((found, bytes)) = sha256_of(path, control)? else {
         return Err(FetchError::Stopped { from: source.to_string(), kept: 0 });
     };
-    let (path, expected) = (path.to_owned(), expected.to_owned());
     if expected != found {
-        return Err(FetchError::Checksum { path, expected, found });
+        return Err(checksum(path, expected, &found));
     }
-    Ok(Pulled { path, bytes, sha256: found, verified: true, fresh: false })
+    Ok(Pulled { path: path.to_owned(), bytes, sha256: found, verified: true, fresh: false })
+}
+
+const ELSEWHERE: &str = "choose another directory or name";
+
+fn taken(path: &Path, found: &str, asked: &str) -> FetchError {
+    other(path.display(), format_args!("is {}, not {asked}: {ELSEWHERE}", said(found)))
+}
+
+fn size(path: &Path, expected: u64, found: u64) -> FetchError {
+    other(path.display(), format_args!("expected {expected} bytes, found {found}"))
+}
+
+fn checksum(path: &Path, expected: &str, found: &str) -> FetchError {
+    other(path.display(), format_args!("expected sha256 {expected}, found {found}"))
 }
 
 /// A file's SHA-256 and its size in bytes; `None` when it was asked to stop.

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::error::said;
+use super::error::{other, said};
 use super::partial::{self, Lock};
-use super::{FetchError, Result};
+use super::Result;
 
 /// The end of a record's name, after the file's.
 pub(super) const SUFFIX: &str = ".source.json";
@@ -39,7 +39,7 @@ impl Origin {
         let path = Origin::path_of(file);
         let Some(text) = partial::read(&path, partial::MAX_RECORD)? else { return Ok(None) };
         let what = |e: serde_json::Error| format!("expected the record of a pull: {}", said(&e.to_string()));
-        serde_json::from_str(&text).map(Some).map_err(|e| FetchError::Record { path, what: what(e) })
+        serde_json::from_str(&text).map(Some).map_err(|e| other(path.display(), what(e)))
     }
 
     /// Writes the record of a file whose name is locked.
@@ -62,7 +62,7 @@ impl Origin {
             Ok(()) => "is a symbolic link, expected the record of a pull".to_owned(),
             Err(e) => e.source.to_string(),
         };
-        Err(FetchError::Record { path, what })
+        Err(other(path.display(), what))
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::error::Result;
+use super::error::{other, Result};
 use super::FetchError;
 use crate::control::Control;
 
@@ -70,10 +70,7 @@ impl PackagedSet {
     /// # Errors
     /// A list that is malformed.
     pub fn all() -> Result<Vec<PackagedSet>> {
-        let wrong = |e: serde_json::Error| FetchError::Manifest {
-            origin: "packages.json".to_owned(),
-            what: e.to_string(),
-        };
+        let wrong = |e: serde_json::Error| other("manifest packages.json", e);
         let all: serde_json::Map<String, Value> = serde_json::from_str(LIST).map_err(wrong)?;
         let mut sets = Vec::new();
         for (name, set) in all {
@@ -153,7 +150,7 @@ impl PackagedSet {
     }
 
     fn error(&self, what: String) -> FetchError {
-        FetchError::Remote { from: self.name.clone(), what }
+        other(&self.name, what)
     }
 }
 

@@ -15,12 +15,14 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::error::said;
+use super::error::{other, said};
 use super::{hash, hex, io, FetchError, Result};
 use crate::control::Control;
 
 /// The folder of unfinished files. No file of a source has such a name: see [`Source`](super::Source).
 const FOLDER: &str = ".partial";
+/// What to do about what is in the way.
+pub(super) const LEFT: &str = "pull does not touch it: remove it, or choose another directory";
 /// Records are short; a longer file is none, in bytes.
 pub(super) const MAX_RECORD: u64 = 64 << 10;
 
@@ -63,7 +65,8 @@ impl Lock {
                     let mut holder = String::new();
                     let _ = file.take(MAX_RECORD).read_to_string(&mut holder);
                     let holder = if holder.is_empty() { "another process" } else { holder.trim() };
-                    return Err(FetchError::Busy { path: dir.join(name), holder: said(holder) });
+                    let what = format!("is already being pulled, from {}", said(holder));
+                    return Err(other(dir.join(name).display(), what));
                 }
                 Err(TryLockError::Error(e)) if e.kind() == ErrorKind::Unsupported => {
                     control.note(format_args!(
@@ -130,7 +133,7 @@ pub(super) fn make_folder(path: &Path, private: bool) -> Result<()> {
 /// Names the path of what is there and is not this pull's; other errors are the disk's.
 pub(super) fn foreign(path: &Path) -> impl FnOnce(std::io::Error) -> FetchError + '_ {
     move |e| match e.kind() {
-        ErrorKind::InvalidInput => FetchError::Foreign { path: path.to_owned(), what: e.to_string() },
+        ErrorKind::InvalidInput => other(path.display(), format_args!("{e}; {LEFT}")),
         _ => io(path)(e),
     }
 }
@@ -194,8 +197,7 @@ impl Partial {
         if files::is_at(&self.file, &self.path) {
             return Ok(());
         }
-        let what = "was replaced by another program in the meantime".to_owned();
-        Err(FetchError::Foreign { path: self.path.clone(), what })
+        Err(other(self.path.display(), "was replaced by another program in the meantime"))
     }
 }
 

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use ropewalk_core::terminal::one_line;
 use serde::{Deserialize, Serialize};
 
+use super::error::other;
 use super::{FetchError, Result};
 
 /// Returns true if a text can be the name of a fetched file: not hidden, and not the name of a record.
@@ -20,6 +21,8 @@ pub(super) fn is_path(text: &str) -> bool {
     is_file_name(ropewalk_import::template(text).unwrap_or(text))
 }
 
+const FORMS: &str = "expected hf:ORG/REPO or hf:ORG/REPO/FILE";
+
 /// A file of a model hub: `hf:ORG/REPO/FILE`, where FILE may lie in folders of the repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
@@ -31,7 +34,7 @@ pub struct Source {
 impl FromStr for Source {
     type Err = FetchError;
     fn from_str(text: &str) -> Result<Self> {
-        let bad = || FetchError::Source(text.to_owned());
+        let bad = || other(format_args!("source '{text}'"), FORMS);
         let rest = text.strip_prefix("hf:").ok_or_else(bad)?;
         let parts: Vec<&str> = rest.split('/').collect();
         let sound = |p: &&str| is_file_name(p);
@@ -85,7 +88,7 @@ impl FromStr for Repo {
         let parts = text.strip_prefix("hf:").and_then(|rest| rest.split_once('/'));
         match parts.filter(|(org, name)| is_file_name(org) && is_file_name(name)) {
             Some((org, name)) => Ok(Repo { org: org.to_owned(), name: name.to_owned() }),
-            None => Err(FetchError::Source(text.to_owned())),
+            None => Err(other(format_args!("source '{text}'"), FORMS)),
         }
     }
 }
@@ -154,10 +157,9 @@ impl Manifest {
     /// Reads and checks a manifest; `origin` names it in errors.
     ///
     /// # Errors
-    /// [`FetchError::Manifest`] for a text that is not TOML, an unknown or missing key, a bad source or
-    /// checksum, or a name that is there twice.
+    /// A text that is not TOML, an unknown or missing key, a bad source or checksum, or a name that is there twice.
     pub fn parse(text: &str, origin: &str) -> Result<Manifest> {
-        let fail = |what: String| FetchError::Manifest { origin: origin.to_owned(), what };
+        let fail = |what: String| other(format_args!("manifest {origin}"), what);
         let manifest: Manifest = toml::from_str(text).map_err(|e| {
             let line = e.span().map_or(0, |s| text[..s.start].matches('\n').count() + 1);
             fail(format!("line {line}: {}", one_line(e.message())))

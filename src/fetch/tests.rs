@@ -90,7 +90,8 @@ fn a_file_that_is_here_is_checked_not_fetched() {
 
     std::fs::write(dir.join("f.gguf"), b"").unwrap();
     let e = pull(&unknown).unwrap_err();
-    assert!(matches!(e, FetchError::Unknown { .. }) && e.to_string().contains("hf:o/r/f.gguf"), "{e}");
+    let e = e.to_string();
+    assert!(e.contains("unknown origin") && e.contains("hf:o/r/f.gguf"), "{e}");
     let got = pull(&sum).unwrap();
     assert!(!got.fresh && got.verified && got.bytes == 0 && got.sha256 == EMPTY);
     // The checksum has shown that it is this source: now there is a record of it.
@@ -113,10 +114,11 @@ fn a_file_that_is_here_is_checked_not_fetched() {
     }
     std::fs::remove_file(dir.join("f.gguf.source.json")).unwrap();
     std::fs::write(dir.join("f.gguf"), "x").unwrap();
-    let e = pull(&sum).unwrap_err();
-    assert!(matches!(&e, FetchError::Checksum { expected, .. } if expected == EMPTY), "{e}");
+    let e = pull(&sum).unwrap_err().to_string();
+    assert!(e.contains(&format!("expected sha256 {EMPTY}")), "{e}");
     std::fs::write(dir.join("f.gguf.source.json"), "{}").unwrap();
-    assert!(matches!(pull(&unknown), Err(FetchError::Record { .. })));
+    let e = pull(&unknown).unwrap_err().to_string();
+    assert!(e.contains("f.gguf.source.json: expected the record of a pull"), "{e}");
     assert!(!dir.join(".partial").exists());
 }
 

@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
+use ropewalk_core::text::bytes;
 use url::Url;
 
-use super::error::said;
+use super::error::{kept, other, said};
 use super::http::{self, Answer, Failure, Linked};
 use super::partial::Partial;
-use super::{is_sha256, FetchError, Hub, Limits, Repo, Request};
+use super::{checksum, is_sha256, FetchError, Hub, Limits, Repo, Request};
 use crate::control::Control;
 
 /// Address of the public hub. In pieces: no file of this repository spells the name of a registry, which a test checks.
@@ -41,7 +42,7 @@ pub(super) fn complete(
     control: &Control<'_>,
 ) -> Result<(Known, bool), FetchError> {
     let from = request.source.to_string();
-    let url = address(hub, request).map_err(|what| FetchError::Remote { from: from.clone(), what })?;
+    let url = address(hub, request).map_err(|what| other(&from, what))?;
     let mut transfer = Transfer { hub, request, url, known: None, control };
     let mut tries = Tries { limits: &hub.limits, from: &from, n: 0, control };
     let (mut restarts, mut best) = (0, partial.len()?);
@@ -59,9 +60,8 @@ pub(super) fn complete(
                     return Ok((Known { sha256: Some(found), ..known }, verified));
                 }
                 if at_once || restarts == RESTARTS {
-                    let (path, expected) = (path.to_owned(), expected.unwrap_or_default().to_owned());
                     partial.clear()?; // It would not be the file the next time.
-                    return Err(FetchError::Checksum { path, expected, found });
+                    return Err(checksum(path, expected.unwrap_or_default(), &found));
                 }
                 Failure::Restart("the copy here does not match".to_owned())
             }
@@ -96,7 +96,7 @@ struct Tries<'a> {
 impl Tries<'_> {
     /// Waits where another try may help, and is an error where none would. So many bytes are here.
     fn again(&mut self, failure: Failure, have: u64) -> Result<(), FetchError> {
-        let remote = |what: String| FetchError::Remote { from: self.from.to_owned(), what };
+        let remote = |what: String| other(self.from, what);
         let stopped = FetchError::Stopped { from: self.from.to_owned(), kept: have };
         let (what, asked) = match failure {
             Failure::Local(e) => return Err(e),
@@ -122,14 +122,6 @@ impl Tries<'_> {
     }
 }
 
-/// Note of a pull that ends early on the bytes it has.
-pub(super) fn kept(len: u64) -> String {
-    match len {
-        0 => String::new(),
-        n => format!("; {n} bytes are kept, and the same pull resumes from there"),
-    }
-}
-
 /// The hub's listing of a repository, as JSON of at most `limit` bytes.
 pub(super) fn listing(
     hub: &Hub,
@@ -140,7 +132,7 @@ pub(super) fn listing(
     let from = repo.to_string();
     // With the sizes and checksums of large files.
     let url = checked(hub, &format!("api/models/{}/revision/main?blobs=true", repo.id()));
-    let url = url.map_err(|what| FetchError::Remote { from: from.clone(), what })?;
+    let url = url.map_err(|what| other(&from, what))?;
     let mut tries = Tries { limits: &hub.limits, from: &from, n: 0, control };
     loop {
         match asked(hub, &url, limit, control) {
@@ -357,7 +349,10 @@ fn identify(linked: Linked, answer: &Answer, own: bool, bytes: u64) -> Known {
 
 pub(super) fn check_space(folder: &Path, needed: u64) -> Result<(), FetchError> {
     match free_space(folder) {
-        Some(free) if free < needed => Err(FetchError::Space { path: folder.to_owned(), needed, free }),
+        Some(free) if free < needed => {
+            let what = format!("{} is needed, and {} is free", bytes(needed), bytes(free));
+            Err(other(folder.display(), what))
+        }
         _ => Ok(()),
     }
 }
