@@ -123,11 +123,15 @@ const ROWS: &[Row] = &[
     out("rope --map", "odd.svg", "rope self-extend:group=4 -m MODEL --map AT -q"),
     row("inspect FILE", "odd.gguf", "inspect AT -q"),
     row("inspect --file", "odd.txt", "inspect MODEL -q --ctx 32 -f AT --map"),
-    row("inspect --against", "odd.gguf", "inspect MODEL -q --ctx 32 -f words.txt --against AT --map"),
+    row(
+        "inspect --against",
+        "odd.gguf",
+        "inspect MODEL -q --ctx 32 -f words.txt --against AT --map distance=8",
+    ),
     row(
         "inspect --against: an adapter",
         "odd.gguf",
-        "inspect MODEL -q --ctx 32 -f words.txt --against lora=AT --map",
+        "inspect MODEL -q --ctx 32 -f words.txt --against lora=AT --map distance=8",
     ),
     out("inspect --plot", "odd.svg", "inspect MODEL -q --ctx 32 -f words.txt --plot AT --map"),
     row("inspect --lora", "odd.gguf", "inspect MODEL -q --ctx 32 -f words.txt --lora AT --map"),

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use convert::{convert, Options};
+use convert::{convert, Options, Tokenizing};
 use ropewalk::control::Control;
 use ropewalk::session::{Batch, Session};
 use ropewalk::{DType, Token};
@@ -42,7 +42,7 @@ fn imported(name: &str, expected: &serde_json::Value) -> ropewalk::model::Model 
     }
     let out = dir.path().join("imported.gguf");
     let pre = tokenizer.starts_with("bpe").then(|| "gpt-2".to_owned());
-    let options = Options::default().dtype(Some(DType::F32)).pre(pre);
+    let options = Options::default().dtype(Some(DType::F32)).pre(pre).tokenizing(Some(Tokenizing::Trusted));
     convert(&folder, &out, &options, &Control::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
     if name != "gpt-oss" {
         return load(&out);
