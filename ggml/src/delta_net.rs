@@ -268,9 +268,9 @@ fn run_conv(part: &Part<'_>, units: &Units) {
     CONV.with_borrow_mut(|scratch| {
         units.work(n_units * s, part.nth, |unit| {
             let (seq, unit) = (unit / n_units, unit % n_units);
+            let inputs = conv_inputs(part, 0, w, seq);
             // SAFETY: the result is contiguous F32 [channels, n, s], and units of work write channels of their own.
-            let mut out = unsafe { written(part, channels * n * seq, [w, n_units, n]) };
-            scratch.run(&conv_inputs(part, 0, w, seq), unit, &mut out);
+            unsafe { scratch.run(&inputs, unit, &mut written(part, channels * n * seq, [w, n_units, n])) };
         });
     });
 }
@@ -283,8 +283,10 @@ fn run_conv_back(part: &Part<'_>, units: &Units) {
     CONV.with_borrow_mut(|scratch| {
         units.work(n_units, part.nth, |unit| {
             // SAFETY: the result is contiguous F32 [channels, n_conv - 1 + n], and units of work write channels of their own.
-            let mut d_rows = unsafe { written(part, 0, [w, n_units, n_before + n]) };
-            scratch.differentiate(&inputs, unit, d_out, d_after, &mut d_rows);
+            unsafe {
+                let mut d_rows = written(part, 0, [w, n_units, n_before + n]);
+                scratch.differentiate(&inputs, unit, d_out, d_after, &mut d_rows);
+            }
         });
     });
 }
@@ -307,13 +309,14 @@ fn run_rule(part: &Part<'_>, rule: &Rule) {
     FORWARD.with_borrow_mut(|scratch| {
         rule.units.work(n_head_k * s, part.nth, |unit| {
             let (seq, head) = (unit / n_head_k, unit % n_head_k);
+            let inputs = rule_inputs(part, 0, rule, seq);
             // SAFETY: the result is contiguous F32 [d * n_head_v, (n + d) * s], of which the last d * s rows are the
             // states; units of work write value heads of their own.
-            let [mut out, mut states] = unsafe {
-                let out = written(part, width * n * seq, [d, n_head_v, n]);
-                [out, written(part, width * (n * s + d * seq), [d * d, n_head_v, 1])]
-            };
-            scratch.run(&rule_inputs(part, 0, rule, seq), head, &mut out, &mut states);
+            unsafe {
+                let mut out = written(part, width * n * seq, [d, n_head_v, n]);
+                let mut states = written(part, width * (n * s + d * seq), [d * d, n_head_v, 1]);
+                scratch.run(&inputs, head, &mut out, &mut states);
+            }
         });
     });
 }
@@ -327,15 +330,15 @@ fn run_rule_back(part: &Part<'_>, rule: &Rule) {
     BACKWARD.with_borrow_mut(|scratch| {
         rule.units.work(n_head_k, part.nth, |head| {
             // SAFETY: the result is contiguous F32, these four one after the other; units of work write heads of their own.
-            let mut to = unsafe {
-                backward::Outputs {
+            unsafe {
+                let mut to = backward::Outputs {
                     d_qkv: written(part, 0, [d, n_heads, n]),
                     d_g: written(part, width * n, [1, n_head_v, n]),
                     d_beta: written(part, (width + n_head_v) * n, [1, n_head_v, n]),
                     d_states: written(part, (width + 2 * n_head_v) * n, [d * d, n_head_v, 1]),
-                }
-            };
-            scratch.differentiate(&inputs, head, d_out, d_states, &mut to);
+                };
+                scratch.differentiate(&inputs, head, d_out, d_states, &mut to);
+            }
         });
     });
 }
