@@ -56,7 +56,7 @@ fn requests_of_readers_may_fail() {
     writer.set("general.architecture", "llama");
     let values = vec![0u8; 4 * 8 * wide];
     writer.tensor_bytes("blk.0.ffn_down.weight", DType::F32, &[wide as u64, 8], values).unwrap();
-    writer.write(&at("base.gguf")).unwrap();
+    writer.write(at("base.gguf")).unwrap();
     let (a, b) = (vec![0.5f32; 2 * wide], vec![0.25f32; 2 * 8]);
     let pair = NewPair { weight: "blk.0.ffn_down.weight".into(), n_in: wide, n_out: 8, a: &a, b: &b };
     let adapter = AdapterFile {
@@ -68,7 +68,7 @@ fn requests_of_readers_may_fail() {
         meta: AdapterMeta::default(),
         dtype: DType::F32,
     };
-    write(&at("a.gguf"), &adapter).unwrap();
+    write(at("a.gguf"), &adapter).unwrap();
     let base = File::open(&at("base.gguf")).unwrap();
     let read = || -> gguf::Result<()> {
         let reader = AdapterReader::open(at("a.gguf"))?;
@@ -112,7 +112,7 @@ fn jobs_may_fail(dir: &Path) {
         meta: AdapterMeta::default(),
         dtype: DType::F32,
     };
-    write(&at("wide-a.gguf"), &adapter).unwrap();
+    write(at("wide-a.gguf"), &adapter).unwrap();
     let merged = || vec![AdapterSpec::new(at("wide-a.gguf"), 1.0)];
     let jobs = [
         ("requantized", Options::default().dtype(Some(DType::Q8_0))),

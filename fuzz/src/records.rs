@@ -1,6 +1,7 @@
 //! Files of judged samples, which `eval` goes on from.
 
 use ropewalk::eval::suite::{FileStore, Store};
+use ropewalk::study::SAMPLES;
 
 use crate::{accepted, file};
 
@@ -25,5 +26,9 @@ pub fn run(bytes: &[u8]) -> bool {
 pub fn seeds() -> Vec<Vec<u8>> {
     let text = r#"{"task":"vt","length":4096,"id":"0","prompt_sha256":"ab","prompt_tokens":9,"answer":"<b>\n","expected":"é","scores":{"all":0.5},"tags":{"depth":"10"},"setup":"x"}"#;
     let choice = r#"{"task":"piqa","length":null,"id":"1","prompt_sha256":"cd","prompt_tokens":3,"choices":[[-1.5,2,false],[-3e2,1,true]],"expected":0,"scores":{"acc":1.0},"setup":"x"}"#;
-    vec![format!("{text}\n{choice}\n").into_bytes(), format!("{text}\n{}", &choice[..40]).into_bytes()]
+    let header = SAMPLES.header();
+    vec![
+        format!("{header}{text}\n{choice}\n").into_bytes(),
+        format!("{header}{text}\n{}", &choice[..40]).into_bytes(),
+    ]
 }

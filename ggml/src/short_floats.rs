@@ -77,6 +77,6 @@ fn run_product(part: Part<'_>, format: Format, transposed: bool) {
     }
     let weights = Weights::new(format, part.source(0).all::<u16>(), [x.ne()[0], m], transposed);
     // SAFETY: `divide` gives the parts of a node different elements.
-    let out = unsafe { part.output(columns, rows) };
+    let out = unsafe { part.floats().output(columns, rows) };
     SCRATCH.with_borrow_mut(|scratch| scratch.multiply(&weights, |i| x.row([i, 0, 0]), out));
 }

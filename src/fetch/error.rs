@@ -31,7 +31,7 @@ pub enum FetchError {
         source: std::io::Error,
     },
     /// The caller asked to stop.
-    #[error("{from}: stopped{}", kept(*kept))]
+    #[error("{from}: stopped{}", remains(*kept))]
     Stopped {
         /// The source asked for.
         from: String,
@@ -60,7 +60,7 @@ pub(super) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> FetchError + '_ 
 }
 
 /// Note of a pull that ends early on the bytes it has.
-pub(super) fn kept(len: u64) -> String {
+pub(super) fn remains(len: u64) -> String {
     match len {
         0 => String::new(),
         n => format!("; {n} bytes are kept, and the same pull resumes from there"),

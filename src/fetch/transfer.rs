@@ -6,7 +6,7 @@ use std::time::Duration;
 use ropewalk_core::text::bytes;
 use url::Url;
 
-use super::error::{kept, other, said};
+use super::error::{other, remains, said};
 use super::http::{self, Answer, Failure, Linked};
 use super::partial::Partial;
 use super::{checksum, is_sha256, FetchError, Hub, Limits, Repo, Request};
@@ -108,7 +108,7 @@ impl Tries<'_> {
         let Limits { retries, wait, .. } = *self.limits;
         if self.n > retries {
             let tried = if self.n == 1 { String::new() } else { format!(" ({} tries)", self.n) };
-            return Err(remote(format!("{what}{tried}{}", kept(have))));
+            return Err(remote(format!("{what}{tried}{}", remains(have))));
         }
         let wait = wait.saturating_mul(1 << (self.n - 1).min(8)).min(LONGEST_WAIT);
         let wait = wait.max(asked.unwrap_or_default());

@@ -45,7 +45,7 @@ impl Folder {
             meta,
             dtype: DType::F32,
         };
-        adapter::write(&folder.dir.path().join("a.gguf"), &file).unwrap();
+        adapter::write(folder.dir.path().join("a.gguf"), &file).unwrap();
         folder
     }
 

@@ -151,7 +151,7 @@ fn a_break_leaves_the_old_cache_and_no_half_of_a_new_one() {
         }
     };
     let control = Control::default().with_stop(&stop).with_progress(&show);
-    let e = refused(Corpus::open(&world.cache(), vocab(), &sources, &Separator::Auto, &control));
+    let e = refused(Corpus::open(world.cache(), vocab(), &sources, &Separator::Auto, &control));
     assert_eq!(e, "interrupted");
     assert_eq!(std::fs::read(world.cache()).unwrap(), before);
     assert_eq!(world.beside(), ["cache.tokens"]);

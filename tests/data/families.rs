@@ -100,7 +100,7 @@ fn answers_of_several_turns_are_told_apart() {
         let template = Template::at(Some(&source(name)), "<s>", "</s>", day()).unwrap();
         let sources = Sources::find(&[world.texts()], &options).unwrap().with_template(Arc::new(template));
         let corpus =
-            Corpus::open(&world.cache(), vocab(), &sources, &Separator::Auto, &Control::default()).unwrap();
+            Corpus::open(world.cache(), vocab(), &sources, &Separator::Auto, &Control::default()).unwrap();
         assert_eq!(corpus.n_documents(), n, "{name}");
         assert_eq!(corpus.text_hash(0), corpus.text_hash(n - 1), "{name}");
         let said = corpus.notes().iter().any(|note| note.contains("each answer is a sequence"));

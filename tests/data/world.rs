@@ -80,7 +80,7 @@ impl World {
 
     pub fn open_with(&self, vocab: &Vocab, separator: &Separator, options: &TextOptions) -> Result<Corpus> {
         let sources = Sources::find(&[self.texts()], options)?;
-        Corpus::open(&self.cache(), vocab, &sources, separator, &Control::default())
+        Corpus::open(self.cache(), vocab, &sources, separator, &Control::default())
     }
 
     pub fn corpus(&self) -> Arc<Corpus> {

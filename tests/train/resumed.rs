@@ -111,7 +111,7 @@ fn data(world: &World, setup: &Setup) -> Dataset {
     let sources = Sources::find(&[world.path("texts")], &TextOptions::default()).unwrap();
     let vocab = world.model.vocab();
     let corpus =
-        Corpus::open(&world.path("texts.tokens"), vocab, &sources, &Separator::Auto, &Control::default());
+        Corpus::open(world.path("texts.tokens"), vocab, &sources, &Separator::Auto, &Control::default());
     let mixture = Mixture::default().upsample(setup.upsample.parse().unwrap());
     let params = DatasetParams::new(setup.n_ctx)
         .held_out(if setup.synthetic.is_some() { HeldOut::None } else { HeldOut::Samples(2) })

@@ -57,7 +57,7 @@ fn rounding_is_compared_with_the_adapters_change() {
         meta: AdapterMeta::default(),
         dtype: DType::F32,
     };
-    write(&at("a.gguf"), &adapter).unwrap();
+    write(at("a.gguf"), &adapter).unwrap();
 
     let merge = |options: Options| -> Report {
         let adapters = vec![AdapterSpec::new(at("a.gguf"), scale)];

@@ -126,7 +126,7 @@ fn an_alignment_that_libllama_would_get_wrong_is_taken_out() {
     for t in file.tensors() {
         writer.copy_tensor(&file, t).unwrap();
     }
-    writer.write(&lab.path("aligned")).unwrap();
+    writer.write(lab.path("aligned")).unwrap();
     lab.run(&to("q4_k_m")).unwrap();
     let expected = std::fs::read(lab.path("out")).unwrap();
     std::fs::rename(lab.path("aligned"), lab.path("in")).unwrap();
@@ -301,7 +301,7 @@ fn the_program_has_llama_quantizes_options() {
     std::fs::remove_file(lab.path("in")).unwrap();
     let mut writer = gguf::Writer::new();
     writer.set("general.architecture", "whisper");
-    writer.write(&lab.path("in")).unwrap();
+    writer.write(lab.path("in")).unwrap();
     let said = stderr(&lab.program(&["--type", "q4_k_m"]));
     assert!(said.lines().count() == 1 && said.contains("whisper"), "{said}");
 }

@@ -76,7 +76,7 @@ impl Lab {
             let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
             writer.tensor_bytes(name, DType::F32, &[values.len() as u64], bytes).unwrap();
         }
-        writer.write(&self.path("extended")).unwrap();
+        writer.write(self.path("extended")).unwrap();
         drop(file);
         std::fs::rename(self.path("extended"), self.path("in")).unwrap();
     }
@@ -324,7 +324,7 @@ fn a_split_model_becomes_one_file() {
         for t in tensors {
             writer.copy_tensor(&file, t).unwrap();
         }
-        writer.write(&part(no)).unwrap();
+        writer.write(part(no)).unwrap();
     }
     let run = |out: &Path| convert(part(0), out, &Options::default(), &Control::default());
     run(&lab.path("whole")).unwrap();

@@ -38,7 +38,7 @@ impl Lab {
             let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
             writer.tensor_bytes(name, DType::F32, shape, bytes).unwrap();
         }
-        writer.write(&self.path("in")).unwrap();
+        writer.write(self.path("in")).unwrap();
     }
     fn files(&self) -> Vec<String> {
         let mut names: Vec<String> = std::fs::read_dir(self.dir.path())
@@ -170,12 +170,12 @@ fn integers_stay_and_unreadable_types_are_refused() {
     let mut writer = Writer::new();
     writer.set("ropewalk.version", "1");
     writer.tensor_bytes("ids", DType::I32, &[4, 2], vec![1u8; 32]).unwrap();
-    writer.write(&lab.path("in")).unwrap();
+    writer.write(lab.path("in")).unwrap();
     assert_eq!(lab.to(DType::Q8_0, &Control::default()).unwrap().notes.len(), 1);
     assert_eq!(lab.open("out").tensors()[0].dtype, DType::I32);
     let mut writer = Writer::new();
     writer.tensor_bytes("wide", DType::F64, &[4, 2], vec![1u8; 64]).unwrap();
-    writer.write(&lab.path("in")).unwrap();
+    writer.write(lab.path("in")).unwrap();
     let error = lab.to(DType::Q8_0, &Control::default()).unwrap_err().to_string();
     assert!(error.contains("wide") && error.contains("f64"), "{error}");
 }
@@ -221,7 +221,7 @@ fn progress_is_told_and_cancelling_leaves_nothing() {
         let (report, (done, total)) = until(u64::MAX, |control| lab.to(dtype, control));
         report.unwrap();
         assert!(done == total && total > 0, "{done} of {total}");
-        crate::cli::marked().write(&lab.path("out")).unwrap();
+        crate::cli::marked().write(lab.path("out")).unwrap();
         let before = std::fs::read(lab.path("out")).unwrap();
         let error = until(100_000, |control| lab.to(dtype, control)).0.unwrap_err();
         assert!(matches!(error, Error::Interrupted), "{error}");

@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(names(folder.path()), [&stays[..], &["new"]].concat());
         drop((alive, lock));
         // Two writers at once leave each other alone.
-        replace(&place("one"), &ANY, |out| {
+        replace(place("one"), &ANY, |out| {
             write(&place("two"), &[b"2"])?;
             out.write_all(b"1").map_err(|e| Error::new("one", e))
         })

@@ -136,7 +136,7 @@ fn other_settings_are_refused() {
     }
     refused(m, &params(39), &path, "ctx: expected at least 40, found 39");
     refused(m, &p, Path::new("no-such-folder/x.session"), "No such file");
-    refused(m, &p, path.parent().unwrap(), "not a saved session");
+    refused(m, &p, path.parent().unwrap(), "not a regular file");
     for n in [0, 7, 15, 16, 47, 48, 200, bytes.len() - 4000, bytes.len() - 1] {
         std::fs::write(&path, &bytes[..n]).unwrap();
         refused(m, &p, &path, "");

@@ -128,7 +128,7 @@ fn a_full_disk_leaves_everything_as_it_was() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    assert!(big().write(&folder.path().join("out.gguf")).unwrap() > 16 << 20);
+    assert!(big().write(folder.path().join("out.gguf")).unwrap() > 16 << 20);
     let me = std::env::current_exe().unwrap();
     // 2048 blocks are one or two MiB; the signal that comes with the error is ignored, as for a daemon.
     let status = std::process::Command::new("sh")
@@ -163,7 +163,7 @@ fn tensors_that_no_file_can_hold_are_refused() {
     refused("u", DType::F32, &[1 << 40, 1 << 40], "overflows");
     // A refused tensor leaves the writer usable.
     let folder = tempfile::tempdir().unwrap();
-    w.write(&folder.path().join("out.gguf")).unwrap();
+    w.write(folder.path().join("out.gguf")).unwrap();
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn only_files_are_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let e = Writer::new().write(folder.path()).unwrap_err().to_string();
     assert!(e.contains("is not a regular file"), "{e}");
-    let e = Writer::new().write(&folder.path().join("no/such/out.gguf")).unwrap_err();
+    let e = Writer::new().write(folder.path().join("no/such/out.gguf")).unwrap_err();
     assert!(matches!(e, Error::Io(_)) && e.to_string().contains("no/such/out.gguf"), "{e}");
     assert!(Writer::new().write(Path::new("/")).is_err());
     assert!(Writer::new().write(Path::new("")).is_err());

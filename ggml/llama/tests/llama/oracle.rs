@@ -142,7 +142,7 @@ fn altered(dir: &Path, key: &str, value: Option<Value>, keep: impl Fn(&str) -> b
         w.tensor(&t.name, t.dtype, &t.shape, Box::new(move |out| data.write_to(out))).unwrap();
     }
     let path = dir.join("altered.gguf");
-    w.write(&path).unwrap();
+    w.write(gguf::Output::new(&path, true)).unwrap();
     path
 }
 

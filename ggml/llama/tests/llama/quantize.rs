@@ -99,7 +99,7 @@ impl Lab {
         self.0.path().join(name)
     }
     fn written(&self, name: &str, w: Writer<'_>) -> PathBuf {
-        w.write(&self.path(name)).unwrap();
+        w.write(gguf::Output::new(self.path(name), true)).unwrap();
         self.path(name)
     }
     /// An importance matrix for every layer's matrices, one column of them far above the others.

@@ -115,7 +115,7 @@ impl Study {
     }
 
     pub(crate) fn open(&self, name: &str) -> Result<Folder> {
-        Folder::open(&self.at(name), &self.plan(), &find)
+        Folder::open(self.at(name), &self.plan(), &find)
     }
 
     /// Runs a shard into a folder, and writes the report.

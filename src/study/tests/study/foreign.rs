@@ -51,7 +51,7 @@ fn only(folder: &Path) -> PathBuf {
 fn refused(study: &Study, name: &Path, why: &str) {
     let merged = |dirs: &[&str]| {
         let dirs: Vec<PathBuf> = dirs.iter().map(|d| study.at(d)).collect();
-        merge(&dirs, &study.at("out"), &find)
+        merge(&dirs, study.at("out"), &find)
     };
     let (folder, plan) = merged(&["good"]).unwrap();
     report::write(&folder, &plan).unwrap();
@@ -61,7 +61,7 @@ fn refused(study: &Study, name: &Path, why: &str) {
     assert!(said.contains(name.to_str().unwrap()) && said.contains(why), "{said}");
     assert!(!said.contains('\n') && !said.contains("PRIVATE"), "{said}");
     assert_eq!(tree(&study.at("out")), before, "{why}");
-    let said_anew = merge(&[study.at("bad")], &study.at("new"), &find).unwrap_err().to_string();
+    let said_anew = merge(&[study.at("bad")], study.at("new"), &find).unwrap_err().to_string();
     assert!(said_anew.contains(why) && !study.at("new").exists(), "{said_anew}");
     // It poisons nothing.
     let (folder, plan) = merged(&["good"]).unwrap();
@@ -116,7 +116,7 @@ fn a_likelihood_beyond_all_measure_is_named_in_every_folder() {
         // The study's folder and that of a merge report it as well.
         let said = study.run("bad", &mut Fake::default(), "1/1").unwrap_err().to_string();
         assert!(said.contains(path.to_str().unwrap()), "{said}");
-        let said = merge(&[study.at("good")], &study.at("bad"), &find).unwrap_err().to_string();
+        let said = merge(&[study.at("good")], study.at("bad"), &find).unwrap_err().to_string();
         assert!(said.contains(path.to_str().unwrap()), "{said}");
     }
 }
@@ -206,7 +206,7 @@ mod unix {
         // Root can write there all the same, so also check that nothing was written.
         let stamp = || fs::metadata(study.at("bad")).unwrap().modified().unwrap();
         let was = stamp();
-        let merged = merge(&[study.at("bad"), study.at("good")], &study.at("out"), &find);
+        let merged = merge(&[study.at("bad"), study.at("good")], study.at("out"), &find);
         assert_eq!(stamp(), was);
         mode(0o755);
         let (folder, plan) = merged.unwrap();
@@ -216,7 +216,7 @@ mod unix {
         assert_eq!(study.reports("out"), study.reports("whole"));
         // While a study runs there it is not read.
         let held = study.open("bad").unwrap();
-        let said = merge(&[study.at("bad")], &study.at("new"), &find).unwrap_err().to_string();
+        let said = merge(&[study.at("bad")], study.at("new"), &find).unwrap_err().to_string();
         assert!(said.contains("another study runs here: in use by process"), "{said}");
         drop(held);
     }

@@ -55,7 +55,7 @@ fn shards_put_together_have_the_report_of_one_run() {
     }
     assert_eq!(ran, CELLS);
     let dirs = ["c", "a", "b"].map(|name| study.at(name));
-    let (folder, plan) = merge(&dirs, &study.at("merged"), &find).unwrap();
+    let (folder, plan) = merge(&dirs, study.at("merged"), &find).unwrap();
     ropewalk_study::report::write(&folder, &plan).unwrap();
     assert_eq!(std::fs::read_dir(study.at("merged/samples")).unwrap().count(), CELLS);
     drop(folder);
@@ -64,7 +64,7 @@ fn shards_put_together_have_the_report_of_one_run() {
     let summary = study.run("merged", &mut Fake::default(), "1/1").unwrap();
     assert_eq!((summary.known, summary.measured), (CELLS, 0));
     // Into one of them: the same again.
-    let (folder, plan) = merge(&dirs, &study.at("a"), &find).unwrap();
+    let (folder, plan) = merge(&dirs, study.at("a"), &find).unwrap();
     ropewalk_study::report::write(&folder, &plan).unwrap();
     assert_eq!(study.reports("a"), study.reports("whole"));
 }
@@ -74,7 +74,7 @@ fn shards_of_different_models_or_plans_are_not_mixed() {
     let study = Study::new(PLAN);
     study.run("a", &mut Fake::default(), "1/1").unwrap();
     study.run("b", &mut Fake { identity: "another model", ..Fake::default() }, "1/1").unwrap();
-    let said = merge(&[study.at("a"), study.at("b")], &study.at("ab"), &find).unwrap_err().to_string();
+    let said = merge(&[study.at("a"), study.at("b")], study.at("ab"), &find).unwrap_err().to_string();
     assert!(said.contains("another state of model") && !said.contains('\n'), "{said}");
     // Both files are named, so that one can be looked at and removed.
     for name in ["a", "b"] {
@@ -84,10 +84,10 @@ fn shards_of_different_models_or_plans_are_not_mixed() {
     }
     let other = Study::new(&PLAN.replace("samples = 20", "samples = 21"));
     other.run("c", &mut Fake::default(), "1/1").unwrap();
-    let said = merge(&[study.at("a"), other.at("c")], &study.at("ac"), &find).unwrap_err().to_string();
+    let said = merge(&[study.at("a"), other.at("c")], study.at("ac"), &find).unwrap_err().to_string();
     assert!(said.contains("another tasks, lengths, samples or seeds"), "{said}");
-    assert!(merge(&[], &study.at("x"), &find).is_err());
-    assert!(merge(&[study.at("nowhere")], &study.at("x"), &find).is_err());
+    assert!(merge(&[], study.at("x"), &find).is_err());
+    assert!(merge(&[study.at("nowhere")], study.at("x"), &find).is_err());
 }
 
 #[test]
