@@ -127,6 +127,10 @@ fn generation_marks_print_nothing() {
     let e =
         render("{% for x in [1] %}{% generation %}{% break %}{% endgeneration %}{% endfor %}", &[], false);
     assert!(e.unwrap_err().to_string().contains("{% break %} in a {% generation %} block"));
+    let raw = "{% raw %}{% generation %}{% endraw %}";
+    assert_eq!(render(raw, &[], false).unwrap(), "{% generation %}");
+    let e = render("{{ '{% generation %}' }}", &[], false).unwrap_err().to_string();
+    assert!(e.contains("{% generation %} in a string"), "{e}");
 }
 
 #[test]

@@ -21,7 +21,7 @@ pub(super) fn args<const N: usize>(given: &[Value], names: [&str; N]) -> Result<
     if places.len() > N {
         return Err(Error::from(ErrorKind::TooManyArguments));
     }
-    let mut found = [const { None }; N];
+    let mut found: [Option<Value>; N] = [const { None }; N];
     for (i, name) in names.iter().enumerate() {
         found[i] = match places.get(i) {
             None if by_name.has(name) => Some(by_name.get::<Value>(name)?),

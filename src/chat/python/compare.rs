@@ -59,27 +59,22 @@ pub(super) fn equal(a: &Value, b: &Value, depth: usize) -> Result<bool, Error> {
     match name(a) {
         "list" | "tuple" | "range" => {
             let (x, y) = (items(a)?, items(b)?);
-            if x.len() != y.len() {
-                return Ok(false);
-            }
+            let mut same = x.len() == y.len();
             for (x, y) in x.iter().zip(&y) {
-                if !equal(x, y, depth + 1)? {
-                    return Ok(false);
-                }
+                same = same && equal(x, y, depth + 1)?;
             }
-            Ok(true)
+            Ok(same)
         }
         "dict" => {
-            if a.len() != b.len() {
-                return Ok(false);
-            }
+            let mut same = a.len() == b.len();
             for key in items(a)? {
-                match entry(b, &key)? {
-                    Some(y) if equal(&a.get_item(&key)?, &y, depth + 1)? => {}
-                    _ => return Ok(false),
-                }
+                same = same
+                    && match entry(b, &key)? {
+                        Some(y) => equal(&a.get_item(&key)?, &y, depth + 1)?,
+                        None => false,
+                    };
             }
-            Ok(true)
+            Ok(same)
         }
         name if name.starts_with("dict_") => {
             Err(wrong(format!("== of values of type {name} is not supported")))
@@ -94,14 +89,11 @@ fn numbers(a: &Number, b: &Number) -> Option<Ordering> {
         (Number::Whole(a), Number::Whole(b)) => Some(a.cmp(b)),
         (Number::Real(a), Number::Real(b)) => a.partial_cmp(b),
         (Number::Real(_), Number::Whole(_)) => numbers(b, a).map(Ordering::reverse),
-        (Number::Whole(a), &Number::Real(b)) => match b.abs() < 1e38 {
-            true => Some(a.cmp(&(b.floor() as i128)).then(if b.fract() == 0.0 {
-                Ordering::Equal
-            } else {
-                Ordering::Less
-            })),
-            false => 0f64.partial_cmp(&b),
-        },
+        (Number::Whole(a), &Number::Real(b)) if b.abs() < 1e38 => {
+            let fraction = if b.fract() == 0.0 { Ordering::Equal } else { Ordering::Less };
+            Some(a.cmp(&(b.floor() as i128)).then(fraction))
+        }
+        (Number::Whole(_), Number::Real(b)) => 0f64.partial_cmp(b),
     }
 }
 

@@ -5,25 +5,16 @@ use minijinja::{Environment, Error, State};
 use ropewalk_tasks::metrics::python;
 
 use super::args::{args, flag, int as integer, need, text as texts};
+use super::methods::{among, call, MAX_WIDTH};
 use super::ops::{self, like, Number};
+use super::print::str as text;
 use super::values;
-use super::{methods::MAX_WIDTH, print};
 
 /// Items of a range, at most, as in the sandbox of Jinja2.
 const MAX_RANGE: usize = 100_000;
 /// Filters of minijinja that Jinja2 does not have, or has in another form.
 const FILTERS: [&str; 6] = ["bool", "chain", "lines", "pprint", "split", "zip"];
-const UNSUPPORTED: [&str; 9] = [
-    "filesizeformat",
-    "pprint",
-    "random",
-    "striptags",
-    "truncate",
-    "urlencode",
-    "urlize",
-    "wordwrap",
-    "xmlattr",
-];
+const UNSUPPORTED: &str = "filesizeformat pprint random striptags truncate urlencode urlize wordwrap xmlattr";
 const TESTS: [&str; 4] = ["endingwith", "int", "safe", "startingwith"];
 
 pub(super) fn add(env: &mut Environment<'_>) {
@@ -43,8 +34,12 @@ pub(super) fn add(env: &mut Environment<'_>) {
     env.add_filter("format", super::format::filter);
     env.add_filter("title", |value: &Value| Ok(like(value, super::letters::words(&text(value)?))));
     env.add_filter("attr", attr);
-    env.add_filter("wordcount", wordcount);
-    env.add_filter("center", center);
+    env.add_filter("wordcount", |value: &Value| -> Result<usize, Error> {
+        Ok(text(value)?.split(|c| !python::is_word(c)).filter(|w| !w.is_empty()).count())
+    });
+    env.add_filter("center", |value: &Value, width: Option<i64>| {
+        call(&Value::from(text(value)?), "center", &[Value::from(width.unwrap_or(80))])
+    });
     env.add_filter("length", length);
     env.add_filter("count", length);
     for name in ["upper", "lower", "capitalize"] {
@@ -72,7 +67,7 @@ pub(super) fn add(env: &mut Environment<'_>) {
     env.add_test("even", |value: &Value| ops::divided(value, 2, 0));
     env.add_test("divisibleby", |value: &Value, by: i64| ops::divided(value, by, 0));
     env.add_test("sameas", sameas);
-    env.add_test("filter", |state: &State, name: &str| match UNSUPPORTED.contains(&name) {
+    env.add_test("filter", |state: &State, name: &str| match among(UNSUPPORTED, name) {
         true => Err(ops::wrong(format!("the filter {name} is not supported"))),
         false => Ok(minijinja::tests::is_filter(state, name)),
     });
@@ -82,11 +77,7 @@ pub(super) fn add(env: &mut Environment<'_>) {
     env.add_function("joiner", minijinja_contrib::globals::joiner);
     env.add_function("dict", dict);
     env.add_function("range", range);
-    env.add_function("namespace", namespace);
-}
-
-fn text(value: &Value) -> Result<String, Error> {
-    print::str(value)
+    env.add_function("namespace", |given: Rest<Value>| minijinja::functions::namespace(Some(dict(given)?)));
 }
 
 fn replace(value: &Value, given: Rest<Value>) -> Result<String, Error> {
@@ -234,26 +225,16 @@ fn attr(value: &Value, name: &str) -> Result<Value, Error> {
     }
 }
 
-fn wordcount(value: &Value) -> Result<usize, Error> {
-    Ok(text(value)?.split(|c| !python::is_word(c)).filter(|w| !w.is_empty()).count())
-}
-
 fn method(value: &Value, name: &str, given: &[Value]) -> Result<Value, Error> {
-    super::methods::call(&like(value, text(value)?), name, given)
-}
-
-fn center(value: &Value, width: Option<i64>) -> Result<Value, Error> {
-    super::methods::call(&Value::from(text(value)?), "center", &[Value::from(width.unwrap_or(80))])
+    call(&like(value, text(value)?), name, given)
 }
 
 /// Nothing has no items.
 fn length(value: &Value) -> Result<usize, Error> {
-    match values::name(value) {
-        "Undefined" => Ok(0),
-        "str" | "Markup" => Ok(value.as_str().unwrap_or_default().chars().count()),
-        "list" | "tuple" | "range" | "dict" => Ok(values::items(value)?.len()),
-        name if name.starts_with("dict_") => Ok(values::items(value)?.len()),
-        name => Err(ops::wrong(format!("length: a value of type {name} has none"))),
+    match (value.as_str(), values::name(value)) {
+        (Some(text), _) => Ok(text.chars().count()),
+        (None, name) if name != "generator" && values::is_iterable(value) => Ok(values::items(value)?.len()),
+        (None, name) => Err(ops::wrong(format!("length: a value of type {name} has none"))),
     }
 }
 
@@ -292,10 +273,6 @@ fn range(args: Rest<Value>) -> Result<Value, Error> {
     let by_step = if step == 1 { String::new() } else { format!(", {step}") };
     let items = (0..len as i128).map(|i| ops::whole(from + i * by)).collect();
     Ok(values::range(format!("range({start}, {stop}{by_step})"), items))
-}
-
-fn namespace(args: Rest<Value>) -> Result<Value, Error> {
-    minijinja::functions::namespace(Some(dict(args)?))
 }
 
 fn sequence(value: &Value) -> bool {

@@ -36,7 +36,7 @@ const OF_NUMBERS: &str =
 /// Methods whose result keeps the mark of a safe text, as in Python.
 const SAFE: &str = "strip lstrip rstrip upper lower capitalize title swapcase";
 
-fn among(names: &str, name: &str) -> bool {
+pub(super) fn among(names: &str, name: &str) -> bool {
     names.split(' ').any(|n| n == name)
 }
 
