@@ -103,16 +103,15 @@ impl Message {
 #[derive(Debug)]
 pub struct Template {
     how: How,
+    source: Source,
     fallback: bool,
-    /// SHA-256 of the template's text and those of the tokens in it.
-    fingerprint: String,
 }
 
 /// Where a template is rendered.
 #[derive(Debug)]
 enum How {
-    Here { env: Box<Environment<'static>>, source: Source },
-    Apart { apart: Apart, source: Source },
+    Here(Box<Environment<'static>>),
+    Apart(Apart),
 }
 
 impl Template {
@@ -146,8 +145,7 @@ impl Template {
         let (template, bos, eos) = (source.to_owned(), bos.to_owned(), eos.to_owned());
         let source = Source { template, bos, eos, now: SystemTime::now() };
         apart::render(apart, &source, None)?;
-        let fingerprint = fingerprint(&source.template, &source.bos, &source.eos);
-        Ok(Template { how: How::Apart { apart: apart.clone(), source }, fallback: false, fingerprint })
+        Ok(Template { how: How::Apart(apart.clone()), source, fallback: false })
     }
 
     /// A template from its source; ChatML when `source` is `None`. Dates in the prompt are today's, in UTC.
@@ -164,8 +162,7 @@ impl Template {
         let mut env = python::environment("chat", text, FUEL).map_err(|e| error(&e))?;
         env.add_function("strftime_now", move |format: &str| strftime(format, now));
         let of = Source { template: text.to_owned(), bos: bos.to_owned(), eos: eos.to_owned(), now };
-        let how = How::Here { env: Box::new(env), source: of };
-        Ok(Template { how, fallback: source.is_none(), fingerprint: fingerprint(text, bos, eos) })
+        Ok(Template { how: How::Here(Box::new(env)), source: of, fallback: source.is_none() })
     }
 
     /// Returns true if the model has no template and ChatML is used.
@@ -184,9 +181,7 @@ impl Template {
 
     /// The template's text.
     pub fn source(&self) -> &str {
-        match &self.how {
-            How::Here { source, .. } | How::Apart { source, .. } => &source.template,
-        }
+        &self.source.template
     }
 
     /// The conversation as text. `add_generation_prompt` opens the assistant's turn at its end.
@@ -226,17 +221,17 @@ impl Template {
         add_generation_prompt: bool,
     ) -> Result<String> {
         match &self.how {
-            How::Here { env, source } => {
-                let names = names(source, messages, variables, add_generation_prompt)?;
+            How::Here(env) => {
+                let names = names(&self.source, messages, variables, add_generation_prompt)?;
                 // The engine has panicked on templates before.
                 let render = || env.get_template("chat").and_then(|t| t.render(names));
                 let panicked = |_| Err(Error::Invalid("chat template: the template engine panicked".into()));
                 std::panic::catch_unwind(std::panic::AssertUnwindSafe(render))
                     .map_or_else(panicked, |text| text.map_err(|e| error(&e)))
             }
-            How::Apart { apart, source } => {
+            How::Apart(apart) => {
                 let conversation = apart::Conversation { messages, variables, add_generation_prompt };
-                apart::render(apart, source, Some(conversation))
+                apart::render(apart, &self.source, Some(conversation))
             }
         }
     }
@@ -321,18 +316,15 @@ impl data::ChatTemplate for Template {
         Template::source(self).to_owned()
     }
 
+    /// SHA-256 of the template's text and those of the tokens in it.
     fn fingerprint(&self) -> String {
-        self.fingerprint.clone()
+        let mut hash = Sha256::new();
+        for text in [&self.source.template, &self.source.bos, &self.source.eos] {
+            hash.update((text.len() as u64).to_le_bytes());
+            hash.update(text);
+        }
+        hash.finalize().iter().take(16).map(|b| format!("{b:02x}")).collect()
     }
-}
-
-fn fingerprint(template: &str, bos: &str, eos: &str) -> String {
-    let mut hash = Sha256::new();
-    for text in [template, bos, eos] {
-        hash.update((text.len() as u64).to_le_bytes());
-        hash.update(text);
-    }
-    hash.finalize().iter().take(16).map(|b| format!("{b:02x}")).collect()
 }
 
 /// The texts of the tokens that begin and end a text; empty without such a token.

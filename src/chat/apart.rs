@@ -47,10 +47,7 @@ const MAX_COPIES: usize = 4;
 /// A request to the process.
 #[derive(Debug, Serialize, Deserialize)]
 struct Request<'a> {
-    template: Cow<'a, str>,
-    bos: Cow<'a, str>,
-    eos: Cow<'a, str>,
-    now: SystemTime,
+    source: Cow<'a, Source>,
     /// `None` asks only whether the template can be read.
     messages: Option<Cow<'a, [Value]>>,
     variables: Cow<'a, Map<String, Value>>,
@@ -78,10 +75,7 @@ pub(super) fn render(
 ) -> Result<String> {
     let none = Map::new();
     let request = Request {
-        template: Cow::Borrowed(&source.template),
-        bos: Cow::Borrowed(&source.bos),
-        eos: Cow::Borrowed(&source.eos),
-        now: source.now,
+        source: Cow::Borrowed(source),
         messages: conversation.as_ref().map(|c| Cow::Borrowed(c.messages)),
         variables: Cow::Borrowed(conversation.as_ref().map_or(&none, |c| c.variables)),
         add_generation_prompt: conversation.as_ref().is_some_and(|c| c.add_generation_prompt),
@@ -109,7 +103,7 @@ pub(super) fn render(
 }
 
 /// A template that another process reads.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Source {
     pub(super) template: String,
     pub(super) bos: String,
@@ -137,7 +131,8 @@ pub fn serve(input: impl Read, output: impl Write) -> std::io::Result<()> {
 fn answer(json: Vec<u8>) -> Result<String> {
     let request: Request<'static> = serde_json::from_slice(&json).map_err(|e| invalid(&e))?;
     drop(json);
-    let template = Template::at(Some(&request.template), &request.bos, &request.eos, request.now)?;
+    let Source { template, bos, eos, now } = &*request.source;
+    let template = Template::at(Some(template), bos, eos, *now)?;
     match &request.messages {
         Some(messages) => template.render_json(messages, &request.variables, request.add_generation_prompt),
         None => Ok(String::new()),
