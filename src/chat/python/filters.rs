@@ -271,8 +271,7 @@ fn range(args: Rest<Value>) -> Result<Value, Error> {
     let len = usize::try_from(len).ok().filter(|&len| len <= MAX_RANGE);
     let len = len.ok_or_else(|| ops::wrong(format!("range: at most {MAX_RANGE} items")))?;
     let by_step = if step == 1 { String::new() } else { format!(", {step}") };
-    let items = (0..len as i128).map(|i| ops::whole(from + i * by)).collect();
-    Ok(values::range(format!("range({start}, {stop}{by_step})"), items))
+    Ok(values::range(format!("range({start}, {stop}{by_step})"), (from, by, len)))
 }
 
 fn sequence(value: &Value) -> bool {

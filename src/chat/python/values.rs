@@ -9,14 +9,15 @@ use minijinja::{Error, ErrorKind, State};
 #[derive(Debug)]
 pub(super) struct Items {
     of: &'static str,
-    /// A range as it is printed.
+    /// A range as it is printed, and its first item, step, and number of items, which are made when they are read.
     pub(super) text: String,
+    range: (i128, i128, usize),
     items: Mutex<Vec<Value>>,
 }
 
 /// The items of a `tuple`, of a `group`, whose two have names, of a `generator`, or of a `dict_keys` and the like.
 pub(super) fn make(of: &'static str, items: Vec<Value>) -> Value {
-    Value::from_object(Items { of, text: String::new(), items: Mutex::new(items) })
+    Value::from_object(Items { of, text: String::new(), range: (0, 0, 0), items: Mutex::new(items) })
 }
 
 pub(super) fn tuple(items: Vec<Value>) -> Value {
@@ -27,13 +28,18 @@ pub(super) fn generator(items: Vec<Value>) -> Value {
     make("generator", items)
 }
 
-pub(super) fn range(text: String, items: Vec<Value>) -> Value {
-    Value::from_object(Items { of: "range", text, items: Mutex::new(items) })
+pub(super) fn range(text: String, range: (i128, i128, usize)) -> Value {
+    Value::from_object(Items { of: "range", text, range, items: Mutex::default() })
 }
 
 impl Items {
     fn all(&self) -> MutexGuard<'_, Vec<Value>> {
-        self.items.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut all = self.items.lock().unwrap_or_else(PoisonError::into_inner);
+        let (start, step, len) = self.range;
+        if all.len() < len {
+            *all = (0..len as i128).map(|i| super::ops::whole(start + i * step)).collect();
+        }
+        all
     }
 }
 
