@@ -180,13 +180,10 @@ fn digits(text: &str) -> Result<String, Error> {
     if text.chars().any(|c| !c.is_ascii() && c.is_numeric()) {
         return Err(ops::wrong(format!("the digits of {text:?} are not supported")));
     }
-    let bytes = text.as_bytes();
-    let between = |i: usize| {
-        let digit =
-            |at: Option<usize>| at.and_then(|at| bytes.get(at)).is_some_and(u8::is_ascii_alphanumeric);
-        digit(i.checked_sub(1)) && digit(Some(i + 1))
-    };
-    Ok(text.char_indices().filter(|&(i, c)| c != '_' || !between(i)).map(|(_, c)| c).collect())
+    let digit = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    let parts: Vec<&str> = text.split('_').collect();
+    let between = |two: &[&str]| digit(two[0].chars().next_back()) && digit(two[1].chars().next());
+    Ok(if parts.windows(2).all(between) { parts.concat() } else { text.to_owned() })
 }
 
 /// To an even digit where two are as near.

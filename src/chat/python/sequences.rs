@@ -33,9 +33,8 @@ pub(super) fn add(env: &mut Environment<'_>) {
     env.add_filter("groupby", groupby);
     env.add_filter("dictsort", dictsort);
     env.add_filter("map", map);
-    for (name, op, better) in [("min", "<", Ordering::Less), ("max", ">", Ordering::Greater)] {
-        env.add_filter(name, move |value: &Value, given: Rest<Value>| extreme(value, given, op, better));
-    }
+    env.add_filter("min", |value: &Value, given: Rest<Value>| extreme(value, given, false));
+    env.add_filter("max", |value: &Value, given: Rest<Value>| extreme(value, given, true));
     for (name, of_attribute, keep) in [
         ("select", false, true),
         ("reject", false, false),
@@ -159,21 +158,12 @@ fn unique(value: &Value, given: Rest<Value>) -> Result<Value, Error> {
     Ok(generator(out))
 }
 
-fn extreme(value: &Value, given: Rest<Value>, op: &str, better: Ordering) -> Result<Value, Error> {
+/// The first of the least, or of the greatest.
+fn extreme(value: &Value, given: Rest<Value>, greatest: bool) -> Result<Value, Error> {
     let [case_sensitive, attribute] = args(&given, ["case_sensitive", "attribute"])?;
     let key = Key::new(attribute, None, case_sensitive);
-    let mut best: Option<(Value, Value)> = None;
-    for item in items(value)? {
-        let of = key.folded(&item)?;
-        let wins = match &best {
-            Some((so_far, _)) => order(&of, op, so_far, 0)? == Some(better),
-            None => true,
-        };
-        if wins {
-            best = Some((of, item));
-        }
-    }
-    Ok(best.map(|(_, item)| item).unwrap_or_default())
+    let all = sorted(items(value)?, &[key], greatest)?;
+    Ok(all.into_iter().next().map(|(_, item)| item).unwrap_or_default())
 }
 
 fn count(found: Option<Value>, of: &str) -> Result<usize, Error> {
