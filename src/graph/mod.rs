@@ -42,7 +42,7 @@ pub use online::{
     middle_and_half, n_tensors as n_tensors_of_tiles, n_tensors_of_single, Online, Part, Places, Single,
     MAX_PLACE, NOWHERE, TILE_BYTES, UNSEEN,
 };
-pub use rotate::{turns, Pairing, Rotation, RotationInputs};
+pub use rotate::{turns, Pairing, Positions, Rotation, RotationInputs};
 pub use tape::{Gradient, Recording, SavedActivation};
 
 /// The cells that each branch of one kind of layer attends to.

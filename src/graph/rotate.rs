@@ -292,10 +292,13 @@ fn with_rest<'c>(b: &Builder<'c>, rotated: Tensor<'c>, x: Tensor<'c>) -> Result<
     b.concat(rotated, b.cont(b.columns(x, n_rot, d - n_rot)?)?, 0)
 }
 
-/// Where tokens are.
+/// Positions of tokens.
 #[derive(Clone, Copy)]
-enum Positions<'p> {
+pub enum Positions<'p> {
+    /// Whole numbers.
     Whole(&'p [i32]),
+    /// Any numbers: by tables, and for the map that leaves them as they are. What depends on a position by the model's own
+    /// attention temperature takes it rounded down.
     Real(&'p [f64]),
 }
 
@@ -307,47 +310,31 @@ impl RotationInputs {
         exec: &mut Executor,
         layer: &LayerAttention,
         plan: &LayerPlan,
-        pos: &[i32],
+        pos: Positions<'_>,
         scratch: &mut Vec<f32>,
     ) -> Result<()> {
         for (map, ids) in &self.maps {
-            let mapped: Vec<i32> = pos.iter().map(|&i| map.at(i)).collect();
-            let at = Positions::Whole(&mapped);
+            let mapped: Vec<i32>;
+            let at = match pos {
+                Positions::Whole(pos) => {
+                    mapped = pos.iter().map(|&i| map.at(i)).collect();
+                    Positions::Whole(&mapped)
+                }
+                Positions::Real(_) if *map != PosMap::IDENTITY => {
+                    let what = format!("positions that are no whole numbers cannot be mapped by {map:?}");
+                    return Err(Error::Op { op: "rope", what });
+                }
+                Positions::Real(_) => pos,
+            };
             ids.fill(exec, layer, &plan.freqs.over(map.unit), plan.mscale, at, scratch)?;
         }
-        self.fill_scale(exec, plan, pos.iter().copied())
-    }
-
-    /// [`RotationInputs::fill`] for positions that need not be whole numbers, by tables and for the map that leaves
-    /// them as they are; what depends on a position by the model's own attention temperature takes it rounded down.
-    pub fn fill_real(
-        &self,
-        exec: &mut Executor,
-        layer: &LayerAttention,
-        plan: &LayerPlan,
-        pos: &[f64],
-        scratch: &mut Vec<f32>,
-    ) -> Result<()> {
-        for (map, ids) in &self.maps {
-            if *map != PosMap::IDENTITY {
-                let what = format!("positions that are no whole numbers cannot be mapped by {map:?}");
-                return Err(Error::Op { op: "rope", what });
-            }
-            ids.fill(exec, layer, &plan.freqs, plan.mscale, Positions::Real(pos), scratch)?;
-        }
-        self.fill_scale(exec, plan, pos.iter().map(|&p| p as i32))
-    }
-
-    fn fill_scale(
-        &self,
-        exec: &mut Executor,
-        plan: &LayerPlan,
-        pos: impl Iterator<Item = i32>,
-    ) -> Result<()> {
-        match self.q_scale {
-            Some(id) => exec.set(id, &pos.map(|i| plan.q_scale(i) as f32).collect::<Vec<_>>()),
-            None => Ok(()),
-        }
+        let Some(id) = self.q_scale else { return Ok(()) };
+        let scale = |i: i32| plan.q_scale(i) as f32;
+        let scales: Vec<f32> = match pos {
+            Positions::Whole(pos) => pos.iter().map(|&i| scale(i)).collect(),
+            Positions::Real(pos) => pos.iter().map(|&p| scale(p as i32)).collect(),
+        };
+        exec.set(id, &scales)
     }
 }
 

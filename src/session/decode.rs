@@ -76,15 +76,21 @@ impl Session {
             let most = self.params.n_batch;
             return Err(Error::argument("batch", format_args!("at most {most} tokens"), batch.len()));
         }
+        let n_vocab = self.model.hparams().n_vocab;
+        Ok(Logits { rows: self.logits_of(&batch.items)?, n_vocab })
+    }
+
+    /// Runs items; the wanted rows of logits, one behind the other.
+    pub(super) fn logits_of(&mut self, items: &[Item]) -> Result<&[f32]> {
         let mut logits = std::mem::take(&mut self.logits);
         logits.clear();
-        let done = self.run(&batch.items, &mut |_, rows| {
+        let done = self.run(items, &mut |_, rows| {
             logits.extend_from_slice(rows);
             Ok(())
         });
         self.logits = logits;
         done?;
-        Ok(Logits { rows: &self.logits, n_vocab: self.model.hparams().n_vocab })
+        Ok(&self.logits)
     }
 
     /// Runs items micro-batch by micro-batch; when one fails, all of them are undone.
@@ -114,9 +120,7 @@ impl Session {
         if !self.plan.evict && all.len() > self.kv.n_free() {
             return Err(self.full(items.len(), self.n_room()));
         }
-        if let Some(states) = &mut self.states {
-            states.begin(&before);
-        }
+        self.states.iter_mut().for_each(|states| states.begin(&before));
         let mut at = 0;
         let mut done = Ok(());
         while done.is_ok() && at < all.len() {
@@ -124,17 +128,13 @@ impl Session {
             done = self.micro_batch(&all[at..at + n], &origins[at..at + n], sink);
             at += n;
         }
-        if let Some(states) = &mut self.states {
-            states.end(done.is_ok());
-        }
+        self.states.iter_mut().for_each(|states| states.end(done.is_ok()));
         for (seq, len) in before.into_iter().filter(|_| done.is_err()) {
             // Where earlier micro-batches have evicted what is needed there, nothing of the sequence is of use.
             let len = self.resumable(seq, len);
             self.kv.remove(seq, self.model.n_positions(len) as i32);
             self.tokens[seq as usize].truncate(len);
-            if let Some(states) = &mut self.states {
-                states.truncate(seq, len);
-            }
+            self.states.iter_mut().for_each(|states| states.truncate(seq, len));
         }
         done
     }

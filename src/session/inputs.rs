@@ -6,8 +6,8 @@ use ggml::graph::Executor;
 use super::batch::Item;
 use super::{SeqId, Session};
 use crate::graph::{
-    is_single, middle_and_half, n_columns, turns, GraphInputs, Places, SeenInputs, Spans, MAX_PLACE, NOWHERE,
-    UNSEEN as FINITE_UNSEEN,
+    is_single, middle_and_half, n_columns, turns, GraphInputs, Places, Positions, SeenInputs, Spans,
+    MAX_PLACE, NOWHERE, UNSEEN as FINITE_UNSEEN,
 };
 use crate::kv::{Cell, KvCache, Taken};
 use crate::model::{Error, Result};
@@ -177,7 +177,8 @@ impl Session {
         for ((((ids, layer), plan), spans), kept) in
             ids.kinds.iter().zip(&hp.attention).zip(self.plan.kinds()).zip(spans).zip(&mut self.scratch.turns)
         {
-            ids.rotation.fill(&mut self.exec, layer, plan, &pos, &mut self.scratch.angles)?;
+            let at = Positions::Whole(&pos);
+            ids.rotation.fill(&mut self.exec, layer, plan, at, &mut self.scratch.angles)?;
             if let Some((id, shape)) = ids.turns.zip(shape) {
                 let n = shape.n_positions.div_ceil(shape.block);
                 if kept.len() != n * plan.freqs.theta.len() * 2 {

@@ -379,9 +379,7 @@ impl Session {
             self.truncate(dst, 0)?;
             *self.tokens_mut(dst)? = tokens;
             self.kv.copy(src, dst);
-            if let Some(states) = &mut self.states {
-                states.copy(src, dst);
-            }
+            self.states.iter_mut().for_each(|states| states.copy(src, dst));
         }
         Ok(())
     }
@@ -390,9 +388,7 @@ impl Session {
     pub fn clear(&mut self) {
         self.tokens.iter_mut().for_each(Vec::clear);
         self.kv.clear();
-        if let Some(states) = &mut self.states {
-            states.clear();
-        }
+        self.states.iter_mut().for_each(|states| states.clear());
     }
 
     /// Memory in use, in bytes.

@@ -192,8 +192,6 @@ impl Session {
 
     /// Keeps the state after a sequence's last token, if there are recurrent layers.
     pub(super) fn keep_state(&mut self, seq: SeqId) {
-        if let Some(states) = &mut self.states {
-            states.keep(seq);
-        }
+        self.states.iter_mut().for_each(|states| states.keep(seq));
     }
 }

@@ -44,9 +44,7 @@ impl SequenceMut<'_> {
             }
             session.tokens_mut(seq)?.truncate(n);
             session.kv.remove(seq, session.model.n_positions(n) as i32);
-            if let Some(states) = &mut session.states {
-                states.truncate(seq, n);
-            }
+            session.states.iter_mut().for_each(|states| states.truncate(seq, n));
         }
         Ok(())
     }
@@ -116,15 +114,7 @@ impl SequenceMut<'_> {
         let Some(last) = tokens.len().checked_sub(1) else {
             return Err(Error::argument("append", "at least one token", "none"));
         };
-        let mut logits = std::mem::take(&mut self.session.logits);
-        logits.clear();
-        let done = self.session.run(&self.items(tokens, &(last..tokens.len())), &mut |_, rows| {
-            logits.extend_from_slice(rows);
-            Ok(())
-        });
-        self.session.logits = logits;
-        done?;
-        Ok(&self.session.logits)
+        self.session.logits_of(&self.items(tokens, &(last..tokens.len())))
     }
 
     /// Appends tokens and calls `f` with the index and the logits, `[n_vocab]`, of each token in `wanted` (indices

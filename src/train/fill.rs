@@ -6,7 +6,7 @@ use super::layer::{attention, Block, LayerIds};
 use super::saved::saved_rows;
 use super::seen::Seen;
 use super::{delta_net, head, params, Trainer};
-use crate::graph::SavedActivation;
+use crate::graph::{Positions, SavedActivation};
 use crate::model::Result;
 
 impl Trainer {
@@ -21,15 +21,16 @@ impl Trainer {
         if let Some(rotation) = &ids.rotation {
             let (layer, plan) = attention(hp, &self.plan, block.il)?;
             let drawn = self.clex.as_ref().filter(|clex| clex.plan().layer(block.il).applies);
-            if let Some(clex) = drawn {
-                let (plan, pos) = (clex.plan().layer(block.il), &clex.positions()[at.clone()]);
-                rotation.fill_real(exec, layer, plan, pos, &mut self.scratch)?;
-            } else if plan.is_own_reach(layer) {
-                rotation.fill(exec, layer, plan, &self.positions[at.clone()], &mut self.scratch)?;
-            } else {
-                let in_document: Vec<i32> = at.clone().map(|i| seen.past(i)).collect();
-                rotation.fill(exec, layer, plan, &in_document, &mut self.scratch)?;
-            }
+            let in_document: Vec<i32>;
+            let (rotated, pos) = match drawn {
+                Some(clex) => (clex.plan().layer(block.il), Positions::Real(&clex.positions()[at.clone()])),
+                None if plan.is_own_reach(layer) => (plan, Positions::Whole(&self.positions[at.clone()])),
+                None => {
+                    in_document = at.clone().map(|i| seen.past(i)).collect();
+                    (plan, Positions::Whole(&in_document))
+                }
+            };
+            rotation.fill(exec, layer, rotated, pos, &mut self.scratch)?;
             for (input, branch) in ids.seen.iter().zip(&plan.branches) {
                 let reach = Some(&branch.reach).filter(|_| !plan.is_own_reach(layer));
                 input.fill(exec, at.clone(), seen, layer, reach)?;

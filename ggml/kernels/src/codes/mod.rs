@@ -72,6 +72,15 @@ pub(crate) fn has_avx2() -> bool {
     false
 }
 
+/// Returns true if it also has AVX-512 with VNNI.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn has_avx512_vnni() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vnni")
+        && has_avx2()
+}
+
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod lanes;
 #[cfg(target_arch = "x86_64")]

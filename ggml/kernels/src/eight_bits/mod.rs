@@ -45,12 +45,7 @@ impl Instructions {
         #[cfg(target_arch = "x86_64")]
         match self {
             Instructions::Avx2 => crate::codes::has_avx2(),
-            Instructions::Avx512 => {
-                is_x86_feature_detected!("avx512f")
-                    && is_x86_feature_detected!("avx512bw")
-                    && is_x86_feature_detected!("avx512vnni")
-                    && crate::codes::has_avx2()
-            }
+            Instructions::Avx512 => crate::codes::has_avx512_vnni(),
             Instructions::AvxVnni => is_x86_feature_detected!("avxvnni") && crate::codes::has_avx2(),
         }
         #[cfg(not(target_arch = "x86_64"))]

@@ -37,12 +37,7 @@ impl Instructions {
         #[cfg(target_arch = "x86_64")]
         match self {
             Instructions::Avx2 => crate::codes::has_avx2(),
-            Instructions::Vnni => {
-                is_x86_feature_detected!("avx512f")
-                    && is_x86_feature_detected!("avx512bw")
-                    && is_x86_feature_detected!("avx512vnni")
-                    && crate::codes::has_avx2()
-            }
+            Instructions::Vnni => crate::codes::has_avx512_vnni(),
         }
         #[cfg(not(target_arch = "x86_64"))]
         false
