@@ -96,7 +96,6 @@ impl Scoring<'_> {
     }
 }
 
-/// The operands of one branch.
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionBranch<'c> {
     /// F32 `[d, n_head, T]`, rows contiguous.
@@ -118,9 +117,7 @@ struct Tiling {
     n_tokens: usize,
     n_columns: usize,
     d_v: usize,
-    /// Tokens of a tile.
     tokens: usize,
-    /// Columns of a tile.
     columns: usize,
     /// Tiles write partial results: they are over a range of the columns, or sinks are to be added.
     partial: bool,

@@ -60,7 +60,6 @@ pub struct AttentionBack<'c> {
 /// [`Builder::short_product`] rounds them: on processors that have it.
 #[derive(Debug, Clone, Copy)]
 pub struct TrainScoring<'c> {
-    /// Scale, softcap and sinks.
     pub scoring: Scoring<'c>,
     /// True if factors are rounded.
     pub bf16: bool,
@@ -95,7 +94,6 @@ pub(crate) struct Schedule<R> {
     pub(crate) scale: f32,
     pub(crate) n_rep: usize,
     factors: Factors,
-    /// Tokens of a tile.
     pub(crate) tokens: usize,
     pub(crate) units: Units,
 }

@@ -129,7 +129,6 @@ impl Device {
             .into_owned()
     }
 
-    /// True for the CPU.
     pub fn is_cpu(self) -> bool {
         // SAFETY: the device is valid.
         unsafe { sys::ggml_backend_dev_type(self.ptr.as_ptr()) == sys::GGML_BACKEND_DEVICE_TYPE_CPU }
@@ -282,7 +281,6 @@ impl Backend {
         Ok(())
     }
 
-    /// The device it runs on.
     pub fn device(&self) -> Device {
         self.device
     }

@@ -15,7 +15,6 @@ pub enum Error {
     /// An op was given tensors it cannot take.
     #[error("{op}: {what}")]
     Op {
-        /// The op's name.
         op: &'static str,
         /// Shapes and types expected and found.
         what: String,
@@ -23,9 +22,7 @@ pub enum Error {
     /// An allocation on a device failed.
     #[error("{device}: cannot allocate {bytes} bytes for {what}")]
     OutOfMemory {
-        /// The device's name.
         device: String,
-        /// Bytes asked for.
         bytes: usize,
         /// The purpose of the memory.
         what: String,
@@ -43,7 +40,6 @@ pub enum Error {
         dtype: &'static str,
         /// Position in the values passed.
         index: usize,
-        /// The offending value.
         value: f32,
         /// Largest magnitude the type takes.
         limit: f32,

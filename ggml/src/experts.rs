@@ -28,7 +28,6 @@ pub struct Chosen<'c> {
 }
 
 impl<'c> Chosen<'c> {
-    /// Experts of each token.
     pub fn n_used(&self) -> usize {
         self.ids.ne()[0]
     }

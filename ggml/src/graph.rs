@@ -107,7 +107,6 @@ impl Executor {
         &self.backend
     }
 
-    /// Bytes of the compute buffer.
     pub fn buffer_bytes(&self) -> usize {
         // SAFETY: the allocator is valid and has one buffer.
         unsafe { sys::ggml_gallocr_get_buffer_size(self.galloc.0.as_ptr(), 0) }
@@ -429,7 +428,6 @@ fn lock(stores: &[Arc<Store>]) -> Vec<MutexGuard<'_, ()>> {
 /// How a graph run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// All nodes were computed.
     Done,
     /// The cancel flag stopped it; outputs and caches it was writing are unusable.
     Cancelled,

@@ -36,7 +36,6 @@ fn quota_of(group: &Group) -> Option<f64> {
     Some(number(&quota)? / number(&period)?)
 }
 
-/// The versions of control groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
     V1,

@@ -283,7 +283,6 @@ impl<'c> Builder<'c> {
         call!(self, "concat", ggml_concat(a.ptr.as_ptr(), b.ptr.as_ptr(), dim as i32))
     }
 
-    /// A contiguous copy.
     pub fn cont(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
         check(copies(a), "cont", "at most 2^31 elements, less some, when they lie side by side", &[a])?;
         call!(self, "cont", ggml_cont(a.ptr.as_ptr()))

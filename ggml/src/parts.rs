@@ -75,7 +75,6 @@ impl<'c> Builder<'c> {
 struct Lane {
     backend: Backend,
     graph: *mut sys::ggml_cgraph,
-    /// The node, and its sources.
     headers: Box<[sys::ggml_tensor; 4]>,
     _arena: Arena,
 }

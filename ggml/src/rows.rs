@@ -9,7 +9,6 @@ use crate::ops::{broadcasts, check, f32_rows, possible};
 use crate::tensor::Tensor;
 use crate::{DType, Result};
 
-/// Most arguments of a node.
 const MAX_ARGS: usize = 3;
 
 /// Numbers summed side by side, so that the order of a sum is the same whatever the width of registers.

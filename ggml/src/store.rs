@@ -49,7 +49,6 @@ impl Drop for Buffer {
 #[derive(Debug, Clone)]
 pub struct Mapped {
     pub file: Arc<files::Map>,
-    /// Byte offset of the data.
     pub offset: usize,
 }
 
@@ -236,12 +235,10 @@ impl Store {
         self.device
     }
 
-    /// The definitions, in order.
     pub fn defs(&self) -> &[TensorDef] {
         &self.defs
     }
 
-    /// Bytes of all tensors' data.
     pub fn n_bytes(&self) -> usize {
         self.n_bytes
     }
@@ -319,7 +316,6 @@ impl Store {
     }
 }
 
-/// One tensor of a store.
 #[derive(Debug, Clone)]
 pub struct StoreTensor {
     pub store: Arc<Store>,
@@ -327,7 +323,6 @@ pub struct StoreTensor {
 }
 
 impl StoreTensor {
-    /// Type and shape.
     pub fn def(&self) -> &TensorDef {
         &self.store.defs[self.index]
     }

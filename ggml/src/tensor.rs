@@ -98,7 +98,6 @@ impl Tensor<'_> {
         self.raw().ne.map(|n| n as usize)
     }
 
-    /// Byte strides.
     pub fn nb(&self) -> [usize; 4] {
         self.raw().nb
     }
@@ -110,7 +109,6 @@ impl Tensor<'_> {
         DType::from_raw(raw).unwrap_or(DType::F32)
     }
 
-    /// Type and shape for messages.
     pub fn describe(&self) -> String {
         format!("{} {:?}", self.dtype().name(), self.ne())
     }

@@ -14,7 +14,6 @@ pub(super) struct GateEntry<'c> {
     pub(super) out: Tensor<'c>,
     x: Tensor<'c>,
     gate: Tensor<'c>,
-    /// The gate's sigmoid.
     open: Tensor<'c>,
 }
 

@@ -115,7 +115,6 @@ impl std::fmt::Debug for Tape<'_, '_> {
     }
 }
 
-/// Gradients by tensor.
 pub(super) struct Grads<'c>(HashMap<usize, Tensor<'c>>);
 
 impl<'c> Grads<'c> {

@@ -67,7 +67,6 @@ fn fill_mask(
     }
 }
 
-/// The columns of one branch.
 struct Columns<'a> {
     len: usize,
     /// The cells of the first of them; a last block may reach beyond the last cell.

@@ -170,7 +170,6 @@ pub struct Session {
     /// Where the model has recurrent layers.
     states: Option<States>,
     capabilities: Capabilities,
-    /// The graph the executor holds.
     current: Option<Built>,
     /// Layers whose queries graphs are to show.
     probed: Range<usize>,
@@ -417,7 +416,6 @@ impl Session {
         self.tokens.get_mut(seq as usize).ok_or_else(|| no_such_sequence(seq))
     }
 
-    /// Tokens that a sequence holds.
     fn sequence_len(&self, seq: SeqId) -> Result<usize> {
         self.tokens.get(seq as usize).map(Vec::len).ok_or_else(|| no_such_sequence(seq))
     }

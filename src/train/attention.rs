@@ -74,7 +74,6 @@ impl SeenInput {
     }
 }
 
-/// How attention is computed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct How {
     /// In ops of our own.

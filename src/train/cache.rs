@@ -76,7 +76,6 @@ impl Cache {
 }
 
 impl LayerCache {
-    /// Sets the gradients to 0.
     pub(super) fn zero_grads(&self) -> Result<()> {
         let all = self.keys.iter().map(|key| &key.dk).chain([&self.dv]);
         all.into_iter().try_for_each(|t| t.store.zero(t.index))

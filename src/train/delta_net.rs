@@ -120,7 +120,6 @@ struct Recurrent<'g, 'a, 'c> {
     net: &'g DeltaNet,
     hp: DeltaNetHparams,
     x: Tensor<'c>,
-    /// Outputs of the linear maps.
     maps: Maps<'c>,
     conv: ConvSilu<'c>,
     /// Alpha, shifted.
@@ -244,7 +243,6 @@ pub(super) fn fill(ids: &LayerIds, exec: &mut Executor, at: Range<usize>, seen: 
     ids.state_rows.iter().try_for_each(|&(id, row)| exec.set(id, &[row as i64]))
 }
 
-/// The number of a block.
 fn index_of(ctx: &Ctx<'_>, block: Block) -> usize {
     block.start / ctx.settings.n_block
 }

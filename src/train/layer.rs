@@ -53,7 +53,6 @@ pub(super) struct Block {
     pub(super) il: usize,
     /// Position of the first token.
     pub(super) start: usize,
-    /// Tokens.
     pub(super) n: usize,
 }
 
@@ -281,7 +280,6 @@ pub(super) fn unreached(what: &str) -> ggml::Error {
     ggml::Error::Op { op: "backward", what: format!("no gradient for {what}") }
 }
 
-/// A layer's graph under construction.
 struct LayerGraph<'g, 'a, 'c> {
     g: &'g Graph<'a, 'c>,
     ctx: &'g Ctx<'g>,

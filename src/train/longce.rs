@@ -114,7 +114,6 @@ impl LongCe {
     }
 }
 
-/// The samples that were weighed.
 #[derive(Debug, Default)]
 pub(super) struct Weighed {
     samples: u64,

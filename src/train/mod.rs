@@ -89,7 +89,6 @@ pub struct Trainer {
     /// States of recurrent layers, if there are any.
     states: Option<StateCache>,
     checkpointing: Checkpointing,
-    /// Each layer's input.
     inputs: Vec<Rows>,
     /// The saved activations of each layer.
     saved: Vec<Vec<(Activation, Rows)>>,

@@ -37,7 +37,6 @@ impl Trainable {
         }
     }
 
-    /// The dropout of pairs.
     pub(super) fn dropout(&self) -> f32 {
         self.lora().map_or(0.0, |lora| lora.dropout)
     }

@@ -68,7 +68,6 @@ pub struct Run {
     /// Settings that must be the same when the run is resumed, by name.
     settings: BTreeMap<String, String>,
     log: Log,
-    /// Sequences trained on.
     n_seen: u64,
     weighed: Weighed,
     /// Why the last checkpoint could not be written.
@@ -316,7 +315,6 @@ impl Run {
         Ok(loss * scale)
     }
 
-    /// Sample `n` of the run.
     fn sample(&self, n: u64) -> Result<Sample> {
         let (n_read, offset) = (self.data.n_read() as u64, self.params.data_offset);
         Ok(match self.params.order {

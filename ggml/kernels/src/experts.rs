@@ -89,7 +89,6 @@ impl Shape {
     }
 }
 
-/// Buffers of a thread.
 #[derive(Debug, Default)]
 pub struct Scratch {
     weights: Vec<f32>,

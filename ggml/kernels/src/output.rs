@@ -66,7 +66,6 @@ impl<'a> Output<'a> {
         );
     }
 
-    /// The elements of each row.
     pub fn columns(&self) -> Range<usize> {
         self.columns.clone()
     }

@@ -28,7 +28,6 @@ use crowd::Crowd;
 /// How long a thread looks for work before it sleeps: longer than waking it takes (some 50 us), and than most of what one
 /// thread does between two divided ops.
 const SPIN: Duration = Duration::from_micros(200);
-/// Most parts of an op.
 pub const MAX_PARTS: usize = u16::MAX as usize;
 
 thread_local! {
@@ -173,9 +172,7 @@ struct Job {
     /// The number of the job (32 bits), how many parts it has, and how many are taken (16 each): in one word, so that
     /// no thread takes a part of one job for that of another.
     ticket: AtomicU64,
-    /// Parts that are not finished.
     left: AtomicUsize,
-    /// Function that computes a part.
     call: UnsafeCell<*const (dyn Fn(usize) + Sync)>,
 }
 

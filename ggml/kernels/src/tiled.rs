@@ -30,7 +30,6 @@ pub fn available() -> bool {
 /// The shape of packed floats: `n` rows of `k`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shape {
-    /// Elements of a row.
     pub k: usize,
     pub n: usize,
 }

@@ -242,13 +242,11 @@ fn group(n_rows: usize) -> usize {
     n_rows.div_ceil(n_rows.div_ceil(QUERIES))
 }
 
-/// R rows of a slice.
 fn rows<T, const R: usize>(x: &[T]) -> [&[T]; R] {
     let n = x.len() / R;
     std::array::from_fn(|r| &x[r * n..][..n])
 }
 
-/// A slice of R.
 fn array<T, const R: usize>(x: &mut [T]) -> &mut [T; R] {
     &mut x.as_chunks_mut().0[0]
 }

@@ -36,7 +36,6 @@ impl Words {
 pub(super) struct Halved {
     /// Words of a query or key.
     d: usize,
-    /// Elements of a value.
     d_v: usize,
     /// Pairs of elements: `[group][d][SIDE]`.
     q: Words,

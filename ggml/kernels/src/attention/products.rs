@@ -76,11 +76,9 @@ pub(super) trait Products<const W: usize> {
         factor: Option<&[f32; W]>,
         weights: &[[f32; W]],
     );
-    /// The sums of a row.
     fn sums(&self, row: usize, out: &mut [f32]);
 }
 
-/// Buffers of [`InFloats`].
 #[derive(Default)]
 pub(super) struct Floats {
     n_rows: usize,

@@ -54,18 +54,15 @@ pub struct Inputs<'a> {
     pub softcap: Option<f32>,
     /// Query heads of a KV head.
     pub n_rep: usize,
-    /// Width of a value.
     pub d_v: usize,
 }
 
 /// The queries and the columns of the mask that a tile covers.
 #[derive(Clone)]
 pub struct Tile {
-    /// The KV heads.
     pub heads: Range<usize>,
     /// The tokens whose queries are taken, of all heads that share these KV heads.
     pub tokens: Range<usize>,
-    /// The columns of the mask.
     pub columns: Range<usize>,
     /// The column at which the thread's next tile begins, if there is one; its keys are asked for early.
     pub then: Option<usize>,

@@ -9,7 +9,6 @@ use super::view::Format;
 
 /// Elements of a unit: as many as there are in a block of the quantized types.
 pub(super) const UNIT: usize = 32;
-/// Vectors of a unit.
 const VECTORS: usize = UNIT / N;
 /// Queries whose sums, of four keys or of two units of values each, fit in registers.
 pub(super) const QUERIES: usize = if N == 16 { 4 } else { 3 };
@@ -118,7 +117,6 @@ fn prefetch<T>(x: &T, ahead: usize) {
     let _ = (x, ahead);
 }
 
-/// A row as floats.
 #[inline]
 pub(super) fn convert<U: Unit>(row: &[U], out: &mut [f32]) {
     for (unit, out) in row.iter().zip(out.as_chunks_mut::<UNIT>().0) {
@@ -210,7 +208,6 @@ mod tests {
     trait Made: Unit {
         /// Makes a unit of numbers from -8 to 7.
         fn of(numbers: [i32; UNIT]) -> Self;
-        /// Scale of the numbers.
         const SCALE: f32;
     }
 

@@ -26,7 +26,6 @@ macro_rules! vector {
         #[derive(Clone, Copy)]
         pub(crate) struct Vector($register);
 
-        /// Floats of a vector.
         pub(crate) const N: usize = $n;
 
         impl Vector {

@@ -9,11 +9,8 @@ pub(crate) type Blocks<'a, T> = [&'a <T as Codes>::Block; MOST];
 /// A type of weights of which several rows are read at once. A block has parts of 32 weights, or of sixteen in types with
 /// [`Codes::HALVES`], and parts are read in groups that share bytes.
 pub(crate) trait Rows: Codes {
-    /// Groups of a block.
     const GROUPS: usize = 1;
-    /// Parts of a group.
     const IN_GROUP: usize = 1;
-    /// Parts of a block.
     const N_FACTORS: usize = if Self::HALVES { 2 * Self::PARTS } else { Self::PARTS };
 
     /// Bytes that all groups of a block share.

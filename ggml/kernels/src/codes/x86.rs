@@ -18,9 +18,7 @@ pub(crate) struct Heads {
     pub(crate) times: [i8; 16],
 }
 
-/// A type of weights.
 pub(crate) trait Codes {
-    /// The bytes of a block.
     type Block: AsRef<[u8]>;
     const DTYPE: DType;
     const ADDS: bool = super::adds(Self::DTYPE);
@@ -45,7 +43,6 @@ pub(crate) trait Codes {
         [[1; 16]; 2]
     }
 
-    /// Factors of a block.
     #[inline(always)]
     fn heads(b: &Self::Block) -> Heads {
         let [factors, times] = Self::multiples(b);
@@ -126,8 +123,7 @@ unsafe fn looked_up(codes: __m256i) -> __m256i {
 
 /// A type with blocks of 32, whose factor and added number come first.
 macro_rules! small {
-    ($(#[$doc:meta])* $name:ident, $dtype:ident, $b:ident => $codes:expr) => {
-        $(#[$doc])*
+    ($name:ident, $dtype:ident, $b:ident => $codes:expr) => {
         pub(crate) struct $name;
 
         impl Codes for $name {
@@ -149,30 +145,12 @@ macro_rules! small {
     };
 }
 
-small!(
-    /// Four bits each.
-    Q4_0, Q4_0, b => nibbles(b, 2)
-);
-small!(
-    /// Four bits each.
-    Q4_1, Q4_1, b => nibbles(b, 4)
-);
-small!(
-    /// Four bits each, and a fifth elsewhere.
-    Q5_0, Q5_0, b => _mm256_or_si256(nibbles(b, 6), spread(b, 2, 16))
-);
-small!(
-    /// Four bits each, and a fifth elsewhere.
-    Q5_1, Q5_1, b => _mm256_or_si256(nibbles(b, 8), spread(b, 4, 16))
-);
-small!(
-    /// Signed bytes.
-    Q8_0, Q8_0, b => load(b, 2)
-);
-small!(
-    /// Places in a table.
-    Iq4Nl, IQ4_NL, b => looked_up(nibbles(b, 2))
-);
+small!(Q4_0, Q4_0, b => nibbles(b, 2));
+small!(Q4_1, Q4_1, b => nibbles(b, 4));
+small!(Q5_0, Q5_0, b => _mm256_or_si256(nibbles(b, 6), spread(b, 2, 16)));
+small!(Q5_1, Q5_1, b => _mm256_or_si256(nibbles(b, 8), spread(b, 4, 16)));
+small!(Q8_0, Q8_0, b => load(b, 2));
+small!(Iq4Nl, IQ4_NL, b => looked_up(nibbles(b, 2)));
 
 /// A type with blocks of 256.
 macro_rules! large {

@@ -20,7 +20,6 @@ pub struct Outputs<'a> {
     pub d_states: HeadsMut<'a>,
 }
 
-/// Buffers of a thread.
 #[derive(Debug, Default)]
 pub struct Scratch {
     unit: Unit,
@@ -33,7 +32,6 @@ pub struct Scratch {
     rows: Rows,
 }
 
-/// Some rows of a state.
 #[derive(Debug, Default)]
 struct Rows {
     /// Before each chunk of tokens, `[chunk][row][d]`.

@@ -43,7 +43,6 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// Buffers of a thread.
 #[derive(Debug, Default)]
 pub struct Scratch {
     /// The weights of a unit, `[n_conv][w]`.

@@ -3,7 +3,6 @@
 use super::{add_dot, decay, Inputs, Unit, ROWS};
 use crate::attention_train::HeadsMut;
 
-/// Buffers of a thread.
 #[derive(Debug, Default)]
 pub struct Scratch {
     unit: Unit,

@@ -21,7 +21,6 @@ trait Set: Copy {
 
     fn lanes(self) -> Self::Lanes;
 
-    /// Adds products of unsigned codes.
     fn unsigned(self, sum: Ints<Self>, codes: Ints<Self>, x: Ints<Self>) -> Ints<Self>;
 
     /// Adds products of signed codes. The sum already accounts for their offset.

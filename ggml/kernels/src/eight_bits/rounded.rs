@@ -9,7 +9,6 @@ use crate::codes;
 
 /// Values that are rounded together.
 pub(super) const BLOCK: usize = 32;
-/// Words of a rounded block.
 pub(super) const BYTES: usize = BLOCK / 4;
 
 /// How rounded rows lie in words: groups of `width` rows, of each group the blocks one after the other, and of a block the bytes

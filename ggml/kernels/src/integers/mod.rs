@@ -95,7 +95,6 @@ fn round(x: &[f32; BLOCK], numbers: &mut [u32; BLOCK / 2]) -> (f32, [f32; 2]) {
     (scale, [sum(&rounded[..BLOCK / 2]), sum(&rounded[BLOCK / 2..])])
 }
 
-/// Some rows of packed floats.
 #[derive(Clone, Copy)]
 struct Tokens<'a> {
     words: &'a [u32],
@@ -103,7 +102,6 @@ struct Tokens<'a> {
 }
 
 impl<'a> Tokens<'a> {
-    /// Rows `tokens` of all.
     fn new(words: &'a [u32], shape: Shape, tokens: Range<usize>) -> Tokens<'a> {
         let row = shape.row_words();
         let n = tokens.len();
@@ -145,7 +143,6 @@ impl<'a> Tokens<'a> {
 /// A product of weights with packed floats.
 #[derive(Clone, Copy)]
 pub struct Product<'a, R> {
-    /// The type of the weights.
     pub dtype: DType,
     /// Gives the bytes of a row of the weights.
     pub row: R,

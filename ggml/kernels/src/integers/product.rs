@@ -43,7 +43,6 @@ impl Instructions {
         false
     }
 
-    /// Rows of a panel.
     pub(super) fn rows(self) -> usize {
         match self {
             Instructions::Avx2 => 16,

@@ -92,7 +92,6 @@ fn beside(from: u16) -> __m512i {
     unsafe { _mm512_loadu_epi16(of.as_ptr().cast()) }
 }
 
-/// Turns a square of words.
 #[target_feature(enable = "avx512f")]
 pub(super) fn transposed(a: [__m512i; LANES]) -> [__m512i; LANES] {
     let b: [__m512i; LANES] = std::array::from_fn(|i| {

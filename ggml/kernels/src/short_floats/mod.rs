@@ -26,7 +26,6 @@ const BESIDE: usize = 8 * ROWS;
 /// Rows of floats that are multiplied with a panel at once.
 const TOKENS: usize = 6;
 
-/// The types of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     Bf16,
