@@ -226,9 +226,16 @@ impl<'c> Builder<'c> {
         let (op, ne, args) = ("swiglu_oai_back", grad.ne(), [grad, gate, up]);
         let ok = args.iter().all(|&t| floats(t, [ne[0], ne[1], ne[2]])) && alpha.is_finite() && limit > 0.0;
         check(ok, op, "three contiguous f32 tensors of one shape, a finite alpha, a limit above 0", &args)?;
-        let to = [ne[0].saturating_mul(2), ne[1], ne[2], 1];
-        possible(op, DType::F32, to)?;
-        self.custom(DType::F32, to, &args, move |part| run_swiglu_oai_back(part, [alpha, limit]))
+        self.rows(op, &args, 2, move |[d, gate, up], out| {
+            let (d_gate, d_up) = out.split_at_mut(gate.len());
+            for (i, (d_gate, d_up)) in d_gate.iter_mut().zip(d_up).enumerate() {
+                let (x, y) = (gate[i].min(limit), up[i].clamp(-limit, limit));
+                let s = 1.0 / (1.0 + (-alpha * x).exp());
+                let slope = s * (1.0 + alpha * x * (1.0 - s));
+                *d_gate = if gate[i] > limit { 0.0 } else { d[i] * (y + 1.0) * slope };
+                *d_up = if up[i].abs() > limit { 0.0 } else { d[i] * x * s };
+            }
+        })
     }
 }
 
@@ -287,21 +294,5 @@ fn run_router_back(part: Part<'_>, gating: Gating) {
     let k = ids.len() / part.ne()[1];
     for (t, out) in part.rows::<f32>() {
         gating.back(logits.row([t, 0, 0]), &ids[t * k..(t + 1) * k], d_weights.row([t, 0, 0]), out);
-    }
-}
-
-fn run_swiglu_oai_back(part: Part<'_>, [alpha, limit]: [f32; 2]) {
-    let args = [0, 1, 2].map(|i| part.source(i).all::<f32>());
-    for (row, out) in part.rows::<f32>() {
-        let n = out.len() / 2;
-        let (d_gate, d_up) = out.split_at_mut(n);
-        let [d, gate, up] = args.map(|x| &x[row * n..(row + 1) * n]);
-        for (i, (d_gate, d_up)) in d_gate.iter_mut().zip(d_up).enumerate() {
-            let (x, y) = (gate[i].min(limit), up[i].clamp(-limit, limit));
-            let s = 1.0 / (1.0 + (-alpha * x).exp());
-            let slope = s * (1.0 + alpha * x * (1.0 - s));
-            *d_gate = if gate[i] > limit { 0.0 } else { d[i] * (y + 1.0) * slope };
-            *d_up = if up[i].abs() > limit { 0.0 } else { d[i] * x * s };
-        }
     }
 }

@@ -133,26 +133,6 @@ pub struct RopeParams {
 }
 
 impl<'c> Builder<'c> {
-    /// `a + b`, `b` repeated to `a`'s shape.
-    pub fn add(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
-        let ok = broadcasts(b.ne(), a.ne()) && f32_rows(a) && b.dtype() == DType::F32;
-        check(ok, "add", "f32 rows, b to repeat into a", &[a, b])?;
-        if self.divided(a, b) {
-            return self.add_rows(a, b);
-        }
-        call!(self, "add", ggml_add(a.ptr.as_ptr(), b.ptr.as_ptr()))
-    }
-
-    /// `a * b` element by element, `b` repeated to `a`'s shape.
-    pub fn mul(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
-        let ok = broadcasts(b.ne(), a.ne()) && f32_rows(a) && b.dtype() == DType::F32;
-        check(ok, "mul", "f32 rows, b to repeat into a", &[a, b])?;
-        if self.divided(a, b) {
-            return self.mul_rows(a, b);
-        }
-        call!(self, "mul", ggml_mul(a.ptr.as_ptr(), b.ptr.as_ptr()))
-    }
-
     /// `a / b` element by element, `b` repeated to `a`'s shape.
     pub fn div(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
         let ok = broadcasts(b.ne(), a.ne()) && f32_rows(a) && b.dtype() == DType::F32;

@@ -4,9 +4,7 @@
 //! gradient of its input.
 
 use crate::graph::Builder;
-use crate::ops::{
-    apart, broadcasts, call, check, contiguous, f32_rows, root, share_memory, writable, RopeParams,
-};
+use crate::ops::{apart, call, check, contiguous, f32_rows, root, share_memory, writable, RopeParams};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Result};
 
@@ -18,16 +16,6 @@ pub(crate) fn target(t: Tensor<'_>) -> bool {
 }
 
 impl<'c> Builder<'c> {
-    /// `a - b`, `b` repeated to `a`'s shape.
-    pub fn sub(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
-        let ok = broadcasts(b.ne(), a.ne()) && f32_rows(a) && b.dtype() == DType::F32;
-        check(ok, "sub", "f32 rows, b to repeat into a", &[a, b])?;
-        if self.divided(a, b) {
-            return self.sub_rows(a, b);
-        }
-        call!(self, "sub", ggml_sub(a.ptr.as_ptr(), b.ptr.as_ptr()))
-    }
-
     /// The sum of each row: `[n, ..]` to `[1, ..]`.
     pub fn sum_rows(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
         check(f32_rows(a), "sum_rows", "f32 rows", &[a])?;

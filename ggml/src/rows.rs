@@ -5,9 +5,9 @@ use kernels::sigmoid::sigmoid;
 
 use crate::graph::Builder;
 use crate::node::{Part, Source};
-use crate::ops::{broadcasts, check, f32_rows, possible};
+use crate::ops::{broadcasts, call, check, f32_rows, possible};
 use crate::tensor::Tensor;
-use crate::{DType, Result};
+use crate::{sys, DType, Result};
 
 const MAX_ARGS: usize = 3;
 
@@ -21,6 +21,34 @@ pub(crate) type Args<'a> = [&'a [f32]; MAX_ARGS];
 pub(crate) trait RowKernel: Fn(Args<'_>, &mut [f32]) + Copy + Send + Sync + 'static {}
 
 impl<F: Fn(Args<'_>, &mut [f32]) + Copy + Send + Sync + 'static> RowKernel for F {}
+
+/// Ops of two tensors, of which the second is repeated to the first's shape, by their names in ggml.
+macro_rules! repeating {
+    ($($(#[$doc:meta])* $name:ident: $ggml:ident, $op:tt;)*) => {
+        impl<'c> Builder<'c> {
+            $($(#[$doc])*
+            pub fn $name(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
+                let op = stringify!($name);
+                let ok = broadcasts(b.ne(), a.ne()) && f32_rows(a) && b.dtype() == DType::F32;
+                check(ok, op, "f32 rows, b to repeat into a", &[a, b])?;
+                if self.divided(a, b) {
+                    let f = |[a, b, _]: Args<'_>, out: &mut [f32]| each(a, b, out, |a, b| a $op b);
+                    return self.repeated_rows(op, &[a, b], 1, f);
+                }
+                call!(self, op, $ggml(a.ptr.as_ptr(), b.ptr.as_ptr()))
+            })*
+        }
+    };
+}
+
+repeating! {
+    /// `a + b`, `b` repeated to `a`'s shape.
+    add: ggml_add, +;
+    /// `a - b`, `b` repeated to `a`'s shape.
+    sub: ggml_sub, -;
+    /// `a * b` element by element, `b` repeated to `a`'s shape.
+    mul: ggml_mul, *;
+}
 
 impl<'c> Builder<'c> {
     /// A node of F32 whose rows are `times` as wide as those of `args`, all of one shape, each computed by `f` out of one row of
@@ -56,21 +84,9 @@ impl<'c> Builder<'c> {
     }
 
     /// Returns true if a sum or product of `a` and `b` is computed by the pool's threads.
-    pub(crate) fn divided(&self, a: Tensor<'c>, b: Tensor<'c>) -> bool {
+    fn divided(&self, a: Tensor<'c>, b: Tensor<'c>) -> bool {
         let [n, ..] = a.ne();
         self.own && b.ne()[0] == n && f32_rows(b) && 4 * a.ne().iter().product::<usize>() >= self.divide_from
-    }
-
-    pub(crate) fn add_rows(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
-        self.repeated_rows("add", &[a, b], 1, |[a, b, _], out| each(a, b, out, |a, b| a + b))
-    }
-
-    pub(crate) fn sub_rows(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
-        self.repeated_rows("sub", &[a, b], 1, |[a, b, _], out| each(a, b, out, |a, b| a - b))
-    }
-
-    pub(crate) fn mul_rows(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
-        self.repeated_rows("mul", &[a, b], 1, |[a, b, _], out| each(a, b, out, |a, b| a * b))
     }
 
     pub(crate) fn swiglu_rows(&self, gate: Tensor<'c>, up: Tensor<'c>) -> Result<Tensor<'c>> {
