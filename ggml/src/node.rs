@@ -1,5 +1,5 @@
-//! A node of our own that runs, as the threads that compute it see it: its sources as slices, and of the result what each
-//! thread writes.
+//! A running node of ours, as the threads that compute it see it: its sources are slices, and each thread writes its part of
+//! the result.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -127,7 +127,7 @@ impl<'a> Part<'a> {
         })
     }
 
-    /// The result, of which this part writes elements of its own.
+    /// The result. Each part writes other elements of it.
     ///
     /// # Panics
     /// If it is not contiguous F32.

@@ -80,7 +80,7 @@ impl Session {
         Ok(Logits { rows: self.logits_of(&batch.items)?, n_vocab })
     }
 
-    /// Runs items; the wanted rows of logits, one behind the other.
+    /// Runs items and returns the rows of logits that they want, in order.
     pub(super) fn logits_of(&mut self, items: &[Item]) -> Result<&[f32]> {
         let mut logits = std::mem::take(&mut self.logits);
         logits.clear();

@@ -59,8 +59,8 @@ impl<'c> AttendPart<'c> {
     }
 
     /// The gradient of the branch's rotated queries, from the output of [`AttendPart::forward`] and the gradient of its
-    /// heads, `[d, n_head, n]`. Those of keys and values are added to `sums`, which are complete behind the nodes given here
-    /// for all branches.
+    /// heads, `[d, n_head, n]`. Those of keys and values are added to `sums`, which are complete after the nodes of all
+    /// branches.
     pub(super) fn backward(
         &self,
         b: &Builder<'c>,
