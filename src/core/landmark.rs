@@ -1,7 +1,7 @@
 //! Landmark attention (Mohtashami and Jaggi 2023, arXiv 2305.16300): where landmark tokens stand, and how the setting is
 //! written in options and adapter files.
 
-use crate::settings;
+use crate::settings::{self, Within};
 
 use std::fmt;
 use std::str::FromStr;
@@ -89,17 +89,9 @@ impl FromStr for Landmarks {
         if name != NAME {
             return Err(format!("expected {NAME} or {NAME}:block=N,in-loss=false, found {text:?}"));
         }
-        let mut landmarks = Landmarks::default();
-        for (key, value) in settings::pairs(NAME, rest, &["block", "in-loss"])? {
-            let bad = |expected| format!("{NAME}: {key}: expected {expected}, found {value:?}");
-            if key == "block" {
-                let block = value.parse().map_err(|_| bad("a whole number"))?;
-                landmarks = Landmarks { in_loss: landmarks.in_loss, ..Landmarks::new(block)? };
-            } else {
-                landmarks.in_loss = value.parse().map_err(|_| bad("true or false"))?;
-            }
-        }
-        Ok(landmarks)
+        let Landmarks { mut block, mut in_loss } = Landmarks::DEFAULT;
+        settings::read(NAME, rest, &mut [("block", &mut block), ("in-loss", &mut in_loss)])?;
+        Ok(Landmarks { in_loss, ..Landmarks::new(block)? })
     }
 }
 
@@ -149,20 +141,15 @@ impl FromStr for TopBlocks {
     fn from_str(text: &str) -> Result<TopBlocks, String> {
         let (name, rest) = settings::named(text);
         let missing = || format!("expected {NAME}:top=K or {NAME}:top=K,piece=N, found {text:?}");
-        let (mut top, mut piece) = (None, None);
         let given = rest.filter(|_| name == NAME).ok_or_else(missing)?;
-        for (key, value) in settings::pairs(NAME, Some(given), &["top", "piece"])? {
-            let number = value.parse().ok().filter(|&n: &usize| n > 0);
-            let number =
-                number.ok_or_else(|| format!("{NAME}: {key}: expected at least 1, found {value:?}"))?;
-            if key == "top" {
-                top = Some(number);
-            } else {
-                piece = Some(number);
-            }
+        let (mut top, mut piece) = (0, 0);
+        let most = i32::MAX as usize;
+        let (tops, pieces) = (&mut Within(&mut top, 1..=most), &mut Within(&mut piece, 1..=most));
+        settings::read(NAME, Some(given), &mut [("top", tops), ("piece", pieces)])?;
+        match top {
+            0 => Err(missing()),
+            top => Ok(TopBlocks { top, piece: Some(piece).filter(|&n| n > 0) }),
         }
-        let top = top.ok_or_else(missing)?;
-        Ok(TopBlocks { top, piece })
     }
 }
 

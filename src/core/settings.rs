@@ -2,6 +2,9 @@
 //!
 //! Rope specs, data transforms, losses and the rare options of commands all use it, so all have the same errors.
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
 /// Splits `name:settings` at its first colon. Spaces around the name do not count.
 pub fn named(text: &str) -> (&str, Option<&str>) {
     text.split_once(':').map_or((text.trim(), None), |(name, rest)| (name.trim(), Some(rest)))
@@ -100,6 +103,29 @@ macro_rules! numbers {
 }
 numbers!(i32, usize, f32, f64);
 
+impl Setting for bool {
+    fn put(&mut self, what: &str, key: &str, text: &str) -> Result<(), String> {
+        let wrong = |_| format!("{what}: {key}: expected true or false, found {}", quoted(text));
+        *self = text.parse().map_err(wrong)?;
+        Ok(())
+    }
+}
+
+/// A number within bounds.
+pub struct Within<'a, T>(pub &'a mut T, pub RangeInclusive<T>);
+
+impl<T: Setting + PartialOrd + Display> Setting for Within<'_, T> {
+    fn put(&mut self, what: &str, key: &str, text: &str) -> Result<(), String> {
+        let Within(number, bounds) = self;
+        number.put(what, key, text)?;
+        if bounds.contains(&**number) {
+            return Ok(());
+        }
+        let (least, most) = (bounds.start(), bounds.end());
+        Err(format!("{what}: {key}: expected a number from {least} to {most}, found {number}"))
+    }
+}
+
 impl<T: Setting + Default> Setting for Option<T> {
     fn put(&mut self, what: &str, key: &str, text: &str) -> Result<(), String> {
         self.insert(T::default()).put(what, key, text)
@@ -183,11 +209,20 @@ mod tests {
 
     #[test]
     fn settings_are_read_by_name() {
-        let (mut n, mut x) = (1usize, None::<f64>);
-        let mut put = |text| read("x", Some(text), &mut [("n", &mut n), ("x", &mut x)]);
-        assert_eq!(put("x=0.5, n=3"), Ok(()));
-        assert_eq!(put("n=-3"), Err("x: n: expected a whole number, found `-3`".to_owned()));
-        assert_eq!(put("y=1"), Err("x: unknown parameter `y` (did you mean `n`?); known: n, x".to_owned()));
-        assert_eq!((n, x), (3, Some(0.5)));
+        let (mut n, mut x, mut is) = (1usize, None::<f64>, false);
+        let mut put = |text| {
+            let n = &mut Within(&mut n, 1..=9);
+            read("x", Some(text), &mut [("n", n), ("x", &mut x), ("is", &mut is)])
+        };
+        for (text, error) in [
+            ("n=-3", "x: n: expected a whole number, found `-3`"),
+            ("n=0", "x: n: expected a number from 1 to 9, found 0"),
+            ("is=no", "x: is: expected true or false, found `no`"),
+            ("y=1", "x: unknown parameter `y` (did you mean `n`?); known: n, x, is"),
+        ] {
+            assert_eq!(put(text), Err(error.to_owned()));
+        }
+        assert_eq!(put("x=0.5, n=3, is=true"), Ok(()));
+        assert_eq!((n, x, is), (3, Some(0.5), true));
     }
 }

@@ -1,7 +1,7 @@
 //! LongCE (Fang et al. 2024, "What is wrong with perplexity for long-context language modeling?"): tokens that
 //! the long context makes likelier count more.
 
-use ropewalk_core::settings;
+use ropewalk_core::settings::{self, Within};
 
 use super::{Sequence, Trainer};
 use crate::model::{Error, Result};
@@ -39,24 +39,12 @@ impl std::str::FromStr for LongCe {
             return Err(Error::argument(format!("loss {text}"), "longce", format_args!("'{name}'")));
         }
         let mut out = LongCe::default();
-        let pairs = settings::pairs("loss longce", rest, &["short", "stride", "gamma"]);
-        for (key, value) in pairs.map_err(Error::Invalid)? {
-            let bad = |expected: &str| {
-                Error::argument(format!("loss longce: {key}"), expected, format_args!("'{value}'"))
-            };
-            let count = || {
-                let n = value.parse::<usize>().ok().filter(|n| (1..=u32::MAX as usize).contains(n));
-                n.ok_or_else(|| bad("a number of tokens, at least 1"))
-            };
-            match key {
-                "short" => out.short = count()?,
-                "stride" => out.stride = count()?,
-                _ => {
-                    let gamma = value.parse::<f64>().ok().filter(|g| (1.0..=1e6).contains(g));
-                    out.gamma = gamma.ok_or_else(|| bad("a number from 1 to 1e6"))?;
-                }
-            }
-        }
+        let tokens = 1..=u32::MAX as usize;
+        let short = &mut Within(&mut out.short, tokens.clone());
+        let stride = &mut Within(&mut out.stride, tokens);
+        let gamma = &mut Within(&mut out.gamma, 1.0..=1e6);
+        settings::read("loss longce", rest, &mut [("short", short), ("stride", stride), ("gamma", gamma)])
+            .map_err(Error::Invalid)?;
         Ok(out)
     }
 }

@@ -1,7 +1,7 @@
 //! The keys that each query sees in training: all before it in its document, or, in LongLoRA's shifted sparse
 //! attention, those of its group.
 
-use ropewalk_core::settings;
+use ropewalk_core::settings::{self, Within};
 use std::fmt;
 use std::str::FromStr;
 
@@ -89,20 +89,18 @@ impl FromStr for TrainAttention {
             let landmarks = text.parse().map_err(|e| Error::Invalid(format!("attention: {e}")))?;
             return Ok(TrainAttention::Landmark(landmarks));
         }
-        let bad = || {
-            let known = "full, s2, s2:group=N or landmark:block=N";
-            Error::argument("attention", known, format_args!("{text:?}"))
-        };
         if text == "full" {
             return Ok(TrainAttention::Full);
         }
         let (name, rest) = settings::named(text);
         if name != "s2" {
-            return Err(bad());
+            let known = "full, s2, s2:group=N or landmark:block=N";
+            return Err(Error::argument("attention", known, format_args!("{text:?}")));
         }
-        let pairs = settings::pairs("attention s2", rest, &["group"]).map_err(Error::Invalid)?;
-        let group = |(_, n): &(_, &str)| n.parse().ok().filter(|n| *n > 0).ok_or_else(bad);
-        Ok(TrainAttention::Shifted { group: pairs.first().map(group).transpose()? })
+        let mut group = 0;
+        let tokens = &mut Within(&mut group, 1..=i32::MAX as usize);
+        settings::read("attention s2", rest, &mut [("group", tokens)]).map_err(Error::Invalid)?;
+        Ok(TrainAttention::Shifted { group: Some(group).filter(|&n| n > 0) })
     }
 }
 

@@ -169,7 +169,7 @@ fn what_cannot_be_gone_on_from_or_attended_to_is_said_in_one_line() {
     let missing = folder.path("none.gguf");
     let cases: [(&[&str], i32, &str); 12] = [
         (&["--attention", "s3"], 2, "expected full, s2, s2:group=N"),
-        (&["--attention", "s2:group=0"], 2, "expected full, s2"),
+        (&["--attention", "s2:group=0"], 2, "attention s2: group: expected a number from 1"),
         (&["--lora", &missing], 1, "none.gguf"),
         (&["--lora", &model], 1, "general.type"),
         (

@@ -176,7 +176,7 @@ fn adapters_have_the_landmark_and_cannot_do_without() {
         (without(None, Some("landmark:block=1")), "expected 2 to 256 positions, found 1"),
         (
             without(None, Some("landmark:block=x")),
-            "ropewalk.lora.attention: landmark: block: expected a whole number, found \"x\"",
+            "ropewalk.lora.attention: landmark: block: expected a whole number, found `x`",
         ),
     ] {
         assert!(e.contains(expected) && !e.contains('\n'), "{e}");

@@ -1,7 +1,7 @@
 //! Which documents are trained on, and how often: shares of sources, and upsampling by length. The list is
 //! made once, from lengths and a seed alone.
 
-use ropewalk_core::settings;
+use ropewalk_core::settings::{self, Setting, Within};
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
@@ -83,44 +83,27 @@ impl FromStr for Upsample {
     /// `none`, `fu`, `global` or `utk`, with `:length=4096,keep=0.1` or `:length=32768,weight=5`.
     fn from_str(text: &str) -> Result<Self> {
         let (name, rest) = settings::named(text);
-        let (mut out, known) = match name {
-            "none" => (Upsample::None, &[][..]),
-            "fu" => (Upsample::Fu { length: 4096, keep: 0.1 }, &["length", "keep"][..]),
-            "global" => (Upsample::Global { length: 4096, keep: 0.1 }, &["length", "keep"][..]),
-            "utk" => (Upsample::Utk { length: 32_768, weight: 5.0 }, &["length", "weight"][..]),
+        let (mut length, mut keep, mut weight): (usize, f64, f64) =
+            (if name == "utk" { 32_768 } else { 4096 }, 0.1, 5.0);
+        let lengths: &mut dyn Setting = &mut Within(&mut length, 1..=u32::MAX as usize);
+        let keeps: &mut dyn Setting = &mut Within(&mut keep, 0.0..=1.0);
+        let weights: &mut dyn Setting = &mut Within(&mut weight, 1.0..=MOST_REPEATS);
+        let mut known = match name {
+            "none" => vec![],
+            "fu" | "global" => vec![("length", lengths), ("keep", keeps)],
+            "utk" => vec![("length", lengths), ("weight", weights)],
             other => {
                 return Err(invalid(format!("upsampling: expected none, fu, global or utk, found '{other}'")))
             }
         };
-        for (given, value) in settings::pairs(&format!("upsampling {name}"), rest, known).map_err(invalid)? {
-            let expected = match given {
-                "length" => "a number of tokens, at least 1".to_owned(),
-                "keep" => "a number from 0 to 1".to_owned(),
-                _ => format!("a number from 1 to {MOST_REPEATS}"),
-            };
-            let bad = || invalid(format!("upsampling {name}: {given}: expected {expected}, found '{value}'"));
-            let number = value.parse::<f64>().ok().filter(|x| x.is_finite()).ok_or_else(bad)?;
-            match (&mut out, given) {
-                (
-                    Upsample::Fu { length, .. }
-                    | Upsample::Global { length, .. }
-                    | Upsample::Utk { length, .. },
-                    "length",
-                ) if number >= 1.0 && number <= f64::from(u32::MAX) && number.fract() == 0.0 => {
-                    *length = number as u64
-                }
-                (Upsample::Fu { keep, .. } | Upsample::Global { keep, .. }, "keep")
-                    if (0.0..=1.0).contains(&number) =>
-                {
-                    *keep = number;
-                }
-                (Upsample::Utk { weight, .. }, "weight") if (1.0..=MOST_REPEATS).contains(&number) => {
-                    *weight = number
-                }
-                _ => return Err(bad()),
-            }
-        }
-        Ok(out)
+        settings::read(&format!("upsampling {name}"), rest, &mut known).map_err(invalid)?;
+        let length = length as u64;
+        Ok(match name {
+            "fu" => Upsample::Fu { length, keep },
+            "global" => Upsample::Global { length, keep },
+            "utk" => Upsample::Utk { length, weight },
+            _ => Upsample::None,
+        })
     }
 }
 
