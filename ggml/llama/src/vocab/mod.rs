@@ -181,6 +181,15 @@ impl Vocab {
     }
 }
 
+/// Methods of the trait that [`Vocab`] has under the same names.
+macro_rules! own {
+    ($($name:ident: $type:ty),*) => {
+        $(fn $name(&self) -> $type {
+            Vocab::$name(self)
+        })*
+    };
+}
+
 impl Tokenizer for Vocab {
     fn tokenize(&self, text: &str, special: bool) -> Result<Vec<Token>, Failure> {
         Ok(Vocab::tokenize(self, text, false, special)?)
@@ -190,36 +199,13 @@ impl Tokenizer for Vocab {
         Ok(self.handle()?.places(text, tokens)?)
     }
 
-    fn n_tokens(&self) -> usize {
-        Vocab::n_tokens(self)
-    }
-
-    fn fingerprint(&self) -> [u8; 32] {
-        Vocab::fingerprint(self)
-    }
-
-    fn bos(&self) -> Option<Token> {
-        Vocab::bos(self)
-    }
-
-    fn eos(&self) -> Option<Token> {
-        Vocab::eos(self)
-    }
-
-    fn eot(&self) -> Option<Token> {
-        Vocab::eot(self)
-    }
-
-    fn add_bos(&self) -> bool {
-        Vocab::add_bos(self)
-    }
-
-    fn add_eos(&self) -> bool {
-        Vocab::add_eos(self)
-    }
-
     fn unused(&self) -> Vec<Token> {
         Vocab::unused(self).to_vec()
+    }
+
+    own! {
+        n_tokens: usize, fingerprint: [u8; 32], bos: Option<Token>, eos: Option<Token>, eot: Option<Token>,
+        add_bos: bool, add_eos: bool
     }
 }
 

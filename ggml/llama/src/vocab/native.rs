@@ -50,35 +50,28 @@ impl Drop for Context {
 impl Context {
     fn set(&mut self, key: &CStr, value: &Value) {
         let (ctx, k) = (self.0.as_ptr(), key.as_ptr());
-        // SAFETY (each arm): the context is valid, the key is NUL-terminated and none of the reserved ones
-        // (`general.alignment`), and the setters copy what they are given.
+        macro_rules! set {
+            ($set:ident, $value:expr) => {
+                // SAFETY: the context is valid, the key is NUL-terminated and none of the reserved ones
+                // (`general.alignment`), texts are NUL-terminated, and the setters copy what they are given.
+                unsafe { sys::$set(ctx, k, $value) }
+            };
+        }
         match value {
-            // SAFETY: as above.
-            Value::U8(v) => unsafe { sys::gguf_set_val_u8(ctx, k, *v) },
-            // SAFETY: as above.
-            Value::I8(v) => unsafe { sys::gguf_set_val_i8(ctx, k, *v) },
-            // SAFETY: as above.
-            Value::U16(v) => unsafe { sys::gguf_set_val_u16(ctx, k, *v) },
-            // SAFETY: as above.
-            Value::I16(v) => unsafe { sys::gguf_set_val_i16(ctx, k, *v) },
-            // SAFETY: as above.
-            Value::U32(v) => unsafe { sys::gguf_set_val_u32(ctx, k, *v) },
-            // SAFETY: as above.
-            Value::I32(v) => unsafe { sys::gguf_set_val_i32(ctx, k, *v) },
-            // SAFETY: as above.
-            Value::F32(v) => unsafe { sys::gguf_set_val_f32(ctx, k, *v) },
-            // SAFETY: as above.
-            Value::U64(v) => unsafe { sys::gguf_set_val_u64(ctx, k, *v) },
-            // SAFETY: as above.
-            Value::I64(v) => unsafe { sys::gguf_set_val_i64(ctx, k, *v) },
-            // SAFETY: as above.
-            Value::F64(v) => unsafe { sys::gguf_set_val_f64(ctx, k, *v) },
-            // SAFETY: as above.
-            Value::Bool(v) => unsafe { sys::gguf_set_val_bool(ctx, k, *v) },
+            Value::U8(v) => set!(gguf_set_val_u8, *v),
+            Value::I8(v) => set!(gguf_set_val_i8, *v),
+            Value::U16(v) => set!(gguf_set_val_u16, *v),
+            Value::I16(v) => set!(gguf_set_val_i16, *v),
+            Value::U32(v) => set!(gguf_set_val_u32, *v),
+            Value::I32(v) => set!(gguf_set_val_i32, *v),
+            Value::F32(v) => set!(gguf_set_val_f32, *v),
+            Value::U64(v) => set!(gguf_set_val_u64, *v),
+            Value::I64(v) => set!(gguf_set_val_i64, *v),
+            Value::F64(v) => set!(gguf_set_val_f64, *v),
+            Value::Bool(v) => set!(gguf_set_val_bool, *v),
             Value::String(v) => {
                 let v = c_string(v);
-                // SAFETY: as above; the value is NUL-terminated.
-                unsafe { sys::gguf_set_val_str(ctx, k, v.as_ptr()) }
+                set!(gguf_set_val_str, v.as_ptr())
             }
             Value::Array(Array::String(v)) => {
                 let strings: Vec<CString> = v.iter().map(|s| c_string(s)).collect();
