@@ -1,100 +1,125 @@
 //! Metadata values, and the Rust types they can be read as.
 #![forbid(unsafe_code)]
 
-/// A metadata value. Strings are bytes: GGUF does not promise UTF-8 everywhere.
-#[derive(Debug, Clone, PartialEq)]
-#[allow(missing_docs)]
-pub enum Value {
-    U8(u8),
-    I8(i8),
-    U16(u16),
-    I16(i16),
-    U32(u32),
-    I32(i32),
-    F32(f32),
-    Bool(bool),
-    String(Vec<u8>),
-    Array(Array),
-    U64(u64),
-    I64(i64),
-    F64(f64),
-}
-
-/// A metadata array: one type for all elements; arrays may nest.
-#[derive(Debug, Clone, PartialEq)]
-#[allow(missing_docs)]
-pub enum Array {
-    U8(Vec<u8>),
-    I8(Vec<i8>),
-    U16(Vec<u16>),
-    I16(Vec<i16>),
-    U32(Vec<u32>),
-    I32(Vec<i32>),
-    F32(Vec<f32>),
-    Bool(Vec<bool>),
-    String(Vec<Vec<u8>>),
-    U64(Vec<u64>),
-    I64(Vec<i64>),
-    F64(Vec<f64>),
-    /// Arrays of arrays.
-    Array(Vec<Array>),
-}
-
-/// Runs `$body` with `$v` bound to the vector inside an [`Array`], whatever its type.
-macro_rules! with_elements {
-    ($array:expr, $v:ident => $body:expr) => {
-        match $array {
-            Array::U8($v) => $body,
-            Array::I8($v) => $body,
-            Array::U16($v) => $body,
-            Array::I16($v) => $body,
-            Array::U32($v) => $body,
-            Array::I32($v) => $body,
-            Array::F32($v) => $body,
-            Array::Bool($v) => $body,
-            Array::String($v) => $body,
-            Array::U64($v) => $body,
-            Array::I64($v) => $body,
-            Array::F64($v) => $body,
-            Array::Array($v) => $body,
+/// The types of values: enums, numbers in files, names as in the GGUF specification but shorter.
+macro_rules! types {
+    (integers { $($int:ident($i:ty) = $i_number:literal $i_name:literal;)* }
+     others { $($other:ident($o:ty) = $o_number:literal $o_name:literal;)* }) => {
+        /// A metadata value. Strings are bytes: GGUF does not promise UTF-8 everywhere.
+        #[derive(Debug, Clone, PartialEq)]
+        #[allow(missing_docs)]
+        pub enum Value {
+            $($int($i),)*
+            $($other($o),)*
         }
+
+        /// A metadata array: one type for all elements; arrays may nest.
+        #[derive(Debug, Clone, PartialEq)]
+        #[allow(missing_docs)]
+        pub enum Array {
+            $($int(Vec<$i>),)*
+            $($other(Vec<$o>),)*
+        }
+
+        impl Value {
+            /// Name of the type (`u32`, `string`, `array`).
+            pub fn type_name(&self) -> &'static str {
+                match self {
+                    $(Value::$int(_) => $i_name,)*
+                    $(Value::$other(_) => $o_name,)*
+                }
+            }
+            /// Number of the type in a file.
+            pub(crate) fn type_number(&self) -> u32 {
+                match self {
+                    $(Value::$int(_) => $i_number,)*
+                    $(Value::$other(_) => $o_number,)*
+                }
+            }
+            /// The value of any integer type.
+            fn integer(&self) -> Option<i128> {
+                match *self {
+                    $(Value::$int(v) => Some(v.into()),)*
+                    _ => None,
+                }
+            }
+        }
+
+        impl Array {
+            /// Number of elements.
+            pub fn len(&self) -> usize {
+                match self {
+                    $(Array::$int(v) => v.len(),)*
+                    $(Array::$other(v) => v.len(),)*
+                }
+            }
+            /// The first `n` elements, or all if there are fewer.
+            pub fn first(&self, n: usize) -> Vec<Value> {
+                match self {
+                    $(Array::$int(v) => v.iter().take(n).cloned().map(Value::$int).collect(),)*
+                    $(Array::$other(v) => v.iter().take(n).cloned().map(Value::$other).collect(),)*
+                }
+            }
+            /// Name of the element type (`u32`, `string`, `array`).
+            pub fn element_name(&self) -> &'static str {
+                match self {
+                    $(Array::$int(_) => $i_name,)*
+                    $(Array::$other(_) => $o_name,)*
+                }
+            }
+            /// Number of the element type in a file.
+            pub(crate) fn element_type(&self) -> u32 {
+                match self {
+                    $(Array::$int(_) => $i_number,)*
+                    $(Array::$other(_) => $o_number,)*
+                }
+            }
+            /// The elements of an array of any integer type.
+            pub fn integers(&self) -> Option<Box<dyn ExactSizeIterator<Item = i128> + '_>> {
+                match self {
+                    $(Array::$int(v) => Some(Box::new(v.iter().map(|&x| i128::from(x)))),)*
+                    _ => None,
+                }
+            }
+        }
+
+        $(impl From<$i> for Value {
+            fn from(v: $i) -> Value {
+                Value::$int(v)
+            }
+        })*
+        $(impl From<$o> for Value {
+            fn from(v: $o) -> Value {
+                Value::$other(v)
+            }
+        })*
     };
 }
 
-impl Array {
-    /// Number of elements.
-    pub fn len(&self) -> usize {
-        with_elements!(self, v => v.len())
+types! {
+    integers {
+        U8(u8) = 0 "u8";
+        I8(i8) = 1 "i8";
+        U16(u16) = 2 "u16";
+        I16(i16) = 3 "i16";
+        U32(u32) = 4 "u32";
+        I32(i32) = 5 "i32";
+        U64(u64) = 10 "u64";
+        I64(i64) = 11 "i64";
     }
+    others {
+        F32(f32) = 6 "f32";
+        Bool(bool) = 7 "bool";
+        String(Vec<u8>) = 8 "string";
+        Array(Array) = 9 "array";
+        F64(f64) = 12 "f64";
+    }
+}
+
+impl Array {
     /// True without elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-    /// The first `n` elements, or all if there are fewer.
-    pub fn first(&self, n: usize) -> Vec<Value> {
-        with_elements!(self, v => v.iter().take(n).cloned().map(Value::from).collect())
-    }
-    /// Name of the element type, as in the GGUF specification but shorter (`u32`, `string`, `array`).
-    pub fn element_name(&self) -> &'static str {
-        TYPE_NAMES[self.element_type() as usize]
-    }
-    /// Number of the element type in a file.
-    pub(crate) fn element_type(&self) -> u32 {
-        match self {
-            Array::U8(_) => 0,
-            Array::I8(_) => 1,
-            Array::U16(_) => 2,
-            Array::I16(_) => 3,
-            Array::U32(_) => 4,
-            Array::I32(_) => 5,
-            Array::F32(_) => 6,
-            Array::Bool(_) => 7,
-            Array::String(_) => 8,
-            Array::Array(_) => 9,
-            Array::U64(_) => 10,
-            Array::I64(_) => 11,
-            Array::F64(_) => 12,
-        }
     }
     /// Nesting: 1 for an array of scalars.
     pub(crate) fn depth(&self) -> usize {
@@ -105,44 +130,10 @@ impl Array {
     }
 }
 
-/// Names of the value types by their number in a file.
-const TYPE_NAMES: [&str; 13] =
-    ["u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64"];
-
 impl Value {
-    /// Name of the type, as in the GGUF specification but shorter (`u32`, `string`, `array`).
-    pub fn type_name(&self) -> &'static str {
-        TYPE_NAMES[self.type_number() as usize]
-    }
-    /// Number of the type in a file.
-    pub(crate) fn type_number(&self) -> u32 {
-        match self {
-            Value::U8(_) => 0,
-            Value::I8(_) => 1,
-            Value::U16(_) => 2,
-            Value::I16(_) => 3,
-            Value::U32(_) => 4,
-            Value::I32(_) => 5,
-            Value::F32(_) => 6,
-            Value::Bool(_) => 7,
-            Value::String(_) => 8,
-            Value::Array(_) => 9,
-            Value::U64(_) => 10,
-            Value::I64(_) => 11,
-            Value::F64(_) => 12,
-        }
-    }
     /// Type and, where short, content: for error messages.
     pub fn describe(&self) -> String {
         match self {
-            Value::U8(v) => format!("u8 {v}"),
-            Value::I8(v) => format!("i8 {v}"),
-            Value::U16(v) => format!("u16 {v}"),
-            Value::I16(v) => format!("i16 {v}"),
-            Value::U32(v) => format!("u32 {v}"),
-            Value::I32(v) => format!("i32 {v}"),
-            Value::U64(v) => format!("u64 {v}"),
-            Value::I64(v) => format!("i64 {v}"),
             Value::F32(v) => format!("f32 {v}"),
             Value::F64(v) => format!("f64 {v}"),
             Value::Bool(v) => format!("bool {v}"),
@@ -151,38 +142,13 @@ impl Value {
                 Err(_) => format!("string of {} bytes, not UTF-8", s.len()),
             },
             Value::Array(a) => format!("array of {} {}", a.len(), a.element_name()),
+            _ => format!("{} {}", self.type_name(), self.integer().unwrap_or_default()),
         }
-    }
-    /// The value of any integer type.
-    fn integer(&self) -> Option<i128> {
-        Some(match *self {
-            Value::U8(v) => v.into(),
-            Value::I8(v) => v.into(),
-            Value::U16(v) => v.into(),
-            Value::I16(v) => v.into(),
-            Value::U32(v) => v.into(),
-            Value::I32(v) => v.into(),
-            Value::U64(v) => v.into(),
-            Value::I64(v) => v.into(),
-            _ => return None,
-        })
     }
     /// An array of any integer type.
     fn integers<T: TryFrom<i128>>(&self) -> Option<Vec<T>> {
-        fn all<S: Copy + Into<i128>, T: TryFrom<i128>>(v: &[S]) -> Option<Vec<T>> {
-            v.iter().map(|&x| T::try_from(x.into()).ok()).collect()
-        }
-        match self {
-            Value::Array(Array::U8(v)) => all(v),
-            Value::Array(Array::I8(v)) => all(v),
-            Value::Array(Array::U16(v)) => all(v),
-            Value::Array(Array::I16(v)) => all(v),
-            Value::Array(Array::U32(v)) => all(v),
-            Value::Array(Array::I32(v)) => all(v),
-            Value::Array(Array::U64(v)) => all(v),
-            Value::Array(Array::I64(v)) => all(v),
-            _ => None,
-        }
+        let Value::Array(array) = self else { return None };
+        array.integers()?.map(|x| T::try_from(x).ok()).collect()
     }
 }
 
@@ -310,13 +276,8 @@ impl FromValue for Vec<Vec<u8>> {
     }
 }
 
-macro_rules! into_value {
+macro_rules! arrays {
     ($($t:ty => $variant:ident;)*) => {$(
-        impl From<$t> for Value {
-            fn from(v: $t) -> Value {
-                Value::$variant(v)
-            }
-        }
         impl From<Vec<$t>> for Value {
             fn from(v: Vec<$t>) -> Value {
                 Value::Array(Array::$variant(v))
@@ -324,20 +285,8 @@ macro_rules! into_value {
         }
     )*};
 }
-into_value! {
+arrays! {
     u32 => U32; i32 => I32; u64 => U64; i64 => I64; f32 => F32; f64 => F64; bool => Bool;
-}
-macro_rules! one_into_value {
-    ($($t:ty => $variant:ident;)*) => {$(
-        impl From<$t> for Value {
-            fn from(v: $t) -> Value {
-                Value::$variant(v)
-            }
-        }
-    )*};
-}
-one_into_value! {
-    u8 => U8; i8 => I8; u16 => U16; i16 => I16; Vec<u8> => String; Array => Array;
 }
 impl From<&str> for Value {
     fn from(v: &str) -> Value {

@@ -1,6 +1,6 @@
 //! Reading numbers out of GGUF metadata, each with its range and an error that names the key.
 
-use gguf::{Array, DType, File, FromValue, Result, Value};
+use gguf::{Array, DType, File, Result, Value};
 
 use super::names::{self, Seen};
 use super::{Gelu, MAX_CTX, MAX_DIM};
@@ -249,27 +249,10 @@ fn in_range(file: &File, key: &str, n: u64, min: usize, max: usize) -> Result<us
 }
 
 /// The entries of an integer array, without a copy; `None` for other arrays and negative entries.
-fn integers(array: &Array) -> Option<Box<dyn ExactSizeIterator<Item = u64> + '_>> {
-    fn all<'a, T: Copy>(
-        v: &'a [T],
-        f: fn(T) -> Value,
-    ) -> Option<Box<dyn ExactSizeIterator<Item = u64> + 'a>> {
-        if v.iter().any(|&x| u64::from_value(&f(x)).is_none()) {
-            return None;
-        }
-        Some(Box::new(v.iter().map(move |&x| u64::from_value(&f(x)).unwrap_or(0))))
-    }
-    match array {
-        Array::U8(v) => all(v, Value::U8),
-        Array::I8(v) => all(v, Value::I8),
-        Array::U16(v) => all(v, Value::U16),
-        Array::I16(v) => all(v, Value::I16),
-        Array::U32(v) => all(v, Value::U32),
-        Array::I32(v) => all(v, Value::I32),
-        Array::U64(v) => all(v, Value::U64),
-        Array::I64(v) => all(v, Value::I64),
-        _ => None,
-    }
+fn integers(array: &Array) -> Option<impl ExactSizeIterator<Item = u64> + '_> {
+    let number = |n: i128| u64::try_from(n).ok();
+    let whole = array.integers()?.all(|n| number(n).is_some());
+    Some(array.integers()?.map(move |n| number(n).unwrap_or(0))).filter(|_| whole)
 }
 
 /// Number of tokens: the rows of the embedding table. The tokenizer's list must have as many.
