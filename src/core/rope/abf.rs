@@ -2,7 +2,7 @@
 
 use super::method::MAX_BASE;
 use super::value::approx;
-use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
+use super::{Args, Axis, Geometry, LayerPlan, Method, Param, RopeError};
 
 /// A new base, usually followed by fine-tuning (Xiong et al. 2023, arXiv:2309.16039). `rope_freqs` factors
 /// stay divided in.
@@ -17,12 +17,8 @@ pub(super) static METHOD: Method = Method {
     about: "Adjusted Base Frequency: another base for all pairs",
     axis: Axis::Frequency,
     params: &[
-        Param {
-            key: "base",
-            kind: Kind::Number { min: 1.0 + 1e-6, max: MAX_BASE },
-            default: "freq_base * factor^(ln 500 / ln 32)",
-            unit: "",
-            about: "the new base",
+        param! { "base", Number { min: 1.0 + 1e-6, max: MAX_BASE }, "freq_base * factor^(ln 500 / ln 32)", "",
+            "the new base"
         },
         Param::FACTOR,
         Param::ORIGINAL,

@@ -1,7 +1,7 @@
 //! `dca`: Dual Chunk Attention (An et al. 2024).
 
 use super::reach::{Branch, Chunks, PosMap, Reach};
-use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
+use super::{Args, Axis, Geometry, LayerPlan, Method, Param, RopeError};
 
 /// Keys at j mod c, c = C - w, always. Queries at i mod c for keys of their own chunk, min(i mod c + c, C)
 /// for those of the chunk before, and min(2c-1, C) for older ones; one softmax over the three.
@@ -20,26 +20,15 @@ pub(super) static METHOD: Method = Method {
             needs no training",
     axis: Axis::Reach,
     params: &[
-        Param {
-            key: "chunk",
-            kind: Kind::Count { min: 2, max: 1 << 30 },
-            default: "3/4 of original",
-            unit: "tokens",
-            about: "largest distance shown; the chunks have chunk - local tokens",
+        param! { "chunk", Count { min: 2, max: 1 << 30 }, "3/4 of original", "tokens",
+            "largest distance shown; the chunks have chunk - local tokens"
         },
-        Param {
-            key: "local",
-            kind: Kind::Count { min: 1, max: 1 << 30 },
-            default: "original / 8",
-            unit: "tokens",
-            about: "number of tokens that keep true distances across a chunk border",
+        param! { "local", Count { min: 1, max: 1 << 30 }, "original / 8", "tokens",
+            "number of tokens that keep true distances across a chunk border"
         },
-        Param {
-            key: "mscale",
-            kind: Kind::Number { min: 0.1, max: 10.0 },
-            default: "1; the authors' code has 0.05 ln(context / original) + 1",
-            unit: "",
-            about: "factor on rotated q and on rotated k",
+        param! { "mscale", Number { min: 0.1, max: 10.0 },
+            "1; the authors' code has 0.05 ln(context / original) + 1", "",
+            "factor on rotated q and on rotated k"
         },
         Param::ORIGINAL,
     ],

@@ -2,7 +2,7 @@
 
 use super::method::MAX_CTX;
 use super::value::approx;
-use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
+use super::{Args, Axis, Geometry, LayerPlan, Method, Param, RopeError};
 
 /// Base b * t^(d/(d-2)) with t = s*l/L - (s-1) and l = max(context, trained, L).
 ///
@@ -24,19 +24,13 @@ pub(super) static METHOD: Method = Method {
     axis: Axis::Frequency,
     params: &[
         Param::FACTOR,
-        Param {
-            key: "t",
-            kind: Kind::Number { min: 1.0, max: 1e13 },
-            default: "factor * max(context, trained, original) / original - (factor - 1)",
-            unit: "",
-            about: "NTK factor of the base, instead of the one from factor and context",
+        param! { "t", Number { min: 1.0, max: 1e13 },
+            "factor * max(context, trained, original) / original - (factor - 1)", "",
+            "NTK factor of the base, instead of the one from factor and context"
         },
-        Param {
-            key: "trained",
-            kind: Kind::Count { min: 1, max: MAX_CTX },
-            default: "none; given, factor is trained / (2 * original), rounded up",
-            unit: "tokens",
-            about: "context of fine-tuning with this method; the base does not change up to it",
+        param! { "trained", Count { min: 1, max: MAX_CTX },
+            "none; given, factor is trained / (2 * original), rounded up", "tokens",
+            "context of fine-tuning with this method; the base does not change up to it"
         },
         Param::ORIGINAL,
     ],

@@ -1,7 +1,7 @@
 //! `lm-infinite`: a window, and the first tokens at one fixed distance (Han et al. 2024).
 
 use super::reach::{Branch, PosMap, Reach};
-use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
+use super::{Args, Axis, Geometry, LayerPlan, Method, Param, RopeError};
 
 /// Distances 0..M-1 as they are, the first G tokens beyond them at distance exactly M, all else unseen; one
 /// softmax.
@@ -16,19 +16,11 @@ pub(super) static METHOD: Method = Method {
     about: "LM-Infinite: a window, and the first tokens at a fixed distance; needs no training",
     axis: Axis::Reach,
     params: &[
-        Param {
-            key: "window",
-            kind: Kind::Count { min: 1, max: 1 << 30 },
-            default: "original",
-            unit: "tokens",
-            about: "distances below it do not change",
+        param! { "window", Count { min: 1, max: 1 << 30 }, "original", "tokens",
+            "distances below it do not change"
         },
-        Param {
-            key: "global",
-            kind: Kind::Count { min: 0, max: 1 << 20 },
-            default: "10",
-            unit: "tokens",
-            about: "number of first tokens that every query sees, at distance window",
+        param! { "global", Count { min: 0, max: 1 << 20 }, "10", "tokens",
+            "number of first tokens that every query sees, at distance window"
         },
         EVICT,
         Param::ORIGINAL,
@@ -60,10 +52,6 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
 }
 
 /// `evict`: drop what no later token sees.
-pub(super) const EVICT: Param = Param {
-    key: "evict",
-    kind: Kind::Choice(&["false", "true"]),
-    default: "false",
-    unit: "",
-    about: "evict keys that no later token sees, to generate past any context in constant memory",
+pub(super) const EVICT: Param = param! { "evict", Choice(&["false", "true"]), "false", "",
+    "evict keys that no later token sees, to generate past any context in constant memory"
 };

@@ -1,6 +1,6 @@
 //! `longrope`: searched factors for each pair, which come with the file or are given.
 
-use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError, Value};
+use super::{Args, Axis, Geometry, LayerPlan, Method, Param, RopeError, Value};
 use crate::remedy::Remedy;
 
 /// Factors that may be given: 1e9 is for a pair that hardly turns at any length.
@@ -20,20 +20,15 @@ pub(super) static METHOD: Method = Method {
     about: "LongRoPE: one searched factor per pair, from the file or the spec",
     axis: Axis::Frequency,
     params: &[
-        Param {
-            key: "factors",
-            kind: Kind::ChoiceOrList { choices: &["auto", "long", "short"], min: FACTORS.0, max: FACTORS.1 },
-            default: "auto: long when the context is above original",
-            unit: "",
-            about: "the factor tensor of the file, or one factor per pair",
+        param! { "factors",
+            ChoiceOrList { choices: &["auto", "long", "short"], min: FACTORS.0, max: FACTORS.1 },
+            "auto: long when the context is above original", "",
+            "the factor tensor of the file, or one factor per pair"
         },
         Param { default: "the file's context_length / original, else context / original", ..Param::FACTOR },
-        Param {
-            key: "attn-factor",
-            kind: Kind::Number { min: 1e-6, max: 1e6 },
-            default: "the file's attn_factor, else sqrt(1 + ln factor / ln original)",
-            unit: "",
-            about: "magnitude of rotated q and k",
+        param! { "attn-factor", Number { min: 1e-6, max: 1e6 },
+            "the file's attn_factor, else sqrt(1 + ln factor / ln original)", "",
+            "magnitude of rotated q and k"
         },
         Param::ORIGINAL,
     ],

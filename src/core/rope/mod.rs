@@ -4,6 +4,19 @@
 //! A method is one file here and one line of [`METHODS`]; help, errors, benches and the property tests walk
 //! that slice.
 
+/// A [`Param`]: its key and values, its default and unit, and what it is about.
+macro_rules! param {
+    ($key:expr, $kind:ident $values:tt, $default:literal, $unit:literal, $about:literal) => {
+        crate::rope::Param {
+            key: $key,
+            kind: crate::rope::Kind::$kind $values,
+            default: $default,
+            unit: $unit,
+            about: $about,
+        }
+    };
+}
+
 mod abf;
 mod clex;
 mod dca;

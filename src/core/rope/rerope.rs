@@ -2,7 +2,7 @@
 
 use super::method::MAX_CTX;
 use super::reach::{Branch, PosMap, Reach};
-use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
+use super::{Args, Axis, Geometry, LayerPlan, Method, Param, RopeError};
 
 /// ReRoPE: min(d, w). Leaky ReRoPE: distances d below w as they are; beyond, w + (d - w)/k; one softmax over both.
 ///
@@ -18,19 +18,11 @@ pub(super) static METHOD: Method = Method {
             training",
     axis: Axis::Reach,
     params: &[
-        Param {
-            key: "window",
-            kind: Kind::Count { min: 1, max: 1 << 30 },
-            default: "original / 8",
-            unit: "tokens",
-            about: "distances below it do not change",
+        param! { "window", Count { min: 1, max: 1 << 30 }, "original / 8", "tokens",
+            "distances below it do not change"
         },
-        Param {
-            key: "leak",
-            kind: Kind::Count { min: 1, max: 1 << 20 },
-            default: "none: every far key at distance window",
-            unit: "tokens",
-            about: "far tokens to one step of distance",
+        param! { "leak", Count { min: 1, max: 1 << 20 }, "none: every far key at distance window", "tokens",
+            "far tokens to one step of distance"
         },
         Param::ORIGINAL,
     ],

@@ -2,9 +2,7 @@
 
 use super::method::MAX_CTX;
 use super::reach::{Branch, PosMap, Reach};
-use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
-
-const COUNT: Kind = Kind::Count { min: 1, max: 1 << 30 };
+use super::{Args, Axis, Geometry, LayerPlan, Method, Param, RopeError};
 
 /// Distances below W as they are; beyond, floor(i/G) + W - W/G - floor(j/G); one softmax over both.
 ///
@@ -24,26 +22,16 @@ pub(super) static METHOD: Method = Method {
     about: "Self-Extend: far keys share grouped positions; needs no training",
     axis: Axis::Reach,
     params: &[
-        Param {
-            key: "window",
-            kind: COUNT,
-            default: "the largest power of two up to original / 8",
-            unit: "tokens",
-            about: "distances below it do not change",
+        param! { "window", Count { min: 1, max: 1 << 30 },
+            "the largest power of two up to original / 8", "tokens",
+            "distances below it do not change"
         },
-        Param {
-            key: "group",
-            kind: COUNT,
-            default: "the smallest divisor of window that brings the context within original / 2",
-            unit: "tokens",
-            about: "number of far tokens that share a position; must divide window",
+        param! { "group", Count { min: 1, max: 1 << 30 },
+            "the smallest divisor of window that brings the context within original / 2", "tokens",
+            "number of far tokens that share a position; must divide window"
         },
-        Param {
-            key: "log-scale",
-            kind: Kind::Choice(&["false", "true"]),
-            default: "false",
-            unit: "",
-            about: "multiply queries by max(1, ln(position + 1) / ln original)",
+        param! { "log-scale", Choice(&["false", "true"]), "false", "",
+            "multiply queries by max(1, ln(position + 1) / ln original)"
         },
         Param::ORIGINAL,
     ],

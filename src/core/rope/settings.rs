@@ -1,7 +1,7 @@
 //! Settings that every method takes in addition to its parameters. Each is applied to the layer's plan after the method.
 
 use super::value::number;
-use super::{Args, Axis, Geometry, Kind, LayerPlan, Param, RopeError, Value};
+use super::{Args, Axis, Geometry, LayerPlan, Param, RopeError, Value};
 use crate::hparams::AttentionTemperature;
 
 const TEMPERATURE: &str = "temperature";
@@ -11,33 +11,18 @@ const KEEP_SHORT: &str = "keep-short";
 
 /// Settings of all methods, those of the frequency axis first.
 static SETTINGS: [Param; 4] = [
-    Param {
-        key: DROP,
-        kind: Kind::Number { min: 0.0, max: 1.0 },
-        default: "0",
-        unit: "",
-        about: "share of the pairs, the slowest ones, that are not rotated (p-RoPE); 1 is NoPE",
+    param! { DROP, Number { min: 0.0, max: 1.0 }, "0", "",
+        "share of the pairs, the slowest ones, that are not rotated (p-RoPE); 1 is NoPE"
     },
-    Param {
-        key: KEEP_SHORT,
-        kind: Kind::Choice(&["false", "true"]),
-        default: "false",
-        unit: "",
-        about: "keep the file's scaling if the context is within the original context",
+    param! { KEEP_SHORT, Choice(&["false", "true"]), "false", "",
+        "keep the file's scaling if the context is within the original context"
     },
-    Param {
-        key: TEMPERATURE,
-        kind: Kind::ChoiceOrNumber { choices: &["logn", "llama4"], min: 0.01, max: 100.0 },
-        default: "the model's own",
-        unit: "",
-        about: "factor on queries: max(1, ln(position + 1) / ln original), Llama 4's, or a constant",
+    param! { TEMPERATURE, ChoiceOrNumber { choices: &["logn", "llama4"], min: 0.01, max: 100.0 },
+        "the model's own", "",
+        "factor on queries: max(1, ln(position + 1) / ln original), Llama 4's, or a constant"
     },
-    Param {
-        key: SCALE,
-        kind: Kind::Number { min: 0.0, max: 10.0 },
-        default: "0.1",
-        unit: "",
-        about: "b of temperature=llama4: 1 + b ln(1 + floor((position + 1) / original))",
+    param! { SCALE, Number { min: 0.0, max: 10.0 }, "0.1", "",
+        "b of temperature=llama4: 1 + b ln(1 + floor((position + 1) / original))"
     },
 ];
 

@@ -2,7 +2,7 @@
 //! StreamingLLM).
 
 use super::reach::{Branch, PosMap, Reach};
-use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
+use super::{Args, Axis, Geometry, LayerPlan, Method, Param, RopeError};
 
 /// The first S tokens and the last M are seen, all else is dropped from the cache; a query stands at position
 /// min(i, S+M-1), as if the cache were all the text.
@@ -16,19 +16,11 @@ pub(super) static METHOD: Method = Method {
     about: "attention sinks and a window: generates past any context in constant memory",
     axis: Axis::Reach,
     params: &[
-        Param {
-            key: "sinks",
-            kind: Kind::Count { min: 0, max: 1 << 20 },
-            default: "4",
-            unit: "tokens",
-            about: "number of first tokens to keep (attention sinks)",
+        param! { "sinks", Count { min: 0, max: 1 << 20 }, "4", "tokens",
+            "number of first tokens to keep (attention sinks)"
         },
-        Param {
-            key: "window",
-            kind: Kind::Count { min: 1, max: 1 << 30 },
-            default: "original - sinks",
-            unit: "tokens",
-            about: "number of last tokens to attend to, including the query's own",
+        param! { "window", Count { min: 1, max: 1 << 30 }, "original - sinks", "tokens",
+            "number of last tokens to attend to, including the query's own"
         },
         Param::ORIGINAL,
     ],

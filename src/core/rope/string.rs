@@ -1,7 +1,7 @@
 //! `string`: large distances, which training showed too rarely, overwritten by smaller ones (An et al. 2024).
 
 use super::reach::{Branch, PosMap, Reach};
-use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
+use super::{Args, Axis, Geometry, LayerPlan, Method, Param, RopeError};
 
 /// Distances d below S as they are; beyond, d - S + W; one softmax over both (arXiv:2410.18745, section 4).
 ///
@@ -16,26 +16,16 @@ pub(super) static METHOD: Method = Method {
     about: "STRING: shifts rarely trained distances to smaller ones; needs no training",
     axis: Axis::Reach,
     params: &[
-        Param {
-            key: "shifted-offset",
-            kind: Kind::Count { min: 1, max: 1 << 30 },
-            default: "original / 3",
-            unit: "tokens",
-            about: "distances below it do not change; larger ones are reduced by it",
+        param! { "shifted-offset", Count { min: 1, max: 1 << 30 }, "original / 3", "tokens",
+            "distances below it do not change; larger ones are reduced by it"
         },
-        Param {
-            key: "local-value",
-            kind: Kind::Count { min: 0, max: 1 << 30 },
-            default: "128, or what is below shifted-offset",
-            unit: "tokens",
-            about: "added to the reduced distances",
+        param! { "local-value", Count { min: 0, max: 1 << 30 },
+            "128, or what is below shifted-offset", "tokens",
+            "added to the reduced distances"
         },
-        Param {
-            key: "mscale",
-            kind: Kind::Number { min: 0.1, max: 10.0 },
-            default: "1; the authors' code has 0.1 ln 2 + 1 = 1.0693",
-            unit: "",
-            about: "factor on rotated q and on rotated k",
+        param! { "mscale", Number { min: 0.1, max: 10.0 },
+            "1; the authors' code has 0.1 ln 2 + 1 = 1.0693", "",
+            "factor on rotated q and on rotated k"
         },
         Param::ORIGINAL,
     ],

@@ -32,26 +32,15 @@ pub(super) static METHOD: Method = Method {
         Param::FACTOR,
         beta("beta-fast", "32", "pairs that turn more often in the original context are kept"),
         beta("beta-slow", "1", "pairs that turn less often in the original context are interpolated"),
-        Param {
-            key: "ext-factor",
-            kind: Kind::Number { min: 0.0, max: 1.0 },
-            default: "1",
-            unit: "",
-            about: "how much of the ramp is applied; 0 is Position Interpolation",
+        param! { "ext-factor", Number { min: 0.0, max: 1.0 }, "1", "",
+            "how much of the ramp is applied; 0 is Position Interpolation"
         },
-        Param {
-            key: "attn-factor",
-            kind: Kind::Number { min: 1e-6, max: 1e6 },
-            default: "1",
-            unit: "",
-            about: "multiplies the magnitude 0.1 ln(factor) + 1",
+        param! { "attn-factor", Number { min: 1e-6, max: 1e6 }, "1", "",
+            "multiplies the magnitude 0.1 ln(factor) + 1"
         },
-        Param {
-            key: "log-multiplier",
-            kind: Kind::Number { min: 0.0, max: 1e6 },
-            default: "the file's yarn_log_multiplier, else 0",
-            unit: "",
-            about: "m; the magnitude is divided by 0.1 m ln(factor) + 1",
+        param! { "log-multiplier", Number { min: 0.0, max: 1e6 },
+            "the file's yarn_log_multiplier, else 0", "",
+            "m; the magnitude is divided by 0.1 m ln(factor) + 1"
         },
         Param::ORIGINAL,
     ],

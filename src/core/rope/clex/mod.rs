@@ -5,7 +5,7 @@ mod ode;
 mod tests;
 
 use super::value::{approx, number};
-use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, Part, RopeError, Spec, Value};
+use super::{Args, Axis, Geometry, LayerPlan, Method, Param, Part, RopeError, Spec, Value};
 use crate::hparams::ClexNet;
 
 pub use ode::ClexGradient;
@@ -51,47 +51,20 @@ pub(super) static METHOD: Method = Method {
     about: "CLEX: learned frequencies that follow the context size (those of ntk without training)",
     axis: Axis::Frequency,
     params: &[
-        Param {
-            key: FACTOR,
-            kind: Kind::Count { min: 1, max: MOST },
-            default: "context / original, rounded up, at most max-factor",
-            unit: "",
-            about: "t, the target context / original context",
+        param! { FACTOR, Count { min: 1, max: MOST },
+            "context / original, rounded up, at most max-factor", "",
+            "t, the target context / original context"
         },
-        Param {
-            key: MAX_FACTOR,
-            kind: Kind::Count { min: 1, max: MOST },
-            default: "32",
-            unit: "",
-            about: "largest t; training draws t from 1 up to it",
+        param! { MAX_FACTOR, Count { min: 1, max: MOST }, "32", "",
+            "largest t; training draws t from 1 up to it"
         },
-        Param {
-            key: PARAM_FACTOR,
-            kind: Kind::Count { min: 1, max: 64 },
-            default: "1",
-            unit: "",
-            about: "hidden width of the network over the rotary dimensions",
+        param! { PARAM_FACTOR, Count { min: 1, max: 64 }, "1", "",
+            "hidden width of the network over the rotary dimensions"
         },
-        Param {
-            key: STEP,
-            kind: Kind::Number { min: 1e-3, max: 1.0 },
-            default: "0.01",
-            unit: "",
-            about: "step of t in solving the equation",
-        },
-        Param {
-            key: ACT,
-            kind: Kind::Choice(&["silu", "tanh"]),
-            default: "silu",
-            unit: "",
-            about: "activation of the network",
-        },
-        Param {
-            key: LOG_SCALE,
-            kind: Kind::Choice(&["false", "true"]),
-            default: "false",
-            unit: "",
-            about: "multiply all queries by ln(context) / ln(original)",
+        param! { STEP, Number { min: 1e-3, max: 1.0 }, "0.01", "", "step of t in solving the equation" },
+        param! { ACT, Choice(&["silu", "tanh"]), "silu", "", "activation of the network" },
+        param! { LOG_SCALE, Choice(&["false", "true"]), "false", "",
+            "multiply all queries by ln(context) / ln(original)"
         },
         Param::ORIGINAL,
     ],
