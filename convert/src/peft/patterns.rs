@@ -11,7 +11,18 @@ const MAX_REGEXES: usize = 64;
 /// several thousand then.
 const MAX_BYTES: usize = 512;
 /// Most bytes that one compiles to, and that it holds while it is matched.
-pub(super) const MAX_COMPILED: usize = 256 << 10;
+const MAX_COMPILED: usize = 256 << 10;
+
+/// A regular expression, as large as a stranger's may be; the error is the text of what was expected.
+pub(super) fn compiled(regex: &str) -> Result<Regex, String> {
+    let built = RegexBuilder::new(regex).size_limit(MAX_COMPILED).dfa_size_limit(MAX_COMPILED).build();
+    built.map_err(|e| match e {
+        regex::Error::CompiledTooBig(_) => {
+            format!("regular expressions that compile to at most {MAX_COMPILED} bytes")
+        }
+        _ => "regular expressions without lookaround".into(),
+    })
+}
 
 /// The first of several patterns that a module matches.
 #[derive(Default)]
@@ -49,16 +60,7 @@ impl Patterns {
             return Err([expected, format!("another, {shown}")]);
         }
         self.n_regexes += 1;
-        let regex = RegexBuilder::new(&format!(r"^(?:.*\.)?(?:{pattern})$"))
-            .size_limit(MAX_COMPILED)
-            .dfa_size_limit(MAX_COMPILED)
-            .build();
-        let regex = regex.map_err(|e| match e {
-            regex::Error::CompiledTooBig(_) => {
-                [format!("regular expressions that compile to at most {MAX_COMPILED} bytes"), shown]
-            }
-            _ => ["regular expressions".into(), shown],
-        })?;
+        let regex = compiled(&format!(r"^(?:.*\.)?(?:{pattern})$")).map_err(|expected| [expected, shown])?;
         self.all.push(Pattern::Regex(Box::new(regex)));
         Ok(())
     }

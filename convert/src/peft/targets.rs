@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use regex::{Regex, RegexBuilder};
+use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::patterns::MAX_COMPILED;
-use super::{refuse, shown};
+use super::{patterns, refuse, shown};
 use crate::Result;
 
 /// Most names in a list. Some tools write one for each module, of which the largest models have some thousand.
@@ -176,13 +175,7 @@ fn compiled(regex: &str, given: &str) -> std::result::Result<Regex, String> {
     if given.len() > MAX_BYTES {
         return Err(format!("expected an expression of at most {MAX_BYTES} bytes, found {}", given.len()));
     }
-    let built = RegexBuilder::new(regex).size_limit(MAX_COMPILED).dfa_size_limit(MAX_COMPILED).build();
-    built.map_err(|e| match e {
-        regex::Error::CompiledTooBig(_) => {
-            format!("expected an expression that compiles to at most {MAX_COMPILED} bytes, found {found}")
-        }
-        _ => format!("expected a regular expression without lookaround, found {found}"),
-    })
+    patterns::compiled(regex).map_err(|expected| format!("expected {expected}, found {found}"))
 }
 
 #[cfg(test)]
