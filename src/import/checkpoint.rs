@@ -57,9 +57,7 @@ impl Checkpoint {
         general::write(&config, &tensors, &mut keys)?;
         let mut notes = unknown_keys(&config);
         notes.append(&mut keys.notes);
-        let kinds = (family.vocab)(&config)?;
-        let Family { no_space_prefix, .. } = *family;
-        vocab::write(&config, kinds, pre, tokenizing, no_space_prefix, &mut keys, &mut notes)?;
+        vocab::write(&config, family.vocab, pre, tokenizing, &mut keys, &mut notes)?;
         fit_vocabulary(&config, &tensors, &mut keys)?;
         notes.append(&mut keys.notes);
         Ok(Checkpoint { files, metadata: keys.list, tensors, notes, folder: folder.to_owned() })

@@ -43,11 +43,12 @@ pub(crate) fn read(folder: &Path) -> Result<(Object, String)> {
 /// Requirements of a family's transformers class on its config.json.
 #[derive(Clone, Copy)]
 pub(crate) struct Class {
-    /// The values of transformers where config.json lacks a key; JSON.
+    /// The keys that the import reads, with the values of transformers where config.json lacks one; JSON. A key of every
+    /// class is here only if it has such a value.
     pub(crate) defaults: &'static str,
     /// The same for a text model of this `model_type`, where a class may have several.
     pub(crate) defaults_of: &'static [(&'static str, &'static str)],
-    /// The keys that the class knows, but for those of every class.
+    /// Other keys that the class knows, and those whose meaning is not that for every class.
     pub(crate) config: &'static [Meanings],
     /// Kinds of rope scaling that can be said for this architecture.
     pub(crate) rope: &'static [&'static str],
@@ -70,6 +71,17 @@ impl Class {
         uncut_ramp: false,
         packed: &[],
     };
+
+    /// The defaults for a `model_type`.
+    fn defaults(&self, kind: &str) -> Result<Map<String, Value>> {
+        let json = self.defaults_of.iter().find(|(of, _)| *of == kind).map_or(self.defaults, |(_, d)| d);
+        serde_json::from_str(json).map_err(|e| Error::Invalid(format!("defaults: {e}")))
+    }
+
+    /// The meaning of a key; `None` where the class does not know it.
+    pub(crate) fn meaning(&self, key: &str) -> Option<Meaning> {
+        meaning::of(self.config, &self.defaults("").ok()?, key)
+    }
 }
 
 impl Config {
@@ -96,15 +108,11 @@ impl Config {
                 return Err(object.error("quantization_config", what));
             }
         }
-        let unknown = meaning::check(&object, class.config)?;
+        let defaults = class.defaults(object.string("model_type")?.unwrap_or_default())?;
+        let unknown = meaning::check(&object, class.config, &defaults)?;
         if object.u32("head_dim")? == Some(0) {
             return Err(object.error("head_dim", "found 0, expected at least 1"));
         }
-        let kind = object.string("model_type")?.unwrap_or_default();
-        let defaults =
-            class.defaults_of.iter().find(|(of, _)| *of == kind).map_or(class.defaults, |(_, d)| d);
-        let defaults: Map<String, Value> =
-            serde_json::from_str(defaults).map_err(|e| Error::Invalid(format!("defaults: {e}")))?;
         let heads_of_width = defaults.get("head_dim").is_some_and(|v| v == 0);
         for (key, value) in defaults {
             // A class with a fixed scaling takes either name in place of it.
@@ -137,11 +145,10 @@ impl Config {
                 return Err(object.error(key, "found 0, expected at least 1"));
             }
         }
-        if object.needs_u32("num_hidden_layers")? > MAX_LAYERS {
-            let found = object.needs_u32("num_hidden_layers")?;
-            return Err(
-                object.error("num_hidden_layers", format!("found {found}, expected at most {MAX_LAYERS}"))
-            );
+        let layers = object.needs_u32("num_hidden_layers")?;
+        if layers > MAX_LAYERS {
+            let what = format!("found {layers}, expected at most {MAX_LAYERS}");
+            return Err(object.error("num_hidden_layers", what));
         }
         let (rope, sliding_theta) = rope(&object, class.rope_apart)?;
         let config = Config { folder: folder.to_owned(), object, rope, sliding_theta, unknown, tied };
@@ -157,7 +164,7 @@ impl Config {
             return Err(self.object.error("rope_scaling", what));
         }
         let partial = self.rope.f64("partial_rotary_factor")?.unwrap_or(1.0);
-        let used = matches!(meaning::of(class.config, "partial_rotary_factor"), Some(Meaning::Used));
+        let used = matches!(class.meaning("partial_rotary_factor"), Some(Meaning::Used));
         if !used && partial != 1.0 {
             let what =
                 format!("found {partial}, expected 1: every dimension of a head is rotated in this class");

@@ -3,7 +3,7 @@
 
 use ropewalk_core::hparams::Hparams;
 
-use crate::arch::{layer, Family, FAMILIES, NAMES};
+use crate::arch::{layer, Family, FAMILIES};
 use crate::tensor::Change;
 
 /// The modules of one model.
@@ -16,12 +16,8 @@ pub struct Modules<'a> {
 impl<'a> Modules<'a> {
     /// Modules of a model in a GGUF file; `None` for an architecture that is not imported.
     pub fn of(hp: &'a Hparams) -> Option<Modules<'a>> {
-        let family = FAMILIES.iter().copied().find(|f| f.arch == hp.arch)?;
+        let family = FAMILIES.iter().find(|f| f.arch == hp.arch)?;
         Some(Modules { family, hp })
-    }
-
-    fn names(&self) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
-        self.family.names.iter().chain(NAMES)
     }
 
     /// The tensor that is a module's weight: `blk.3.attn_q.weight` of `model.layers.3.self_attn.q_proj`.
@@ -33,7 +29,7 @@ impl<'a> Modules<'a> {
     /// The module whose weight a tensor is.
     pub fn module(&self, tensor: &str) -> Option<String> {
         let (pattern, n) = layer(tensor.strip_suffix(".weight")?);
-        let (from, _) = self.names().find(|(_, to)| *to == pattern)?;
+        let (from, _) = self.family.names().find(|(_, to)| *to == pattern)?;
         Some(n.map_or((*from).to_owned(), |n| from.replace("{}", &n.to_string())))
     }
 

@@ -145,7 +145,6 @@ const MAX_LINES: usize = 500;
 const REGISTRIES: &[(&str, &str, &str, &str)] = &[
     ("src/core/rope", ": Method =", "METHODS", "src/core/rope/mod.rs"),
     ("src/arch", ": Arch =", "ARCHS", "src/arch/mod.rs"),
-    ("src/import/arch", ": Family =", "FAMILIES", "src/import/arch/mod.rs"),
     ("src/data/transform", ": Method =", "METHODS", "src/data/transform/mod.rs"),
     ("src/data/synthetic", ": Family =", "FAMILIES", "src/data/synthetic/mod.rs"),
     ("src/cli", "COMMAND: Command =", "COMMANDS", "src/cli/mod.rs"),

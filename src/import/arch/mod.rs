@@ -1,26 +1,12 @@
 //! Families of models: what transformers calls them and their tensors, and what llama.cpp does.
 //!
-//! One file each; [`FAMILIES`] lists them. The definition is llama.cpp's own converter (`conversion/*.py` and
+//! [`FAMILIES`] lists them. The definition is llama.cpp's own converter (`conversion/*.py` and
 //! `gguf-py/gguf/tensor_mapping.py` in the sources of llama-cpp-python 0.3.36); defaults are those of the
 //! configuration classes of transformers 5.
 
-mod cohere2;
-mod gemma2;
-mod gemma3;
-mod gpt_oss;
-mod gptneox;
-mod granite;
-mod llama;
-mod mistral3;
-mod olmo2;
-mod phi2;
-mod phi3;
-mod qwen2;
-mod qwen3;
-mod qwen35;
-mod qwen35moe;
-mod qwen3moe;
-mod smollm3;
+mod families;
+mod keys;
+mod places;
 mod standard;
 mod windows;
 
@@ -37,29 +23,10 @@ use crate::tensor::{Change, Rows, Tensor, Values};
 use crate::vocab::Kinds;
 use crate::{Error, Result};
 
-/// Every family.
-pub(crate) static FAMILIES: &[&Family] = &[
-    &cohere2::FAMILY,
-    &gemma2::FAMILY,
-    &gemma3::FAMILY,
-    &gpt_oss::FAMILY,
-    &gptneox::FAMILY,
-    &granite::FAMILY,
-    &llama::FAMILY,
-    &llama::MISTRAL,
-    &mistral3::FAMILY,
-    &mistral3::WITH_IMAGES,
-    &olmo2::FAMILY,
-    &olmo2::OLMO3,
-    &phi2::FAMILY,
-    &phi3::FAMILY,
-    &qwen2::FAMILY,
-    &qwen3::FAMILY,
-    &qwen35::FAMILY,
-    &qwen35moe::FAMILY,
-    &qwen3moe::FAMILY,
-    &smollm3::FAMILY,
-];
+pub(crate) use families::FAMILIES;
+
+/// Names of tensors in transformers, without `.weight` or `.bias`, and in GGUF; `{}` is the layer.
+type Names = &'static [(&'static str, &'static str)];
 
 /// A family of models.
 pub(crate) struct Family {
@@ -71,8 +38,8 @@ pub(crate) struct Family {
     pub(crate) class: Class,
     /// Flags for biases, each with the ending of a tensor that is there if it is true.
     pub(crate) biases: &'static [(&'static str, &'static str)],
-    /// Names of tensors, without `.weight` or `.bias`, that are not those of [`NAMES`]; `{}` is the layer.
-    pub(crate) names: &'static [(&'static str, &'static str)],
+    /// Names that are not those of [`NAMES`].
+    names: &'static [Names],
     /// Writes the keys.
     pub(crate) keys: fn(&Config, &mut Keys) -> Result<()>,
     /// Where a tensor goes that does not simply keep its rows.
@@ -81,10 +48,8 @@ pub(crate) struct Family {
     pub(crate) change: fn(&Hparams, usize, &str) -> Change,
     /// Tensors that are computed from config.json, and keys that belong to them.
     pub(crate) extra: fn(&Config, &mut Keys) -> Result<Vec<Tensor>>,
-    /// Where its vocabulary is looked for.
-    pub(crate) vocab: fn(&Config) -> Result<Kinds>,
-    /// Says that no space is put before a text.
-    pub(crate) no_space_prefix: bool,
+    /// Kind of its tokenizer.
+    pub(crate) vocab: Kinds,
 }
 
 /// A tensor on its way.
@@ -92,7 +57,7 @@ pub(crate) struct Place<'a> {
     pub(crate) stored: &'a Stored,
     /// Name in the checkpoint, without what models for images put before it.
     pub(crate) name: &'a str,
-    /// The name in GGUF by [`Family::names`] and [`NAMES`], with `.weight` or `.bias`.
+    /// The name in GGUF by the tables, with `.weight` or `.bias`.
     pub(crate) mapped: Option<String>,
     pub(crate) file: &'a Tensors,
 }
@@ -107,7 +72,7 @@ pub(crate) struct Target {
 }
 
 /// Names as most families have them.
-pub(crate) const NAMES: &[(&str, &str)] = &[
+const NAMES: Names = &[
     ("model.embed_tokens", "token_embd"),
     ("model.norm", "output_norm"),
     ("lm_head", "output"),
@@ -124,21 +89,6 @@ pub(crate) const NAMES: &[(&str, &str)] = &[
     ("model.layers.{}.mlp.down_proj", "blk.{}.ffn_down"),
 ];
 
-/// A family without peculiarities, for the others to say how they differ.
-const PLAIN: Family = Family {
-    classes: &[],
-    arch: "",
-    class: Class::PLAIN,
-    biases: &[],
-    names: &[],
-    keys: standard::keys,
-    place: |_, place| Ok(vec![place.mapped()?]),
-    change: |_, _, _| Change::NONE,
-    extra: |_, _| Ok(Vec::new()),
-    vocab: |_| Ok(Kinds::SentencepieceOrBpe),
-    no_space_prefix: false,
-};
-
 /// The architectures that folders become, by their names in GGUF files.
 pub fn architectures() -> impl Iterator<Item = &'static str> {
     FAMILIES.iter().map(|f| f.arch)
@@ -151,12 +101,12 @@ pub fn classes() -> impl Iterator<Item = &'static str> {
 
 /// The meaning of a key of config.json to a class; `None` where it does not know the key.
 pub fn meaning(class: &str, key: &str) -> Option<Meaning> {
-    crate::meaning::of(of(class)?.class.config, key)
+    of(class)?.class.meaning(key)
 }
 
 /// The family of a class.
 pub(crate) fn of(class: &str) -> Option<&'static Family> {
-    FAMILIES.iter().copied().find(|f| f.classes.contains(&class))
+    FAMILIES.iter().find(|f| f.classes.contains(&class))
 }
 
 impl Place<'_> {
@@ -198,10 +148,15 @@ pub(crate) fn layer(name: &str) -> (String, Option<u32>) {
 }
 
 impl Family {
+    /// The names of its tensors.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+        self.names.iter().copied().flatten().chain(NAMES)
+    }
+
     pub(crate) fn mapped(&self, name: &str) -> Option<String> {
         let (base, suffix) = base(name);
         let (pattern, n) = layer(base);
-        let (_, to) = self.names.iter().chain(NAMES).find(|(from, _)| *from == pattern)?;
+        let (_, to) = self.names().find(|(from, _)| *from == pattern)?;
         let to = n.map_or((*to).to_owned(), |n| to.replace("{}", &n.to_string()));
         Some(to + suffix)
     }

@@ -5,19 +5,31 @@ use crate::keys::Keys;
 use crate::tensor::Tensor;
 use crate::{Error, Result};
 
+/// Whole numbers, and their names in config.json; the first is that of most families.
+const NUMBERS: [(&str, &[&str]); 8] = [
+    ("block_count", &["num_hidden_layers"]),
+    ("context_length", &["max_position_embeddings", "n_positions", "model_max_length"]),
+    ("embedding_length", &["hidden_size", "n_embd"]),
+    ("feed_forward_length", &["intermediate_size", "n_inner"]),
+    ("attention.head_count", &["num_attention_heads", "n_head"]),
+    ("attention.head_count_kv", &["num_key_value_heads"]),
+    ("expert_count", &["num_local_experts", "num_experts"]),
+    ("expert_used_count", &["num_experts_per_tok", "num_experts_per_token"]),
+];
+
+/// Sets those of [`NUMBERS`] that config.json has to have.
+pub(super) fn numbers(c: &Config, k: &mut Keys, keys: &[&str]) -> Result<()> {
+    for key in keys {
+        for (_, names) in NUMBERS.iter().filter(|(name, _)| name == key) {
+            k.set(key, c.u32(names[0])?);
+        }
+    }
+    Ok(())
+}
+
 /// Sets what config.json says, under the names of any family.
 pub(super) fn keys(c: &Config, k: &mut Keys) -> Result<()> {
-    k.set("block_count", c.u32("num_hidden_layers")?);
-    let numbers: [(&str, &[&str]); 7] = [
-        ("context_length", &["max_position_embeddings", "n_positions", "model_max_length"]),
-        ("embedding_length", &["hidden_size", "n_embd"]),
-        ("feed_forward_length", &["intermediate_size", "n_inner"]),
-        ("attention.head_count", &["num_attention_heads", "n_head"]),
-        ("attention.head_count_kv", &["num_key_value_heads"]),
-        ("expert_count", &["num_local_experts", "num_experts"]),
-        ("expert_used_count", &["num_experts_per_tok", "num_experts_per_token"]),
-    ];
-    for (key, names) in numbers {
+    for (key, names) in NUMBERS {
         if let Some(n) = c.first_u32(names)? {
             k.set(key, n);
         }

@@ -1,6 +1,5 @@
 //! Sliding windows: which layers have one, and the keys that say so.
 
-use gguf::{Array, Value};
 use ropewalk_core::hparams::keys::WINDOWS;
 
 use crate::config::Config;
@@ -53,7 +52,7 @@ pub(super) fn pattern(c: &Config, k: &mut Keys, usual: usize, needed: bool) -> R
     let window = if any { window(c)? } else { c.u32("max_position_embeddings")? };
     k.set("attention.sliding_window", window);
     if slides.iter().enumerate().any(|(i, &slides)| slides == (i + 1).is_multiple_of(usual)) {
-        k.set("attention.sliding_window_pattern", Value::Array(Array::Bool(slides)));
+        k.set("attention.sliding_window_pattern", slides);
     }
     Ok(())
 }
@@ -101,8 +100,7 @@ fn own(c: &Config, k: &mut Keys, slides: &[bool]) -> Result<()> {
         return Ok(());
     }
     let n = window(c)?;
-    let windows = slides.iter().map(|&slides| if slides { n } else { 0 }).collect();
-    k.plain(WINDOWS, Value::Array(Array::U32(windows)));
+    k.plain(WINDOWS, slides.iter().map(|&slides| if slides { n } else { 0 }).collect::<Vec<u32>>());
     k.notes.push(format!(
         "sliding_window: llama.cpp has no window in this architecture. ropewalk reads it under {WINDOWS}; llama.cpp computes \
          the same for texts of up to {n} tokens, and something else for longer ones."

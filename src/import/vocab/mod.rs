@@ -30,10 +30,8 @@ pub use apart::{serve, Helper, Tokenizing};
 pub(crate) enum Kinds {
     /// BPE of bytes as a rule.
     Bpe,
-    /// Pieces as a rule.
-    Sentencepiece,
-    /// Pieces or BPE of bytes.
-    SentencepieceOrBpe,
+    /// Pieces as a rule, without a space before a text.
+    Gemma,
     /// Pieces, with added tokens of tokenizer.json, too.
     Phi3,
     /// Pieces or BPE of bytes, and tokens of CodeLlama.
@@ -76,7 +74,6 @@ pub(crate) fn write(
     kinds: Kinds,
     pre: Option<&str>,
     tokenizing: Option<&Tokenizing>,
-    no_space_prefix: bool,
     keys: &mut Keys,
     notes: &mut Vec<String>,
 ) -> Result<()> {
@@ -133,7 +130,7 @@ pub(crate) fn write(
         let mut special = Special::new(Some(n));
         special.load(&files, false)?;
         special.write(keys)?;
-        if no_space_prefix {
+        if kinds == Kinds::Gemma {
             keys.plain("tokenizer.ggml.add_space_prefix", false);
         }
     }
@@ -174,11 +171,8 @@ fn source(folder: &Path, kinds: Kinds, has_model: bool, content: Option<Content>
         None => {}
     }
     let old = ["vocab.json", "merges.txt"].iter().all(|name| folder.join(name).is_file());
-    let wanted = if matches!(kinds, Kinds::Sentencepiece | Kinds::Phi3) {
-        sentencepiece::FILE
-    } else {
-        tokenizer::FILE
-    };
+    let wanted =
+        if matches!(kinds, Kinds::Gemma | Kinds::Phi3) { sentencepiece::FILE } else { tokenizer::FILE };
     let more = match old {
         true => "; it has vocab.json and merges.txt, of which transformers makes one (`AutoTokenizer`, then `save_pretrained`)",
         false => "",
