@@ -49,18 +49,16 @@ impl Checkpoint {
         let config = Config::new(folder, object, &family.class)?;
         let files = Tensors::open(folder)?;
         let mut keys = Keys::new(family.arch);
+        keys.notes.extend(unknown_keys(&config));
         keys.plain("general.architecture", family.arch);
         (family.keys)(&config, &mut keys)?;
         let tensors = family.tensors(&config, &files, &mut keys)?;
         check_embedding(&config, &tensors)?;
         check_flags(&config, family, &files)?;
         general::write(&config, &tensors, &mut keys)?;
-        let mut notes = unknown_keys(&config);
-        notes.append(&mut keys.notes);
-        vocab::write(&config, family.vocab, pre, tokenizing, &mut keys, &mut notes)?;
+        vocab::write(&config, family.vocab, pre, tokenizing, &mut keys)?;
         fit_vocabulary(&config, &tensors, &mut keys)?;
-        notes.append(&mut keys.notes);
-        Ok(Checkpoint { files, metadata: keys.list, tensors, notes, folder: folder.to_owned() })
+        Ok(Checkpoint { files, metadata: keys.list, tensors, notes: keys.notes, folder: folder.to_owned() })
     }
 
     /// Keys and values of the new file, but for `general.file_type`.
@@ -188,17 +186,14 @@ fn fit_vocabulary(c: &Config, tensors: &[Tensor], keys: &mut Keys) -> Result<()>
     Ok(())
 }
 
-/// The message about unknown keys.
-fn unknown_keys(c: &Config) -> Vec<String> {
+/// The message about unknown keys, if there are any.
+fn unknown_keys(c: &Config) -> Option<String> {
     const MOST: usize = 12;
-    let Config { unknown, .. } = c;
-    if unknown.is_empty() {
-        return Vec::new();
-    }
-    let more =
-        if unknown.len() > MOST { format!(" and {} more", unknown.len() - MOST) } else { String::new() };
-    let names: Vec<&str> = unknown.iter().take(MOST).map(String::as_str).collect();
-    vec![format!("config.json: left out keys that its class does not know: {}{more}.", names.join(", "))]
+    let (first, rest) = c.unknown.split_at(c.unknown.len().min(MOST));
+    let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+    let what =
+        format!("config.json: left out keys that its class does not know: {}{more}.", first.join(", "));
+    (!first.is_empty()).then_some(what)
 }
 
 /// Checks that flags of config.json agree with the tensors that are there.

@@ -178,19 +178,9 @@ impl Config {
         }
         Ok(())
     }
-    /// The first of several names under which a number is kept.
-    pub(crate) fn first_u32(&self, keys: &[&str]) -> Result<Option<u32>> {
-        match keys.iter().find(|k| self.object.get(k).is_some()) {
-            Some(key) => self.object.u32(key),
-            None => Ok(None),
-        }
-    }
-    /// Reads like [`Config::first_u32`], for a number with a fraction.
-    pub(crate) fn first_f64(&self, keys: &[&str]) -> Result<Option<f64>> {
-        match keys.iter().find(|k| self.object.get(k).is_some()) {
-            Some(key) => self.object.f64(key),
-            None => Ok(None),
-        }
+    /// The number of experts, which has either name.
+    pub(crate) fn n_experts(&self) -> Result<Option<u32>> {
+        Ok(self.object.u32("num_local_experts")?.or(self.object.u32("num_experts")?))
     }
     pub(crate) fn u32(&self, key: &str) -> Result<u32> {
         self.object.needs_u32(key)

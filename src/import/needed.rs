@@ -39,5 +39,6 @@ pub fn is_read(path: &str) -> bool {
 /// # Errors
 /// An index that is damaged, that names a path, or that lists a file which is not there; no weights in this format.
 pub fn weights<'a>(folder: &Path, names: impl Iterator<Item = &'a str>) -> Result<Vec<String>> {
-    safetensors::parts(folder, names.map(str::to_owned).collect())
+    let there = names.map(str::to_owned).collect();
+    safetensors::parts(folder, safetensors::listed(folder)?.as_ref(), &there)
 }

@@ -70,8 +70,7 @@ impl Safetensors {
     /// The file as part `part` of a folder, without the tensors that are not kept; and the names of all.
     fn read(path: &Path, part: usize, keep: fn(&str) -> bool) -> Result<(Safetensors, Vec<String>)> {
         let map = Map::open(path)?;
-        let header = header(path, map.bytes(), part, keep)?;
-        let Header { tensors, names, notes } = header;
+        let (tensors, names, notes) = header(path, map.bytes(), part, keep)?;
         Ok((Safetensors { path: path.to_owned(), map, tensors, notes }, names))
     }
     /// Path of the file.
@@ -118,18 +117,12 @@ impl Tensors {
     /// Finds and checks the files of a folder.
     pub(crate) fn open(folder: &Path) -> Result<Tensors> {
         let index = folder.join(INDEX);
-        let listed = Object::read(&index, SMALL)?.map(|o| weight_map(&o)).transpose()?;
-        let names = match &listed {
-            Some(listed) => listed.values().cloned().collect::<BTreeSet<_>>().into_iter().collect(),
-            None => beside(folder, entries(folder)?.into_iter())?,
-        };
+        let listed = listed(folder)?;
+        let names = parts(folder, listed.as_ref(), &entries(folder)?)?;
         let mut out = Tensors { files: Vec::new(), all: Vec::new() };
         let mut found = BTreeMap::new();
         for name in &names {
             let path = folder.join(name);
-            if listed.is_some() && !path.exists() {
-                return Err(missing(&index, name));
-            }
             let (file, names) = Safetensors::read(&path, out.files.len(), |name| !is_left_out(name))?;
             for tensor in names {
                 if let Some(other) = found.insert(tensor.clone(), name) {
@@ -202,38 +195,28 @@ fn is_plain_name(name: &str) -> bool {
     name.ends_with(".safetensors") && !name.starts_with('.') && !name.contains(['/', '\\', ':', '\0'])
 }
 
-/// The files of the weights among those that there are: listed by an index in `folder`, or called as weights are.
-pub(crate) fn parts(folder: &Path, there: BTreeSet<String>) -> Result<Vec<String>> {
-    let index = folder.join(INDEX);
-    match Object::read(&index, SMALL)?.map(|o| weight_map(&o)).transpose()? {
-        None => beside(folder, there.into_iter()),
-        Some(listed) => {
-            let names: BTreeSet<String> = listed.into_values().collect();
-            match names.difference(&there).next() {
-                None => Ok(names.into_iter().collect()),
-                Some(name) => Err(missing(&index, name)),
+/// Which tensor is in which file, where there is an index.
+pub(crate) fn listed(folder: &Path) -> Result<Option<BTreeMap<String, String>>> {
+    Object::read(&folder.join(INDEX), SMALL)?.map(|o| weight_map(&o)).transpose()
+}
+
+/// The files of the weights among those that there are, sorted: listed by an index, or called as weights are.
+pub(crate) fn parts(
+    folder: &Path,
+    listed: Option<&BTreeMap<String, String>>,
+    there: &BTreeSet<String>,
+) -> Result<Vec<String>> {
+    if let Some(listed) = listed {
+        let names: BTreeSet<String> = listed.values().cloned().collect();
+        return match names.difference(there).next() {
+            None => Ok(names.into_iter().collect()),
+            Some(name) => {
+                Err(Error::of(&folder.join(INDEX), format!("lists {}, which is missing", shown(name))))
             }
-        }
+        };
     }
-}
-
-fn missing(index: &Path, name: &str) -> Error {
-    Error::of(index, format!("lists {}, which is missing", shown(name)))
-}
-
-fn entries(folder: &Path) -> Result<Vec<String>> {
-    let io = |e| Error::from(files::Error::new(folder, e));
-    let names = std::fs::read_dir(folder).map_err(io)?.map(|entry| Ok(entry.map_err(io)?.file_name()));
-    let names: Result<Vec<std::ffi::OsString>> = names.collect();
-    // Others are not called as weights are.
-    Ok(names?.into_iter().filter_map(|name| name.into_string().ok()).collect())
-}
-
-/// The files of a folder without an index, sorted.
-fn beside(folder: &Path, names: impl Iterator<Item = String>) -> Result<Vec<String>> {
-    let mut names: Vec<String> =
-        names.filter(|name| name.starts_with("model") && is_plain_name(name)).collect();
-    names.sort();
+    let called = there.iter().filter(|name| name.starts_with("model") && is_plain_name(name));
+    let names: Vec<String> = called.cloned().collect();
     match names.len() {
         0 => Err(Error::of(folder, "found no model.safetensors, expected the weights in this format")),
         n if n > MAX_PARTS => {
@@ -241,6 +224,14 @@ fn beside(folder: &Path, names: impl Iterator<Item = String>) -> Result<Vec<Stri
         }
         _ => Ok(names),
     }
+}
+
+fn entries(folder: &Path) -> Result<BTreeSet<String>> {
+    let io = |e| Error::from(files::Error::new(folder, e));
+    let names = std::fs::read_dir(folder).map_err(io)?.map(|entry| Ok(entry.map_err(io)?.file_name()));
+    let names: Result<Vec<std::ffi::OsString>> = names.collect();
+    // Others are not called as weights are.
+    Ok(names?.into_iter().filter_map(|name| name.into_string().ok()).collect())
 }
 
 /// Tensors that are no weights of the text model: masks and angles that old files keep, and images' and
@@ -260,20 +251,16 @@ pub(crate) fn no_float(found: &str) -> String {
     format!("found type {}, expected F32, F16 or BF16", shown(found))
 }
 
-/// The header of a file.
-struct Header {
-    /// The tensors that are kept.
-    tensors: Vec<Stored>,
-    /// The names of all.
-    names: Vec<String>,
-    /// `__metadata__`.
-    notes: Object,
-}
-
 const NOTES: &str = "__metadata__";
 
-/// Parses and checks the header of a file: eight bytes with its length, then JSON, then the data.
-fn header(path: &Path, file: Bytes<'_>, part: usize, keep: fn(&str) -> bool) -> Result<Header> {
+/// Parses and checks the header of a file: eight bytes with its length, then JSON, then the data. Returns the tensors that
+/// are kept, the names of all, and `__metadata__`.
+fn header(
+    path: &Path,
+    file: Bytes<'_>,
+    part: usize,
+    keep: fn(&str) -> bool,
+) -> Result<(Vec<Stored>, Vec<String>, Object)> {
     let short = || Error::of(path, format!("found {} bytes, expected a safetensors header", file.len()));
     let length = file.array(0).map(u64::from_le_bytes).ok_or_else(short)?;
     let rest = file.len() as u64 - 8;
@@ -301,7 +288,7 @@ fn header(path: &Path, file: Bytes<'_>, part: usize, keep: fn(&str) -> bool) -> 
     }
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
     let names = names.cloned().collect();
-    Ok(Header { tensors, names, notes })
+    Ok((tensors, names, notes))
 }
 
 fn stored(

@@ -186,7 +186,7 @@ impl Family {
                 stacks.entry(target.name.clone()).or_default().insert(expert, (stored, target));
             }
         }
-        let n_experts = config.first_u32(&["num_local_experts", "num_experts"])?.unwrap_or(0);
+        let n_experts = config.n_experts()?.unwrap_or(0);
         for (name, experts) in stacks {
             // Keys of the map are distinct, so so many below that are all.
             let all = experts.len() == n_experts as usize && experts.keys().all(|&e| e < n_experts);

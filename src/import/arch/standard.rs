@@ -5,23 +5,21 @@ use crate::keys::Keys;
 use crate::tensor::Tensor;
 use crate::{Error, Result};
 
-/// Whole numbers, and their names in config.json; the first is that of most families.
-const NUMBERS: [(&str, &[&str]); 8] = [
-    ("block_count", &["num_hidden_layers"]),
-    ("context_length", &["max_position_embeddings", "n_positions", "model_max_length"]),
-    ("embedding_length", &["hidden_size", "n_embd"]),
-    ("feed_forward_length", &["intermediate_size", "n_inner"]),
-    ("attention.head_count", &["num_attention_heads", "n_head"]),
-    ("attention.head_count_kv", &["num_key_value_heads"]),
-    ("expert_count", &["num_local_experts", "num_experts"]),
-    ("expert_used_count", &["num_experts_per_tok", "num_experts_per_token"]),
+/// Whole numbers, and their names in config.json.
+const NUMBERS: [(&str, &str); 6] = [
+    ("block_count", "num_hidden_layers"),
+    ("context_length", "max_position_embeddings"),
+    ("embedding_length", "hidden_size"),
+    ("feed_forward_length", "intermediate_size"),
+    ("attention.head_count", "num_attention_heads"),
+    ("attention.head_count_kv", "num_key_value_heads"),
 ];
 
 /// Sets those of [`NUMBERS`] that config.json has to have.
 pub(super) fn numbers(c: &Config, k: &mut Keys, keys: &[&str]) -> Result<()> {
     for key in keys {
-        for (_, names) in NUMBERS.iter().filter(|(name, _)| name == key) {
-            k.set(key, c.u32(names[0])?);
+        for (_, name) in NUMBERS.iter().filter(|(name, _)| name == key) {
+            k.set(key, c.u32(name)?);
         }
     }
     Ok(())
@@ -29,10 +27,16 @@ pub(super) fn numbers(c: &Config, k: &mut Keys, keys: &[&str]) -> Result<()> {
 
 /// Sets what config.json says, under the names of any family.
 pub(super) fn keys(c: &Config, k: &mut Keys) -> Result<()> {
-    for (key, names) in NUMBERS {
-        if let Some(n) = c.first_u32(names)? {
+    for (key, name) in NUMBERS {
+        if let Some(n) = c.object.u32(name)? {
             k.set(key, n);
         }
+    }
+    if let Some(n) = c.n_experts()? {
+        k.set("expert_count", n);
+    }
+    if let Some(n) = c.object.u32("num_experts_per_tok")? {
+        k.set("expert_used_count", n);
     }
     scaling(c, k)?;
     if let Some(theta) = c.rope.f64("rope_theta")? {
@@ -41,10 +45,10 @@ pub(super) fn keys(c: &Config, k: &mut Keys) -> Result<()> {
     if let Some(theta) = c.sliding_theta {
         k.float("rope.freq_base_swa", theta);
     }
-    if let Some(eps) = c.first_f64(&["rms_norm_eps", "norm_eps"])? {
+    if let Some(eps) = c.object.f64("rms_norm_eps")? {
         k.float("attention.layer_norm_rms_epsilon", eps);
     }
-    if let Some(eps) = c.first_f64(&["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"])? {
+    if let Some(eps) = c.object.f64("layer_norm_eps")? {
         k.float("attention.layer_norm_epsilon", eps);
     }
     if let Some(n) = c.object.u32("head_dim")? {

@@ -30,8 +30,8 @@ pub(super) fn read(
     let mut tokens = Tokens::new(n);
     let mut taken: Vec<Option<&str>> = vec![None; n as usize];
     for (text, id) in vocab {
-        let slot = usize::try_from(*id).ok().and_then(|id| Some((id, taken.get_mut(id)?)));
-        let (at, slot) = slot.ok_or_else(|| {
+        let slot = usize::try_from(*id).ok().and_then(|id| taken.get_mut(id));
+        let slot = slot.ok_or_else(|| {
             let what = format!("token \"{}\": found id {id}, expected below vocab_size {n}", shown(text));
             json.error("model.vocab", what)
         })?;
@@ -39,7 +39,7 @@ pub(super) fn read(
             let what = format!("id {id}: found \"{}\" and \"{}\", expected one", shown(other), shown(text));
             return Err(json.error("model.vocab", what));
         }
-        tokens.set(at, text.as_bytes(), 0.0, NORMAL);
+        tokens.set(*id, text.as_bytes(), 0.0, NORMAL);
     }
     let added = added(files)?;
     let mut ids = HashMap::new();
@@ -85,7 +85,7 @@ pub(super) fn read(
             true => (text, CONTROL),
             false => (text.replace('▁', " "), USER_DEFINED),
         };
-        tokens.set(token.id as usize, text.as_bytes(), 0.0, kind);
+        tokens.set(token.id, text.as_bytes(), 0.0, kind);
     }
     Ok((tokens, pre))
 }

@@ -10,7 +10,7 @@ mod sentencepiece;
 mod special;
 mod tokenizer;
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use gguf::{Array, Value};
 
@@ -19,7 +19,7 @@ use crate::json::{Object, SMALL};
 use crate::keys::Keys;
 use crate::{Error, Result};
 
-use pieces::{Content, Prefix};
+use pieces::Prefix;
 use special::Special;
 use tokenizer::Tokenizer;
 
@@ -59,12 +59,7 @@ struct Tokens {
 struct Files {
     config: Option<Object>,
     tokenizer: Option<Tokenizer>,
-    folder: std::path::PathBuf,
-}
-
-/// True for a folder with tokenizer.model.
-pub(crate) fn has_sentencepiece(folder: &Path) -> bool {
-    folder.join(sentencepiece::FILE).is_file()
+    folder: PathBuf,
 }
 
 /// Reads the tokenizer and sets its keys. `pre` is the kind of BPE if the caller forces one; a tokenizer
@@ -75,7 +70,6 @@ pub(crate) fn write(
     pre: Option<&str>,
     tokenizing: Option<&Tokenizing>,
     keys: &mut Keys,
-    notes: &mut Vec<String>,
 ) -> Result<()> {
     if let Some(pre) = pre.filter(|pre| !probe::KINDS.contains(pre)) {
         let what = format!("pre: unknown kind of tokenizer {pre:?}; known: {}", probe::KINDS.join(" "));
@@ -87,9 +81,7 @@ pub(crate) fn write(
         folder: c.folder.clone(),
     };
     let n = c.u32("vocab_size")?;
-    let has_model = has_sentencepiece(&c.folder);
-    let content = files.tokenizer.as_ref().map(pieces::content).transpose()?;
-    let source = source(&c.folder, kinds, has_model, content)?;
+    let source = source(&files, kinds)?;
     if kinds == Kinds::Llama && source != Source::Pieces {
         let prefix = files.config.as_ref().map(|o| o.bool("add_prefix_space")).transpose()?.flatten();
         if let Some(prefix) = prefix {
@@ -117,7 +109,7 @@ pub(crate) fn write(
                     keys.plain("tokenizer.ggml.add_space_prefix", false);
                 }
                 if prefix == Prefix::First {
-                    notes.push(FIRST.into());
+                    keys.notes.push(FIRST.into());
                 }
                 pieces::read(tokenizer, &files, n)?
             }
@@ -160,14 +152,13 @@ const FIRST: &str = "tokenizer.json puts a space before the first word of a text
                      such texts may have one token more than in transformers.";
 
 /// Chooses by what the files hold. Some models have a tokenizer.model of another program next to a BPE of bytes.
-fn source(folder: &Path, kinds: Kinds, has_model: bool, content: Option<Content>) -> Result<Source> {
-    match content {
-        Some(Content::Bytes) => return Ok(Source::Bytes),
-        _ if has_model => return Ok(Source::Model),
-        Some(Content::Pieces) => return Ok(Source::Pieces),
-        Some(Content::Other) => return Ok(Source::Bytes),
-        // Says which type it has.
-        Some(Content::NoBpe) => return Ok(Source::Bytes),
+fn source(files: &Files, kinds: Kinds) -> Result<Source> {
+    let folder = &files.folder;
+    match files.tokenizer.as_ref().map(pieces::content).transpose()? {
+        Some(Some(Source::Bytes)) => return Ok(Source::Bytes),
+        _ if folder.join(sentencepiece::FILE).is_file() => return Ok(Source::Model),
+        // Bytes say what is wrong with it.
+        Some(content) => return Ok(content.unwrap_or(Source::Bytes)),
         None => {}
     }
     let old = ["vocab.json", "merges.txt"].iter().all(|name| folder.join(name).is_file());
@@ -264,10 +255,11 @@ impl Tokens {
         Tokens { texts: (0..n).map(unused).collect(), scores: vec![UNUSED_SCORE; n], types: vec![UNUSED; n] }
     }
     /// Sets a token; false beyond the end.
-    fn set(&mut self, id: usize, text: &[u8], score: f32, kind: i32) -> bool {
-        if id >= self.texts.len() {
+    fn set(&mut self, id: u64, text: &[u8], score: f32, kind: i32) -> bool {
+        if id >= self.texts.len() as u64 {
             return false;
         }
+        let id = id as usize;
         self.texts[id] = text.to_vec();
         (self.scores[id], self.types[id]) = (score, kind);
         true

@@ -13,20 +13,7 @@ use crate::error::shown;
 use crate::Result;
 
 use super::tokenizer::Tokenizer;
-use super::{Added, Files, Tokens, BYTE, CONTROL, NORMAL, USER_DEFINED};
-
-/// Content of a tokenizer.json, by its components.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Content {
-    /// BPE of bytes.
-    Bytes,
-    /// BPE of characters with bytes to fall back on.
-    Pieces,
-    /// BPE that is neither by its components.
-    Other,
-    /// No BPE.
-    NoBpe,
-}
+use super::{Added, Files, Source, Tokens, BYTE, CONTROL, NORMAL, USER_DEFINED};
 
 /// True if a component, or one of those in it, is of a type. Readers have bounds on the depth of JSON.
 fn has(component: Option<&Value>, wanted: &str) -> bool {
@@ -36,16 +23,16 @@ fn has(component: Option<&Value>, wanted: &str) -> bool {
         || inside.filter_map(Value::as_array).flatten().any(|part| has(Some(part), wanted))
 }
 
-/// Tells what a tokenizer.json holds.
-pub(super) fn content(file: &Tokenizer) -> Result<Content> {
+/// What a tokenizer.json holds by its components: BPE of bytes, or BPE of characters with bytes to fall back on. `None` for
+/// neither.
+pub(super) fn content(file: &Tokenizer) -> Result<Option<Source>> {
     let part = |key: &str| file.object.get(key);
-    let Some(model) = file.model()? else { return Ok(Content::Other) };
+    let Some(model) = file.model()? else { return Ok(None) };
     let bytes = ["pre_tokenizer", "normalizer", "decoder"].iter().any(|key| has(part(key), "ByteLevel"));
     Ok(match model.string("type")? {
-        Some(other) if other != "BPE" => Content::NoBpe,
-        _ if bytes => Content::Bytes,
-        _ if model.bool("byte_fallback")? == Some(true) => Content::Pieces,
-        _ => Content::Other,
+        Some(other) if other != "BPE" => None,
+        _ if bytes => Some(Source::Bytes),
+        _ => (model.bool("byte_fallback")? == Some(true)).then_some(Source::Pieces),
     })
 }
 
@@ -145,7 +132,7 @@ pub(super) fn read(file: &Tokenizer, files: &Files, n: u32) -> Result<Tokens> {
             _ => USER_DEFINED,
         };
         let score = scores.get(text).copied().unwrap_or(-(scores.len() as f32));
-        tokens.set(id, text.as_bytes(), score, kind);
+        tokens.set(id as u64, text.as_bytes(), score, kind);
     }
     Ok(tokens)
 }

@@ -34,14 +34,14 @@ pub(super) fn read(files: &Files, n: u32, all: bool) -> Result<Tokens> {
             6 => BYTE,
             _ => NORMAL,
         };
-        if !tokens.set(id, piece.text, piece.score, kind) {
+        if !tokens.set(id as u64, piece.text, piece.score, kind) {
             break;
         }
     }
     if let Some(added) = Object::read(&files.folder.join("added_tokens.json"), SMALL)? {
         for (text, id) in &added.map {
             let id = id.as_u64().ok_or_else(|| added.error(text, "expected an id"))?;
-            tokens.set(usize::try_from(id).unwrap_or(usize::MAX), text.as_bytes(), -1000.0, USER_DEFINED);
+            tokens.set(id, text.as_bytes(), -1000.0, USER_DEFINED);
         }
     }
     let mut more = files.decoder()?;
@@ -54,7 +54,7 @@ pub(super) fn read(files: &Files, n: u32, all: bool) -> Result<Tokens> {
             false if all => (text, USER_DEFINED),
             false => (text.replace('▁', " "), USER_DEFINED),
         };
-        tokens.set(usize::try_from(id).unwrap_or(usize::MAX), text.as_bytes(), -1000.0, kind);
+        tokens.set(id, text.as_bytes(), -1000.0, kind);
     }
     Ok(tokens)
 }

@@ -63,7 +63,9 @@ impl Special {
 
     /// Reads what the files of a folder say.
     pub(super) fn load(&mut self, files: &Files, merges: bool) -> Result<()> {
-        let mut config = roles_of(files)?;
+        // Where there is none, what the post-processor shows is not kept.
+        let config = roles_of(files)?;
+        let (has_config, mut config) = (config.is_some(), config.map_or_else(Map::new, |c| c.map));
         let mut more_roles: Vec<&'static str> = Vec::new();
         if let Some(file) = &files.tokenizer {
             if merges {
@@ -74,17 +76,17 @@ impl Special {
                 self.normalizer(normalizer);
             }
             if let Some(post) = json.get("post_processor") {
-                self.post_processor(post, config.as_mut().map(|c| &mut c.map), &mut more_roles);
+                self.post_processor(post, &mut config, &mut more_roles);
             }
         }
         self.template = template(files)?;
-        if let Some(config) = &config {
-            self.roles(files, config, &more_roles)?;
+        if has_config {
+            self.roles(files, &config, &more_roles)?;
         }
         self.ids_of_config(files)
     }
 
-    fn roles(&mut self, files: &Files, config: &Object, more: &[&'static str]) -> Result<()> {
+    fn roles(&mut self, files: &Files, config: &Map<String, Value>, more: &[&'static str]) -> Result<()> {
         let added = files.added()?;
         let vocab = files.tokenizer.as_ref().and_then(|file| file.vocab.as_deref()).unwrap_or_default();
         for (role, _) in ROLES.iter().filter(|(r, _)| !matches!(*r, "eot" | "eom") || more.contains(r)) {
@@ -143,26 +145,21 @@ impl Special {
     fn post_processor(
         &mut self,
         post: &Value,
-        mut config: Option<&mut Map<String, Value>>,
+        config: &mut Map<String, Value>,
         more_roles: &mut Vec<&'static str>,
     ) {
-        let of = |config: &Option<&mut Map<String, Value>>, role: &str| {
-            config.as_ref().and_then(|c| content(c.get(&format!("{role}_token"))?)).filter(|t| !t.is_empty())
-        };
-        let (mut bos, mut eos) = (of(&config, "bos"), of(&config, "eos"));
-        let (mut cls, sep) = (of(&config, "cls"), of(&config, "sep"));
+        let of = |role: &str| content(config.get(&format!("{role}_token"))?).filter(|t| !t.is_empty());
+        let [mut bos, mut eos, mut cls, sep] = ["bos", "eos", "cls", "sep"].map(of);
         let mut put = |role: &str, text: &Option<String>| {
-            if let (Some(config), Some(text)) = (config.as_deref_mut(), text) {
+            if let Some(text) = text {
                 config.insert(format!("{role}_token"), text.as_str().into());
             }
         };
-        if bos.is_none() && cls.is_some() {
-            bos.clone_from(&cls);
-            put("bos", &bos);
-        }
-        if eos.is_none() && sep.is_some() {
-            eos.clone_from(&sep);
-            put("eos", &eos);
+        for (role, text, other) in [("bos", &mut bos, &cls), ("eos", &mut eos, &sep)] {
+            if text.is_none() {
+                text.clone_from(other);
+                put(role, text);
+            }
         }
         let several = post.get("processors").and_then(Value::as_array);
         let one = [post.clone()];
@@ -185,17 +182,14 @@ impl Special {
                     if let Some(first) = first {
                         let is = |role: &Option<String>| role.as_deref() == Some(first);
                         if !is(&bos) && !is(&cls) {
-                            if bos.is_none() {
-                                bos = Some(first.to_owned());
-                                put("bos", &bos);
-                            }
-                            if cls.is_none() {
-                                cls = Some(first.to_owned());
-                                put("cls", &cls);
+                            for (role, text) in [("bos", &mut bos), ("cls", &mut cls)] {
+                                if text.is_none() {
+                                    *text = Some(first.to_owned());
+                                    put(role, text);
+                                }
                             }
                         }
-                        let known = [&bos, &cls].iter().any(|role| role.as_deref() == Some(first));
-                        self.add.insert("bos", known);
+                        self.add.insert("bos", is(&bos) || is(&cls));
                     }
                     if let Some(last) = last {
                         if eos.as_deref() != Some(last) {
