@@ -11,9 +11,10 @@ use files::{same_file, Scratch};
 use gguf::float::decode;
 use gguf::{DType, File, Writer};
 use rayon::prelude::*;
+use ropewalk_core::apart::Apart;
 use ropewalk_core::control::Control;
 use ropewalk_core::hparams::Hparams;
-use ropewalk_import::{floats, Checkpoint, Helper, Tensor};
+use ropewalk_import::{floats, Checkpoint, Tensor, TOKENIZER_LIMITS};
 
 use crate::requantize::{Sums, TensorError, RUN};
 use crate::rows::{self, dequantize, quantize, zeros};
@@ -59,7 +60,8 @@ pub(crate) fn import(
     check.as_deref().map(divergence::text).transpose()?;
     let tokenizing = tokenizing.as_ref().map(|by| match by {
         Tokenizing::Apart(program) => {
-            ropewalk_import::Tokenizing::Apart(Helper::new(program, [TOKENIZER]).stopped_by(control))
+            let process = Apart::new(program, [TOKENIZER]).with_limits(TOKENIZER_LIMITS);
+            ropewalk_import::Tokenizing::Apart(process.stopped_by(control))
         }
         Tokenizing::Trusted => ropewalk_import::Tokenizing::Trusted,
     });

@@ -29,4 +29,4 @@ pub use modules::Modules;
 pub use needed::{is_read, template, weights, TEMPLATES};
 pub use safetensors::{Safetensors, Stored};
 pub use tensor::{floats, Change, Rows, Tensor};
-pub use vocab::{serve as serve_tokenizer, Helper, Tokenizing};
+pub use vocab::{serve as serve_tokenizer, Tokenizing, LIMITS as TOKENIZER_LIMITS};

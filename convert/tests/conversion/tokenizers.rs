@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ropewalk_core::apart::Limits;
-use ropewalk_import::{Checkpoint, Helper, Tokenizing};
+use ropewalk_core::apart::{Apart, Limits};
+use ropewalk_import::{Checkpoint, Tokenizing};
 use serde_json::{json, Value};
 
 use crate::cli::fails;
@@ -26,8 +26,8 @@ fn open(change: impl FnOnce(&mut Value)) -> [Option<String>; 2] {
     let dir = tempfile::tempdir().unwrap();
     let folder = folder(dir.path(), "qwen2", "bpe");
     edit(&folder, change);
-    let helper = Helper::new(env!("CARGO_BIN_EXE_convert"), ["--run-tokenizer"]).with_limits(LIMITS);
-    let tokenizing = Tokenizing::Apart(helper);
+    let process = Apart::new(env!("CARGO_BIN_EXE_convert"), ["--run-tokenizer"]).with_limits(LIMITS);
+    let tokenizing = Tokenizing::Apart(process);
     [None, Some("gpt-2")].map(|pre| {
         let error = Checkpoint::open(&folder, pre, Some(&tokenizing)).err()?.to_string();
         let sound = error.contains("tokenizer.json: ") && !error.contains('\n') && error.len() < 1500;

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use ropewalk_core::apart::{self, Apart, Fault, Limits};
-use ropewalk_core::control::Control;
 use serde::{Deserialize, Serialize};
 
 use crate::json::{bytes, LARGE};
@@ -15,8 +14,8 @@ use crate::{Error, Result};
 use super::engine::{self, Answer, Question};
 use super::tokenizer::{Tokenizer, FILE};
 
-/// The most that the process may take. The largest tokenizer known, 33 MB, takes it half a gigabyte and 3 seconds.
-const LIMITS: Limits = Limits { memory: 4 << 30, cpu: 60, wall: Duration::from_secs(600) };
+/// The most that a process for a tokenizer may take. The largest known, 33 MB, takes it half a gigabyte and 3 seconds.
+pub const LIMITS: Limits = Limits { memory: 4 << 30, cpu: 60, wall: Duration::from_secs(600) };
 
 /// Bytes of the question, and of the answer, each as JSON.
 const MAX_TALK: u64 = 128 << 20;
@@ -28,8 +27,8 @@ struct Request<'a> {
     question: Question,
 }
 
-/// Has a process of `helper` read the folder's tokenizer and answer.
-pub(super) fn answer(folder: &Path, helper: &Helper, question: Question) -> Result<Answer> {
+/// Has a process read the folder's tokenizer and answer.
+pub(super) fn answer(folder: &Path, process: &Apart, question: Question) -> Result<Answer> {
     let path = folder.join(FILE);
     let missing = || Error::of(folder, format!("has no {FILE}, expected one"));
     let file = bytes(&path, LARGE)?.ok_or_else(missing)?;
@@ -39,7 +38,7 @@ pub(super) fn answer(folder: &Path, helper: &Helper, question: Question) -> Resu
     let request = request.map_err(|e| wrong(&e))?;
     let length = (request.len() as u64).to_le_bytes();
     let read = |bytes: &[u8]| serde_json::from_slice::<std::result::Result<Answer, String>>(bytes).ok();
-    let reply = helper.0.ask(&[&length, &request, &file], MAX_TALK, read);
+    let reply = process.ask(&[&length, &request, &file], MAX_TALK, read);
     let reply = reply.map_err(|fault| match fault {
         Fault::Stopped => Error::Interrupted,
         fault => wrong(&fault),
@@ -54,36 +53,14 @@ pub(super) fn answer(folder: &Path, helper: &Helper, question: Question) -> Resu
 /// Who runs a tokenizer.json, with the crate `tokenizers`. A hostile file can make that panic, or take all memory.
 #[derive(Debug, Clone)]
 pub enum Tokenizing {
-    /// A process of the helper, under limits.
-    Apart(Helper),
+    /// A process that does as [`serve`], under limits such as [`LIMITS`].
+    Apart(Apart),
     /// This process, without limits, for the caller trusts the file.
     Trusted,
 }
 
-/// A program that runs tokenizers in a separate process, see [`serve`].
-#[derive(Debug, Clone)]
-pub struct Helper(Apart);
-
-impl Helper {
-    /// The program with these arguments.
-    pub fn new(
-        program: impl Into<std::path::PathBuf>,
-        arguments: impl IntoIterator<Item = impl Into<std::ffi::OsString>>,
-    ) -> Helper {
-        Helper(Apart::new(program, arguments).with_limits(LIMITS))
-    }
-    /// The same under other limits than 4 GiB, 60 seconds of computing and 10 minutes on the clock.
-    pub fn with_limits(self, limits: Limits) -> Helper {
-        Helper(self.0.with_limits(limits))
-    }
-    /// The same; where the control's work is to stop, the process is ended, and the error is [`Error::Interrupted`].
-    pub fn stopped_by(self, control: &Control<'_>) -> Helper {
-        Helper(self.0.stopped_by(control))
-    }
-}
-
-/// The other side of [`Helper`]: puts the limits it is told onto this process, reads a tokenizer from `input` to its
-/// end, runs it and writes what it answers. The process should do nothing else and end then.
+/// The other side of [`Tokenizing::Apart`]: puts the limits it is told onto this process, reads a tokenizer from `input` to
+/// its end, runs it and writes what it answers. The process should do nothing else and end then.
 ///
 /// # Errors
 /// Input or output that fails. What is wrong with the tokenizer is told the other side.

@@ -59,7 +59,7 @@ pub(super) fn read(
     let texts = added.iter().filter(|a| !a.normalized).map(|a| a.text.clone()).collect();
     let question = Question { pre: pre.map(str::to_owned), texts };
     let answer = match tokenizing {
-        Some(Tokenizing::Apart(helper)) => apart::answer(&files.folder, helper, question)?,
+        Some(Tokenizing::Apart(process)) => apart::answer(&files.folder, process, question)?,
         Some(Tokenizing::Trusted) => engine::answer(file, question)?,
         None => {
             let path = json.path.display();

@@ -23,7 +23,7 @@ use pieces::Prefix;
 use special::Special;
 use tokenizer::Tokenizer;
 
-pub use apart::{serve, Helper, Tokenizing};
+pub use apart::{serve, Tokenizing, LIMITS};
 
 /// Tokenizer kinds that a family can have. The files show which of them it is.
 #[derive(Debug, Clone, Copy, PartialEq)]

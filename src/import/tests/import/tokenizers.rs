@@ -1,7 +1,8 @@
 //! Tokenizers of many kinds, and who runs them. Hostile ones are in the tests of `convert`, whose program runs them apart.
 
+use ropewalk_core::apart::Apart;
 use ropewalk_core::control::{Control, Stop};
-use ropewalk_import::{Checkpoint, Error, Helper, Tokenizing};
+use ropewalk_import::{Checkpoint, Error, Tokenizing};
 use serde_json::{json, Value};
 
 use crate::Folder;
@@ -149,8 +150,8 @@ fn components_of_known_tokenizers_are_accepted() {
 fn a_process_that_never_answers_is_ended_by_a_stop() {
     let folder = Folder::of("qwen2");
     let stop = Stop::default();
-    let helper = Helper::new("sleep", ["1000"]).stopped_by(&Control::default().with_stop(&stop));
-    let tokenizing = Tokenizing::Apart(helper);
+    let process = Apart::new("sleep", ["1000"]).stopped_by(&Control::default().with_stop(&stop));
+    let tokenizing = Tokenizing::Apart(process);
     let started = std::time::Instant::now();
     let opened = std::thread::scope(|scope| {
         let opened = scope.spawn(|| Checkpoint::open(&folder.path, None, Some(&tokenizing)));
