@@ -179,7 +179,7 @@ fn fit_vocabulary(c: &Config, tensors: &[Tensor], keys: &mut Keys) -> Result<()>
         );
         return Err(Error::of(&c.folder, what));
     }
-    let arch_size = format!("{}.vocab_size", keys.arch());
+    let arch_size = format!("{}.vocab_size", keys.arch);
     if keys.list.iter().any(|(key, _)| *key == arch_size) {
         keys.plain(&arch_size, n as u32);
     }

@@ -4,19 +4,15 @@ use gguf::Value;
 
 /// Keys and values of a file to be.
 pub(crate) struct Keys {
-    arch: &'static str,
+    pub(crate) arch: &'static str,
     pub(crate) list: Vec<(String, Value)>,
     /// Notes for the user about the keys, in complete sentences.
     pub(crate) notes: Vec<String>,
 }
 
 impl Keys {
-    /// None yet, for an architecture.
     pub(crate) fn new(arch: &'static str) -> Keys {
         Keys { arch, list: Vec::new(), notes: Vec::new() }
-    }
-    pub(crate) fn arch(&self) -> &'static str {
-        self.arch
     }
     /// Sets a key of the architecture: `rope.freq_base` is `llama.rope.freq_base`.
     pub(crate) fn set(&mut self, key: &str, value: impl Into<Value>) {

@@ -94,13 +94,12 @@ pub(crate) fn write(
     }
     if source == Source::Bytes {
         // What is wrong with the files is an error before the tokenizer runs.
-        let mut special = Special::new(None);
-        special.load(&files, true)?;
+        let special = Special::read(&files, None)?;
         let (tokens, pre) = bpe::read(&files, n, pre, tokenizing)?;
         keys.plain("tokenizer.ggml.model", "gpt2");
         keys.plain("tokenizer.ggml.pre", pre.as_str());
         set(tokens, false, keys);
-        special.write(keys)?;
+        special.write(keys);
     } else {
         let tokens = match (source, &files.tokenizer) {
             (Source::Pieces, Some(tokenizer)) => {
@@ -119,9 +118,7 @@ pub(crate) fn write(
         keys.plain("tokenizer.ggml.model", "llama");
         keys.plain("tokenizer.ggml.pre", "default");
         set(tokens, true, keys);
-        let mut special = Special::new(Some(n));
-        special.load(&files, false)?;
-        special.write(keys)?;
+        Special::read(&files, Some(n))?.write(keys);
         if kinds == Kinds::Gemma {
             keys.plain("tokenizer.ggml.add_space_prefix", false);
         }

@@ -27,6 +27,7 @@ const ROLES: [(&str, Option<&str>); 9] = [
 ];
 
 /// The special tokens found, by role.
+#[derive(Default)]
 pub(super) struct Special {
     n_vocab: Option<usize>,
     ids: BTreeMap<&'static str, u32>,
@@ -48,42 +49,29 @@ fn id(step: &Value) -> Option<&str> {
 }
 
 impl Special {
-    /// With `n_vocab`, ids beyond it are left out.
-    pub(super) fn new(n_vocab: Option<usize>) -> Special {
-        Special {
-            n_vocab,
-            ids: BTreeMap::new(),
-            add: BTreeMap::new(),
-            merges: None,
-            lowercase: None,
-            strip_accents: None,
-            template: None,
-        }
-    }
-
-    /// Reads what the files of a folder say.
-    pub(super) fn load(&mut self, files: &Files, merges: bool) -> Result<()> {
+    /// Reads what the files of a folder say. With `n_vocab` the tokens are pieces: ids beyond it are left out, and merges.
+    pub(super) fn read(files: &Files, n_vocab: Option<usize>) -> Result<Special> {
+        let mut out = Special { n_vocab, template: template(files)?, ..Special::default() };
         // Where there is none, what the post-processor shows is not kept.
         let config = roles_of(files)?;
         let (has_config, mut config) = (config.is_some(), config.map_or_else(Map::new, |c| c.map));
         let mut more_roles: Vec<&'static str> = Vec::new();
         if let Some(file) = &files.tokenizer {
-            if merges {
-                self.merges = Some(file.merges.pairs().map(merge).collect());
+            if n_vocab.is_none() {
+                out.merges = Some(file.merges.pairs().map(merge).collect());
             }
-            let json = &file.object;
-            if let Some(normalizer) = json.get("normalizer") {
-                self.normalizer(normalizer);
+            if let Some(normalizer) = file.object.get("normalizer") {
+                out.normalizer(normalizer);
             }
-            if let Some(post) = json.get("post_processor") {
-                self.post_processor(post, &mut config, &mut more_roles);
+            if let Some(post) = file.object.get("post_processor") {
+                out.post_processor(post, &mut config, &mut more_roles);
             }
         }
-        self.template = template(files)?;
         if has_config {
-            self.roles(files, &config, &more_roles)?;
+            out.roles(files, &config, &more_roles)?;
         }
-        self.ids_of_config(files)
+        out.ids_of_config(files)?;
+        Ok(out)
     }
 
     fn roles(&mut self, files: &Files, config: &Map<String, Value>, more: &[&'static str]) -> Result<()> {
@@ -162,8 +150,7 @@ impl Special {
             }
         }
         let several = post.get("processors").and_then(Value::as_array);
-        let one = [post.clone()];
-        for step in several.map_or(&one[..], Vec::as_slice) {
+        for step in several.map_or(std::slice::from_ref(post), Vec::as_slice) {
             match step.get("type").and_then(Value::as_str) {
                 Some("ByteLevel") => {
                     self.add.entry("bos").or_insert(false);
@@ -173,12 +160,12 @@ impl Special {
                     self.add.extend([("bos", true), ("eos", true), ("sep", true)]);
                 }
                 Some("TemplateProcessing") => {
-                    let empty = Vec::new();
-                    let single = step.get("single").and_then(Value::as_array).unwrap_or(&empty);
-                    let (mut first, mut last) = (None, None);
-                    if let [start, .., end] = &single[..] {
-                        (first, last) = (id(start), id(end));
-                    }
+                    let list =
+                        |key: &str| step.get(key).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+                    let (first, last) = match list("single") {
+                        [start, .., end] => (id(start), id(end)),
+                        _ => (None, None),
+                    };
                     if let Some(first) = first {
                         let is = |role: &Option<String>| role.as_deref() == Some(first);
                         if !is(&bos) && !is(&cls) {
@@ -203,8 +190,7 @@ impl Special {
                         }
                         self.add.insert("eos", true);
                     }
-                    let pair = step.get("pair").and_then(Value::as_array).unwrap_or(&empty);
-                    if let Some(add) = separator(pair, first, last, &sep, &eos) {
+                    if let Some(add) = separator(list("pair"), first, last, &sep, &eos) {
                         self.add.insert("sep", add);
                         if add && sep.is_none() {
                             put("sep", &eos);
@@ -217,7 +203,7 @@ impl Special {
     }
 
     /// Sets the keys.
-    pub(super) fn write(self, keys: &mut Keys) -> Result<()> {
+    pub(super) fn write(self, keys: &mut Keys) {
         if let Some(merges) = self.merges {
             keys.plain("tokenizer.ggml.merges", Gguf::Array(Array::String(merges)));
         }
@@ -229,17 +215,14 @@ impl Special {
                 keys.plain(&format!("tokenizer.ggml.add_{role}_token"), add);
             }
         }
-        let flags =
-            [("normalizer.lowercase", self.lowercase), ("normalizer.strip_accents", self.strip_accents)];
-        for (key, flag) in flags.iter().filter_map(|(k, f)| Some((k, (*f)?))) {
-            keys.plain(&format!("tokenizer.ggml.{key}"), flag);
+        for (key, flag) in [("lowercase", self.lowercase), ("strip_accents", self.strip_accents)] {
+            flag.into_iter().for_each(|flag| keys.plain(&format!("tokenizer.ggml.normalizer.{key}"), flag));
         }
         match self.template {
             Some(Value::String(template)) => keys.plain("tokenizer.chat_template", template.as_str()),
             Some(Value::Array(several)) => templates(&several, keys),
             _ => {}
         }
-        Ok(())
     }
 }
 
