@@ -59,7 +59,7 @@ fn kind(tokenizer: &tokenizers::Tokenizer) -> tokenizers::Result<Result<String, 
     let encoded = tokenizer.encode_fast(PROBE, true)?;
     let ids: Vec<String> = encoded.get_ids().iter().map(u32::to_string).collect();
     let hash = format!("{:x}", Sha256::digest(format!("[{}]", ids.join(", "))));
-    let known = KNOWN.iter().find(|(h, _)| *h == hash).map(|(_, name)| (*name).to_owned());
+    let known = KNOWN.iter().find(|(start, _)| hash.starts_with(start)).map(|(_, name)| (*name).to_owned());
     Ok(known.ok_or(hash))
 }
 
