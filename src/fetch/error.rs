@@ -54,6 +54,12 @@ pub(super) fn other(of: impl Display, what: impl Display) -> FetchError {
     FetchError::Other { of: of.to_string(), what: what.to_string() }
 }
 
+impl From<files::Error> for FetchError {
+    fn from(e: files::Error) -> Self {
+        FetchError::Io { path: e.path, source: e.source }
+    }
+}
+
 /// Names the path that an operation of the file system failed on.
 pub(super) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> FetchError + '_ {
     move |source| FetchError::Io { path: path.to_owned(), source }

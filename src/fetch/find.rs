@@ -88,7 +88,7 @@ fn stranger(path: &Path, source: &Source, entry: Option<&Entry>) -> Result<Optio
             if found != entry.bytes {
                 return Ok(Some(format!("{shown} is {found} bytes instead of {}", entry.bytes)));
             }
-            let sum = sha256_of(path, &Control::default())?.map(|(sum, _)| sum).unwrap_or_default();
+            let (sum, _) = sha256_of(path, &Control::default())?;
             let other = format!("{shown} is another file: expected sha256 {}, found {sum}", entry.sha256);
             (sum != entry.sha256).then_some(other)
         }

@@ -9,26 +9,21 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ropewalk_import::TEMPLATES;
+use ropewalk_import::{is_read, template, TEMPLATES};
 use serde::{Deserialize, Serialize};
 
-use super::error::{other, said};
-use super::origin::Origin;
-use super::partial::{self, foreign, Lock};
-use super::{bring, check, io, is_sha256, size, source, taken, transfer};
-use super::{FetchError, Hub, Pulled, Repo, Request, Result, ELSEWHERE};
+use super::error::{io, other, said, Result};
+use super::origin::{self, Origin};
+use super::{bring, check, claim, is_sha256, partial, place, source, taken, transfer};
+use super::{Hub, Pulled, Repo, Request, ELSEWHERE};
 use crate::control::{Control, Progress};
 
 /// Size limit of a hub's listing of a repository, in bytes: a few hundred for each file.
 const MAX_LISTING: usize = 16 << 20;
-/// Files of a repository.
-const MAX_FILES: usize = 100_000;
 /// Length limit of the name of a file, in bytes: with others around it, what file systems take.
 const MAX_NAME: usize = 200;
 /// Chat templates beside the first: as many as an import reads.
 const MAX_TEMPLATES: usize = 64;
-/// A record of a folder, in bytes: some two hundred for each of a thousand files.
-const MAX_RECORD: u64 = 1 << 20;
 
 /// A folder that is in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,9 +52,6 @@ struct File {
     name: String,
     bytes: u64,
     sha256: String,
-    /// True if the checksum was compared with one of the hub.
-    #[serde(skip)]
-    verified: bool,
 }
 
 /// A hub's listing of a repository.
@@ -96,65 +88,27 @@ pub fn pull_folder(
     control: &Control<'_>,
 ) -> Result<PulledFolder> {
     let name = name.unwrap_or(repo.name());
-    if !source::is_file_name(name) {
-        return Err(FetchError::Name(name.to_owned()));
-    }
     let path = dir.join(name);
-    if is_there(&path)? {
-        return check_present(repo, &path, control);
-    }
-    fs::create_dir_all(dir).map_err(io(dir))?;
-    let lock = Lock::take(dir, name, repo, control)?;
-    // While this waited for the lock, the one who held it may have finished.
-    if is_there(&path)? {
-        return check_present(repo, &path, control);
-    }
-    // Report what is in the way before asking for anything.
-    Origin::check_place(&path)?;
+    let Some(lock) = claim(dir, name, true)? else { return check_present(repo, &path, control) };
     let unfinished = lock.unfinished("folder");
+    // Report what is in the way before asking for anything.
     contents(&unfinished)?;
     let listing = list(hub, repo, control)?;
-    partial::make_folder(&unfinished, false)?;
+    let filled = fill(hub, repo, &listing, &unfinished, &path, control);
+    // Folders without files go.
     let templates = unfinished.join(TEMPLATES);
-    let files = match fill(hub, repo, &listing, &unfinished, &path, control) {
-        Ok(files) => files,
-        Err(e) => {
-            // Nothing arrived: nothing is left.
-            let _ = fs::remove_dir(&templates);
-            let _ = fs::remove_dir(&unfinished);
-            return Err(e);
-        }
-    };
-    let names: BTreeSet<&str> = files.iter().map(|f| f.name.as_str()).collect();
-    for name in contents(&unfinished)?.iter().filter(|name| !names.contains(name.as_str())) {
-        partial::remove(&unfinished.join(name))?; // Of a commit with other files.
-    }
-    if !names.iter().any(|name| ropewalk_import::template(name).is_some()) {
-        let _ = fs::remove_dir(&templates);
-    }
+    let _ = fs::remove_dir(&templates);
+    let _ = fs::remove_dir(&unfinished);
+    let filled = filled?;
     for folder in [&templates, &unfinished].into_iter().filter(|folder| folder.is_dir()) {
         files::sync_folder(folder).map_err(io(folder))?;
     }
-    let record = Record { source: repo.to_string(), revision: listing.sha, files };
-    let text = serde_json::to_string_pretty(&record).unwrap_or_default() + "\n";
-    // A record without a folder says nothing; a folder without a record would be of unknown origin.
-    Origin::check_place(&path)?;
-    lock.write(&Origin::path_of(&path), &text)?;
-    if is_there(&path)? {
-        return Err(io(&path)(std::io::Error::other(
-            "another program created a directory there in the meantime",
-        )));
-    }
-    fs::rename(&unfinished, &path).map_err(io(&path))?;
-    files::sync_folder(dir).map_err(io(dir))?;
-    let pulled = |f: File| Pulled {
-        path: path.join(f.name),
-        bytes: f.bytes,
-        sha256: f.sha256,
-        verified: f.verified,
-        fresh: true,
-    };
-    let files = record.files.into_iter().map(pulled).collect();
+    let recorded =
+        |(name, p): &(String, Pulled)| File { name: name.clone(), bytes: p.bytes, sha256: p.sha256.clone() };
+    let (source, revision) = (repo.to_string(), listing.sha);
+    let record = Record { source, revision, files: filled.iter().map(recorded).collect() };
+    place(&unfinished, dir, &path, &record)?;
+    let files = filled.into_iter().map(|(_, pulled)| pulled).collect();
     Ok(PulledFolder { path, revision: record.revision, files, fresh: true })
 }
 
@@ -168,7 +122,7 @@ fn contents(folder: &Path) -> Result<Vec<String>> {
     for (folder, before) in [(folder, String::new()), (templates.as_path(), format!("{TEMPLATES}/"))] {
         match files::own_folder(folder) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
-            found => found.map_err(foreign(folder))?,
+            found => found.map_err(io(folder))?,
         }
         for entry in fs::read_dir(folder).map_err(io(folder))? {
             let path = entry.map_err(io(folder))?.path();
@@ -176,58 +130,35 @@ fn contents(folder: &Path) -> Result<Vec<String>> {
                 continue;
             }
             let name = format!("{before}{}", path.file_name().unwrap_or_default().to_string_lossy());
-            let brought = ropewalk_import::is_read(&name) || name.ends_with(".safetensors");
-            if !brought || !source::is_path(&name) || all.len() == MAX_FILES {
-                let what = "is in a folder of unfinished files, and no pull brings it";
-                return Err(other(path.display(), format_args!("{what}; {}", partial::LEFT)));
+            if !(is_read(&name) || name.ends_with(".safetensors")) || !source::is_path(&name) {
+                let what = "is in a folder of unfinished files, and no pull brings it: remove it";
+                return Err(other(path.display(), what));
             }
-            files::own_file(&path).map_err(foreign(&path))?;
+            files::own_file(&path).map_err(io(&path))?;
             all.push(name);
         }
     }
     Ok(all)
 }
 
-/// Returns true if there is a directory. Anything else of that name is an error.
-fn is_there(path: &Path) -> Result<bool> {
-    match path.symlink_metadata() {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(e) => Err(io(path)(e)),
-        Ok(_) if path.is_dir() => Ok(true),
-        Ok(_) => Err(io(path)(std::io::Error::other("already exists and is not a directory"))),
-    }
-}
-
 /// Checks a folder that is there already against its record.
 fn check_present(repo: &Repo, path: &Path, control: &Control<'_>) -> Result<PulledFolder> {
-    let at = Origin::path_of(path);
     let asked = repo.to_string();
-    let Some(text) = partial::read(&at, MAX_RECORD)? else {
-        let what = format!("already exists, and no record says that it is {asked}: {ELSEWHERE}");
-        return Err(other(path.display(), what));
+    let Some(record) = origin::read::<Record>(path, "a pulled folder")? else {
+        let what = "already exists, and no record says that it is";
+        return Err(other(path.display(), format_args!("{what} {asked}: {ELSEWHERE}")));
     };
-    let bad = |what: String| other(at.display(), what);
-    let record: Record = serde_json::from_str(&text)
-        .map_err(|e| bad(format!("expected the record of a pulled folder: {}", said(&e.to_string()))))?;
     if record.source != asked {
         return Err(taken(path, &record.source, &asked));
     }
     let mut files = Vec::new();
-    for file in &record.files {
-        if !source::is_path(&file.name) {
-            return Err(bad(format!("expected names of files, found '{}'", said(&file.name))));
+    for File { name, bytes, sha256 } in &record.files {
+        if !source::is_path(name) {
+            let what = format!("expected names of files, found '{}'", said(name));
+            return Err(other(Origin::path_of(path).display(), what));
         }
-        let path = path.join(&file.name);
-        let found = fs::metadata(&path).map_err(io(&path))?.len();
-        if found != file.bytes {
-            return Err(size(&path, file.bytes, found));
-        }
-        let source = repo.file(&file.name);
-        let show = |p: &Progress<'_>| {
-            control.report(format_args!("{}: {}", file.name, p.what), p.done, p.total);
-        };
-        let control = control.with_progress(&show);
-        files.push(check(&source, &path, &file.sha256, &control)?);
+        let show = |p: &Progress<'_>| control.report(format_args!("{name}: {}", p.what), p.done, p.total);
+        files.push(check(&path.join(name), Some(*bytes), sha256, &control.with_progress(&show))?);
     }
     Ok(PulledFolder { path: path.to_owned(), revision: record.revision, files, fresh: false })
 }
@@ -235,21 +166,19 @@ fn check_present(repo: &Repo, path: &Path, control: &Control<'_>) -> Result<Pull
 /// Asks the hub which commit is the newest, and which files it has.
 fn list(hub: &Hub, repo: &Repo, control: &Control<'_>) -> Result<Listing> {
     let body = transfer::listing(hub, repo, MAX_LISTING, control)?;
-    let remote = |what: String| other(repo, what);
     let listing: Listing = serde_json::from_slice(&body).map_err(|e| {
-        remote(format!("expected a list of files, found something else: {}", said(&e.to_string())))
+        let e = said(&e.to_string());
+        other(repo, format_args!("expected a list of files, found something else: {e}"))
     })?;
     let hexadecimal = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
     if !(7..=64).contains(&listing.sha.len()) || !listing.sha.chars().all(hexadecimal) {
-        return Err(remote("its list of files names no commit".into()));
-    }
-    if listing.siblings.len() > MAX_FILES {
-        return Err(remote(format!("has {} files, expected at most {MAX_FILES}", listing.siblings.len())));
+        return Err(other(repo, "its list of files names no commit"));
     }
     Ok(listing)
 }
 
-/// Brings all files into the unfinished folder: first the small ones, whose index says which the others are.
+/// Brings all files into the unfinished folder, and removes others: first the small ones, whose index says which the
+/// others are. Returns their names, and what they will be at `path`.
 fn fill(
     hub: &Hub,
     repo: &Repo,
@@ -257,80 +186,71 @@ fn fill(
     unfinished: &Path,
     path: &Path,
     control: &Control<'_>,
-) -> Result<Vec<File>> {
-    let no_model = |what: String| other(repo, what);
+) -> Result<Vec<(String, Pulled)>> {
     // Nothing that lies in a folder of the repository, but for templates, or has a name that could be a path, is looked at.
     let sound = |s: &&Sibling| s.rfilename.len() <= MAX_NAME && source::is_path(&s.rfilename);
     let all: Vec<&Sibling> = listing.siblings.iter().filter(sound).collect();
     let names = || all.iter().map(|s| s.rfilename.as_str());
-    let has = |end: &str| names().any(|n| n.ends_with(end));
-    if !names().any(|n| n == "config.json") || !has(".safetensors") {
+    if !names().any(|n| n == "config.json") || !names().any(|n| n.ends_with(".safetensors")) {
         let mut what = "expected config.json and weights in safetensors".to_owned();
         let gguf: Vec<String> =
             names().filter(|n| n.ends_with(".gguf")).map(|n| format!("{repo}/{n}")).collect();
         if !gguf.is_empty() {
-            let gguf = said(&gguf.join(" "));
-            what = format!("{what}; it has GGUF files, of which one can be pulled: {gguf}");
+            what += &format!("; it has GGUF files, of which one can be pulled: {}", said(&gguf.join(" ")));
         }
-        return Err(no_model(what));
+        return Err(other(repo, what));
     }
-    let small: Vec<&Sibling> =
-        all.iter().copied().filter(|s| ropewalk_import::is_read(&s.rfilename)).collect();
-    let n_templates = small.iter().filter(|s| ropewalk_import::template(&s.rfilename).is_some()).count();
+    let n_templates = names().filter(|n| template(n).is_some()).count();
     if n_templates > MAX_TEMPLATES {
-        return Err(no_model(format!(
-            "expected at most {MAX_TEMPLATES} chat templates, found {n_templates}"
-        )));
+        let what = format!("expected at most {MAX_TEMPLATES} chat templates, found {n_templates}");
+        return Err(other(repo, what));
     }
+    partial::make_folder(unfinished, 0o777)?;
     if n_templates > 0 {
-        partial::make_folder(&unfinished.join(TEMPLATES), false)?;
+        partial::make_folder(&unfinished.join(TEMPLATES), 0o777)?;
     }
-    let mut files = each(hub, repo, &listing.sha, &small, unfinished, path, control)?;
+    // What is of a commit with other files is removed; an index would be read.
+    let keep = |wanted: &dyn Fn(&str) -> bool| -> Result<()> {
+        contents(unfinished)?
+            .iter()
+            .filter(|n| !wanted(n))
+            .try_for_each(|n| partial::remove(&unfinished.join(n)))
+    };
+    keep(&|name: &str| names().any(|n| n == name))?;
+    let mut filled = Vec::new();
+    let mut each = |wanted: &dyn Fn(&str) -> bool| -> Result<()> {
+        for sibling in all.iter().filter(|s| wanted(&s.rfilename)) {
+            let name = &sibling.rfilename;
+            let source = repo.file(name);
+            let sha256 = sibling.lfs.as_ref().and_then(|l| l.sha256.as_deref()).filter(|s| is_sha256(s));
+            let (bytes, revision) = (sibling.size, Some(&*listing.sha));
+            let request = Request { sha256, bytes, revision, ..Request::new(&source) };
+            let at = unfinished.join(name);
+            if sha256.is_none() {
+                // Of another commit, perhaps, and nothing would tell.
+                partial::remove(&at)?;
+            }
+            let show = |p: &Progress<'_>| control.report(format_args!("{name}: {}", p.what), p.done, p.total);
+            let (pulled, _) = bring(hub, &request, at, &path.join(name), &control.with_progress(&show))?;
+            filled.push((name.clone(), pulled));
+        }
+        Ok(())
+    };
+    each(&is_read)?;
     let weights = ropewalk_import::weights(unfinished, names()).map_err(|e| {
-        // The folder has a name that says nothing to the user.
-        let what = e.to_string().replace(&format!("{}: ", unfinished.display()), "");
-        no_model(said(&what.replace(&format!("{}{}", unfinished.display(), std::path::MAIN_SEPARATOR), "")))
+        let what = e.to_string().replace(&unfinished.display().to_string(), "");
+        other(repo, said(what.trim_start_matches([':', ' ', '/', '\\'])))
     })?;
-    let weights: BTreeSet<&str> = weights.iter().map(String::as_str).collect();
-    let weights: Vec<&Sibling> =
-        all.iter().copied().filter(|s| weights.contains(s.rfilename.as_str())).collect();
+    let weights: BTreeSet<String> = weights.into_iter().collect();
     let missing = |s: &&Sibling| {
         let here = fs::metadata(unfinished.join(&s.rfilename)).map_or(0, |m| m.len());
         s.size.unwrap_or_default().saturating_sub(here)
     };
-    transfer::check_space(unfinished, weights.iter().map(missing).fold(0, u64::saturating_add))?;
-    files.extend(each(hub, repo, &listing.sha, &weights, unfinished, path, control)?);
-    Ok(files)
-}
-
-/// Brings files of one commit into the unfinished folder; `path` is where it is to be.
-fn each(
-    hub: &Hub,
-    repo: &Repo,
-    revision: &str,
-    wanted: &[&Sibling],
-    unfinished: &Path,
-    path: &Path,
-    control: &Control<'_>,
-) -> Result<Vec<File>> {
-    let mut files = Vec::new();
-    for sibling in wanted {
-        let name = &sibling.rfilename;
-        let source = repo.file(name);
-        let sha256 = sibling.lfs.as_ref().and_then(|l| l.sha256.as_deref()).filter(|s| is_sha256(s));
-        let request =
-            Request { sha256, bytes: sibling.size, revision: Some(revision), ..Request::new(&source) };
-        let at = unfinished.join(name);
-        if sha256.is_none() {
-            // Of another commit, perhaps, and nothing would tell.
-            partial::remove(&at)?;
-        }
-        let show = |p: &Progress<'_>| control.report(format_args!("{name}: {}", p.what), p.done, p.total);
-        let (pulled, _) = bring(hub, &request, at, &path.join(name), &control.with_progress(&show))?;
-        let Pulled { bytes, sha256, verified, .. } = pulled;
-        files.push(File { name: name.clone(), bytes, sha256, verified });
-    }
-    Ok(files)
+    let missing = all.iter().filter(|s| weights.contains(&s.rfilename)).map(missing);
+    transfer::check_space(unfinished, missing.fold(0, u64::saturating_add))?;
+    keep(&|name: &str| is_read(name) || weights.contains(name))?;
+    each(&|name: &str| weights.contains(name))?;
+    Ok(filled)
 }
 
 /// Writes the record of a file that was made from a repository, so that it is found by that name.
@@ -338,12 +258,7 @@ fn each(
 /// # Errors
 /// A file that cannot be read, or a record that cannot be written.
 pub fn record(path: &Path, repo: &Repo, revision: &str, control: &Control<'_>) -> Result<()> {
-    let source = repo.to_string();
-    let Some((sha256, bytes)) = super::sha256_of(path, control)? else {
-        return Err(FetchError::Stopped { from: source, kept: 0 });
-    };
-    let (dir, name) = (path.parent().unwrap_or(Path::new("")), path.file_name().unwrap_or_default());
-    let name = name.to_string_lossy();
-    let lock = Lock::take(dir, &name, repo, control)?;
-    Origin { source, revision: Some(revision.to_owned()), bytes, sha256 }.write(path, &lock)
+    let (sha256, bytes) = super::sha256_of(path, control)?;
+    let (source, revision) = (repo.to_string(), Some(revision.to_owned()));
+    origin::write(path, &Origin { source, revision, bytes, sha256 })
 }

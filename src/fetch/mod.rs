@@ -2,8 +2,8 @@
 //!
 //! A source names a file of the hub, and its last part is the file's name in the target folder. Beside each
 //! file that was fetched is a record of where it came from ([`Origin`]). What is unfinished is in `.partial`
-//! inside the target folder, under names made from the source alone: nothing a server says becomes part of a
-//! path, and nothing that lies there is believed. A file is in place only when it is complete, its checksum was compared
+//! inside the target folder, under the target's name: nothing a server says becomes part of a path, and nothing
+//! that lies there is believed. A file is in place only when it is complete, its checksum was compared
 //! and it is on the disk. A model's folder ([`pull_folder`]) is in place only when all its files are.
 
 mod error;
@@ -132,41 +132,55 @@ pub struct Pulled {
 /// [`FetchError::Stopped`]. Whatever part of the file has arrived stays if its checksum is known, and the next pull
 /// of the same source into the same folder resumes from there.
 pub fn pull(hub: &Hub, request: &Request<'_>, dir: &Path, control: &Control<'_>) -> Result<Pulled> {
-    let name = file_name(request);
-    if !source::is_file_name(name) {
-        return Err(FetchError::Name(name.to_owned()));
-    }
+    let name = request.name.unwrap_or(request.source.file_name());
     let path = dir.join(name);
-    if is_there(&path)? {
-        let pulled = check_present(request, &path, control)?;
-        // A pull that was killed at its very end leaves something; one that still runs removes it itself.
-        if partial::left(dir) {
-            let swept = Lock::take(dir, name, request.source, control).and_then(|lock| lock.sweep());
-            if let Err(e @ FetchError::Other { .. }) = swept {
-                control.note(format_args!("note: {e}"));
-            }
-        }
-        return Ok(pulled);
-    }
-    std::fs::create_dir_all(dir).map_err(io(dir))?;
-    let lock = Lock::take(dir, name, request.source, control)?;
-    // While this waited for the lock, the one who held it may have finished.
-    if is_there(&path)? {
-        return check_present(request, &path, control);
-    }
-    Origin::check_place(&path)?;
+    let Some(lock) = claim(dir, name, false)? else { return check_present(request, &path, control) };
     let unfinished = lock.unfinished("part");
     let (pulled, revision) = bring(hub, request, unfinished.clone(), &path, control)?;
     let revision = request.revision.map(str::to_owned).or(revision);
     let (source, sha256) = (request.source.to_string(), pulled.sha256.clone());
-    // A record without a file says nothing; a file without a record would be of unknown origin.
-    Origin { source, revision, bytes: pulled.bytes, sha256 }.write(&path, &lock)?;
-    if is_there(&path)? {
-        return Err(io(&path)(std::io::Error::other("another program created a file there in the meantime")));
-    }
-    std::fs::rename(&unfinished, &path).map_err(io(&path))?;
-    files::sync_folder(dir).map_err(io(dir))?;
+    place(&unfinished, dir, &path, &Origin { source, revision, bytes: pulled.bytes, sha256 })?;
     Ok(pulled)
+}
+
+/// Locks a name of the target folder that nothing has yet; `None` if a file, or a folder, is there.
+fn claim(dir: &Path, name: &str, folder: bool) -> Result<Option<Lock>> {
+    if !source::is_file_name(name) {
+        return Err(FetchError::Name(name.to_owned()));
+    }
+    let path = dir.join(name);
+    if is_there(&path, folder)? {
+        partial::sweep(dir);
+        return Ok(None);
+    }
+    std::fs::create_dir_all(dir).map_err(io(dir))?;
+    let lock = Lock::take(dir, name)?;
+    // While this waited for the lock, the one who held it may have finished.
+    if is_there(&path, folder)? {
+        return Ok(None);
+    }
+    // What is in the way of the record is named now, and not when everything has arrived.
+    Origin::check_place(&path)?;
+    Ok(Some(lock))
+}
+
+/// Returns true if a file, or a folder, is there. Anything else of that name is an error, and so is a name that is too long.
+fn is_there(path: &Path, folder: bool) -> Result<bool> {
+    let there = |path: &Path| match path.symlink_metadata() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(io(path)(e)),
+        Ok(_) => Ok(true),
+    };
+    there(&Origin::path_of(path))?;
+    if !there(path)? {
+        return Ok(false);
+    }
+    let found = std::fs::metadata(path).map_err(io(path))?;
+    match folder {
+        true if !found.is_dir() => Err(other(path.display(), "already exists and is not a directory")),
+        false if !found.is_file() => Err(other(path.display(), "already exists and is not a regular file")),
+        _ => Ok(true),
+    }
 }
 
 /// Brings a file that is to be at `path` into its unfinished file, which is checked and on the disk then. Also returns the
@@ -191,25 +205,15 @@ fn bring(
     Ok((Pulled { path, bytes: partial.len()?, sha256, verified, fresh: true }, known.revision))
 }
 
-fn file_name<'a>(request: &Request<'a>) -> &'a str {
-    request.name.unwrap_or(request.source.file_name())
-}
-
-/// Returns true if a file is there. Anything else of that name is an error, and so is a name that is too long.
-fn is_there(path: &Path) -> Result<bool> {
-    let there = |path: &Path| match path.symlink_metadata() {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(e) => Err(io(path)(e)),
-        Ok(_) => Ok(true),
-    };
-    there(&Origin::path_of(path))?;
-    if !there(path)? {
-        return Ok(false);
+/// Puts what is complete in place, with its record: a record without a file says nothing, a file without a record would
+/// be of unknown origin.
+fn place(unfinished: &Path, dir: &Path, path: &Path, record: &impl Serialize) -> Result<()> {
+    origin::write(path, record)?;
+    if path.symlink_metadata().is_ok() {
+        return Err(other(path.display(), "was created by another program in the meantime"));
     }
-    if !std::fs::metadata(path).map_err(io(path))?.is_file() {
-        return Err(io(path)(std::io::Error::other("already exists and is not a regular file")));
-    }
-    Ok(true)
+    std::fs::rename(unfinished, path).map_err(io(path))?;
+    files::sync_folder(dir).map_err(io(dir))
 }
 
 /// Checks a file that is there already against its record and what was asked for.
@@ -219,25 +223,16 @@ fn check_present(request: &Request<'_>, path: &Path, control: &Control<'_>) -> R
     if let Some(origin) = origin.as_ref().filter(|o| o.source != source) {
         return Err(taken(path, &origin.source, &source));
     }
-    let sha256 = request.sha256.or(origin.as_ref().map(|o| o.sha256.as_str()));
-    let Some(expected) = sha256 else {
-        let what =
-            format!("already exists, with unknown origin: pass the sha256 of {source}, or {ELSEWHERE}");
-        return Err(other(path.display(), what));
+    let Some(sha256) = request.sha256.or(origin.as_ref().map(|o| o.sha256.as_str())) else {
+        let what = "already exists, with unknown origin: pass the sha256 of";
+        return Err(other(path.display(), format_args!("{what} {source}, or {ELSEWHERE}")));
     };
-    let found = std::fs::metadata(path).map_err(io(path))?.len();
     let bytes = request.bytes.or(origin.as_ref().map(|o| o.bytes));
-    if let Some(expected) = bytes.filter(|n| *n != found) {
-        return Err(size(path, expected, found));
-    }
-    let pulled = check(request.source, path, expected, control)?;
+    let pulled = check(path, bytes, sha256, control)?;
     if origin.is_none() {
         let origin = Origin { source, revision: None, bytes: pulled.bytes, sha256: pulled.sha256.clone() };
-        let (dir, name) = (path.parent().unwrap_or(Path::new("")), file_name(request));
-        let lock = Lock::take(dir, name, request.source, control);
-        let written = lock.and_then(|lock| origin.write(path, &lock));
         // The folder may be one that only others write to.
-        if let Err(e) = written {
+        if let Err(e) = origin::write(path, &origin) {
             control.note(format_args!("note: its origin is not recorded: {e}"));
         }
     }
@@ -245,12 +240,14 @@ fn check_present(request: &Request<'_>, path: &Path, control: &Control<'_>) -> R
 }
 
 /// Checks a file that is there already.
-fn check(source: &Source, path: &Path, expected: &str, control: &Control<'_>) -> Result<Pulled> {
-    let Some((found, bytes)) = sha256_of(path, control)? else {
-        return Err(FetchError::Stopped { from: source.to_string(), kept: 0 });
-    };
-    if expected != found {
-        return Err(checksum(path, expected, &found));
+fn check(path: &Path, bytes: Option<u64>, sha256: &str, control: &Control<'_>) -> Result<Pulled> {
+    let found = std::fs::metadata(path).map_err(io(path))?.len();
+    if let Some(expected) = bytes.filter(|n| *n != found) {
+        return Err(other(path.display(), format_args!("expected {expected} bytes, found {found}")));
+    }
+    let (found, bytes) = sha256_of(path, control)?;
+    if sha256 != found {
+        return Err(checksum(path, sha256, &found));
     }
     Ok(Pulled { path: path.to_owned(), bytes, sha256: found, verified: true, fresh: false })
 }
@@ -261,42 +258,36 @@ fn taken(path: &Path, found: &str, asked: &str) -> FetchError {
     other(path.display(), format_args!("is {}, not {asked}: {ELSEWHERE}", said(found)))
 }
 
-fn size(path: &Path, expected: u64, found: u64) -> FetchError {
-    other(path.display(), format_args!("expected {expected} bytes, found {found}"))
-}
-
 fn checksum(path: &Path, expected: &str, found: &str) -> FetchError {
     other(path.display(), format_args!("expected sha256 {expected}, found {found}"))
 }
 
-/// A file's SHA-256 and its size in bytes; `None` when it was asked to stop.
+/// A file's SHA-256 and its size in bytes.
 ///
 /// # Errors
-/// [`FetchError::Io`] for a file that cannot be read.
-pub fn sha256_of(path: &Path, control: &Control<'_>) -> Result<Option<(String, u64)>> {
-    let mut file = files::foreign::open_file(path).map_err(|e| io(path)(e.source))?;
-    hash(&mut file, path, control)
+/// [`FetchError::Io`] for a file that cannot be read; [`FetchError::Stopped`].
+pub fn sha256_of(path: &Path, control: &Control<'_>) -> Result<(String, u64)> {
+    hash(&mut files::foreign::open_file(path)?, path, control)
 }
 
 /// The same of an open file, from where it stands.
-fn hash(file: &mut File, path: &Path, control: &Control<'_>) -> Result<Option<(String, u64)>> {
+fn hash(file: &mut File, path: &Path, control: &Control<'_>) -> Result<(String, u64)> {
     let total = file.metadata().map_err(io(path))?.len();
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
     let mut done = 0;
     loop {
         if control.stopped() {
-            return Ok(None);
+            return Err(FetchError::Stopped { from: path.display().to_string(), kept: 0 });
         }
         let n = file.read(&mut buffer).map_err(io(path))?;
         if n == 0 {
-            break;
+            return Ok((hex(&hash.finalize()), done));
         }
         hash.update(&buffer[..n]);
         done += n as u64;
         control.report(format_args!("checking sha256"), done, total);
     }
-    Ok(Some((hex(&hash.finalize()), done)))
 }
 
 #[cfg(test)]

@@ -285,7 +285,7 @@ fn texts(path: &Path) -> Result<String> {
 
 fn sha256(path: &Path) -> Result<String> {
     let found = sha256_of(path, &Control::default()).map_err(|e| Error::Invalid(e.to_string()))?;
-    found.map(|(hash, _)| hash).ok_or(Error::Interrupted)
+    Ok(found.0)
 }
 
 fn failed(e: Error, settings: &Settings<'_>) -> Failure {

@@ -77,10 +77,8 @@ impl World {
     }
 }
 
-/// A name of the folder of unfinished files: made of the target's name, and of the source but for locks.
-fn key(texts: &[&str]) -> String {
-    sum(texts.join("\n").as_bytes())[..32].to_owned()
-}
+/// The unfinished folder of a repository.
+const FOLDER: &str = ".partial/tiny-llama.folder";
 
 type Plant = fn(&World, &Path);
 
@@ -119,21 +117,16 @@ fn user() -> u32 {
 #[test]
 fn what_is_planted_for_a_file_is_named_and_left_alone() {
     let hub = Hub::new();
-    let (lock, part) = (key(&["file.gguf"]), key(&["file.gguf", SOURCE]));
     for (case, plant) in plants() {
-        for name in [
-            format!(".partial/{lock}.lock"),
-            format!(".partial/{part}.part"),
-            format!(".partial/{part}.new"),
-            "file.gguf.source.json".to_owned(),
-        ] {
+        for name in [".partial/.file.gguf.ropewalk-lock", ".partial/file.gguf.part", "file.gguf.source.json"]
+        {
             let world = World::new();
             if name.ends_with(".source.json") {
                 // An empty one is removed at the end, as after any pull.
                 fs::remove_dir(world.at("models/.partial")).unwrap();
             }
-            plant(&world, &world.models().join(&name));
-            world.refuses(&hub, SOURCE, Path::new(&name), &format!("{case}: {name}"));
+            plant(&world, &world.models().join(name));
+            world.refuses(&hub, SOURCE, Path::new(name), &format!("{case}: {name}"));
         }
     }
     assert!(hub.asked().is_empty(), "nothing was asked for: {:?}", hub.asked());
@@ -186,19 +179,16 @@ fn a_model_that_the_user_linked_stays_a_link() {
 #[test]
 fn what_is_planted_for_a_folder_is_named_and_left_alone() {
     let (hub, _) = hub(Repository::new(), |_, _| {});
-    let of_folder = key(&["tiny-llama", REPO]);
-    let folder = format!(".partial/{of_folder}.folder");
     for (case, plant) in plants() {
         for name in [
-            format!(".partial/{}.lock", key(&["tiny-llama"])),
-            format!(".partial/{of_folder}.new"),
-            folder.clone(),
-            format!("{folder}/config.json"),
-            format!("{folder}/config.json.source.json"),
-            format!("{folder}/thesis.tex"),
-            format!("{folder}/.partial"),
-            format!("{folder}/additional_chat_templates/x.jinja"),
-            format!("{folder}/additional_chat_templates/thesis.tex"),
+            ".partial/.tiny-llama.ropewalk-lock".to_owned(),
+            FOLDER.to_owned(),
+            format!("{FOLDER}/config.json"),
+            format!("{FOLDER}/config.json.source.json"),
+            format!("{FOLDER}/thesis.tex"),
+            format!("{FOLDER}/.partial"),
+            format!("{FOLDER}/additional_chat_templates/x.jinja"),
+            format!("{FOLDER}/additional_chat_templates/thesis.tex"),
         ] {
             let world = World::new();
             let at = world.models().join(&name);
@@ -213,7 +203,7 @@ fn what_is_planted_for_a_folder_is_named_and_left_alone() {
 #[test]
 fn what_no_pull_brings_is_not_removed() {
     let (hub, shared) = hub(Repository::new(), |_, _| {});
-    let folder = format!("models/.partial/{}.folder", key(&["tiny-llama", REPO]));
+    let folder = format!("models/{FOLDER}");
     for name in ["thesis.tex", "model.safetensors.source.json", ".hidden", ".x.safetensors"] {
         let world = World::new();
         fs::create_dir(world.at(&folder)).unwrap();
@@ -231,7 +221,7 @@ fn what_no_pull_brings_is_not_removed() {
 fn a_forged_unfinished_folder_counts_for_its_bytes_only() {
     let (hub, shared) = hub(Repository::new(), |_, _| {});
     let now = shared.lock().unwrap().clone();
-    let folder = format!("models/.partial/{}.folder", key(&["tiny-llama", REPO]));
+    let folder = format!("models/{FOLDER}");
     let world = World::new();
     fs::create_dir_all(world.at(&folder).join("additional_chat_templates")).unwrap();
     // Files of the right names and sizes, one that the repository has not, and one of its weights with a wrong end.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::names::{folder_of, is_ours, short_name, LOCK};
-use crate::own::{made, no_follow, open_unlinked};
+use crate::own::{made, no_follow, open_own, open_unlinked};
 use crate::{Error, Result};
 
 /// The right to write a file, or in a folder, held by one process at a time. Dropping it gives it back; when a
@@ -30,7 +30,16 @@ impl Lock {
     /// of the disk.
     pub fn file(path: &Path) -> Result<Lock> {
         let name = short_name(path, LOCK.len());
-        Lock::take(path, path.with_file_name(format!(".{name}{LOCK}")))
+        Lock::take(path, path.with_file_name(format!(".{name}{LOCK}")), |at| open_unlinked(at, &mut made()))
+    }
+
+    /// The lock of [`Lock::file`] in a folder that others may have filled: what has its name must be this user's own.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Lock::file`].
+    pub fn own(path: &Path) -> Result<Lock> {
+        let name = short_name(path, LOCK.len());
+        Lock::take(path, path.with_file_name(format!(".{name}{LOCK}")), open_own)
     }
 
     /// The lock of a folder, which must exist.
@@ -38,10 +47,10 @@ impl Lock {
     /// # Errors
     /// Returns the errors of [`Lock::file`].
     pub fn folder(path: &Path) -> Result<Lock> {
-        Lock::take(path, path.join(LOCK))
+        Lock::take(path, path.join(LOCK), |at| open_unlinked(at, &mut made()))
     }
 
-    fn take(of: &Path, path: PathBuf) -> Result<Lock> {
+    fn take(of: &Path, path: PathBuf, open: impl Fn(&Path) -> io::Result<File>) -> Result<Lock> {
         let failed = |e| Error::new(of, e);
         let folder = folder_of(&path);
         if !folder.is_dir() {
@@ -52,7 +61,7 @@ impl Lock {
         // More than once: its holder may be giving it back, or not have written yet who it is; a process that
         // clears away what others left holds it for a moment, too.
         for _ in 0..20 {
-            let mut file = open_unlinked(&path, &mut made()).map_err(|e| match e.kind() {
+            let mut file = open(&path).map_err(|e| match e.kind() {
                 // What is there is no lock: it is named itself.
                 ErrorKind::InvalidInput => Error::new(&path, e),
                 _ => failed(e),
