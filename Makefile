@@ -80,7 +80,7 @@ unit: setup models
 	@PROPTEST_RNG_SEED=$${PROPTEST_RNG_SEED:-27} scripts/test.sh --workspace
 
 # Crates without ggml and without a running model.
-PURE := files gguf core import tasks data study processor
+PURE := files gguf core import tasks data plot study processor
 quick: ## check format, clippy, and tests of the crates without C code (less than a minute once built)
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --release $(PURE:%=-p ropewalk-%) --all-targets -- -D warnings

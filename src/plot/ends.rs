@@ -4,7 +4,7 @@
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
-use super::draw::{look, stroke, Look};
+use super::look::{look, stroke, Look};
 use super::pen::{Pen, Point, INK};
 use super::{Chart, PlotError, Series};
 

@@ -3,7 +3,7 @@
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
-use super::draw::ramp;
+use super::look::ramp;
 use super::map_draw::{corner, end, fill, frame, title, vertical_name, SCALE, SIDE, TOP};
 use super::pen::{failed, Drawing, Pen, Point, INK};
 use super::PlotError;

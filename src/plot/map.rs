@@ -1,13 +1,15 @@
 //! Distance maps: the distance at which each query sees each key under a plan, as an image and as text.
 
+use ropewalk_core::hparams::Hparams;
+use ropewalk_core::rope::{Branch, LayerPlan, Plan};
+
 use super::PlotError;
-use crate::hparams::Hparams;
-use crate::rope::{Branch, LayerPlan, Plan};
 
 /// The distances that plans show to a model, query by key, with a panel for each plan, two in a row.
 ///
 /// ```
-/// # use ropewalk::{hparams::Hparams, plot::{Map, PlotError}, rope::Plan};
+/// # use ropewalk_core::{hparams::Hparams, rope::Plan};
+/// # use ropewalk_plot::{Map, PlotError};
 /// # fn draw(plan: &Plan, hp: &Hparams) -> Result<(), PlotError> {
 /// let map = Map::new(&[plan], hp)?;
 /// println!("{}", map.text(64, 24));

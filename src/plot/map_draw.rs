@@ -4,7 +4,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 use plotters::style::FontTransform;
 
-use super::draw::ramp;
+use super::look::ramp;
 use super::map::{Cell, Map, Panel};
 use super::pen::{failed, Drawing, Pen, Point, INK, MARKER};
 use super::PlotError;

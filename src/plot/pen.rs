@@ -1,23 +1,14 @@
 //! Drawing through crate plotters: one layout in units serves SVG, PNG, and PDF.
 
-use std::io::Cursor;
 use std::sync::OnceLock;
 
-use files::Output;
-use image::RgbImage;
 use plotters::coord::Shift;
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use plotters::style::register_font;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::{mark, pdf, PlotError};
-
-/// Pixels of a PNG per unit; a drawing as narrow as a column gets twice as many, enough for print.
-const DENSITY: u32 = 2;
-const COLUMN: u32 = 540;
-/// A PNG is drawn larger by this factor and averaged down, because plotters does not smooth thick lines.
-const OVERSAMPLING: u32 = 2;
+use super::PlotError;
 
 pub(super) const INK: RGBColor = RGBColor(38, 38, 38);
 pub(super) const GRID: RGBColor = RGBColor(226, 226, 226);
@@ -50,7 +41,7 @@ pub(super) fn failed(e: impl std::fmt::Display) -> PlotError {
     PlotError::Draw(e.to_string())
 }
 
-fn on<B: DrawingBackend>(
+pub(super) fn on<B: DrawingBackend>(
     drawing: &impl Drawing,
     area: &DrawingArea<B, Shift>,
     unit: i32,
@@ -63,7 +54,7 @@ fn on<B: DrawingBackend>(
 }
 
 /// Coordinates of an SVG per unit. They are whole numbers: at one per unit, straight lines would have kinks.
-const FINENESS: u32 = 10;
+pub(super) const FINENESS: u32 = 10;
 
 pub(super) fn svg(drawing: &impl Drawing) -> Result<String, PlotError> {
     let (width, height) = drawing.size();
@@ -73,35 +64,6 @@ pub(super) fn svg(drawing: &impl Drawing) -> Result<String, PlotError> {
     // The view box stays as fine as it was drawn.
     let size = |(w, h)| format!(r#"<svg width="{w}" height="{h}""#);
     Ok(out.replacen(&size(fine), &size((width, height)), 1))
-}
-
-/// Draws to a file, SVG, PNG, or PDF by its extension; only an earlier drawing is replaced, unless forced, atomically.
-pub(super) fn write(drawing: &impl Drawing, output: &Output) -> Result<(), PlotError> {
-    let path = output.path();
-    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
-    let (kind, bytes) = match extension.as_str() {
-        "svg" => (&mark::SVG, mark::svg(svg(drawing)?).into_bytes()),
-        "png" => (&mark::PNG, mark::png(png(drawing)?)),
-        "pdf" => (&mark::PDF, pdf::pdf(&svg(drawing)?, drawing.size(), FINENESS)?),
-        _ => return Err(PlotError::Extension(path.into())),
-    };
-    files::replace(output.clone(), kind, |out| out.write_all(&bytes).map_err(|e| files::Error::new(path, e)))
-        .map_err(|files::Error { path, source }| PlotError::Io { path, source })
-}
-
-fn png(drawing: &impl Drawing) -> Result<Vec<u8>, PlotError> {
-    let (width, height) = drawing.size();
-    let density = if width <= COLUMN { 2 * DENSITY } else { DENSITY };
-    let scale = density * OVERSAMPLING;
-    let large = (width * scale, height * scale);
-    let mut drawn = RgbImage::new(large.0, large.1);
-    let area = BitMapBackend::with_buffer(&mut drawn, large).into_drawing_area();
-    on(drawing, &area, scale as i32, BITMAP_DROP)?;
-    drop(area);
-    let mut out = Cursor::new(Vec::new());
-    let small = image::imageops::thumbnail(&drawn, width * density, height * density);
-    small.write_to(&mut out, image::ImageFormat::Png).map_err(failed)?;
-    Ok(out.into_inner())
 }
 
 /// The text on up to `most` lines, broken between words and parameters. The last line has the rest, even if it does not
@@ -133,7 +95,7 @@ pub(super) struct Pen<'a, B: DrawingBackend> {
 }
 
 /// [`Pen::drop`] of a bitmap. An SVG viewer centres text itself.
-const BITMAP_DROP: i32 = 20;
+pub(super) const BITMAP_DROP: i32 = 20;
 
 impl<B: DrawingBackend> Pen<'_, B> {
     pub(super) fn style(&self, size: i32, colour: RGBColor, anchor: (HPos, VPos)) -> TextStyle<'static> {

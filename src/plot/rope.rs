@@ -1,7 +1,8 @@
 //! The chart of a RoPE plan: the wavelength of each dimension pair.
 
+use ropewalk_core::rope::{Inspection, KindView, Pair, Table};
+
 use super::{Axis, Chart, Scale, Series, Stroke};
-use crate::rope::{Inspection, KindView, Table};
 
 /// Maximum number of KV heads drawn.
 const MAX_HEADS: usize = 7;
@@ -85,7 +86,7 @@ fn name(method: &str, table: &Table, bases: bool) -> String {
     }
 }
 
-fn points(table: &Table, wavelength: impl Fn(&crate::rope::Pair) -> Option<f64>) -> Vec<(f64, f64)> {
+fn points(table: &Table, wavelength: impl Fn(&Pair) -> Option<f64>) -> Vec<(f64, f64)> {
     // A pair that is not rotated breaks the line.
     table.pairs.iter().map(|p| (p.index as f64, wavelength(p).unwrap_or(f64::NAN))).collect()
 }

@@ -53,6 +53,7 @@ fn the_architecture_document_names_every_module() {
         "src/core",
         "src/data",
         "src/import",
+        "src/plot",
         "src/study",
         "ggml/files/src",
         "ggml/gguf/src",

@@ -1,20 +1,20 @@
 //! Line charts, distance maps, and heat maps, as SVG, PNG, and PDF files, and as terminal text.
 
+#![forbid(unsafe_code)]
+
 mod axis;
-mod draw;
+mod pen;
+mod look;
+mod pdf;
+mod text;
+mod rope;
+mod map;
 mod ends;
 mod grid;
-mod heat;
-mod histograms;
-mod map;
 mod map_draw;
-mod mark;
-mod pdf;
-mod pen;
-mod perplexity;
-mod rope;
-mod scores;
-mod text;
+mod draw;
+mod heat;
+mod output;
 
 use std::path::PathBuf;
 
@@ -22,11 +22,9 @@ use files::Output;
 
 pub use grid::Grid;
 pub use heat::{Heat, HeatPanel};
-pub use histograms::histograms;
 pub use map::Map;
-pub use perplexity::perplexity;
+pub use output::check;
 pub use rope::rope;
-pub use scores::{depths, scores};
 
 /// An error in drawing a chart or a map, in one line.
 #[derive(Debug, thiserror::Error)]
@@ -42,33 +40,11 @@ pub enum PlotError {
     #[error("{}: expected a name ending in .svg, .png, or .pdf", .0.display())]
     Extension(PathBuf),
     /// The file cannot be written.
-    #[error("{}: {source}", .path.display())]
-    Io {
-        /// The output file.
-        path: PathBuf,
-        /// The error of the operating system.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] files::Error),
     /// An error of the drawing library.
     #[error("cannot draw the chart: {0}")]
     Draw(String),
-}
-
-/// Checks that a plot can be written to `path`, before the work that it will show.
-///
-/// # Errors
-/// Returns an error if the extension is unknown, or if something other than an earlier plot exists there.
-pub fn check(path: impl Into<Output>) -> Result<(), PlotError> {
-    let output = path.into();
-    let path = output.path();
-    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
-    let kind = match extension.as_str() {
-        "svg" => &mark::SVG,
-        "png" => &mark::PNG,
-        "pdf" => &mark::PDF,
-        _ => return Err(PlotError::Extension(path.into())),
-    };
-    kind.claim(output.clone()).map_err(|files::Error { path, source }| PlotError::Io { path, source })
 }
 
 /// The scale of an axis.
@@ -155,7 +131,7 @@ impl Axis {
 /// A line chart.
 ///
 /// ```
-/// use ropewalk::plot::{Axis, Chart, Scale, Series};
+/// use ropewalk_plot::{Axis, Chart, Scale, Series};
 /// let chart = Chart {
 ///     title: "Perplexity by position".into(),
 ///     x: Axis::new("position, tokens", Scale::Linear).mark(8192.0, "original context"),
@@ -163,7 +139,7 @@ impl Axis {
 ///     series: vec![Series::new("plain", vec![(1024.0, 21.0), (8192.0, 19.5), (16384.0, 476.0)])],
 /// };
 /// assert!(chart.text(60, 12)?.contains("perplexity"));
-/// # Ok::<(), ropewalk::plot::PlotError>(())
+/// # Ok::<(), ropewalk_plot::PlotError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chart {
@@ -196,7 +172,7 @@ macro_rules! drawn {
             /// # Errors
             /// Returns an error if a chart has no point to show, for another extension, or if writing the file fails.
             pub fn write(&self, path: impl Into<Output>) -> Result<(), PlotError> {
-                pen::write(self, &path.into())
+                output::write(self, &path.into())
             }
 
             /// The drawing as SVG text.
