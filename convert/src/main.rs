@@ -3,6 +3,12 @@
 
 fn main() -> std::process::ExitCode {
     processor::require();
+    run()
+}
+
+/// Inlined, its instructions could run before [`processor::require`].
+#[inline(never)]
+fn run() -> std::process::ExitCode {
     if let Some(code) = convert::serve_tokenizer(std::env::args_os().skip(1)) {
         return code;
     }

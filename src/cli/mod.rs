@@ -111,6 +111,8 @@ fn version() -> &'static str {
 }
 
 /// Parses the arguments, runs the command, prints its error if there is one; gives the exit code.
+/// (Inlined, its instructions could run before `processor::require`.)
+#[inline(never)]
 pub(crate) fn main() -> ExitCode {
     if let Some(code) = template::serve().or_else(|| ::convert::serve_tokenizer(std::env::args_os().skip(1)))
     {
