@@ -29,17 +29,24 @@ pub enum Separator {
     Token(String),
 }
 
+/// All but the text of a token, as they are typed.
+const NAMES: [(Separator, &str); 6] = [
+    (Separator::Auto, "auto"),
+    (Separator::Flags, "flags"),
+    (Separator::Eos, "eos"),
+    (Separator::Eot, "eot"),
+    (Separator::Bos, "bos"),
+    (Separator::Both, "bos+eos"),
+];
+
 impl Display for Separator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Separator::Auto => "auto",
-            Separator::Flags => "flags",
-            Separator::Eos => "eos",
-            Separator::Eot => "eot",
-            Separator::Bos => "bos",
-            Separator::Both => "bos+eos",
-            Separator::Token(text) => text,
-        })
+        match self {
+            Separator::Token(text) => f.write_str(text),
+            _ => f.write_str(
+                NAMES.iter().find(|(separator, _)| separator == self).map_or("", |(_, name)| name),
+            ),
+        }
     }
 }
 
@@ -48,20 +55,12 @@ impl FromStr for Separator {
 
     /// `auto`, `flags`, `eos`, `eot`, `bos`, `bos+eos`, or else the text of a token.
     fn from_str(text: &str) -> Result<Self> {
-        Ok(match text {
-            "auto" => Separator::Auto,
-            "flags" => Separator::Flags,
-            "eos" => Separator::Eos,
-            "eot" => Separator::Eot,
-            "bos" => Separator::Bos,
-            "bos+eos" => Separator::Both,
-            "" => {
-                return Err(invalid(
-                    "separator: expected auto, flags, eos, eot, bos, bos+eos or a token's text",
-                ))
-            }
-            token => Separator::Token(token.to_owned()),
-        })
+        if text.is_empty() {
+            let what = "separator: expected auto, flags, eos, eot, bos, bos+eos or a token's text";
+            return Err(invalid(what));
+        }
+        let named = NAMES.iter().find(|(_, name)| *name == text).map(|(separator, _)| separator.clone());
+        Ok(named.unwrap_or_else(|| Separator::Token(text.to_owned())))
     }
 }
 

@@ -14,7 +14,7 @@ use crate::random;
 use crate::sample::Sample;
 use crate::synthetic::Synthetic;
 use crate::transform::Transform;
-use split::{length, Split, Unit};
+use split::{length, units, Split};
 
 pub use hold_out::HeldOut;
 pub use mixture::{Mixture, Upsample};
@@ -132,10 +132,13 @@ impl Dataset {
         let all = (0..corpus.n_documents() as u32).collect::<Vec<_>>();
         let note = too_long(&corpus, params)?;
         check_size(&corpus, params, n_ctx, &all)?;
-        let unit = |d: usize| Unit { packing: params.packing, n_read: n_ctx }.of(length(&corpus, d));
-        let size = |d: usize| match params.packing {
-            Packing::Long => unit(d) * n_ctx as u64,
-            _ => unit(d),
+        let size = |d: usize| {
+            let n = units(params.packing, n_ctx, length(&corpus, d));
+            if params.packing == Packing::Long {
+                n * n_ctx as u64
+            } else {
+                n
+            }
         };
         // A packed sample needs one token after it as the last target; windows are counted with theirs.
         let needed = |n: u64| match params.packing {

@@ -62,21 +62,12 @@ impl Joined {
     }
 }
 
-/// The unit that documents are counted in.
-#[derive(Clone, Copy)]
-pub(super) struct Unit {
-    pub(super) packing: Packing,
-    pub(super) n_read: usize,
-}
-
-impl Unit {
-    /// How much of it a document of so many tokens is.
-    pub(super) fn of(self, length: u64) -> u64 {
-        match self.packing {
-            Packing::Pack | Packing::Whole => length,
-            Packing::Long => (length - 1) / self.n_read as u64,
-            Packing::Truncate | Packing::Records => u64::from(length > 1),
-        }
+/// How much a document of so many tokens is, in the unit that this packing counts.
+pub(super) fn units(packing: Packing, n_read: usize, length: u64) -> u64 {
+    match packing {
+        Packing::Pack | Packing::Whole => length,
+        Packing::Long => (length - 1) / n_read as u64,
+        Packing::Truncate | Packing::Records => u64::from(length > 1),
     }
 }
 
@@ -95,7 +86,7 @@ impl Split {
         let count = |d: &u32| {
             let n = length(corpus, *d as usize);
             if packing != Packing::Whole {
-                sum += Unit { packing, n_read }.of(n);
+                sum += units(packing, n_read, n);
             } else if filled.saturating_add(n) > n_read as u64 + 1 {
                 (sum, filled) = (sum + 1, n);
             } else {
