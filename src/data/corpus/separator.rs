@@ -30,7 +30,7 @@ pub enum Separator {
 }
 
 /// All but the text of a token, as they are typed.
-const NAMES: [(Separator, &str); 6] = [
+static NAMES: [(Separator, &str); 6] = [
     (Separator::Auto, "auto"),
     (Separator::Flags, "flags"),
     (Separator::Eos, "eos"),
@@ -43,9 +43,7 @@ impl Display for Separator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Separator::Token(text) => f.write_str(text),
-            _ => f.write_str(
-                NAMES.iter().find(|(separator, _)| separator == self).map_or("", |(_, name)| name),
-            ),
+            _ => f.write_str(NAMES.iter().find(|(of, _)| of == self).map_or("", |(_, name)| *name)),
         }
     }
 }
