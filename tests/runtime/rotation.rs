@@ -4,7 +4,7 @@ use ggml::backend::Device;
 use ggml::graph::{Builder, Executor};
 use ggml::{DType, Error};
 use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams};
-use ropewalk::internals::graph::{Pairing, Rotation};
+use ropewalk::internals::graph::{Pairing, Positions, Rotation};
 use ropewalk::rope::{Plan, PosMap};
 
 /// One more than the farthest position.
@@ -100,7 +100,7 @@ fn rotate(
     let (q_id, k_id, inputs, q_out, k_out) = exec.build(64, build)?;
     exec.set(q_id, q)?;
     exec.set(k_id, k)?;
-    inputs.fill(&mut exec, layer, plan, pos, &mut Vec::new())?;
+    inputs.fill(&mut exec, layer, plan, Positions::Whole(pos), &mut Vec::new())?;
     exec.compute()?;
     let mut out = Rotated { q: Vec::new(), k: Vec::new() };
     exec.read_f32(q_out, &mut out.q)?;
