@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Speed on a machine that also does other work: decode, prefill of 512 tokens and a training step, when idle, with a busy loop
-# of another session on every core, and with a second ropewalk. libllama runs in the same turns. Then eight runs at once against
-# the same eight one after another. Prints a Markdown table.
+# Speed on a machine that also does other work: decode, prefill of 512 tokens and a training step, when idle (with all threads,
+# and with one), with a busy loop of another session on every core, and with a second ropewalk. libllama runs in the same
+# turns. Then eight runs at once against the same eight one after another. Prints a Markdown table.
 #
-#   benches/busy.sh > busy.md            ten turns (about 20 minutes on two cores)
+#   benches/busy.sh > busy.md            ten turns (about 25 minutes on two cores)
 #   TURNS=3 TRAIN= benches/busy.sh       fewer, without training
 #
 # MODEL is the file, PROGRAM the program, THREADS the threads of each (default: one for each core).
@@ -14,8 +14,8 @@ PROGRAM=${PROGRAM:-target/release/ropewalk}
 TURNS=${TURNS:-10}
 THREADS=${THREADS:-0}
 TRAIN=${TRAIN-yes}
-export FOLDER=target/busy
-rm -rf "$FOLDER" && mkdir -p "$FOLDER"
+export FOLDER=${FOLDER:-target/busy}
+mkdir -p "$FOLDER" && rm -f "$FOLDER"/*.json "$FOLDER"/*.train "$FOLDER"/eight
 cores=$(nproc)
 threads=$THREADS
 [ "$threads" != 0 ] || threads=$cores
@@ -32,7 +32,7 @@ trap stop EXIT
 
 disturb() {
     case $1 in
-        idle) ;;
+        idle | one) ;;
         loops) for _ in $(seq "$cores"); do start sh -c 'while :; do :; done'; done ;;
         second) start "$PROGRAM" bench -m "$MODEL" -p 0 -n 1024 -r 1000 -t "$threads" --device cpu ;;
     esac
@@ -40,12 +40,14 @@ disturb() {
 
 [ -z "$TRAIN" ] || cargo bench -q --no-run --bench train 2>/dev/null
 for turn in $(seq "$TURNS"); do
-    for state in idle loops second; do
+    for state in idle one loops second; do
+        n=$threads
+        [ "$state" != one ] || n=1
         printf 'busy: turn %s of %s, %s\n' "$turn" "$TURNS" "$state" >&2
         disturb "$state"
-        "$PROGRAM" bench -m "$MODEL" -p 512 -n 32 -r 1 -t "$threads" --device cpu --against libllama --json -q \
+        "$PROGRAM" bench -m "$MODEL" -p 512 -n 32 -r 1 -t "$n" --device cpu --against libllama --json -q \
             > "$FOLDER/$state-$turn.json"
-        [ -z "$TRAIN" ] || cargo bench -q --bench train -- --ctx 512 --threads "$threads" --keep products --steps 1 \
+        [ -z "$TRAIN" ] || cargo bench -q --bench train -- --ctx 512 --threads "$n" --keep products --steps 1 \
             > "$FOLDER/$state-$turn.train" 2>/dev/null
         stop
     done
@@ -66,7 +68,7 @@ python3 - <<'PY'
 import json, os, pathlib, statistics
 
 folder = pathlib.Path(os.environ["FOLDER"])
-states = {"idle": "idle", "loops": "with a busy loop on every core", "second": "with a second ropewalk"}
+states = {"idle": "idle", "one": "idle, one thread", "loops": "with a busy loop on every core", "second": "with a second ropewalk"}
 speeds = {}
 for file in folder.glob("*.json"):
     state = file.stem.split("-")[0]

@@ -1,5 +1,7 @@
 //! `ropewalk bench` on a tiny model: its report.
 
+use std::process::Command;
+
 use crate::common::program::{run, split};
 use crate::models::{model, ok};
 
@@ -26,4 +28,23 @@ fn bench_measures_ours_and_libllama() {
     assert!(text.stdout.contains("| pp32 | ropewalk | plain |"), "{text:?}");
     let small = run(&[&base[..], &["--ctx", "8"]].concat());
     assert!(small.code == 1 && small.stderr.contains("needs 48"), "{small:?}");
+}
+
+/// One turn of the script that measures speed beside other work, with one thread, so that libllama has none to wait for.
+#[test]
+fn the_speed_beside_other_work_is_a_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = env!("CARGO_BIN_EXE_ropewalk");
+    let folder = dir.path().to_str().unwrap();
+    let mut script = Command::new("benches/busy.sh");
+    script.current_dir(env!("CARGO_MANIFEST_DIR")).envs([("TURNS", "1"), ("TRAIN", ""), ("THREADS", "1")]);
+    let out = script.envs([("MODEL", model()), ("PROGRAM", program), ("FOLDER", folder)]).output().unwrap();
+    let (table, said) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success(), "{said}");
+    let row = |name: &str| table.lines().find(|line| line.starts_with(&format!("| {name} |"))).expect(name);
+    for name in ["pp512, libllama", "pp512, ropewalk", "tg32, libllama", "tg32, ropewalk"] {
+        let speeds: Vec<f64> = row(name).split('|').skip(2).filter_map(|x| x.trim().parse().ok()).collect();
+        assert!(speeds.len() == 4 && speeds.iter().all(|x| *x > 0.0), "{table}");
+    }
+    assert!(table.contains("\nEight runs at once took "), "{table}");
 }
