@@ -119,7 +119,7 @@ impl Task for Passkey {
             let (depth, sample) = (depths[i / each], i % each);
             rules.sample(depth, sample, garbage, limit)
         });
-        Ok(samples.with_beyond(limit - rules.length).counting_bos())
+        Ok(Samples { beyond: limit - rules.length, counts_bos: true, ..samples })
     }
 }
 

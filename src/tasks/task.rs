@@ -235,11 +235,6 @@ impl<'a> Samples<'a> {
     pub fn with_beyond(self, beyond: usize) -> Samples<'a> {
         Samples { beyond, ..self }
     }
-
-    /// Counts BOS within the length.
-    pub fn counting_bos(self) -> Samples<'a> {
-        Samples { counts_bos: true, ..self }
-    }
 }
 
 /// Judges an answer: one number for each of [`Info::metrics`], 1 for full marks.

@@ -87,59 +87,39 @@ struct Shape {
 static FILES: &[&DataFile] = &[&ADJECTIVES, &NOUNS];
 static FILES_WITH_ESSAYS: &[&DataFile] = &[&ADJECTIVES, &NOUNS, &ESSAYS, Punkt::ENGLISH];
 
-const fn task(
-    info: Info,
-    generator: for<'a> fn(&'a Setup<'a>, Version, usize) -> Result<Generator<'a>>,
-) -> Synthetic {
-    let info = Info { options: OPTIONS, groups: &["depth"], ..info };
-    Synthetic { info, metric: Metric::All, answer: ANSWER, beyond_2024: 0, generator }
+/// Tasks: each is `SINGLE` but for the parameters in braces.
+macro_rules! tasks {
+    ($($id:ident $name:literal $about:literal $files:ident { $($field:ident: $value:expr),* };)*) => { $(
+        pub(super) static $id: Synthetic = Synthetic {
+            info: Info { options: OPTIONS, groups: &["depth"], ..info($name, $about, $files) },
+            metric: Metric::All,
+            answer: ANSWER,
+            beyond_2024: 0,
+            generator: |setup, version, length| {
+                generator(Shape { $($field: $value,)* ..SINGLE }, setup, version, length)
+            },
+        };
+    )* };
 }
 
-/// One number in a haystack of five sentences.
-pub(super) static SINGLE_1: Synthetic =
-    task(info("niah_single_1", "A number hidden in repeated sentences.", FILES), |setup, version, length| {
-        generator(Shape { haystack: Haystack::Noise, ..SINGLE }, setup, version, length)
-    });
-/// One number in essays.
-pub(super) static SINGLE_2: Synthetic =
-    task(info("niah_single_2", "A number hidden in essays.", FILES_WITH_ESSAYS), |setup, version, length| {
-        generator(SINGLE, setup, version, length)
-    });
-/// One UUID in essays.
-pub(super) static SINGLE_3: Synthetic =
-    task(info("niah_single_3", "A UUID hidden in essays.", FILES_WITH_ESSAYS), |setup, version, length| {
-        generator(Shape { value: Thing::Uuids, ..SINGLE }, setup, version, length)
-    });
-/// One number among four in essays.
-pub(super) static MULTIKEY_1: Synthetic = task(
-    info("niah_multikey_1", "The number of one of four keys hidden in essays.", FILES_WITH_ESSAYS),
-    |setup, version, length| generator(Shape { keys: 4, ..SINGLE }, setup, version, length),
-);
-/// One number among nothing but numbers.
-pub(super) static MULTIKEY_2: Synthetic = task(
-    info("niah_multikey_2", "The number of a key among nothing but keys and numbers.", FILES),
-    |setup, version, length| {
-        generator(Shape { haystack: Haystack::Needles, ..SINGLE }, setup, version, length)
-    },
-);
-/// One UUID among nothing but UUIDs.
-pub(super) static MULTIKEY_3: Synthetic = task(
-    info("niah_multikey_3", "The UUID of a UUID among nothing but UUIDs.", FILES),
-    |setup, version, length| {
-        let shape = Shape { haystack: Haystack::Needles, key: Thing::Uuids, value: Thing::Uuids, ..SINGLE };
-        generator(shape, setup, version, length)
-    },
-);
-/// Four numbers of one key in essays.
-pub(super) static MULTIVALUE: Synthetic = task(
-    info("niah_multivalue", "The four numbers of one key hidden in essays.", FILES_WITH_ESSAYS),
-    |setup, version, length| generator(Shape { values: 4, ..SINGLE }, setup, version, length),
-);
-/// The numbers of four keys in essays.
-pub(super) static MULTIQUERY: Synthetic = task(
-    info("niah_multiquery", "The numbers of four keys hidden in essays.", FILES_WITH_ESSAYS),
-    |setup, version, length| generator(Shape { keys: 4, queries: 4, ..SINGLE }, setup, version, length),
-);
+tasks! {
+    SINGLE_1 "niah_single_1" "A number hidden in repeated sentences."
+        FILES { haystack: Haystack::Noise };
+    SINGLE_2 "niah_single_2" "A number hidden in essays."
+        FILES_WITH_ESSAYS {};
+    SINGLE_3 "niah_single_3" "A UUID hidden in essays."
+        FILES_WITH_ESSAYS { value: Thing::Uuids };
+    MULTIKEY_1 "niah_multikey_1" "The number of one of four keys hidden in essays."
+        FILES_WITH_ESSAYS { keys: 4 };
+    MULTIKEY_2 "niah_multikey_2" "The number of a key among nothing but keys and numbers."
+        FILES { haystack: Haystack::Needles };
+    MULTIKEY_3 "niah_multikey_3" "The UUID of a UUID among nothing but UUIDs."
+        FILES { haystack: Haystack::Needles, key: Thing::Uuids, value: Thing::Uuids };
+    MULTIVALUE "niah_multivalue" "The four numbers of one key hidden in essays."
+        FILES_WITH_ESSAYS { values: 4 };
+    MULTIQUERY "niah_multiquery" "The numbers of four keys hidden in essays."
+        FILES_WITH_ESSAYS { keys: 4, queries: 4 };
+}
 
 const SINGLE: Shape = Shape {
     haystack: Haystack::Essays,

@@ -156,13 +156,13 @@ impl Vocab {
     /// finds.
     pub fn eot(&self) -> Option<Token> {
         let handle = self.0.handle.as_ref()?;
-        handle.eot_by_text().or_else(|| handle.special(sys::llama_vocab_eot))
+        handle.facts.eot.or_else(|| handle.special(sys::llama_vocab_eot))
     }
 
     /// Tokens that no text has and that the vocabulary reserves for uses of one's own, ascending: those of the
     /// type for unused ones (Qwen 2), and reserved special tokens (Llama 3, Mistral).
     pub fn unused(&self) -> &[Token] {
-        self.0.handle.as_ref().map_or(&[], Handle::unused)
+        self.0.handle.as_ref().map_or(&[], |handle| handle.facts.unused.as_slice())
     }
 
     /// Returns true if generation ends at this token.

@@ -143,7 +143,7 @@ pub(super) fn load(origin: &Path, metadata: &[(String, Value)]) -> Result<Model>
 #[derive(Debug)]
 pub(crate) struct Handle {
     vocab: NonNull<sys::llama_vocab>,
-    facts: Facts,
+    pub(super) facts: Facts,
 }
 
 // SAFETY: the vocabulary is never written after loading: libllama's tokenizers build a session on the stack
@@ -170,14 +170,6 @@ impl Handle {
 
     pub(crate) fn raw(&self) -> *const sys::llama_vocab {
         self.vocab.as_ptr()
-    }
-
-    pub(super) fn unused(&self) -> &[Token] {
-        &self.facts.unused
-    }
-
-    pub(super) fn eot_by_text(&self) -> Option<Token> {
-        self.facts.eot
     }
 
     fn is_token(&self, token: Token) -> bool {
