@@ -14,10 +14,12 @@ macro_rules! file {
     };
 }
 
-macro_rules! set {
-    ($name:literal, $set:literal, $about:literal, $prompt:ident, $score:ident, $metric:literal, $options:expr, $max:literal
-     $(, $dictionary:expr)?) => {
-        LvEval {
+/// Each set: its static and its two names; prompt, score, and the score's name; options, budget of new tokens, and more
+/// files; what it asks.
+macro_rules! sets {
+    ($($id:ident $name:literal $set:literal $prompt:ident $score:ident $metric:literal $options:ident $max:literal
+        [$($dictionary:expr)?] $about:literal;)*) => {
+        $(pub(super) static $id: LvEval = LvEval {
             info: Info {
                 name: $name,
                 about: $about,
@@ -39,7 +41,14 @@ macro_rules! set {
             prompt: prompts::$prompt,
             max_tokens: $max,
             score: Score::$score,
-        }
+        };)*
+
+        pub(crate) static TASKS: &[&dyn Task] = &[$(&$id,)*];
+
+        #[cfg(test)]
+        pub(super) static ALL: &[&LvEval] = &[$(&$id,)*];
+
+        const EVERY: &[&str] = &[$($name,)*];
     };
 }
 
@@ -47,148 +56,33 @@ const OPTIONS: &[&Opt] = &[&STYLE, &LEVEL];
 /// Factrecall has no passages to ask about.
 const FACTRECALL: &[&Opt] = &[&LEVEL];
 
-pub(super) static CMRC: LvEval = set!(
-    "lveval_cmrc",
-    "cmrc_mixup",
-    "A question on one of many articles, in Chinese.",
-    CMRC,
-    KeywordsZh,
-    "f1",
-    OPTIONS,
-    64,
-    &chinese::DICTIONARY
-);
-pub(super) static LOOGLE_SD: LvEval = set!(
-    "lveval_loogle_sd",
-    "loogle_SD_mixup",
-    "A question on one of many articles.",
-    ONE_PASSAGE,
-    Keywords,
-    "f1",
-    OPTIONS,
-    64
-);
-pub(super) static MULTIFIELDQA_EN: LvEval = set!(
-    "lveval_multifieldqa_en",
-    "multifieldqa_en_mixup",
-    "A question on one of many documents of several fields.",
-    ONE_PASSAGE,
-    Keywords,
-    "f1",
-    OPTIONS,
-    64
-);
-pub(super) static MULTIFIELDQA_ZH: LvEval = set!(
-    "lveval_multifieldqa_zh",
-    "multifieldqa_zh_mixup",
-    "A question on one of many documents of several fields, in Chinese.",
-    MULTIFIELDQA_ZH,
-    KeywordsZh,
-    "f1",
-    OPTIONS,
-    64,
-    &chinese::DICTIONARY
-);
-pub(super) static DUREADER: LvEval = set!(
-    "lveval_dureader",
-    "dureader_mixup",
-    "A question that several of many documents help to answer, in Chinese.",
-    CMRC,
-    RougeZh,
-    "rouge_l",
-    OPTIONS,
-    64,
-    &chinese::DICTIONARY
-);
-pub(super) static HOTPOTWIKIQA: LvEval = set!(
-    "lveval_hotpotwikiqa",
-    "hotpotwikiqa_mixup",
-    "A question that takes facts out of two or more of many articles.",
-    SOME_PASSAGES,
-    Keywords,
-    "f1",
-    OPTIONS,
-    64
-);
-pub(super) static LIC: LvEval = set!(
-    "lveval_lic",
-    "lic_mixup",
-    "A question that takes facts out of several documents, in Chinese.",
-    LIC,
-    KeywordsZh,
-    "f1",
-    OPTIONS,
-    64,
-    &chinese::DICTIONARY
-);
-pub(super) static LOOGLE_CR: LvEval = set!(
-    "lveval_loogle_cr",
-    "loogle_CR_mixup",
-    "A question that takes comprehension and reasoning over one of many articles.",
-    ONE_PASSAGE,
-    Keywords,
-    "f1",
-    OPTIONS,
-    64
-);
-pub(super) static LOOGLE_MIR: LvEval = set!(
-    "lveval_loogle_mir",
-    "loogle_MIR_mixup",
-    "A question on several places of one of many articles.",
-    ONE_PASSAGE,
-    Keywords,
-    "f1",
-    OPTIONS,
-    64
-);
-pub(super) static FACTRECALL_EN: LvEval = set!(
-    "lveval_factrecall_en",
-    "factrecall_en",
-    "An invented fact in a long text, asked for in other words.",
-    FACTRECALL_EN,
-    F1,
-    "f1",
-    FACTRECALL,
-    16
-);
-pub(super) static FACTRECALL_ZH: LvEval = set!(
-    "lveval_factrecall_zh",
-    "factrecall_zh",
-    "An invented fact in a long text, asked for in other words, in Chinese.",
-    FACTRECALL_ZH,
-    F1Zh,
-    "f1",
-    FACTRECALL,
-    16,
-    &chinese::DICTIONARY
-);
+sets! {
+    CMRC "lveval_cmrc" "cmrc_mixup" CMRC KeywordsZh "f1" OPTIONS 64 [&chinese::DICTIONARY]
+        "A question on one of many articles, in Chinese.";
+    LOOGLE_SD "lveval_loogle_sd" "loogle_SD_mixup" ONE_PASSAGE Keywords "f1" OPTIONS 64 []
+        "A question on one of many articles.";
+    MULTIFIELDQA_EN "lveval_multifieldqa_en" "multifieldqa_en_mixup" ONE_PASSAGE Keywords "f1" OPTIONS 64 []
+        "A question on one of many documents of several fields.";
+    MULTIFIELDQA_ZH "lveval_multifieldqa_zh" "multifieldqa_zh_mixup" MULTIFIELDQA_ZH KeywordsZh "f1" OPTIONS 64
+        [&chinese::DICTIONARY] "A question on one of many documents of several fields, in Chinese.";
+    DUREADER "lveval_dureader" "dureader_mixup" CMRC RougeZh "rouge_l" OPTIONS 64 [&chinese::DICTIONARY]
+        "A question that several of many documents help to answer, in Chinese.";
+    HOTPOTWIKIQA "lveval_hotpotwikiqa" "hotpotwikiqa_mixup" SOME_PASSAGES Keywords "f1" OPTIONS 64 []
+        "A question that takes facts out of two or more of many articles.";
+    LIC "lveval_lic" "lic_mixup" LIC KeywordsZh "f1" OPTIONS 64 [&chinese::DICTIONARY]
+        "A question that takes facts out of several documents, in Chinese.";
+    LOOGLE_CR "lveval_loogle_cr" "loogle_CR_mixup" ONE_PASSAGE Keywords "f1" OPTIONS 64 []
+        "A question that takes comprehension and reasoning over one of many articles.";
+    LOOGLE_MIR "lveval_loogle_mir" "loogle_MIR_mixup" ONE_PASSAGE Keywords "f1" OPTIONS 64 []
+        "A question on several places of one of many articles.";
+    FACTRECALL_EN "lveval_factrecall_en" "factrecall_en" FACTRECALL_EN F1 "f1" FACTRECALL 16 []
+        "An invented fact in a long text, asked for in other words.";
+    FACTRECALL_ZH "lveval_factrecall_zh" "factrecall_zh" FACTRECALL_ZH F1Zh "f1" FACTRECALL 16
+        [&chinese::DICTIONARY] "An invented fact in a long text, asked for in other words, in Chinese.";
+}
 
-pub(crate) static TASKS: &[&dyn Task] = &[
-    &CMRC,
-    &LOOGLE_SD,
-    &MULTIFIELDQA_EN,
-    &MULTIFIELDQA_ZH,
-    &DUREADER,
-    &HOTPOTWIKIQA,
-    &LIC,
-    &LOOGLE_CR,
-    &LOOGLE_MIR,
-    &FACTRECALL_EN,
-    &FACTRECALL_ZH,
-];
-
-/// The sets that Untie the Knots reports.
-pub(crate) const NAMES: &[&str] = &[
-    "lveval_cmrc",
-    "lveval_loogle_sd",
-    "lveval_multifieldqa_en",
-    "lveval_multifieldqa_zh",
-    "lveval_dureader",
-    "lveval_hotpotwikiqa",
-    "lveval_lic",
-    "lveval_loogle_cr",
-    "lveval_loogle_mir",
-];
+/// The sets that Untie the Knots reports: all but factrecall.
+pub(crate) const NAMES: &[&str] = EVERY.split_at(9).0;
 /// Sets whose answers are in one place.
 pub(crate) const SINGLE_HOP: &[&str] = NAMES.split_at(4).0;
 /// Sets whose answers are put together from several places.

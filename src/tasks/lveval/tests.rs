@@ -7,30 +7,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::sets::{
-    CMRC, DUREADER, FACTRECALL_EN, FACTRECALL_ZH, HOTPOTWIKIQA, LIC, LOOGLE_CR, LOOGLE_MIR, LOOGLE_SD,
-    MULTIFIELDQA_EN, MULTIFIELDQA_ZH,
-};
+use super::sets::{ALL, CMRC, HOTPOTWIKIQA, LIC, LOOGLE_CR, LOOGLE_MIR, LOOGLE_SD};
 use super::{max_prompt, shots, LvEval, TASKS};
 use crate::metrics::chinese::Words;
 use crate::metrics::lveval as metrics;
 use crate::testing::{setup, sha256, Simple};
 use crate::text::cut_middle;
 use crate::{Answer, Ask, Encoder, Error, Result, Sample, Setup};
-
-const ALL: &[&LvEval] = &[
-    &CMRC,
-    &LOOGLE_SD,
-    &MULTIFIELDQA_EN,
-    &MULTIFIELDQA_ZH,
-    &DUREADER,
-    &HOTPOTWIKIQA,
-    &LIC,
-    &LOOGLE_CR,
-    &LOOGLE_MIR,
-    &FACTRECALL_EN,
-    &FACTRECALL_ZH,
-];
 
 const EN: &str = include_str!("../tests/fixtures/lveval/en.jsonl");
 const ZH: &str = include_str!("../tests/fixtures/lveval/zh.jsonl");
