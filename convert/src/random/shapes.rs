@@ -132,109 +132,60 @@ pub struct NamedShape {
     pub shape: fn() -> Shape,
 }
 
-/// Every named shape.
-pub static SHAPES: &[NamedShape] = &[
-    NamedShape { name: "llama-tiny", about: "2 layers of 256, 4 heads on 2 kv heads", shape: llama_tiny },
-    NamedShape {
-        name: "llama-tiny-mha",
-        about: "llama-tiny with as many kv heads as heads",
-        shape: || Shape { n_head_kv: 4, ..llama_tiny() },
-    },
-    NamedShape {
-        name: "llama-tiny-tied",
-        about: "llama-tiny whose output matrix is its embedding table",
-        shape: || Shape { tied: true, ..llama_tiny() },
-    },
-    NamedShape {
-        name: "llama-tiny-gqa",
-        about: "2 layers of 512, 8 heads on 2 kv heads, Llama 3 rope factors",
-        shape: || Shape {
+macro_rules! shapes {
+    ($($name:literal $about:literal $shape:expr;)*) => {
+        /// Every named shape.
+        pub static SHAPES: &[NamedShape] =
+            &[$(NamedShape { name: $name, about: $about, shape: || -> Shape { $shape } }),*];
+    };
+}
+
+shapes! {
+    "llama-tiny" "2 layers of 256, 4 heads on 2 kv heads" llama_tiny();
+    "llama-tiny-mha" "llama-tiny with as many kv heads as heads" Shape { n_head_kv: 4, ..llama_tiny() };
+    "llama-tiny-tied" "llama-tiny whose output matrix is its embedding table"
+        Shape { tied: true, ..llama_tiny() };
+    "llama-tiny-gqa" "2 layers of 512, 8 heads on 2 kv heads, Llama 3 rope factors"
+        Shape {
             n_embd: 512,
             n_head: 8,
             n_ff: 768,
             freq_base: 500_000.0,
             rope_factors: Some(llama3_factors(64, 500_000.0, 8.0)),
             ..llama_tiny()
-        },
-    },
-    NamedShape { name: "qwen2-tiny", about: "2 layers of 256, q/k/v biases, NeoX pairs", shape: qwen2_tiny },
-    NamedShape {
-        name: "qwen2-tiny-tied",
-        about: "qwen2-tiny whose output matrix is its embedding table",
-        shape: || Shape { tied: true, ..qwen2_tiny() },
-    },
-    NamedShape {
-        name: "qwen3-tiny",
-        about: "2 layers of 256, 4 heads of 96 on 2 kv heads, head norms",
-        shape: || Shape {
+        };
+    "qwen2-tiny" "2 layers of 256, q/k/v biases, NeoX pairs" qwen2_tiny();
+    "qwen2-tiny-tied" "qwen2-tiny whose output matrix is its embedding table"
+        Shape { tied: true, ..qwen2_tiny() };
+    "qwen3-tiny" "2 layers of 256, 4 heads of 96 on 2 kv heads, head norms"
+        Shape {
             arch: "qwen3".into(),
             qkv_bias: false,
             qk_norm: QkNorm::Head,
             n_embd_head: 96,
             ..qwen2_tiny()
-        },
-    },
-    NamedShape {
-        name: "smollm3-tiny",
-        about: "llama-tiny with 5 layers, of which the fourth is not rotated",
-        shape: || Shape { arch: "smollm3".into(), n_layer: 5, ..llama_tiny() },
-    },
-    NamedShape { name: "cohere2-tiny", about: "3 of 4 layers with a window, tied", shape: tiny::cohere2 },
-    NamedShape { name: "gemma2-tiny", about: "every second layer with a window, caps", shape: tiny::gemma2 },
-    NamedShape { name: "gemma3-tiny", about: "5 of 6 layers with a window, two bases", shape: tiny::gemma3 },
-    NamedShape {
-        name: "gptneox-tiny",
-        about: "16 of 64 dimensions rotated, parallel",
-        shape: || tiny::gptneox(true),
-    },
-    NamedShape {
-        name: "gptneox-tiny-sequential",
-        about: "gptneox-tiny with one residual after the other",
-        shape: || tiny::gptneox(false),
-    },
-    NamedShape {
-        name: "gptneox-tiny-erf",
-        about: "gptneox-tiny with GELU by the error function, as Pythia",
-        shape: || Shape { gelu: Gelu::Erf, ..tiny::gptneox(true) },
-    },
-    NamedShape {
-        name: "gpt-oss-tiny",
-        about: "sinks, a window in half of 4 layers, 4 of 8 experts",
-        shape: tiny::gpt_oss,
-    },
-    NamedShape { name: "granite-tiny", about: "llama-tiny with four factors", shape: tiny::granite },
-    NamedShape {
-        name: "mistral3-tiny",
-        about: "llama-tiny with YaRN and a temperature",
-        shape: tiny::mistral3,
-    },
-    NamedShape { name: "olmo2-tiny", about: "norms after attention and feed-forward", shape: tiny::olmo2 },
-    NamedShape {
-        name: "olmo3-tiny",
-        about: "olmo2-tiny, 3 of 4 layers with a window, YaRN",
-        shape: tiny::olmo3,
-    },
-    NamedShape { name: "phi2-tiny", about: "32 of 64 dimensions rotated, biases", shape: tiny::phi2 },
-    NamedShape {
-        name: "phi3-tiny",
-        about: "fused maps, 48 of 64 dimensions rotated, LongRoPE",
-        shape: tiny::phi3,
-    },
-    NamedShape {
-        name: "qwen35-tiny",
-        about: "gated delta-nets in 4 of 5 layers, 16 of 64 dimensions rotated",
-        shape: tiny::qwen35,
-    },
-    NamedShape {
-        name: "qwen35moe-tiny",
-        about: "qwen35-tiny with 2 of 8 experts and a shared one",
-        shape: tiny::qwen35moe,
-    },
-    NamedShape { name: "qwen3moe-tiny", about: "qwen3-tiny with 2 of 8 experts", shape: tiny::qwen3moe },
-    NamedShape {
-        name: "qwen3-30b-a3b-4",
-        about: "4 of the 48 layers of Qwen3-30B-A3B: 8 of 128 experts",
-        shape: || Shape {
+        };
+    "smollm3-tiny" "llama-tiny with 5 layers, of which the fourth is not rotated"
+        Shape { arch: "smollm3".into(), n_layer: 5, ..llama_tiny() };
+    "cohere2-tiny" "3 of 4 layers with a window, tied" tiny::cohere2();
+    "gemma2-tiny" "every second layer with a window, caps" tiny::gemma2();
+    "gemma3-tiny" "5 of 6 layers with a window, two bases" tiny::gemma3();
+    "gptneox-tiny" "16 of 64 dimensions rotated, parallel" tiny::gptneox(true);
+    "gptneox-tiny-sequential" "gptneox-tiny with one residual after the other" tiny::gptneox(false);
+    "gptneox-tiny-erf" "gptneox-tiny with GELU by the error function, as Pythia"
+        Shape { gelu: Gelu::Erf, ..tiny::gptneox(true) };
+    "gpt-oss-tiny" "sinks, a window in half of 4 layers, 4 of 8 experts" tiny::gpt_oss();
+    "granite-tiny" "llama-tiny with four factors" tiny::granite();
+    "mistral3-tiny" "llama-tiny with YaRN and a temperature" tiny::mistral3();
+    "olmo2-tiny" "norms after attention and feed-forward" tiny::olmo2();
+    "olmo3-tiny" "olmo2-tiny, 3 of 4 layers with a window, YaRN" tiny::olmo3();
+    "phi2-tiny" "32 of 64 dimensions rotated, biases" tiny::phi2();
+    "phi3-tiny" "fused maps, 48 of 64 dimensions rotated, LongRoPE" tiny::phi3();
+    "qwen35-tiny" "gated delta-nets in 4 of 5 layers, 16 of 64 dimensions rotated" tiny::qwen35();
+    "qwen35moe-tiny" "qwen35-tiny with 2 of 8 experts and a shared one" tiny::qwen35moe();
+    "qwen3moe-tiny" "qwen3-tiny with 2 of 8 experts" tiny::qwen3moe();
+    "qwen3-30b-a3b-4" "4 of the 48 layers of Qwen3-30B-A3B: 8 of 128 experts"
+        Shape {
             n_layer: 4,
             n_embd: 2048,
             n_head: 32,
@@ -245,12 +196,9 @@ pub static SHAPES: &[NamedShape] = &[
             n_ctx_train: 32_768,
             ffn: Ffn::Experts { n: 128, used: 8, shared: 0 },
             ..tiny::qwen3moe()
-        },
-    },
-    NamedShape {
-        name: "smollm2-135m",
-        about: "SmolLM2-135M",
-        shape: || Shape {
+        };
+    "smollm2-135m" "SmolLM2-135M"
+        Shape {
             n_layer: 30,
             n_embd: 576,
             n_head: 9,
@@ -261,12 +209,9 @@ pub static SHAPES: &[NamedShape] = &[
             tied: true,
             freq_base: 100_000.0,
             ..llama_tiny()
-        },
-    },
-    NamedShape {
-        name: "llama-1b",
-        about: "Llama 3.2 1B",
-        shape: || Shape {
+        };
+    "llama-1b" "Llama 3.2 1B"
+        Shape {
             n_layer: 16,
             n_embd: 2048,
             n_head: 32,
@@ -278,12 +223,9 @@ pub static SHAPES: &[NamedShape] = &[
             freq_base: 500_000.0,
             rope_factors: Some(llama3_factors(64, 500_000.0, 32.0)),
             ..llama_tiny()
-        },
-    },
-    NamedShape {
-        name: "llama-8b",
-        about: "Llama 3 8B",
-        shape: || Shape {
+        };
+    "llama-8b" "Llama 3 8B"
+        Shape {
             n_layer: 32,
             n_embd: 4096,
             n_head: 32,
@@ -294,12 +236,9 @@ pub static SHAPES: &[NamedShape] = &[
             n_ctx_train: 8192,
             freq_base: 500_000.0,
             ..llama_tiny()
-        },
-    },
-    NamedShape {
-        name: "qwen2-7b",
-        about: "Qwen2.5 7B",
-        shape: || Shape {
+        };
+    "qwen2-7b" "Qwen2.5 7B"
+        Shape {
             n_layer: 28,
             n_embd: 3584,
             n_head: 28,
@@ -310,9 +249,8 @@ pub static SHAPES: &[NamedShape] = &[
             n_ctx_train: 32768,
             freq_base: 1_000_000.0,
             ..qwen2_tiny()
-        },
-    },
-];
+        };
+}
 
 pub(super) fn llama_tiny() -> Shape {
     Shape {
