@@ -12,8 +12,6 @@ use half::f16;
 use crate::safetensors::{no_float, Stored, Tensors};
 use crate::{Error, Result};
 
-use packed::{Mxfp4, Transposed};
-
 /// The weights of a convolution over time.
 const CONVOLUTION: &str = "ssm_conv1d.weight";
 
@@ -96,12 +94,8 @@ pub(crate) enum Values {
 enum Source {
     /// Values that are computed.
     Values(Vec<f32>),
-    /// Rows of tensors of the same shape, one after the other.
+    /// Rows of tensors of the same shape, one after the other; of blocks in MXFP4, and of their scales.
     Stored { parts: Vec<Stored>, rows: Rows, values: Values },
-    /// Columns of experts.
-    Transposed(Transposed),
-    /// Blocks that are taken over.
-    Mxfp4(Mxfp4),
 }
 
 impl Rows {
@@ -183,14 +177,13 @@ impl Tensor {
     pub fn stored(&self) -> DType {
         match &self.source {
             Source::Values(_) => DType::F32,
+            Source::Stored { values: Values::Mxfp4, .. } => DType::MXFP4,
             Source::Stored { parts, .. } => parts[0].dtype,
-            Source::Transposed(transposed) => transposed.stored.dtype,
-            Source::Mxfp4(_) => DType::MXFP4,
         }
     }
     /// The type of blocks in the checkpoint that the new file has as they are, whatever its type.
     pub fn packed(&self) -> Option<DType> {
-        matches!(self.source, Source::Mxfp4(_)).then_some(DType::MXFP4)
+        Some(self.stored()).filter(|&dtype| dtype == DType::MXFP4)
     }
 
     /// A vector that the checkpoint does not have.
@@ -206,26 +199,24 @@ impl Tensor {
     /// dimension.
     pub(crate) fn of(
         name: String,
-        parts: Vec<Stored>,
+        mut parts: Vec<Stored>,
         stack: bool,
         rows: Rows,
         values: Values,
         from: &Tensors,
     ) -> Result<Tensor> {
-        let made = |mut shape: Vec<u64>, source| {
-            shape.reverse();
-            Tensor { name: name.clone(), shape, plain: false, source }
-        };
-        match values {
+        let experts = match values {
             Values::Mxfp4 => {
-                let (blocks, shape) = Mxfp4::of(parts[0].clone(), rows, from)?;
-                return Ok(made(shape, Source::Mxfp4(blocks)));
+                let (scales, shape) = packed::blocks(&parts[0], rows, from)?;
+                parts.push(scales);
+                Some(shape)
             }
-            Values::Transposed => {
-                let (columns, shape) = Transposed::of(parts[0].clone(), rows, from)?;
-                return Ok(made(shape, Source::Transposed(columns)));
-            }
-            _ => {}
+            Values::Transposed => Some(packed::columns(&parts[0], rows, from)?),
+            _ => None,
+        };
+        if let Some(mut shape) = experts {
+            shape.reverse();
+            return Ok(Tensor { name, shape, plain: false, source: Source::Stored { parts, rows, values } });
         }
         let first = &parts[0];
         let wrong = |t: &Stored, what: String| Error::at(from.path(t), &t.name, what);
@@ -286,7 +277,9 @@ impl Tensor {
         take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         match &self.source {
-            Source::Mxfp4(blocks) => blocks.each(from, take),
+            Source::Stored { parts, rows, values: Values::Mxfp4 } => {
+                packed::each_block(parts, *rows, self.n_elements() / self.shape[0], from, take)
+            }
             _ => Err(io::Error::other("values are no blocks")),
         }
     }
@@ -299,8 +292,9 @@ impl Tensor {
     ) -> io::Result<()> {
         let (parts, rows, change) = match &self.source {
             Source::Values(values) => return take(values),
-            Source::Transposed(columns) => return columns.each(from, take),
-            Source::Mxfp4(_) => return Err(io::Error::other("blocks in MXFP4 are no rows of values")),
+            Source::Stored { parts, rows, values: Values::Transposed } => {
+                return packed::each_column(&parts[0], *rows, self.shape[1] as usize, from, take);
+            }
             Source::Stored { parts, rows, values } => (parts, *rows, *values),
         };
         let row = self.shape[0] as usize;
