@@ -180,7 +180,7 @@ fn fit_vocabulary(c: &Config, tensors: &[Tensor], keys: &mut Keys) -> Result<()>
         return Err(Error::of(&c.folder, what));
     }
     let arch_size = format!("{}.vocab_size", keys.arch);
-    if keys.list.iter().any(|(key, _)| *key == arch_size) {
+    if keys.get(&arch_size).is_some() {
         keys.plain(&arch_size, n as u32);
     }
     Ok(())

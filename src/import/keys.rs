@@ -14,6 +14,9 @@ impl Keys {
     pub(crate) fn new(arch: &'static str) -> Keys {
         Keys { arch, list: Vec::new(), notes: Vec::new() }
     }
+    pub(crate) fn get(&self, key: &str) -> Option<&Value> {
+        self.list.iter().find(|(k, _)| k == key).map(|(_, value)| value)
+    }
     /// Sets a key of the architecture: `rope.freq_base` is `llama.rope.freq_base`.
     pub(crate) fn set(&mut self, key: &str, value: impl Into<Value>) {
         self.plain(&format!("{}.{key}", self.arch), value);

@@ -92,10 +92,12 @@ pub(crate) fn write(
         let what = format!("pre {pre}: this tokenizer is not byte-level BPE, so the setting does not apply");
         return Err(Error::Argument(what));
     }
+    let n_tokens;
     if source == Source::Bytes {
         // What is wrong with the files is an error before the tokenizer runs.
         let special = Special::read(&files, None)?;
         let (tokens, pre) = bpe::read(&files, n, pre, tokenizing)?;
+        n_tokens = tokens.texts.len();
         keys.plain("tokenizer.ggml.model", "gpt2");
         keys.plain("tokenizer.ggml.pre", pre.as_str());
         set(tokens, false, keys);
@@ -114,11 +116,11 @@ pub(crate) fn write(
             }
             _ => sentencepiece::read(&files, n, kinds == Kinds::Phi3)?,
         };
-        let n = tokens.texts.len();
+        n_tokens = tokens.texts.len();
         keys.plain("tokenizer.ggml.model", "llama");
         keys.plain("tokenizer.ggml.pre", "default");
         set(tokens, true, keys);
-        Special::read(&files, Some(n))?.write(keys);
+        Special::read(&files, Some(n_tokens))?.write(keys);
         if kinds == Kinds::Gemma {
             keys.plain("tokenizer.ggml.add_space_prefix", false);
         }
@@ -129,7 +131,7 @@ pub(crate) fn write(
         (Kinds::Llama, 49152) => keys.plain("tokenizer.ggml.add_bos_token", false),
         _ => {}
     }
-    more_ends(c, keys)
+    more_ends(c, n_tokens as u64, keys)
 }
 
 /// Source of a vocabulary.
@@ -201,8 +203,8 @@ fn unused(id: usize) -> Vec<u8> {
 }
 
 /// Tokens that end a text beside the one that the tokenizer has for it: generation_config.json gives them, or where there is
-/// none of these config.json, as one id or as a list. llama.cpp knows of two more by id.
-fn more_ends(c: &Config, keys: &mut Keys) -> Result<()> {
+/// none of these config.json, as one id or as a list, below `n`. llama.cpp knows of two more by id.
+fn more_ends(c: &Config, n: u64, keys: &mut Keys) -> Result<()> {
     let key = "eos_token_id";
     let generation = Object::read(&c.folder.join("generation_config.json"), SMALL)?;
     let from = generation.as_ref().unwrap_or(&c.object);
@@ -211,37 +213,28 @@ fn more_ends(c: &Config, keys: &mut Keys) -> Result<()> {
         Some(serde_json::Value::Array(list)) => list.as_slice(),
         Some(one) => std::slice::from_ref(one),
     };
-    let found = |key: &str| keys.list.iter().find(|(k, _)| k == key).map(|(_, v)| v.clone());
-    let n = match found("tokenizer.ggml.tokens") {
-        Some(Value::Array(array)) => array.len() as u64,
-        _ => u64::from(c.u32("vocab_size")?),
-    };
-    let mut more: Vec<Value> = Vec::new();
+    let keys_of_ends = ["eos", "eot", "eom"].map(|kind| format!("tokenizer.ggml.{kind}_token_id"));
+    let (known, free): (Vec<&String>, Vec<&String>) =
+        keys_of_ends.iter().partition(|key| keys.get(key).is_some());
+    let mut more: Vec<u32> = Vec::new();
     for id in list {
         // Some write -1 for none.
         if id.as_i64().is_some_and(|id| id < 0) && list.len() == 1 {
             continue;
         }
-        let id = id.as_u64().filter(|&id| id < n).ok_or_else(|| {
-            from.error(key, format!("found {}, expected ids below {n}", crate::json::kind(id)))
-        })?;
-        let id = Value::U32(id as u32);
-        let known = ["eos", "eot", "eom"].map(|kind| found(&format!("tokenizer.ggml.{kind}_token_id")));
-        if !known.contains(&Some(id.clone())) && !more.contains(&id) {
+        let wrong = || from.error(key, format!("found {}, expected ids below {n}", crate::json::kind(id)));
+        let id = id.as_u64().filter(|&id| id < n).ok_or_else(wrong)? as u32;
+        if !known.iter().any(|key| keys.get(key) == Some(&Value::U32(id))) && !more.contains(&id) {
             more.push(id);
         }
     }
-    let free = ["eos", "eot", "eom"].map(|kind| format!("tokenizer.ggml.{kind}_token_id"));
-    let free: Vec<String> = free.into_iter().filter(|key| found(key).is_none()).collect();
-    let left: Vec<String> = more.iter().skip(free.len()).map(Value::describe).collect();
+    let left: Vec<String> = more.iter().skip(free.len()).map(u32::to_string).collect();
     if !left.is_empty() {
-        keys.notes.push(format!(
-            "{key}: a GGUF file names three tokens that end a text; left out: {}.",
-            left.join(", ").replace("u32 ", "")
-        ));
+        let left = left.join(", ");
+        keys.notes.push(format!("{key}: a GGUF file names three tokens that end a text; left out: {left}."));
     }
     for (key, id) in free.into_iter().zip(more) {
-        keys.plain(&key, id);
+        keys.plain(key, id);
     }
     Ok(())
 }
