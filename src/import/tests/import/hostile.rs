@@ -148,82 +148,54 @@ fn links_in_a_circle_and_pipes() {
 
 #[test]
 fn numbers_in_config() {
-    let cases = [
-        ("olmo2", "num_hidden_layers", json!(1_000_000_000), "found 1000000000, expected at most 4096"),
-        ("olmo2", "num_hidden_layers", json!(-1), "found -1, expected a whole number"),
-        ("olmo2", "num_hidden_layers", json!(2.5), "found 2.5, expected a whole number"),
-        ("olmo2", "num_hidden_layers", json!("many"), "found \"many\", expected a whole number"),
-        ("olmo2", "num_hidden_layers", json!(3), "found no tensor of layer 2, expected 3 layers"),
-        ("olmo2", "num_hidden_layers", json!(1), "found layer 1, expected 1 layers"),
-        ("olmo2", "num_hidden_layers", json!(null), "num_hidden_layers: found none"),
-        ("olmo2", "vocab_size", json!(2_000_000_000), "expected at most the 344 rows of the embedding"),
-        ("olmo2", "vocab_size", json!(5_000_000_000u64), "expected a whole number from 0 to 2147483647"),
-        ("olmo2", "vocab_size", json!(3), "expected below vocab_size 3"),
-        ("olmo2", "hidden_size", json!(64), "found 64, but an embedding of shape [32, 344]"),
-        ("olmo2", "num_attention_heads", json!(0), "found 0, expected at least 1"),
-        ("olmo2", "rms_norm_eps", json!(1e300), "expected a finite number that an f32 holds"),
-        ("olmo2", "max_position_embeddings", json!([1]), "found an array of 1, expected a whole number"),
-        ("olmo2", "quantization_config", json!({"quant_method": "gptq"}), "quantized by \"gptq\""),
-        ("olmo2", "architectures", json!([]), "architectures: found none"),
-        ("olmo2", "architectures", json!(["BertModel"]), "found \"BertModel\", which cannot be imported"),
-        ("olmo2", "rope_parameters", json!({"rope_type": "spiral"}), "found rope scaling \"spiral\""),
-        ("olmo2", "rope_parameters", json!({"rope_type": "yarn"}), "factor: found none"),
-        ("olmo2", "rope_parameters", json!("no"), "found \"no\", expected an object"),
-        ("llama", "num_attention_heads", json!(5), "found 32 rows, expected a multiple of 10"),
-        ("llama", "num_attention_heads", json!(2_147_483_647), "expected a multiple of 4294967294"),
-        ("llama", "head_dim", json!(2_000_000_000), "head_dim: found 2000000000, expected at most 65536"),
-        ("gptneox", "num_attention_heads", json!(7), "expected a multiple of 21"),
-        ("gptneox", "hidden_act", json!("relu"), "hidden_act: found \"relu\", expected a form of GELU"),
-        ("gpt-oss", "swiglu_limit", json!(8.0), "swiglu_limit: found 8, expected 7"),
-        (
-            "gpt-oss",
-            "layer_types",
-            json!(["full_attention"]),
-            "found 1 entries, expected num_hidden_layers = 2",
-        ),
-        ("gpt-oss", "quantization_config", json!({"quant_method": "fp8"}), "quantized by \"fp8\""),
-        ("gpt-oss", "num_experts_per_tok", json!(-1), "found -1, expected a whole number"),
-        (
-            "phi3",
-            "rope_scaling",
-            json!({"type": "longrope", "long_factor": [1.0]}),
-            "found 1 factors, expected 4",
-        ),
-        (
-            "phi3",
-            "rope_scaling",
-            json!({"type": "longrope", "long_factor": vec![1.0; 99]}),
-            "at most 4 finite",
-        ),
-        (
-            "qwen3moe",
-            "num_local_experts",
-            json!(5),
-            "found 4 experts for blk.0.ffn_down_exps.weight, expected 5",
-        ),
-        ("qwen3moe", "num_local_experts", json!(0), "expected 0"),
-        ("qwen35", "linear_num_value_heads", json!(5), "expected a multiple of linear_num_key_heads = 2"),
-        ("qwen35", "linear_num_value_heads", json!(6), "found 64 rows, expected 80"),
-        ("qwen35", "linear_num_key_heads", json!(0), "expected a multiple of linear_num_key_heads = 0"),
-        ("qwen35", "linear_num_key_heads", json!(1), "found 64 rows, expected 48"),
-        ("qwen35", "linear_value_head_dim", json!(4), "found 4, expected linear_key_head_dim = 8"),
-        ("qwen35", "attn_output_gate", json!(false), "attn_output_gate: expected true"),
-        (
-            "qwen35",
-            "layer_types",
-            json!(["full_attention"]),
-            "found 1 entries, expected num_hidden_layers = 3",
-        ),
-        (
-            "qwen35",
-            "rope_parameters",
-            json!({"mrope_section": [1, -1]}),
-            "expected whole numbers of 0 or more",
-        ),
-    ];
-    for (name, key, value, wanted) in cases {
+    // Folder, key, value, error.
+    let cases = r#"
+olmo2 | num_hidden_layers | 1000000000 | found 1000000000, expected at most 4096
+olmo2 | num_hidden_layers | -1 | found -1, expected a whole number
+olmo2 | num_hidden_layers | 2.5 | found 2.5, expected a whole number
+olmo2 | num_hidden_layers | "many" | found "many", expected a whole number
+olmo2 | num_hidden_layers | 3 | found no tensor of layer 2, expected 3 layers
+olmo2 | num_hidden_layers | 1 | found layer 1, expected 1 layers
+olmo2 | num_hidden_layers | null | num_hidden_layers: found none
+olmo2 | vocab_size | 2000000000 | expected at most the 344 rows of the embedding
+olmo2 | vocab_size | 5000000000 | expected a whole number from 0 to 2147483647
+olmo2 | vocab_size | 3 | expected below vocab_size 3
+olmo2 | hidden_size | 64 | found 64, but an embedding of shape [32, 344]
+olmo2 | num_attention_heads | 0 | found 0, expected at least 1
+olmo2 | rms_norm_eps | 1e300 | expected a finite number that an f32 holds
+olmo2 | max_position_embeddings | [1] | found an array of 1, expected a whole number
+olmo2 | quantization_config | {"quant_method": "gptq"} | quantized by "gptq"
+olmo2 | architectures | [] | architectures: found none
+olmo2 | architectures | ["BertModel"] | found "BertModel", which cannot be imported
+olmo2 | rope_parameters | {"rope_type": "spiral"} | found rope scaling "spiral"
+olmo2 | rope_parameters | {"rope_type": "yarn"} | factor: found none
+olmo2 | rope_parameters | "no" | found "no", expected an object
+llama | num_attention_heads | 5 | found 32 rows, expected a multiple of 10
+llama | num_attention_heads | 2147483647 | expected a multiple of 4294967294
+llama | head_dim | 2000000000 | head_dim: found 2000000000, expected at most 65536
+gptneox | num_attention_heads | 7 | expected a multiple of 21
+gptneox | hidden_act | "relu" | hidden_act: found "relu", expected a form of GELU
+gpt-oss | swiglu_limit | 8.0 | swiglu_limit: found 8, expected 7
+gpt-oss | layer_types | ["full_attention"] | found 1 entries, expected num_hidden_layers = 2
+gpt-oss | quantization_config | {"quant_method": "fp8"} | quantized by "fp8"
+gpt-oss | num_experts_per_tok | -1 | found -1, expected a whole number
+phi3 | rope_scaling | {"type": "longrope", "long_factor": [1.0]} | found 1 factors, expected 4
+phi3 | rope_scaling | {"type": "longrope", "long_factor": [1, 1, 1, 1, 1]} | at most 4 finite
+qwen3moe | num_local_experts | 5 | found 4 experts for blk.0.ffn_down_exps.weight, expected 5
+qwen3moe | num_local_experts | 0 | expected 0
+qwen35 | linear_num_value_heads | 5 | expected a multiple of linear_num_key_heads = 2
+qwen35 | linear_num_value_heads | 6 | found 64 rows, expected 80
+qwen35 | linear_num_key_heads | 0 | expected a multiple of linear_num_key_heads = 0
+qwen35 | linear_num_key_heads | 1 | found 64 rows, expected 48
+qwen35 | linear_value_head_dim | 4 | found 4, expected linear_key_head_dim = 8
+qwen35 | attn_output_gate | false | attn_output_gate: expected true
+qwen35 | layer_types | ["full_attention"] | found 1 entries, expected num_hidden_layers = 3
+qwen35 | rope_parameters | {"mrope_section": [1, -1]} | expected whole numbers of 0 or more
+"#;
+    for case in cases.trim().lines() {
+        let [name, key, value, wanted]: [&str; 4] = case.split(" | ").collect::<Vec<_>>().try_into().unwrap();
         let folder = Folder::of(name);
-        folder.edit("config.json", |v| v[key] = value);
+        folder.edit("config.json", |v| v[key] = serde_json::from_str(value).unwrap());
         refused(&folder, wanted);
     }
     let folder = Folder::of("olmo2");
