@@ -21,18 +21,17 @@ pub(crate) fn write(c: &Config, tensors: &[Tensor], k: &mut Keys) -> Result<()> 
                 k.plain(&format!("general.sampling.{key}"), n);
             }
         }
-        let floats: [(&str, &[&str]); 5] = [
-            ("top_p", &["top_p"]),
-            ("min_p", &["min_p"]),
-            ("temp", &["temperature"]),
-            ("penalty_repeat", &["penalty_repeat", "repetition_penalty"]),
-            ("xtc_probability", &["xtc_probability"]),
-        ];
-        for (key, names) in floats {
-            if let Some(name) = names.iter().find(|n| s.get(n).is_some()) {
-                if let Some(x) = s.f64(name)? {
-                    k.plain(&format!("general.sampling.{key}"), x as f32);
-                }
+        for (key, name) in [
+            ("top_p", "top_p"),
+            ("min_p", "min_p"),
+            ("temp", "temperature"),
+            ("penalty_repeat", "repetition_penalty"),
+            // The last of two names holds.
+            ("penalty_repeat", "penalty_repeat"),
+            ("xtc_probability", "xtc_probability"),
+        ] {
+            if let Some(x) = s.f64(name)? {
+                k.plain(&format!("general.sampling.{key}"), x as f32);
             }
         }
     }

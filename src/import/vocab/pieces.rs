@@ -49,24 +49,24 @@ pub(super) enum Prefix {
 pub(super) fn prefix(file: &Tokenizer) -> Result<Prefix> {
     let json = &file.object;
     let (normalizer, cuts) = (json.get("normalizer"), json.get("pre_tokenizer"));
+    let refused = |key: &str, found: &str| {
+        Err(json.error(key, format!("found {found}, which a vocabulary of pieces in a GGUF file cannot say")))
+    };
     for kind in ["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Precompiled", "Strip", "Nmt"] {
         if has(normalizer, kind) {
-            let what = format!("found {kind}, which a vocabulary of pieces in a GGUF file cannot say");
-            return Err(json.error("normalizer", what));
+            return refused("normalizer", kind);
         }
     }
     for kind in ["Digits", "Whitespace", "WhitespaceSplit", "Punctuation", "UnicodeScripts"] {
         if has(cuts, kind) {
-            let what = format!("found {kind}, which a vocabulary of pieces in a GGUF file cannot say");
-            return Err(json.error("pre_tokenizer", what));
+            return refused("pre_tokenizer", kind);
         }
     }
     let metaspace = component(cuts, "Metaspace");
     let flag = |key: &str| metaspace.and_then(|m| m.get(key)).and_then(Value::as_bool);
     // Words are cut apart: no piece may hold a space inside.
     if metaspace.is_some() && flag("split") != Some(false) {
-        let what = "found Metaspace with split, which a vocabulary of pieces in a GGUF file cannot say";
-        return Err(json.error("pre_tokenizer", what));
+        return refused("pre_tokenizer", "Metaspace with split");
     }
     if has(normalizer, "Prepend") {
         return Ok(Prefix::Always);
