@@ -59,13 +59,14 @@ frame.addEventListener('load', () => {
         faults.push('text outside of a chart: ' + t.textContent);
     });
   });
-  const names = new Map();
-  page.querySelectorAll('svg.lines').forEach((svg, i) => svg.querySelectorAll('text.name').forEach(t => {
-    const b = t.getBoundingClientRect();
-    for (const other of names.get(i) || [])
-      if (b.top < other.bottom - 3 && other.top < b.bottom - 3) faults.push('names on each other: ' + t.textContent);
-    names.set(i, [...(names.get(i) || []), b]);
-  }));
+  page.querySelectorAll('svg').forEach(svg => {
+    const boxes = [];
+    svg.querySelectorAll('text').forEach(t => {
+      const b = t.getBoundingClientRect(), on = o => b.top < o.bottom - 3 && o.top < b.bottom - 3 && b.left < o.right && o.left < b.right;
+      if (boxes.some(on)) faults.push('texts on each other: ' + t.textContent);
+      boxes.push(b);
+    });
+  });
   const shade = getComputedStyle(page.body).backgroundColor;
   const counts = page.querySelectorAll('table').length + ' tables, ' + page.querySelectorAll('svg').length + ' charts';
   document.title = 'checked|' + (faults.join('; ') || 'good') + '|' + counts + ', page ' + shade;

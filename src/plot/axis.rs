@@ -36,7 +36,8 @@ impl Span {
     }
 
     fn around(axis: &Axis, values: impl Iterator<Item = f64>, pad: f64) -> Span {
-        let all = values.chain(axis.markers.iter().map(|m| m.at)).filter_map(|v| mapped(axis.scale, v));
+        let others = axis.markers.iter().map(|m| m.at).chain(axis.shown.iter().copied());
+        let all = values.chain(others).filter_map(|v| mapped(axis.scale, v));
         let (mut lo, mut hi) =
             all.fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), v| (lo.min(v), hi.max(v)));
         // A flat line gets a range around it that is larger than rounding errors.

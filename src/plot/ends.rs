@@ -20,9 +20,10 @@ const ROW: i32 = 20;
 /// Size of names in the font.
 const SIZE: i32 = 15;
 
-/// The lines that are named, and the letter, stroke and color of each.
+/// The lines that are named, and the letter, stroke and color of each. A line without points only takes a color.
 fn named(chart: &Chart) -> impl Iterator<Item = (char, &Series, Look)> + '_ {
-    ('A'..='Z').zip(&chart.series).zip(look(chart)).map(|((letter, series), look)| (letter, series, look))
+    let all = ('A'..='Z').zip(&chart.series).zip(look(chart));
+    all.map(|((letter, series), look)| (letter, series, look)).filter(|(_, s, _)| !s.points.is_empty())
 }
 
 fn longest(chart: &Chart) -> usize {

@@ -106,6 +106,7 @@ impl Drawing for Grid {
             for (c, score) in scores.iter().enumerate() {
                 let x = LEFT + c as i32 * cell;
                 let corners = [(x * unit, y * unit), ((x + cell - 1) * unit, (y + HEIGHT - 1) * unit)];
+                let score = score.filter(|s| s.is_finite());
                 let colour = score.map_or(RGBColor(224, 224, 224), |s| ramp((s / 100.0).clamp(0.0, 1.0)));
                 pen.area.draw(&Rectangle::new(corners, colour.filled())).map_err(failed)?;
                 if let Some(score) = score.filter(|_| cell >= 26) {

@@ -108,15 +108,22 @@ pub struct Axis {
     pub scale: Scale,
     /// Lines at these values: vertical for the x axis, horizontal for the y axis.
     pub markers: Vec<Marker>,
+    /// Values that the axis shows, whatever the points are.
+    pub shown: Vec<f64>,
 }
 impl Axis {
     /// Makes an axis without markers.
     pub fn new(label: impl Into<String>, scale: Scale) -> Axis {
-        Axis { label: label.into(), scale, markers: Vec::new() }
+        Axis { label: label.into(), scale, markers: Vec::new(), shown: Vec::new() }
     }
     /// Adds a marker line.
     pub fn mark(mut self, at: f64, label: impl Into<String>) -> Axis {
         self.markers.push(Marker { at, label: label.into() });
+        self
+    }
+    /// Extends the axis to these values.
+    pub fn showing(mut self, values: impl IntoIterator<Item = f64>) -> Axis {
+        self.shown.extend(values);
         self
     }
     /// The label, and whether the axis is logarithmic.

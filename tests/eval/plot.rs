@@ -1,7 +1,7 @@
 //! Charts: that they are written whole, hold what they were given, and bear any numbers.
 
 use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams};
-use ropewalk::plot::{rope, Axis, Chart, Heat, HeatPanel, Map, PlotError, Scale, Series};
+use ropewalk::plot::{rope, Axis, Chart, Grid, Heat, HeatPanel, Map, PlotError, Scale, Series};
 use ropewalk::rope::Plan;
 
 fn hparams(freq_base: f64, n_rot: usize, n_head_kv: usize, n_ctx_train: usize) -> Hparams {
@@ -133,6 +133,29 @@ fn any_numbers_are_borne() {
             assert!(matches!(chart.text(80, 20), Err(PlotError::Empty(_))));
         }
     }
+    let names = |n: usize| (0..n).map(|i| i.to_string()).collect();
+    let scores = vec![hostile.iter().map(|s| Some(*s)).chain([None]).collect(); 2];
+    let (title, x, y) = ("t".into(), "x".into(), "y".into());
+    let grid = Grid { title, x, y, columns: names(12), rows: names(2), scores };
+    let svg = grid.to_svg().expect("drawn");
+    assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+}
+
+/// An axis shows what it is extended to, and a line without points leaves the colors of the others as they were.
+#[test]
+fn axes_and_colors_can_be_the_same_in_all_charts() {
+    let line = |points| Series::new("line", points);
+    let chart = |first: Vec<(f64, f64)>| Chart {
+        title: "scores".into(),
+        x: Axis::new("x", Scale::Linear),
+        y: Axis::new("y", Scale::Linear).showing([0.0, 100.0]),
+        series: vec![Series::new("first", first), line(vec![(0.0, 98.0), (1.0, 99.0)])],
+    };
+    let (with, without) = (chart(vec![(0.0, 98.5)]), chart(vec![]));
+    let (with, without) = (with.to_svg().expect("drawn"), without.to_svg().expect("drawn"));
+    assert!(without.contains(">\n0\n</text>") && without.contains(">\n100\n</text>"), "{without}");
+    assert!(with.contains("first") && !without.contains("first"));
+    assert!(with.contains("#D55E00") && without.contains("#D55E00") && !without.contains("#0072B2"));
 }
 
 /// Twelve lines, and intervals of two points and of one.

@@ -2,27 +2,51 @@
 
 use std::collections::BTreeMap;
 
+use ropewalk_core::terminal::inline;
+use ropewalk_plot::{Axis, Grid, Scale, Series};
+
 use super::data::{Data, Value};
 use super::page::{perplexity, tokens, Block, Chart, Entry, Table};
-use super::svg::{Heat, Lines, Series};
 use super::tables::{capital, is_long, is_ruler};
 use crate::outcome::Bucket;
 use crate::plan::{Method, Model, Task};
 
 /// Depths shown apart; more are put together into tenths.
 const MAX_DEPTHS: usize = 11;
+/// Ends of an interval that is not known.
+const UNKNOWN: (f64, f64) = (f64::NAN, f64::NAN);
 
 pub(super) struct Figures<'a> {
     pub(super) data: &'a Data<'a>,
     pub(super) model: &'a Model,
 }
 
-impl<'a> Figures<'a> {
-    /// The place of a method among colors: the same in every chart.
-    fn colour(&self, method: &Method) -> usize {
-        self.data.plan.methods.iter().position(|m| m.name == method.name).unwrap_or(0)
+/// The chart of some lines, if one of them has points. Lines of a plan's methods without points keep the colors of the
+/// others the same in every chart.
+fn chart(title: String, caption: &str, x: Axis, y: Axis, series: Vec<Series>, table: Table) -> Option<Chart> {
+    if series.iter().all(|s| s.points.is_empty()) {
+        return None;
     }
+    let drawn = ropewalk_plot::Chart { title: inline(&title).into_owned(), x, y, series }.to_svg();
+    Some(Chart::new(title, caption, drawn, table))
+}
 
+/// The figures of a chart: names of columns and, in each row, a name and its figures.
+fn figures(first: &str, names: impl IntoIterator<Item = String>, rows: Vec<Vec<Entry>>) -> Table {
+    let head = std::iter::once(first.to_owned()).chain(names).collect();
+    Table { head, words: 1, rows, ..Table::default() }
+}
+
+fn row(name: &str, figures: impl IntoIterator<Item = Entry>) -> Vec<Entry> {
+    std::iter::once(Entry::new(name)).chain(figures).collect()
+}
+
+/// A figure, or a dash.
+fn entry(value: Option<f64>, show: impl Fn(f64) -> String) -> Entry {
+    Entry::new(value.map_or_else(|| "–".to_owned(), show))
+}
+
+impl<'a> Figures<'a> {
     /// Perplexity by position in the window: the longest length in sight, others on demand. LongPPL is one figure;
     /// what is recorded by position under it is perplexity.
     pub(super) fn by_position(&self) -> Vec<Block> {
@@ -45,71 +69,47 @@ impl<'a> Figures<'a> {
     }
 
     fn position_chart(&self, task: &Task, length: u64) -> Option<Chart> {
-        let mut series = Vec::new();
+        let (mut series, mut names) = (Vec::new(), Vec::new());
         let mut rows: BTreeMap<(u64, u64), Vec<Option<f64>>> = BTreeMap::new();
-        for method in self.data.methods(self.model) {
+        for method in &self.data.plan.methods {
             let results = self.data.results(self.model, method, task, Some(length));
-            let Some(buckets) = results.first().map(|r| &r.buckets).filter(|b| !b.is_empty()) else {
-                continue;
-            };
-            let middle = |b: &Bucket| (b.start as f64 + b.end as f64) / 2.0;
-            let points: Vec<(f64, f64)> = buckets.iter().map(|b| (middle(b), b.nll.exp())).collect();
-            let interval = |b: &Bucket| {
-                let half = 1.96 * b.nll_stderr?;
-                Some((middle(b), (b.nll - half).exp().max(1.0), (b.nll + half).exp()))
-            };
-            for (b, y) in buckets.iter().map(|b| (b, b.nll.exp())) {
+            let buckets = results.first().map_or(&[][..], |r| r.buckets.as_slice());
+            for b in buckets {
                 let row = rows.entry((b.start, b.end)).or_default();
-                row.resize(series.len(), None);
-                row.push(Some(y));
+                row.resize(names.len(), None);
+                row.push(Some(b.nll.exp()));
             }
-            series.push(Series {
-                name: method.name.clone(),
-                colour: self.colour(method),
-                points,
-                intervals: buckets.iter().filter_map(interval).collect(),
-            });
+            if !buckets.is_empty() {
+                names.push(method.name.clone());
+            }
+            let point = |b: &Bucket| ((b.start as f64 + b.end as f64) / 2.0, b.nll.exp());
+            let ends = |b: &Bucket| {
+                let half = b.nll_stderr.map(|e| 1.96 * e);
+                half.map_or(UNKNOWN, |half| ((b.nll - half).exp().max(1.0), (b.nll + half).exp()))
+            };
+            let line = Series::new(inline(&method.name), buckets.iter().map(point).collect());
+            series.push(line.between(buckets.iter().map(ends).collect()));
         }
-        if series.is_empty() {
-            return None;
-        }
-        let n = series.len();
-        let head = std::iter::once("positions".to_owned()).chain(series.iter().map(|s| s.name.clone()));
-        let table = Table {
-            caption: String::new(),
-            head: head.collect(),
-            words: 1,
-            rows: rows
-                .into_iter()
-                .map(|((start, end), mut values)| {
-                    values.resize(n, None);
-                    let entry = |v: Option<f64>| Entry::new(v.map_or_else(|| "–".to_owned(), perplexity));
-                    std::iter::once(Entry::new(format!("{start}–{}", end.saturating_sub(1))))
-                        .chain(values.into_iter().map(entry))
-                        .collect()
-                })
-                .collect(),
+        let known = series.iter().flat_map(|s| &s.bounds).any(|b| b.0.is_finite());
+        let caption = format!(
+            "How well each next token is predicted, by how much text stands before it. Lower is better; a line that \
+             rises is a method that fails at that distance.{}",
+            if known { " Bands are 95% intervals." } else { "" }
+        );
+        let shown = |((start, end), mut values): ((u64, u64), Vec<Option<f64>>)| {
+            values.resize(names.len(), None);
+            let figures = values.into_iter().map(|v| entry(v, perplexity));
+            row(&format!("{start}–{}", end.saturating_sub(1)), figures)
         };
-        let title = format!("{} by position, {} tokens", capital(&task.label), tokens(length));
-        let known = series.iter().any(|s| !s.intervals.is_empty());
-        let bands = if known { " Bands are 95% intervals." } else { "" };
-        let lines = Lines {
-            title: &title,
-            x: "position in the window, tokens",
-            y: "perplexity (logarithmic)",
-            ticks: (0..=8).map(|i| length * i / 8).map(|x| (x as f64, x.to_string())).collect(),
-            percent: false,
+        let rows = rows.into_iter().map(shown).collect();
+        chart(
+            format!("{} by position, {} tokens", capital(&task.label), tokens(length)),
+            &caption,
+            Axis::new("position in the window, tokens", Scale::Linear),
+            Axis::new("perplexity", Scale::Log),
             series,
-        };
-        Some(Chart {
-            svg: lines.svg(),
-            caption: format!(
-                "How well each next token is predicted, by how much text stands before it. Lower is better; a line \
-                 that rises is a method that fails at that distance.{bands}"
-            ),
-            title,
-            table,
-        })
+            figures("positions", names, rows),
+        )
     }
 
     /// Scores by length: RULER's mean where its tasks are there, and the mean of all tasks made for a length.
@@ -137,49 +137,35 @@ impl<'a> Figures<'a> {
 
     fn length_chart(&self, title: String, tasks: &[&Task]) -> Option<Chart> {
         let lengths = self.data.lengths(tasks);
-        let interval = |x: f64, value: Value| match value {
-            Value::Known { interval: Some((low, high)), parts: (there, all), .. } if there == all => {
-                Some((x, low, high))
-            }
-            _ => None,
-        };
-        let mut series = Vec::new();
-        let mut rows = Vec::new();
-        for method in self.data.methods(self.model) {
-            let values: Vec<Value> =
-                lengths.iter().map(|&l| self.data.mean(self.model, method, tasks, Some(l))).collect();
-            let points: Vec<(f64, f64)> =
-                values.iter().enumerate().filter_map(|(i, v)| Some((i as f64, v.whole()?))).collect();
-            let entries = values.iter().map(|v| v.entry(false, false));
-            rows.push(std::iter::once(Entry::new(method.name.as_str())).chain(entries).collect());
-            if !points.is_empty() {
-                let intervals =
-                    values.iter().enumerate().filter_map(|(i, v)| interval(i as f64, *v)).collect();
-                series.push(Series {
-                    name: method.name.clone(),
-                    colour: self.colour(method),
-                    points,
-                    intervals,
-                });
-            }
-        }
-        if series.is_empty() || lengths.len() < 2 {
+        if lengths.len() < 2 {
             return None;
         }
-        let head = std::iter::once("method".to_owned()).chain(lengths.iter().map(|&l| tokens(l)));
-        let table = Table { caption: String::new(), head: head.collect(), words: 1, rows };
-        let ticks = lengths.iter().enumerate().map(|(i, &l)| (i as f64, tokens(l))).collect();
-        let lines =
-            Lines { title: &title, x: "length, tokens", y: "score, percent", ticks, percent: true, series };
-        Some(Chart {
-            svg: lines.svg(),
-            caption:
-                "Mean score by length of the prompt. Higher is better. Only means of all tasks are drawn; \
-                 bars are 95% intervals."
-                    .into(),
+        let of_model = self.data.methods(self.model);
+        let (mut series, mut rows) = (Vec::new(), Vec::new());
+        for method in &self.data.plan.methods {
+            let at = |&l: &u64| self.data.mean(self.model, method, tasks, Some(l));
+            let values: Vec<Value> = lengths.iter().map(at).collect();
+            if of_model.contains(&method) {
+                rows.push(row(&method.name, values.iter().map(|v| v.entry(false, false))));
+            }
+            let whole = values.iter().zip(&lengths).filter_map(|(value, &l)| match *value {
+                Value::Known { value, interval, parts: (there, all) } if there == all => {
+                    Some(((l as f64, value), interval.unwrap_or(UNKNOWN)))
+                }
+                _ => None,
+            });
+            let (points, bounds) = whole.unzip();
+            series.push(Series::new(inline(&method.name), points).between(bounds));
+        }
+        chart(
             title,
-            table,
-        })
+            "Mean score by length of the prompt. Higher is better. Only means of all tasks are drawn; bands are 95% \
+             intervals.",
+            Axis::new("length, tokens", Scale::Log),
+            Axis::new("score, percent", Scale::Linear).showing([0.0, 100.0]),
+            series,
+            figures("method", lengths.into_iter().map(tokens), rows),
+        )
     }
 
     /// Where needles are found: a map for each method, of all needle tasks together, then task by task.
@@ -241,39 +227,28 @@ impl<'a> Figures<'a> {
         let name_of = |d: &f64| if tenths { format!("{d:.0}+ %") } else { format!("{d:.0} %") };
         let row_names: Vec<String> = rows.iter().map(name_of).collect();
         let columns: Vec<String> = lengths.iter().map(|&l| tokens(l)).collect();
-        let chart = |(method, sums): &(&Method, Vec<(f64, u64, f64, u64)>)| {
+        let map = |(method, sums): &(&Method, Vec<(f64, u64, f64, u64)>)| {
             let at = |row: f64, length: u64| {
                 let here = sums.iter().filter(|s| place(s.0) == row && s.1 == length);
                 let (score, n) = here.fold((0.0, 0u64), |(a, n), s| (a + s.2, n.saturating_add(s.3)));
                 (n > 0).then(|| score / n as f64)
             };
-            let values: Vec<Vec<Option<f64>>> =
-                rows.iter().map(|&r| lengths.iter().map(|&l| at(r, l)).collect()).collect();
             let title = format!("{}: {name}", method.name);
-            let map = Heat {
-                title: &title,
+            let grid = Grid {
+                title: inline(&title).into_owned(),
+                x: "length, tokens".into(),
+                y: "depth".into(),
                 columns: columns.clone(),
                 rows: row_names.clone(),
-                values: values.clone(),
+                scores: rows.iter().map(|&r| lengths.iter().map(|&l| at(r, l)).collect()).collect(),
             };
-            let entries = |(name, row): (&String, &Vec<Option<f64>>)| {
-                let figures =
-                    row.iter().map(|v| Entry::new(v.map_or_else(|| "–".to_owned(), |v| format!("{v:.0}"))));
-                std::iter::once(Entry::new(name.as_str())).chain(figures).collect()
+            let shown = |(name, scores): (&String, &Vec<Option<f64>>)| {
+                row(name, scores.iter().map(|v| entry(*v, |v| format!("{v:.0}"))))
             };
-            let head = std::iter::once("depth".to_owned()).chain(columns.iter().cloned());
-            Chart {
-                svg: map.svg(),
-                caption: String::new(),
-                table: Table {
-                    caption: String::new(),
-                    head: head.collect(),
-                    words: 1,
-                    rows: row_names.iter().zip(&values).map(entries).collect(),
-                },
-                title,
-            }
+            let table =
+                figures("depth", columns.clone(), row_names.iter().zip(&grid.scores).map(shown).collect());
+            Chart::new(title, "", grid.to_svg(), table)
         };
-        all.iter().map(chart).collect()
+        all.iter().map(map).collect()
     }
 }

@@ -92,22 +92,14 @@ fn write_table(out: &mut String, table: &Table) {
 fn write_charts(out: &mut String, charts: &[Chart]) {
     *out += "<div class=\"charts\">\n";
     for chart in charts {
-        let _ = write!(
-            out,
-            "<figure><figcaption><b>{}</b> {}</figcaption>",
-            escape(&chart.title),
-            escape(&chart.caption)
-        );
-        // A map is narrow and has its figures in it.
-        let is_map = chart.caption.is_empty();
-        let class = if is_map { "box" } else { "box drawing" };
-        let _ = write!(out, "<div class=\"{class}\" tabindex=\"0\">{}</div>", chart.svg);
-        if !is_map {
-            *out += "<details><summary>Figures</summary>";
-            write_table(out, &chart.table);
-            *out += "</details>";
-        }
-        *out += "</figure>\n";
+        // The title is in the drawing.
+        let caption = match &*chart.caption {
+            "" => String::new(),
+            caption => format!("<figcaption>{}</figcaption>", escape(caption)),
+        };
+        let _ = write!(out, "<figure>{caption}{}<details><summary>Figures</summary>", chart.svg);
+        write_table(out, &chart.table);
+        *out += "</details></figure>\n";
     }
     *out += "</div>\n";
 }

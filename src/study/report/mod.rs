@@ -6,7 +6,6 @@
 mod page;
 mod data;
 mod rows;
-mod svg;
 mod tables;
 mod figures;
 mod relations;
@@ -87,7 +86,7 @@ impl Report {
             let maps = figures.maps();
             if !maps.is_empty() {
                 let text = "Percent of needles found, by the length of the text (columns) and how deep in it the \
-                            needle lies (rows; 0 % is the beginning). Darker, in dark colors brighter, is better.";
+                            needle lies (rows; 0 % is the beginning). The scale of colors is right of each map.";
                 section(
                     "Where needles are found",
                     std::iter::once(Block::Text(text.into())).chain(maps).collect(),

@@ -1,5 +1,7 @@
 //! Elements of a page, whatever it is written as.
 
+use ropewalk_plot::PlotError;
+
 /// A part of the page.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Block {
@@ -67,13 +69,26 @@ pub(super) struct Chart {
     pub(super) title: String,
     /// Says what it shows, and which way is better.
     pub(super) caption: String,
-    /// Inline SVG, escaped.
+    /// Inline SVG, escaped, or the reason why there is none.
     pub(super) svg: String,
     /// The same figures.
     pub(super) table: Table,
 }
 
-/// Text for HTML and SVG, attributes included. Characters that turn the direction of text or that no page may
+impl Chart {
+    pub(super) fn new(title: String, caption: &str, drawn: Result<String, PlotError>, table: Table) -> Chart {
+        let name = escape(&title);
+        let svg = match drawn {
+            Ok(svg) => svg
+                .replacen("<svg ", &format!(r#"<svg role="img" aria-label="{name}" "#), 1)
+                .replacen(">\n", &format!("><title>{name}</title>\n"), 1),
+            Err(e) => escape(&e.to_string()),
+        };
+        Chart { title, caption: caption.into(), svg, table }
+    }
+}
+
+/// Text for HTML, attributes included. Characters that turn the direction of text or that no page may
 /// hold become escapes that can be read.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 16);

@@ -81,7 +81,11 @@ fn a_page_needs_nothing_else_and_hides_nothing() {
 fn perplexity_by_position_has_bands_where_errors_are_known() {
     let study = Study::new(PLAN);
     study.run("s", &mut Fake::default(), "1/1").unwrap();
-    let known = |html: &str| (html.contains("class=\"band c"), html.contains("Bands are 95% intervals."));
+    let known = |html: &str| {
+        let (_, after) = html.split_once("<h2>Perplexity by position</h2>").unwrap();
+        let section = after.split("<h2>").next().unwrap();
+        (section.contains("<polygon "), section.contains("Bands are 95% intervals."))
+    };
     assert_eq!(known(&study.reports("s").0), (true, true));
     for entry in std::fs::read_dir(study.at("s/cells")).unwrap() {
         let path = entry.unwrap().path();
