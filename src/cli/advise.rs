@@ -11,7 +11,7 @@ use super::engine::draw;
 use super::interrupt::{self, Interrupt};
 use super::options::{parse_spec, read_documents, tokens, ForceArgs, ModelArgs};
 use super::output::{OutputArgs, Unit};
-use super::search::{self, Record};
+use super::search;
 use super::{models, usage, Command};
 
 /// The text to read when none is given: `make models` fetches it.
@@ -93,7 +93,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
         params.seed = args.seed;
         params.seconds = args.minutes.map(|m| 60.0 * m);
         search::set(&mut params, settings).map_err(usage)?;
-        let record = Record { output: args.force.output(path), resume: args.resume };
+        params.resume = args.resume;
+        let record = args.force.output(path);
         return search::run(&args.model.resolve()?, &args.file, record, params, args.out);
     }
     let minutes = args.minutes.unwrap_or(10.0);

@@ -7,7 +7,7 @@ use clap::{Args as _, FromArgMatches};
 use ropewalk::eval::bench::{self, Clock, Contender, Params, Test};
 use ropewalk::session::Session;
 
-use super::engine::draw;
+use super::engine::with_bar;
 use super::interrupt::{self, Interrupt};
 use super::options::{tokens, tokens_or_zero, ModelArgs, RopesArgs};
 use super::output::{OutputArgs, Unit};
@@ -127,11 +127,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
         contenders.push(Contender::libllama(&model, &choice.params.adapters, &settings)?);
     }
 
-    let report = {
-        let draw = draw(args.out.progress(0, "measuring", Unit::Steps));
-        let control = interrupt.control().with_progress(&draw);
-        bench::run(&model, &models::label(&choice), &mut contenders, &settings, &params, &control)?
-    };
+    let report = with_bar(args.out.progress(0, "measuring", Unit::Steps), &interrupt, |control| {
+        bench::run(&model, &models::label(&choice), &mut contenders, &settings, &params, control)
+    })?;
     args.out.result(&report, || report.text())?;
     interrupt::check(report.interrupted, "interrupted: unfinished tests are missing")
 }

@@ -14,9 +14,9 @@ use ropewalk::DType;
 use ropewalk_core::apart::this_program;
 use serde_json::json;
 
-use super::engine::draw;
+use super::engine::with_bar;
 use super::interrupt::{self, Interrupt};
-use super::options::{kv_types, read_documents, tokens, MachineArgs};
+use super::options::{check_apart, kv_types, read_documents, tokens, MachineArgs};
 use super::output::{self, OutputArgs, Unit};
 use super::{models, usage, Command};
 
@@ -72,8 +72,8 @@ fn run(args: &cli::Args, matrix: &MatrixArgs) -> anyhow::Result<()> {
 
 fn converted(args: &cli::Args, interrupt: &Interrupt, out: &OutputArgs) -> anyhow::Result<Done> {
     let helper = this_program().context("cannot find this program to run the tokenizer")?;
-    let draw = draw(out.progress(0, "converting", Unit::Bytes));
-    cli::act(args, helper, &interrupt.control().with_progress(&draw)).map_err(failed)
+    let bar = out.progress(0, "converting", Unit::Bytes);
+    with_bar(bar, interrupt, |control| cli::act(args, helper, control)).map_err(failed)
 }
 
 /// Collects the importance matrix of the model, and converts by it where a type is asked for.
@@ -100,14 +100,7 @@ fn weighed(
         return Err(usage(format!("{}: {what}", input.display())));
     }
     let at = if alone { to.clone() } else { to.with_extension("imatrix.gguf") };
-    for path in texts.iter().chain([input]) {
-        if files::same_file(path, to)? || files::same_file(path, &at)? {
-            return Err(usage(format!(
-                "{}: the output is one of the files to read; name another file",
-                to.display()
-            )));
-        }
-    }
+    check_apart(texts.iter().chain([input]), &[to, &at])?;
     if to.is_dir() {
         return Err(usage(format!("--output {}: expected a file, found a folder", to.display())));
     }
@@ -148,12 +141,10 @@ fn collected(
     };
     let mut session = Session::new(&model, &choice.session(ctx, rope.as_ref()))?;
     models::announce(out, &choice, &session);
-    let found = {
-        let draw = draw(out.progress(0, "reading", Unit::Tokens));
-        let control = interrupt.control().with_progress(&draw);
-        let params = Params::new(ctx).max_windows(matrix.max_windows);
-        imatrix::collect(&mut session, &documents, &params, &control)?
-    };
+    let params = Params::new(ctx).max_windows(matrix.max_windows);
+    let found = with_bar(out.progress(0, "reading", Unit::Tokens), interrupt, |control| {
+        imatrix::collect(&mut session, &documents, &params, control)
+    })?;
     let bytes = found.write(Output::new(to, args.force))?;
     let (name, n_tokens) = (models::label(&choice), found.windows * found.ctx);
     let line = format!(

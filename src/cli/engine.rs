@@ -2,12 +2,12 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::bail;
 use ropewalk::control::{Control, Progress};
 use ropewalk::model::Model;
 use ropewalk::session::Session;
 use ropewalk::Token;
 
+use super::interrupt::Interrupt;
 use super::output::{self, OutputArgs, Unit};
 
 /// Contexts of no given size are rounded up to a multiple of this many tokens.
@@ -22,6 +22,16 @@ pub(crate) fn draw(bar: output::Progress) -> impl Fn(&Progress<'_>) + Sync {
         bar.set_message(p.what.to_string());
         bar.set(p.done);
     }
+}
+
+/// Does work that a signal stops, with a bar for as long as it takes.
+pub(crate) fn with_bar<T>(
+    bar: output::Progress,
+    interrupt: &Interrupt,
+    work: impl FnOnce(&Control<'_>) -> T,
+) -> T {
+    let draw = draw(bar);
+    work(&interrupt.control().with_progress(&draw))
 }
 
 /// Draws a bar while a prompt is read. It is gone before the first token of the answer.
@@ -50,15 +60,4 @@ pub(crate) fn prefill(
 /// prompt needs.
 pub(crate) fn default_ctx(model: &Model, cap: usize, needed: usize) -> usize {
     model.hparams().n_ctx_train.min(cap).max(needed.div_ceil(ROUND).saturating_mul(ROUND))
-}
-
-/// The prompt must leave room for one token at least.
-pub(crate) fn check_fits(n_prompt: usize, n_ctx: usize) -> anyhow::Result<()> {
-    if n_prompt >= n_ctx {
-        bail!(
-            "the prompt has {n_prompt} tokens and the context holds {n_ctx}: pass --ctx {} or more",
-            n_prompt + 1
-        );
-    }
-    Ok(())
 }

@@ -6,14 +6,16 @@ use std::path::{Path, PathBuf};
 use clap::{Args as _, FromArgMatches};
 use ropewalk::eval::suite::{self, FileStore, Outcome, Params, Report, Store, Unkept};
 use ropewalk::plot::{self, Grid};
-use ropewalk::tasks::{find, Task, Template};
+use ropewalk::remedy::Remedy;
+use ropewalk::tasks::{find, DataFile, Info, Task, Template, GROUPS, TASKS};
 use ropewalk_core::settings;
+use serde_json::{json, Value};
 
 use super::interrupt::Interrupt;
 use super::methods::Comparison;
 use super::options::{lengths, tokens, ForceArgs, Lengths, ModelArgs, RopesArgs};
-use super::output::{self, check_plot_name, OutputArgs};
-use super::{models, tasks, template, usage, Command};
+use super::output::{self, OutputArgs};
+use super::{hints, models, template, usage, Command};
 
 pub(crate) const COMMAND: Command = Command {
     name: "eval",
@@ -92,14 +94,12 @@ struct Args {
 fn run(args: &Args) -> anyhow::Result<()> {
     let tasks = tasks_named(&args.tasks)?;
     if args.list {
-        return tasks::list(&tasks, args.output);
+        return list(&tasks, args.output);
     }
     let options = options(args, &tasks)?;
-    if let Some(path) = &args.plot {
-        check_plot_name("--plot", args.force.output(path))?;
-        if !tasks.iter().any(|task| task.info().has_length) {
-            return Err(usage("--plot: expected a task with --lengths, found none"));
-        }
+    args.force.check_plot("--plot", args.plot.as_ref())?;
+    if args.plot.is_some() && !tasks.iter().any(|task| task.info().has_length) {
+        return Err(usage("--plot: expected a task with --lengths, found none"));
     }
     if args.lengths.is_empty() {
         if let Some(task) = tasks.iter().find(|t| t.info().has_length) {
@@ -188,4 +188,72 @@ fn options(args: &Args, tasks: &[&'static dyn Task]) -> anyhow::Result<BTreeMap<
     let given = (!args.set.is_empty()).then(|| args.set.join(","));
     let pairs = settings::pairs("--set", given.as_deref(), &known).map_err(usage)?;
     Ok(pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
+}
+
+/// Describes these tasks; lists all where there are none.
+fn list(tasks: &[&'static dyn Task], out: OutputArgs) -> anyhow::Result<()> {
+    if out.json {
+        let all: &[&dyn Task] = if tasks.is_empty() { &TASKS } else { tasks };
+        let all: Vec<Value> = all.iter().map(|task| described(task.info())).collect();
+        let groups = GROUPS.iter().map(|g| json!({"group": g.name, "about": g.about, "tasks": g.tasks}));
+        return output::print_json(&json!({"results": all, "groups": groups.collect::<Vec<_>>()}));
+    }
+    output::print(&match tasks {
+        [] => overview(),
+        _ => tasks.iter().map(|task| whole(task.info())).collect::<Vec<_>>().join("\n"),
+    })
+}
+
+fn described(info: &Info) -> Value {
+    let file = |f: &&DataFile| json!({ "name": f.name, "sha256": f.sha256, "from": published(f) });
+    json!({
+        "task": info.name, "about": info.about, "source": info.source, "metrics": info.metrics,
+        "has_length": info.has_length, "samples": info.samples, "chance": info.chance, "by": info.groups,
+        "options": info.options, "files": info.files.iter().map(file).collect::<Vec<_>>(),
+    })
+}
+
+/// Where a file is published, and how to fetch it.
+fn published(file: &DataFile) -> String {
+    file.from.to_owned() + &hints::text(Remedy::Data(file.name))
+}
+
+fn overview() -> String {
+    let mut out = String::from("Groups\n");
+    for group in GROUPS {
+        out += &format!("  {:<24} {} ({} tasks)\n", group.name, group.about, group.tasks.len());
+    }
+    out += "\nTasks (`ropewalk eval --list NAME` shows more)\n";
+    for task in TASKS.iter() {
+        out += &format!("  {:<24} {}\n", task.info().name, task.info().about);
+    }
+    out
+}
+
+fn whole(info: &Info) -> String {
+    let mut out = format!(
+        "{}\n  {}\n  protocol  {}\n  metrics   {}\n",
+        info.name,
+        info.about,
+        info.source,
+        info.metrics.join(", ")
+    );
+    out += &match info.samples {
+        Some(n) => format!("  samples   {n}\n"),
+        None => "  samples   all\n".to_owned(),
+    };
+    if let Some(chance) = info.chance {
+        out += &format!("  chance    {:.1} %\n", 100.0 * chance);
+    }
+    if !info.groups.is_empty() {
+        out += &format!("  scores by {}\n", info.groups.join(", "));
+    }
+    for o in info.options {
+        let values = if o.values.is_empty() { "VALUE".to_owned() } else { o.values.join("|") };
+        out += &format!("  --set {}={values} (default {})  {}\n", o.name, o.default, o.about);
+    }
+    for f in info.files {
+        out += &format!("  data      {}: {}\n", f.name, published(f));
+    }
+    out
 }

@@ -206,8 +206,7 @@ fn found<'w>(command: &clap::Command, word: &'w str) -> Option<(String, Option<&
             .any(|a| a.get_long().is_some_and(|long| option.strip_prefix("--") == Some(long)))
     };
     let taken = match means {
-        Ours(option) | File(option) => has(option),
-        Setting(option, _) | Flag(option, _) => has(option),
+        Ours(option) | File(option) | Setting(option, _) | Flag(option, _) => has(option),
         GpuLayers => has("--device"),
         FlashAttention => has("--attention"),
         Operand => command.get_name() == "eval",

@@ -15,11 +15,11 @@ use ropewalk_core::settings;
 use serde_json::json;
 
 use super::against::{self, Against};
-use super::engine::draw;
+use super::engine::with_bar;
 use super::interrupt::Interrupt;
 use super::models::{self, ModelChoice};
 use super::options::{kv_types, read_documents, tokens, tokens_or_zero, ForceArgs, MachineArgs, RopeArgs};
-use super::output::{check_plot_name, OutputArgs, Unit};
+use super::output::{OutputArgs, Unit};
 use super::usage;
 
 /// Settings of `--map`.
@@ -114,10 +114,11 @@ impl Run<'_> {
     ) -> anyhow::Result<(Vec<Token>, Report, HeatPanel)> {
         let mut session = Session::new(model, &choice.session(self.ctx, rope))?;
         models::announce(self.out, choice, &session);
-        let draw = draw(self.out.progress(0, "reading", Unit::Tokens));
-        let control = self.interrupt.control().with_progress(&draw);
         let tokens = attention::tokens_of(&session, self.documents, params.tokens)?;
-        let report = attention::measure(&mut session, &models::label(choice), &tokens, params, &control)?;
+        let bar = self.out.progress(0, "reading", Unit::Tokens);
+        let report = with_bar(bar, self.interrupt, |control| {
+            attention::measure(&mut session, &models::label(choice), &tokens, params, control)
+        })?;
         let panel = HeatPanel {
             title: format!("{}, {}", report.model, report.rope),
             tokens: report.map.tokens,
@@ -134,9 +135,7 @@ pub(super) fn run(name: &str, args: &MapArgs, out: &OutputArgs) -> anyhow::Resul
     let rope = args.rope.spec()?;
     // Mistakes are errors before the model is read.
     args.params(0)?;
-    if let Some(path) = &args.plot {
-        check_plot_name("--plot", args.force.output(path))?;
-    }
+    args.force.check_plot("--plot", args.plot.as_ref())?;
     let documents = read_documents(&args.file)?;
     let choice = args.machine.choose(name, args.kv, &args.lora)?;
     let (choice_b, rope_b) = against::other(&args.against, &choice, rope.as_ref())?;

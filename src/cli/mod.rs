@@ -8,7 +8,6 @@ mod advise;
 mod against;
 mod bench;
 mod chat;
-mod compare;
 mod completions;
 mod convert;
 mod engine;
@@ -30,7 +29,6 @@ mod rope;
 mod run;
 mod search;
 mod study;
-mod tasks;
 mod template;
 
 use std::io::ErrorKind;

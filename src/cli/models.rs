@@ -85,11 +85,6 @@ pub(crate) struct ModelChoice {
 }
 
 impl ModelChoice {
-    /// A file and how to load it, for commands that open no sessions.
-    pub(crate) fn plain(path: PathBuf, params: ModelParams) -> ModelChoice {
-        ModelChoice { path, params, session: SessionParams::new(0) }
-    }
-
     /// Gives, for a spec, sessions of this model under it.
     pub(crate) fn sources<'m>(&'m self, model: &'m Model) -> impl Fn(&Spec) -> Box<dyn LmSource + 'm> {
         move |spec| Box::new(SessionSource::new(model, self.session(0, Some(spec))))

@@ -1,7 +1,7 @@
 //! Options that several commands share, and how they become the library's parameters.
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail, Context};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -10,6 +10,7 @@ use ropewalk::adapter::AdapterSpec;
 use ropewalk::eval::{documents, Document};
 use ropewalk::math::Math;
 use ropewalk::model::ModelParams;
+use ropewalk::plot::{self, PlotError};
 use ropewalk::rope::Spec;
 use ropewalk::sampler::SamplerParams;
 use ropewalk::session::{Attention, SessionParams};
@@ -264,6 +265,31 @@ impl ForceArgs {
     pub(crate) fn output(self, path: &Path) -> Output {
         Output::new(path, self.force)
     }
+
+    /// Checks the extension of a plot's file name, and what has that name already, before minutes of work rather than
+    /// after.
+    pub(crate) fn check_plot(self, option: &str, path: Option<&PathBuf>) -> anyhow::Result<()> {
+        match path.map_or(Ok(()), |path| plot::check(self.output(path))) {
+            Err(e @ PlotError::Extension(_)) => Err(usage(format!("{option} {e}"))),
+            done => Ok(done?),
+        }
+    }
+}
+
+/// An error if an output is one of the files to read.
+pub(crate) fn check_apart<'p>(
+    inputs: impl IntoIterator<Item = &'p PathBuf>,
+    outputs: &[&Path],
+) -> anyhow::Result<()> {
+    for input in inputs {
+        for output in outputs {
+            if files::same_file(input, output)? {
+                let what = "the output is one of the files to read; name another file";
+                return Err(usage(format!("{}: {what}", outputs[0].display())));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A number of threads, up to the most that ggml takes.
@@ -338,7 +364,7 @@ fn read_at_most(source: impl Read, name: &str, most: u64) -> anyhow::Result<Vec<
 const MAX_DOCUMENTS: u64 = 256 << 20;
 
 /// The documents of files, or of stdin for `-`.
-pub(crate) fn read_documents(files: &[std::path::PathBuf]) -> anyhow::Result<Vec<Document>> {
+pub(crate) fn read_documents(files: &[PathBuf]) -> anyhow::Result<Vec<Document>> {
     let mut found: Vec<Document> = Vec::new();
     let mut left = MAX_DOCUMENTS;
     for path in files {

@@ -9,10 +9,8 @@ use std::io::IsTerminal;
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use files::Output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ropewalk::control::Control;
-use ropewalk::plot::{self, PlotError};
 use ropewalk_core::program;
 use ropewalk_core::terminal::{inline, shown, Pieces};
 use serde::Serialize;
@@ -169,14 +167,6 @@ fn progress_line(what: &str, done: u64, total: u64, elapsed: Duration) -> String
         false => String::new(),
     };
     format!("{what}: {:.0} % after {}{left}", 100.0 * part.min(1.0), minutes(elapsed.as_secs_f64()))
-}
-
-/// Checks the extension of a plot's file name, and what has that name already, before minutes of work rather than after.
-pub(crate) fn check_plot_name(option: &str, to: Output) -> anyhow::Result<()> {
-    match plot::check(to) {
-        Err(e @ PlotError::Extension(_)) => Err(super::usage(format!("{option} {e}"))),
-        done => Ok(done?),
-    }
 }
 
 /// Prints the text of a model as it comes, in pieces.

@@ -4,22 +4,24 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args as _, FromArgMatches};
-use ropewalk::eval::one_object;
 use ropewalk::eval::perplexity::{self, longppl, Params, Report};
 use ropewalk::eval::protocol::{default_protocol, protocol, PROTOCOLS};
+use ropewalk::eval::{divergence, one_object};
 use ropewalk::plot;
 use ropewalk::rope::Spec;
+use ropewalk::session::Session;
 use ropewalk_core::settings::{self, Setting};
+use serde_json::json;
 
-use super::against::Against;
-use super::compare::Windows;
-use super::interrupt::Interrupt;
+use super::against::{self, Against};
+use super::engine::with_bar;
+use super::interrupt::{self, Interrupt};
 use super::methods::Comparison;
 use super::options::{
     lengths, read_documents, tokens, tokens_or_zero, ForceArgs, Lengths, ModelArgs, RopesArgs,
 };
-use super::output::{self, check_plot_name, OutputArgs};
-use super::{compare, models, usage, Command};
+use super::output::{self, OutputArgs, Unit};
+use super::{models, usage, Command};
 
 pub(crate) const COMMAND: Command = Command {
     name: "perplexity",
@@ -158,9 +160,7 @@ impl Args {
 
 fn run(args: &Args) -> anyhow::Result<()> {
     let specs = args.rope.specs()?;
-    if let Some(path) = &args.plot {
-        check_plot_name("--plot", args.force.output(path))?;
-    }
+    args.force.check_plot("--plot", args.plot.as_ref())?;
     if !args.against.is_empty() {
         return compare(args, &specs);
     }
@@ -208,18 +208,42 @@ fn run(args: &Args) -> anyhow::Result<()> {
     comparison.check_finished()
 }
 
-/// The model under one method, and another side.
+/// Compares the model, under one method, with the other setting of `--against`.
 fn compare(args: &Args, specs: &[Option<Spec>]) -> anyhow::Result<()> {
     let (lengths, ctx) = args.lengths()?;
     let ([spec], [] | [_]) = (specs, &lengths[..]) else {
         return Err(usage("--against: expected one --rope and one length at most, found several"));
     };
-    let windows = Windows {
-        documents: read_documents(&args.file)?,
-        length: lengths.first().copied(),
-        ctx,
-        most: args.max_windows,
-        bucket: args.bucket,
-    };
-    compare::run(&args.model.resolve()?, spec.as_ref(), &args.against, &windows, args.out)
+    let (documents, out, rope) = (read_documents(&args.file)?, args.out, spec.as_ref());
+    let a = args.model.resolve()?;
+    let (b, rope_b) = against::other(&args.against, &a, rope)?;
+    let same_weights = b.path == a.path && b.params.adapters == a.params.adapters;
+    if same_weights && rope_b.as_ref() == rope && b.session.kv_type == a.session.kv_type {
+        return Err(usage(
+            "--against: expected another model, rope=, kv= or lora=, found the same as without it",
+        ));
+    }
+    let interrupt = Interrupt::install()?;
+    let model_a = models::load(&a, &out)?;
+    // One copy of the weights where they are the same.
+    let other = if same_weights { None } else { Some(models::load(&b, &out)?) };
+    let model_b = other.as_ref().unwrap_or(&model_a);
+    let length = lengths.first().copied().unwrap_or(model_a.hparams().n_ctx_train);
+    let n_ctx = length.max(ctx.unwrap_or(0));
+    let mut session_a = Session::new(&model_a, &a.session(n_ctx, rope))?;
+    models::announce(&out, &a, &session_a);
+    let mut session_b = Session::new(model_b, &b.session(n_ctx, rope_b.as_ref()))?;
+    models::announce(&out, &b, &session_b);
+    let params = divergence::Params::new(length).max_windows(args.max_windows).bucket(args.bucket);
+    let names = [models::label(&a), models::label(&b)];
+    let names = [names[0].as_str(), names[1].as_str()];
+    let report = with_bar(out.progress(0, "comparing", Unit::Tokens), &interrupt, |control| {
+        divergence::run(&mut session_a, &mut session_b, names, &documents, &params, control)
+    })?;
+    let mut row = serde_json::to_value(&report)?;
+    row["task"] = "divergence".into();
+    row["finished"] = (!report.interrupted).into();
+    row["rope"] = report.b.rope.clone().into();
+    out.result(&json!({"model": report.a.model, "results": [row]}), || report.text())?;
+    interrupt::check(report.interrupted, "interrupted: the figures cover the completed part")
 }

@@ -11,7 +11,7 @@ use ropewalk::rope::{Axis, Inspection, Param, Plan, Spec, METHODS};
 use serde_json::{json, Value};
 
 use super::options::{parse_spec, tokens, ForceArgs};
-use super::output::{self, check_plot_name, OutputArgs};
+use super::output::{self, OutputArgs};
 use super::{models, usage, Command};
 
 /// Columns and rows of the plot in the terminal.
@@ -76,7 +76,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         return Err(usage(format!("--map: expected at most {most} methods, found {}", specs.len())));
     }
     for (option, path) in [("--plot", &args.plot), ("--map", &args.map)] {
-        path.as_ref().map_or(Ok(()), |p| check_plot_name(option, args.force.output(p)))?;
+        args.force.check_plot(option, path.as_ref())?;
     }
     let Some(model) = &args.model else { return Err(usage("a model is needed: -m MODEL")) };
     let path = models::find(model)?;

@@ -109,7 +109,11 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let n_ctx =
         args.ctx.unwrap_or_else(|| engine::default_ctx(&model, CTX_CAP, prompt.len().saturating_add(wanted)));
     let mut session = Session::new(&model, &choice.session(n_ctx, spec.as_ref()))?;
-    engine::check_fits(prompt.len(), session.n_max())?;
+    let (n_prompt, most) = (prompt.len(), session.n_max());
+    if n_prompt >= most {
+        let needed = n_prompt + 1;
+        bail!("the prompt has {n_prompt} tokens and the context holds {most}: pass --ctx {needed} or more");
+    }
     interrupt.watch(&session);
     let load_s = started.elapsed().as_secs_f64();
     models::announce(&args.out, &choice, &session);
@@ -127,61 +131,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
         .stop(stop)
         .ignore_eos(args.ignore_eos)
         .special(args.special);
-    let answer = generate(&mut session, &prompt, &params, (!args.out.json).then_some(&mut shown))?;
-    let (n_prompt, n_generated, decode_s) = (prompt.len(), answer.tokens.len(), answer.seconds);
-    let (read, written) = (rate(n_prompt, prefill_s), rate(n_generated, decode_s));
-    if args.out.json {
-        output::print_json(&json!({
-            "model": models::label(&choice),
-            "rope": session.plan().spec.to_string(),
-            "device": model.device(),
-            "n_ctx": n_ctx,
-            "text": answer.text,
-            "tokens": answer.tokens,
-            "n_prompt": n_prompt,
-            "stop": answer.stop.unwrap_or(StopReason::Cancelled),
-            "timings": {
-                "load_s": load_s,
-                "prefill_s": prefill_s,
-                "prefill_tokens_per_s": read,
-                "decode_s": decode_s,
-                "decode_tokens_per_s": written,
-            },
-        }))?;
-    } else {
-        if !answer.text.ends_with('\n') {
-            output::print("\n")?;
-        }
-        args.out.note(format_args!(
-            "\nread {n_prompt} tokens in {prefill_s:.2} s ({read:.1}/s), wrote {n_generated} in {decode_s:.2} s \
-             ({written:.1}/s), loaded in {load_s:.2} s",
-        ));
-        if answer.stop == Some(StopReason::ContextFull) {
-            args.out
-                .note(format_args!("stopped: the context of {n_ctx} tokens is full (see --ctx and --rope)"));
-        }
-    }
-    interrupt::check(interrupt.requested(), "interrupted")
-}
-
-/// The text that followed the prompt.
-struct Answer {
-    text: String,
-    tokens: Vec<Token>,
-    stop: Option<StopReason>,
-    seconds: f64,
-}
-
-/// Generates after the prompt and prints the text as it comes, unless there is nothing to print it with.
-fn generate(
-    session: &mut Session,
-    prompt: &[Token],
-    params: &GenerateParams,
-    mut shown: Option<&mut ModelText>,
-) -> anyhow::Result<Answer> {
     let started = Instant::now();
-    let (mut tokens, mut text) = (Vec::new(), String::new());
-    let mut generation = session.generate(prompt, params)?;
+    let (mut tokens, mut written) = (Vec::new(), String::new());
+    let mut generation = session.generate(&prompt, &params)?;
     for piece in generation.by_ref() {
         let piece = match piece {
             Ok(piece) => piece,
@@ -189,17 +141,48 @@ fn generate(
             Err(e) => return Err(e.into()),
         };
         tokens.extend(piece.token);
-        text.push_str(&piece.text);
-        if let Some(shown) = &mut shown {
+        written.push_str(&piece.text);
+        if !args.out.json {
             shown.print(&piece.text)?;
         }
     }
-    if let Some(shown) = shown {
-        shown.end()?;
-    }
+    shown.end()?;
     let stop = generation.stop_reason();
     drop(generation);
-    Ok(Answer { text, tokens, stop, seconds: started.elapsed().as_secs_f64() })
+    let (n_generated, decode_s) = (tokens.len(), started.elapsed().as_secs_f64());
+    let (prefill_rate, decode_rate) = (rate(n_prompt, prefill_s), rate(n_generated, decode_s));
+    if args.out.json {
+        output::print_json(&json!({
+            "model": models::label(&choice),
+            "rope": session.plan().spec.to_string(),
+            "device": model.device(),
+            "n_ctx": n_ctx,
+            "text": written,
+            "tokens": tokens,
+            "n_prompt": n_prompt,
+            "stop": stop.unwrap_or(StopReason::Cancelled),
+            "timings": {
+                "load_s": load_s,
+                "prefill_s": prefill_s,
+                "prefill_tokens_per_s": prefill_rate,
+                "decode_s": decode_s,
+                "decode_tokens_per_s": decode_rate,
+            },
+        }))?;
+    } else {
+        if !written.ends_with('\n') {
+            output::print("\n")?;
+        }
+        args.out.note(format_args!(
+            "\nread {n_prompt} tokens in {prefill_s:.2} s ({prefill_rate:.1}/s), wrote {n_generated} in {decode_s:.2} s \
+             ({decode_rate:.1}/s), loaded in {load_s:.2} s",
+        ));
+        if stop == Some(StopReason::ContextFull) {
+            args.out
+                .note(format_args!("stopped: the context of {n_ctx} tokens is full (see --ctx and --rope)"));
+        }
+    }
+    interrupt::check(interrupt.requested(), "interrupted")
 }
 
 /// The prompt's tokens, and texts that end a turn when the model has no token for it.

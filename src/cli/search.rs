@@ -8,18 +8,12 @@ use ropewalk::eval::SessionSource;
 use ropewalk::rope::Spec;
 use ropewalk_core::settings::{self, Setting};
 
-use super::engine::draw;
+use super::engine::with_bar;
 use super::interrupt::{self, Interrupt};
 use super::models::{self, ModelChoice};
-use super::options::read_documents;
+use super::options::{check_apart, read_documents};
 use super::output::{OutputArgs, Unit};
 use super::usage;
-
-/// The record of a search, and whether it goes on from an earlier one.
-pub(crate) struct Record {
-    pub(crate) output: Output,
-    pub(crate) resume: bool,
-}
 
 /// Reads the settings of `--search` into the parameters.
 pub(crate) fn set(params: &mut Params, text: &str) -> Result<(), String> {
@@ -39,42 +33,33 @@ pub(crate) fn set(params: &mut Params, text: &str) -> Result<(), String> {
     settings::read("--search", Some(text).filter(|text| !text.is_empty()), known)
 }
 
-/// Searches, and prints what was found.
+/// Searches, and prints what was found. The record is that of an earlier search where this one resumes it.
 pub(crate) fn run(
     choice: &ModelChoice,
     files: &[PathBuf],
-    record: Record,
+    record: Output,
     params: Params,
     out: OutputArgs,
 ) -> anyhow::Result<()> {
-    let to = record.output.path();
-    for path in files.iter().chain([&choice.path]) {
-        if ::files::same_file(path, to)? {
-            return Err(usage(format!(
-                "{}: the output is one of the files to read; name another file",
-                to.display()
-            )));
-        }
-    }
+    let to = record.path();
+    check_apart(files.iter().chain([&choice.path]), &[to])?;
     // What cannot be written is said before the work.
-    search::RECORD.claim(record.output.clone())?;
-    if to.exists() && !record.resume && !record.output.is_forced() {
+    search::RECORD.claim(record.clone())?;
+    if to.exists() && !params.resume && !record.is_forced() {
         let what = "already exists: --resume continues from it, --force starts over";
         return Err(usage(format!("{} {what}", to.display())));
     }
-    drop(::files::Scratch::beside(record.output.clone(), &search::RECORD)?);
+    drop(::files::Scratch::beside(record.clone(), &search::RECORD)?);
     let documents = read_documents(files)?;
     let interrupt = Interrupt::install()?;
     let model = models::load(choice, &out)?;
-    let params = params.record(Some(record.output.clone())).resume(record.resume);
+    let params = params.record(Some(record));
     let name = models::label(choice);
     let identity = SessionSource::new(&model, choice.session(0, Some(&Spec::plain()))).identity()?;
     let source_of = choice.sources(&model);
-    let report = {
-        let draw = draw(out.progress(0, "searching", Unit::Steps));
-        let control = interrupt.control().with_progress(&draw);
-        search::run(&source_of, &name, &identity, model.hparams(), &documents, &params, &control)?
-    };
+    let report = with_bar(out.progress(0, "searching", Unit::Steps), &interrupt, |control| {
+        search::run(&source_of, &name, &identity, model.hparams(), &documents, &params, control)
+    })?;
     out.result(&report, || {
         format!("{}\n{}", report.text(), next(&report, &choice.path.display().to_string()))
     })?;

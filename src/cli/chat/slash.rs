@@ -145,10 +145,9 @@ fn system(chat: &mut Chat<'_>, arg: &str) -> anyhow::Result<After> {
 }
 
 fn regen(chat: &mut Chat<'_>, _: &str) -> anyhow::Result<After> {
-    if chat.talk.drop_answer() {
-        Ok(After::Answer)
-    } else {
-        Err(anyhow!("nothing was asked yet"))
+    match chat.talk.drop_answer() {
+        true => Ok(After::Answer),
+        false => bail!("nothing was asked yet"),
     }
 }
 

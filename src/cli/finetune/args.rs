@@ -6,6 +6,7 @@ use ropewalk::adapter::AdapterSpec;
 use ropewalk::data::Source;
 use ropewalk::finetune::Job;
 use ropewalk::model::ModelParams;
+use ropewalk::session::SessionParams;
 use ropewalk::train::recipe::{Recipe, RECIPES};
 use ropewalk::train::{Settings, TrainAttention};
 use ropewalk_core::text::parse_bytes;
@@ -188,6 +189,6 @@ impl Args {
     /// The model to open.
     pub(super) fn model(&self) -> anyhow::Result<ModelChoice> {
         let params = ModelParams::auto().device(self.training.device.as_str().into());
-        Ok(ModelChoice::plain(models::find(&self.model)?, params))
+        Ok(ModelChoice { path: models::find(&self.model)?, params, session: SessionParams::new(0) })
     }
 }

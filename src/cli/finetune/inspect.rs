@@ -9,7 +9,7 @@ use ropewalk::plot;
 use ropewalk::train::TrainParams;
 use serde::Serialize;
 
-use super::super::engine::draw;
+use super::super::engine::with_bar;
 use super::super::interrupt::Interrupt;
 use super::super::output::{self, count, Colour, Unit};
 use super::args::Args;
@@ -58,9 +58,8 @@ pub(super) fn show(
     let folder = (args.output.is_none() && job.given.cache.is_none()).then(tempfile::tempdir).transpose()?;
     let folder = folder.as_ref().map(|folder| folder.path());
     let data = job::dataset(&args.out, job, model, &settings, folder, &interrupt.control())?;
-    let draw = draw(args.out.progress(0, "counting", Unit::Steps));
-    let found = Inspection::new(&data, SAMPLES, &interrupt.control().with_progress(&draw))?;
-    drop(draw);
+    let bar = args.out.progress(0, "counting", Unit::Steps);
+    let found = with_bar(bar, interrupt, |control| Inspection::new(&data, SAMPLES, control))?;
     if let Some(path) = job.plot.as_deref() {
         // NAME.lengths.svg and NAME.distances.svg for NAME.svg.
         for (what, chart) in plot::histograms(&found) {

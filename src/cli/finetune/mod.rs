@@ -6,14 +6,16 @@ mod inspect;
 mod job;
 mod memory;
 mod planned;
-mod stages;
 
 use clap::{Args as _, FromArgMatches};
-use ropewalk::finetune::JobError;
+use ropewalk::finetune::{run_stages, Job, JobError, Report};
+use ropewalk::model::Model;
 use ropewalk::train::{Stage, KEYS};
+use serde_json::json;
 
 use super::interrupt::Interrupt;
-use super::{models, output, usage, Command};
+use super::output::{self, OutputArgs};
+use super::{models, usage, Command};
 
 use args::Args;
 pub(crate) use planned::recipe;
@@ -57,7 +59,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(stages) = stages {
         let interrupt = Interrupt::install()?;
         let model = models::load(&choice, &args.out)?;
-        return stages::run(&args.out, stages, &model, &interrupt);
+        return run_all(&args.out, stages, &model, &interrupt);
     }
     // Another run would write the same files; it is named before the model is loaded.
     let _lock = files::Lock::file(&job.output)?;
@@ -68,6 +70,25 @@ fn run(args: &Args) -> anyhow::Result<()> {
         output::print_json(&done.report)?;
     }
     whole(&done.problems)
+}
+
+/// Runs all stages, one after another, and prints their reports.
+fn run_all(out: &OutputArgs, stages: Vec<Job>, model: &Model, interrupt: &Interrupt) -> anyhow::Result<()> {
+    let (n, mut i, mut problems) = (stages.len(), 0, Vec::new());
+    let reports = run_stages(stages, model, |stage, model| -> anyhow::Result<Report> {
+        i += 1;
+        let settings = stage.settings()?;
+        let steps = stage.optimiser(settings.n_ctx).1.schedule.steps;
+        out.note(format_args!("stage {i} of {n}: context {}, {steps} steps", settings.n_ctx));
+        let _lock = files::Lock::file(&stage.output)?;
+        let done = job::run(out, stage, model, &settings, &interrupt.control())?;
+        problems.extend(done.problems);
+        Ok(done.report)
+    })?;
+    if out.json {
+        output::print_json(&json!({ "stages": reports }))?;
+    }
+    whole(&problems)
 }
 
 /// Settings with an option of their own, of the same name.

@@ -4,15 +4,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context};
 use convert::{types, Mixture, Options, Tokenizing};
-use ropewalk::control::Progress;
-use ropewalk::fetch::{self, FetchError, Origin, PulledFolder, Repo};
+use ropewalk::fetch::{self, Origin, PulledFolder, Repo};
 use ropewalk_core::apart::this_program;
 use ropewalk_core::text::bytes;
 use serde_json::json;
 
 use super::{hub, Args};
 use crate::cli::convert::failed;
-use crate::cli::engine::draw;
+use crate::cli::engine::{draw, with_bar};
 use crate::cli::interrupt::Interrupt;
 use crate::cli::output::{self, Unit};
 use crate::cli::{models, usage};
@@ -29,12 +28,8 @@ pub(super) fn run(args: &Args, repo: &Repo) -> anyhow::Result<()> {
     let pulled = {
         let show = draw(args.out.progress(0, repo.name(), Unit::Bytes));
         let control = interrupt.control().with_progress(&show).with_notes(&notes);
-        match fetch::pull_folder(&hub(args)?, repo, args.name.as_deref(), &dir, &control) {
-            Err(FetchError::Name(name)) if args.name.is_some() => {
-                return Err(usage(format!("--as: {}", FetchError::Name(name))));
-            }
-            pulled => pulled?,
-        }
+        let pulled = fetch::pull_folder(&hub(args)?, repo, args.name.as_deref(), &dir, &control);
+        pulled.map_err(|e| super::failed(args, e))?
     };
     args.out.note(format_args!(
         "{}: {}, {} files, {}, commit {}",
@@ -114,16 +109,13 @@ fn converted(
         return Ok(target);
     }
     Origin::check_place(&target)?;
-    let report = {
-        let draw = draw(args.out.progress(0, "converting", Unit::Bytes));
-        let show = |p: &Progress<'_>| draw(p);
-        let control = interrupt.control().with_progress(&show);
-        convert::convert(&pulled.path, &target, options, &control).map_err(failed)?
-    };
+    let report = with_bar(args.out.progress(0, "converting", Unit::Bytes), interrupt, |control| {
+        convert::convert(&pulled.path, &target, options, control).map_err(failed)
+    })?;
     report.notes.iter().for_each(|note| args.out.note(format_args!("{note}")));
-    let draw = draw(args.out.progress(0, "recording", Unit::Bytes));
-    let control = interrupt.control().with_progress(&draw);
-    fetch::record(&target, repo, &pulled.revision, &control)?;
+    with_bar(args.out.progress(0, "recording", Unit::Bytes), interrupt, |control| {
+        fetch::record(&target, repo, &pulled.revision, control)
+    })?;
     args.out.note(format_args!("{shown}: {}; ropewalk run -m {repo} finds it", bytes(report.bytes)));
     Ok(target)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use clap::{Args as _, FromArgMatches};
 use ropewalk::control::Progress;
-use ropewalk::fetch::{self, Hub, Limits, Manifest, PackagedSet, Repo, Request, Source};
+use ropewalk::fetch::{self, FetchError, Hub, Limits, Manifest, PackagedSet, Repo, Request, Source};
 use ropewalk_core::text::bytes;
 use serde_json::json;
 
@@ -140,12 +140,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
                 .sha256(sum.as_deref())
                 .bytes(known.map(|k| k.bytes));
             let control = interrupt.control().with_progress(&show).with_notes(&notes);
-            match fetch::pull(&hub, &request, &dir, &control) {
-                Err(fetch::FetchError::Name(name)) if args.name.is_some() => {
-                    return Err(usage(format!("--as: {}", fetch::FetchError::Name(name))));
-                }
-                pulled => pulled?,
-            }
+            fetch::pull(&hub, &request, &dir, &control).map_err(|e| failed(args, e))?
         };
         args.out.note(format_args!(
             "{}: {}, {}, sha256 {} ({})",
@@ -162,6 +157,14 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     // The path alone on stdout, for scripts: model=$(ropewalk pull smollm2).
     output::print(&format!("{}\n", files[0].path.display()))
+}
+
+/// An error of the hub. One of a name that was typed is wrong usage.
+fn failed(args: &Args, e: FetchError) -> anyhow::Error {
+    match e {
+        e @ FetchError::Name(_) if args.name.is_some() => usage(format!("--as: {e}")),
+        e => e.into(),
+    }
 }
 
 /// Fetches the data of a benchmark into a folder.
