@@ -47,7 +47,7 @@ pub struct RopeReport {
 pub const MAX_LOST: f64 = 0.5;
 
 /// The report of a conversion.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Report {
     /// Size of the new file.
     pub bytes: u64,
@@ -85,21 +85,7 @@ impl Report {
     /// Report of a conversion that has changed nothing yet.
     pub(crate) fn unchanged(file: &File, output: &Path) -> Report {
         let (llama_server, no_llama_server) = llama_cpp::serve(file, None, output);
-        Report {
-            bytes: 0,
-            n_tensors: file.tensors().len(),
-            rope: None,
-            dtype: None,
-            converted: Vec::new(),
-            merged: Vec::new(),
-            rounding_over_change: None,
-            change_kept: None,
-            merges: Vec::new(),
-            divergence: None,
-            llama_server,
-            no_llama_server,
-            notes: Vec::new(),
-        }
+        Report { n_tensors: file.tensors().len(), llama_server, no_llama_server, ..Report::default() }
     }
 
     /// Fills in the figures of merged tensors.

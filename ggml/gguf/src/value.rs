@@ -190,90 +190,32 @@ fn narrow(v: f64) -> Option<f32> {
     (narrowed.is_finite() || !v.is_finite()).then_some(narrowed)
 }
 
-impl FromValue for f32 {
-    const WANTED: &'static str = "f32";
-    fn from_value(value: &Value) -> Option<f32> {
-        match *value {
-            Value::F32(v) => Some(v),
-            Value::F64(v) => narrow(v),
-            _ => None,
+macro_rules! from_value {
+    ($($t:ty, $wanted:literal: $($pattern:pat => $value:expr),*;)*) => {$(
+        impl FromValue for $t {
+            const WANTED: &'static str = $wanted;
+            fn from_value(value: &Value) -> Option<Self> {
+                match value {
+                    $($pattern => $value,)*
+                    _ => None,
+                }
+            }
         }
-    }
+    )*};
 }
-impl FromValue for f64 {
-    const WANTED: &'static str = "f64";
-    fn from_value(value: &Value) -> Option<f64> {
-        match *value {
-            Value::F32(v) => Some(v.into()),
-            Value::F64(v) => Some(v),
-            _ => None,
-        }
-    }
-}
-impl FromValue for bool {
-    const WANTED: &'static str = "bool";
-    fn from_value(value: &Value) -> Option<bool> {
-        match *value {
-            Value::Bool(v) => Some(v),
-            _ => None,
-        }
-    }
-}
-impl FromValue for String {
-    const WANTED: &'static str = "UTF-8 string";
-    fn from_value(value: &Value) -> Option<String> {
-        match value {
-            Value::String(v) => String::from_utf8(v.clone()).ok(),
-            _ => None,
-        }
-    }
-}
-impl FromValue for Vec<f32> {
-    const WANTED: &'static str = "array of f32";
-    fn from_value(value: &Value) -> Option<Vec<f32>> {
-        match value {
-            Value::Array(Array::F32(v)) => Some(v.clone()),
-            Value::Array(Array::F64(v)) => v.iter().map(|&x| narrow(x)).collect(),
-            _ => None,
-        }
-    }
-}
-impl FromValue for Vec<f64> {
-    const WANTED: &'static str = "array of f64";
-    fn from_value(value: &Value) -> Option<Vec<f64>> {
-        match value {
-            Value::Array(Array::F32(v)) => Some(v.iter().map(|&x| x.into()).collect()),
-            Value::Array(Array::F64(v)) => Some(v.clone()),
-            _ => None,
-        }
-    }
-}
-impl FromValue for Vec<bool> {
-    const WANTED: &'static str = "array of bool";
-    fn from_value(value: &Value) -> Option<Vec<bool>> {
-        match value {
-            Value::Array(Array::Bool(v)) => Some(v.clone()),
-            _ => None,
-        }
-    }
-}
-impl FromValue for Vec<String> {
-    const WANTED: &'static str = "array of UTF-8 strings";
-    fn from_value(value: &Value) -> Option<Vec<String>> {
-        match value {
-            Value::Array(Array::String(v)) => v.iter().map(|s| String::from_utf8(s.clone()).ok()).collect(),
-            _ => None,
-        }
-    }
-}
-impl FromValue for Vec<Vec<u8>> {
-    const WANTED: &'static str = "array of strings";
-    fn from_value(value: &Value) -> Option<Vec<Vec<u8>>> {
-        match value {
-            Value::Array(Array::String(v)) => Some(v.clone()),
-            _ => None,
-        }
-    }
+from_value! {
+    f32, "f32": Value::F32(v) => Some(*v), Value::F64(v) => narrow(*v);
+    f64, "f64": Value::F32(v) => Some(f64::from(*v)), Value::F64(v) => Some(*v);
+    bool, "bool": Value::Bool(v) => Some(*v);
+    String, "UTF-8 string": Value::String(v) => String::from_utf8(v.clone()).ok();
+    Vec<f32>, "array of f32": Value::Array(Array::F32(v)) => Some(v.clone()),
+        Value::Array(Array::F64(v)) => v.iter().map(|&x| narrow(x)).collect();
+    Vec<f64>, "array of f64": Value::Array(Array::F32(v)) => Some(v.iter().map(|&x| f64::from(x)).collect()),
+        Value::Array(Array::F64(v)) => Some(v.clone());
+    Vec<bool>, "array of bool": Value::Array(Array::Bool(v)) => Some(v.clone());
+    Vec<String>, "array of UTF-8 strings": Value::Array(Array::String(v)) =>
+        v.iter().map(|s| String::from_utf8(s.clone()).ok()).collect();
+    Vec<Vec<u8>>, "array of strings": Value::Array(Array::String(v)) => Some(v.clone());
 }
 
 macro_rules! arrays {
