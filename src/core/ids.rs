@@ -4,52 +4,68 @@
 
 use std::fmt;
 
-/// The role of a linear map in its layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Role {
-    /// Queries.
-    Q,
-    /// Keys.
-    K,
-    /// Values.
-    V,
-    /// Queries, keys and values as one map, in this order.
-    Qkv,
-    /// Output projection of attention.
-    O,
-    /// Gate of what a gated delta-net gives.
-    AttnGate,
-    /// How much of its state a gated delta-net forgets, a number for each head.
-    SsmAlpha,
-    /// How much a gated delta-net learns from a token, a number for each head.
-    SsmBeta,
-    /// Output projection of a gated delta-net.
-    SsmOut,
-    /// Gate of a gated feed-forward.
-    Gate,
-    /// Up projection of the feed-forward; where the file has no gate of its own, it may hold both, the gate
-    /// first (Phi-3).
-    Up,
-    /// Down projection of the feed-forward.
-    Down,
-    /// Router of a mixture of experts: a logit for each.
-    Router,
-    /// Gates of all experts, `[n_in, n_out, n_expert]`.
-    GateExps,
-    /// Up projections of all experts.
-    UpExps,
-    /// Down projections of all experts.
-    DownExps,
-    /// How much of the expert that every token is given to is taken.
-    SharedRouter,
-    /// Gate of that expert.
-    SharedGate,
-    /// Up projection of that expert.
-    SharedUp,
-    /// Down projection of that expert.
-    SharedDown,
-    /// Output matrix, from the residual stream to logits; belongs to no layer.
-    Output,
+/// Roles, each with its name in GGUF files. Linear maps also have the short name that users give them as LoRA targets.
+macro_rules! roles {
+    ($(#[$of_enum:meta])* $name:ident in $table:ident: $row:ty {
+        $($(#[$of_role:meta])* $role:ident $($text:literal)+;)*
+    }) => {
+        $(#[$of_enum])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $name {
+            $($(#[$of_role])* $role,)*
+        }
+
+        const $table: &[$row] = &[$(($name::$role, $($text),+)),*];
+    };
+}
+
+roles! {
+    /// The role of a linear map in its layer.
+    Role in ROLES: (Role, &str, &str) {
+        /// Queries.
+        Q "attn_q" "q";
+        /// Keys.
+        K "attn_k" "k";
+        /// Values.
+        V "attn_v" "v";
+        /// Queries, keys and values as one map, in this order.
+        Qkv "attn_qkv" "qkv";
+        /// Output projection of attention.
+        O "attn_output" "o";
+        /// Gate of what a gated delta-net gives.
+        AttnGate "attn_gate" "attn_gate";
+        /// How much of its state a gated delta-net forgets, a number for each head.
+        SsmAlpha "ssm_alpha" "ssm_alpha";
+        /// How much a gated delta-net learns from a token, a number for each head.
+        SsmBeta "ssm_beta" "ssm_beta";
+        /// Output projection of a gated delta-net.
+        SsmOut "ssm_out" "ssm_out";
+        /// Gate of a gated feed-forward.
+        Gate "ffn_gate" "gate";
+        /// Up projection of the feed-forward; where the file has no gate of its own, it may hold both, the gate
+        /// first (Phi-3).
+        Up "ffn_up" "up";
+        /// Down projection of the feed-forward.
+        Down "ffn_down" "down";
+        /// Router of a mixture of experts: a logit for each.
+        Router "ffn_gate_inp" "router";
+        /// Gates of all experts, `[n_in, n_out, n_expert]`.
+        GateExps "ffn_gate_exps" "gate_exps";
+        /// Up projections of all experts.
+        UpExps "ffn_up_exps" "up_exps";
+        /// Down projections of all experts.
+        DownExps "ffn_down_exps" "down_exps";
+        /// How much of the expert that every token is given to is taken.
+        SharedRouter "ffn_gate_inp_shexp" "shared_router";
+        /// Gate of that expert.
+        SharedGate "ffn_gate_shexp" "shared_gate";
+        /// Up projection of that expert.
+        SharedUp "ffn_up_shexp" "shared_up";
+        /// Down projection of that expert.
+        SharedDown "ffn_down_shexp" "shared_down";
+        /// Output matrix, from the residual stream to logits; belongs to no layer.
+        Output "output" "output";
+    }
 }
 
 /// One linear map of a model: the key of LoRA pairs, saved activations, gradients and optimizer state.
@@ -61,25 +77,26 @@ pub struct LinearId {
     pub role: Role,
 }
 
-/// The values that a norm is applied to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum NormRole {
-    /// The input of attention.
-    Attn,
-    /// The input of the feed-forward.
-    Ffn,
-    /// Each query head, or all of them as one.
-    Q,
-    /// Each key head, or all of them as one.
-    K,
-    /// The output of attention.
-    AttnPost,
-    /// Each head of what a gated delta-net gives.
-    Ssm,
-    /// The output of the feed-forward.
-    FfnPost,
-    /// The residual stream before the output matrix; belongs to no layer.
-    Output,
+roles! {
+    /// The values that a norm is applied to.
+    NormRole in NORM_ROLES: (NormRole, &str) {
+        /// The input of attention.
+        Attn "attn_norm";
+        /// The input of the feed-forward.
+        Ffn "ffn_norm";
+        /// Each query head, or all of them as one.
+        Q "attn_q_norm";
+        /// Each key head, or all of them as one.
+        K "attn_k_norm";
+        /// The output of attention.
+        AttnPost "post_attention_norm";
+        /// Each head of what a gated delta-net gives.
+        Ssm "ssm_norm";
+        /// The output of the feed-forward.
+        FfnPost "post_ffw_norm";
+        /// The residual stream before the output matrix; belongs to no layer.
+        Output "output_norm";
+    }
 }
 
 /// One norm of a model.
@@ -151,42 +168,6 @@ pub fn delta_net(il: usize) -> DeltaNetNames {
         a: format!("blk.{il}.ssm_a"),
     }
 }
-
-/// Role, its name in GGUF files, and the short name users give it as a LoRA target.
-const ROLES: &[(Role, &str, &str)] = &[
-    (Role::Q, "attn_q", "q"),
-    (Role::K, "attn_k", "k"),
-    (Role::V, "attn_v", "v"),
-    (Role::Qkv, "attn_qkv", "qkv"),
-    (Role::O, "attn_output", "o"),
-    (Role::AttnGate, "attn_gate", "attn_gate"),
-    (Role::SsmAlpha, "ssm_alpha", "ssm_alpha"),
-    (Role::SsmBeta, "ssm_beta", "ssm_beta"),
-    (Role::SsmOut, "ssm_out", "ssm_out"),
-    (Role::Gate, "ffn_gate", "gate"),
-    (Role::Up, "ffn_up", "up"),
-    (Role::Down, "ffn_down", "down"),
-    (Role::Router, "ffn_gate_inp", "router"),
-    (Role::GateExps, "ffn_gate_exps", "gate_exps"),
-    (Role::UpExps, "ffn_up_exps", "up_exps"),
-    (Role::DownExps, "ffn_down_exps", "down_exps"),
-    (Role::SharedRouter, "ffn_gate_inp_shexp", "shared_router"),
-    (Role::SharedGate, "ffn_gate_shexp", "shared_gate"),
-    (Role::SharedUp, "ffn_up_shexp", "shared_up"),
-    (Role::SharedDown, "ffn_down_shexp", "shared_down"),
-    (Role::Output, "output", "output"),
-];
-
-const NORM_ROLES: &[(NormRole, &str)] = &[
-    (NormRole::Attn, "attn_norm"),
-    (NormRole::Ffn, "ffn_norm"),
-    (NormRole::Q, "attn_q_norm"),
-    (NormRole::K, "attn_k_norm"),
-    (NormRole::AttnPost, "post_attention_norm"),
-    (NormRole::Ssm, "ssm_norm"),
-    (NormRole::FfnPost, "post_ffw_norm"),
-    (NormRole::Output, "output_norm"),
-];
 
 impl Role {
     /// Every role, in the order of a layer.
