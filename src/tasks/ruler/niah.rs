@@ -87,7 +87,7 @@ struct Shape {
 static FILES: &[&DataFile] = &[&ADJECTIVES, &NOUNS];
 static FILES_WITH_ESSAYS: &[&DataFile] = &[&ADJECTIVES, &NOUNS, &ESSAYS, Punkt::ENGLISH];
 
-/// Tasks: each is `SINGLE` but for the parameters in braces.
+/// Tasks: each is `SINGLE` except for the parameters in braces.
 macro_rules! tasks {
     ($($id:ident $name:literal $about:literal $files:ident { $($field:ident: $value:expr),* };)*) => { $(
         pub(super) static $id: Synthetic = Synthetic {
