@@ -182,21 +182,16 @@ pub(crate) fn rewrite(
         Err(_) if work.stopped() => return Err(Error::Interrupted),
         done => done?,
     };
-    let dtype = options.dtype.map(DType::name);
     let report = Report {
         bytes,
         n_tensors,
         rope: rope_report,
-        dtype,
+        dtype: options.dtype.map(DType::name),
         converted: errors.converted.into_inner(),
-        merged: Vec::new(),
-        rounding_over_change: None,
-        change_kept: None,
-        merges: Vec::new(),
-        divergence: None,
         llama_server,
         no_llama_server,
         notes,
+        ..Report::default()
     };
     Ok(report.with_merges(errors.merged.into_inner()))
 }
