@@ -13,7 +13,7 @@ use crate::{Error, Result};
 
 mod jsonl;
 
-pub(crate) use jsonl::Records;
+pub(crate) use jsonl::{check_answer, Records};
 
 /// Bytes of one file of data, at most: the largest published one is a tenth of it.
 const MAX_BYTES: u64 = 1 << 30;

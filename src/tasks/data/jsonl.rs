@@ -14,6 +14,18 @@ use crate::{Error, Result};
 /// Bytes of one line, at most: the longest published record, a quarter of a million words, has 2 MB.
 const MAX_LINE: u64 = 64 << 20;
 
+/// Bytes of an answer, at most: the longest published one, a summary, has some 20,000. Metrics compare each of its words
+/// with each of the model's.
+const MAX_ANSWER: usize = 1 << 16;
+
+/// Checks the answer that a record has under this name.
+pub(crate) fn check_answer(name: &str, answer: &str) -> Result<(), String> {
+    match answer.len() {
+        ..=MAX_ANSWER => Ok(()),
+        n => Err(format!("expected `{name}` of at most {MAX_ANSWER} bytes, found one of {n}")),
+    }
+}
+
 /// The records of a file. Each is looked at once when the file is opened, and read again when it is wanted, so
 /// that only one is in memory at a time.
 pub(crate) struct Records<T> {

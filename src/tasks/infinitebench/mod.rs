@@ -15,14 +15,9 @@ mod tests;
 
 use serde::Deserialize;
 
-use crate::data::Records;
+use crate::data::{check_answer, Records};
 use crate::metrics::infinitebench as metrics;
 use crate::{text, Answer, Ask, DataFile, Error, Info, Result, Sample, Samples, Setup, Task};
-
-/// Tokens more, at most, that a prompt has once its two halves are joined: those at the seam are others.
-const SEAM: usize = 16;
-/// Bytes of an answer, at most: the longest published summary has some 20,000.
-const MAX_ANSWER: usize = 1 << 16;
 
 struct InfiniteBench {
     info: Info,
@@ -152,7 +147,7 @@ impl Task for InfiniteBench {
             )));
         }
         // Chat templates are not of this protocol; what one adds comes on top, too.
-        let beyond = self.max_tokens + SEAM + setup.encoder.count(&setup.encoder.frame("")?)?;
+        let beyond = self.max_tokens + text::SEAM + setup.encoder.count(&setup.encoder.frame("")?)?;
         let file = self.info.files[0];
         let records: Records<Record> =
             Records::open(&file.path(setup.data)?, &setup.control, |r| self.golds(r).map(|_| ()))?;
@@ -184,12 +179,7 @@ impl InfiniteBench {
             Answers::One(answer) => std::slice::from_ref(answer),
             Answers::Many(answers) => answers,
         };
-        if let Some(long) = answers.iter().find(|a| a.len() > MAX_ANSWER) {
-            return Err(format!(
-                "expected an `answer` of at most {MAX_ANSWER} bytes, found one of {}",
-                long.len()
-            ));
-        }
+        answers.iter().try_for_each(|answer| check_answer("answer", answer))?;
         if !self.is_choice {
             return match answers {
                 [] => Err("expected at least one `answer`, found none".to_owned()),

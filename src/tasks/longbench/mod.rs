@@ -117,8 +117,7 @@ impl Set {
     /// Tokens beyond the length that prompts of `max` tokens take with their answers. Both protocols cut a
     /// prompt before the chat template and the answer come to it, and do not look again.
     fn beyond(&self, form: Form, max: usize, setup: &Setup<'_>) -> Result<usize> {
-        // Cut and joined, a text may have a few more tokens at the seam.
-        let mut need = max.saturating_add(self.max_tokens + 16);
+        let mut need = max.saturating_add(self.max_tokens + text::SEAM);
         if setup.template == Template::Chat && self.in_chat(form) {
             need = need.saturating_add(setup.encoder.count(&setup.encoder.frame("")?)?);
         }

@@ -2,12 +2,10 @@
 
 use serde::Deserialize;
 
+use crate::data::check_answer;
 use crate::metrics::longbench as metrics;
 use crate::{Error, Result};
 
-/// Bytes of one right answer, at most: the longest published ones, summaries, have some 10 kB. Metrics compare
-/// each of its words with each of the model's answer.
-const MAX_ANSWER: usize = 1 << 16;
 /// Right answers of one question, at most: the published ones with most, names and their spellings, have
 /// hundreds.
 const MAX_ANSWERS: usize = 10_000;
@@ -38,12 +36,7 @@ impl Record {
         if self.answers.len() > MAX_ANSWERS {
             return Err(format!("expected at most {MAX_ANSWERS} answers, found {}", self.answers.len()));
         }
-        if let Some(answer) = self.answers.iter().find(|a| a.len() > MAX_ANSWER) {
-            return Err(format!(
-                "expected answers of at most {MAX_ANSWER} bytes, found one of {}",
-                answer.len()
-            ));
-        }
+        self.answers.iter().try_for_each(|answer| check_answer("answers", answer))?;
         match metric {
             Metric::Classification if self.all_classes.is_none() => {
                 Err("expected a list of names in all_classes, found none".into())

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::data::Records;
+use crate::data::{check_answer, Records};
 use crate::metrics::chinese::Words;
 use crate::metrics::lveval as metrics;
 use crate::{text, Answer, Ask, Error, Info, Judge, Opt, Result, Sample, Samples, Setup, Task};
@@ -32,10 +32,6 @@ pub(crate) use sets::{MULTI_HOP, NAMES, SINGLE_HOP, TASKS};
 
 /// Tokens of the length that the prompt leaves free.
 const RESERVE: usize = 500;
-/// Tokens more, at most, that a prompt has once its two halves are joined: those at the seam are others.
-const SEAM: usize = 16;
-/// Bytes of an answer or its keywords, at most: published ones have some thousand.
-const MAX_ANSWER: usize = 1 << 16;
 
 /// The published lengths, and the tokens from which on they are chosen.
 const LEVELS: [(&str, usize); 5] =
@@ -114,7 +110,8 @@ impl LvEval {
         let path = self.path(setup, level)?;
         let records = Records::open(&path, &setup.control, |record| self.check(record, with_shots))?;
         let n = setup.samples_of(records.len());
-        let need = max_prompt + self.max_tokens + setup.encoder.count(&setup.encoder.frame("")?)? + SEAM;
+        let need =
+            max_prompt + self.max_tokens + setup.encoder.count(&setup.encoder.frame("")?)? + text::SEAM;
         let make = move |i: usize| {
             let record: Record = records.get(i)?;
             let prompt =
@@ -153,14 +150,8 @@ impl LvEval {
             return Err("expected at least one of `answers`, found none".to_owned());
         };
         let keywords = record.answer_keywords.as_deref().filter(|k| !k.is_empty());
-        for (name, text) in [("answers", gold.as_str()), ("answer_keywords", keywords.unwrap_or_default())] {
-            if text.len() > MAX_ANSWER {
-                return Err(format!(
-                    "expected `{name}` of at most {MAX_ANSWER} bytes, found one of {}",
-                    text.len()
-                ));
-            }
-        }
+        check_answer("answers", gold)?;
+        check_answer("answer_keywords", keywords.unwrap_or_default())?;
         let scored = match self.score {
             Score::Keywords => keywords.is_none_or(metrics::has_keyword),
             Score::KeywordsZh => metrics::has_keyword_zh(keywords.unwrap_or(gold)),

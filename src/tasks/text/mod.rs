@@ -34,11 +34,13 @@ pub(crate) fn fill(template: &str, values: &[(&str, &str)]) -> String {
     out + rest
 }
 
+/// Tokens more, at most, that a prompt has once its two halves are joined: those at the seam are others.
+pub(crate) const SEAM: usize = 16;
+
 /// The prompt, cut in its middle where it has more than `max` tokens: the text of the first and of the last
 /// `max / 2` tokens, made of both together (`joined`) or of one after the other.
 ///
-/// BOS counts among the first ones. The runner makes tokens of the text again; at the seam these may be others, and
-/// one or two more.
+/// BOS counts among the first ones. The runner makes tokens of the text again: up to [`SEAM`] more.
 pub(crate) fn cut_middle(encoder: &dyn Encoder, prompt: String, max: usize, joined: bool) -> Result<String> {
     let (tokens, bos) = (encoder.encode(&prompt)?, encoder.n_bos());
     if tokens.len().saturating_add(bos) <= max {
