@@ -5,7 +5,9 @@ use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
 
-use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor,
+};
 use serde_json::{Map, Value};
 
 use crate::error::shown;
@@ -81,7 +83,7 @@ impl Tokenizer {
             merges: Merges::default(),
         };
         let mut json = serde_json::Deserializer::from_slice(bytes);
-        let read = Root(&mut out).deserialize(&mut json).and_then(|()| json.end());
+        let read = Reader(&mut out, Place::Root).deserialize(&mut json).and_then(|()| json.end());
         read.map_err(|e| match e.classify() {
             serde_json::error::Category::Data => Error::of(path, shown(&e.to_string())),
             _ => Error::of(path, format!("is not JSON: {e}")),
@@ -106,134 +108,51 @@ impl Tokenizer {
     }
 }
 
-/// Reads the whole file.
-struct Root<'a>(&'a mut Tokenizer);
-/// Reads `model`.
-struct Model<'a>(&'a mut Tokenizer);
-/// Reads `model.vocab`, which other kinds of models have as an array.
-struct Vocab<'a>(&'a mut Option<Vec<(String, u64)>>);
-/// Reads `model.merges`.
-struct MergeList<'a>(&'a mut Merges);
-/// Reads one of them: two texts, or one with a space between two parts.
-struct Merge<'a>(&'a mut Merges);
-
-macro_rules! seed {
-    ($name:ident, $ask:ident) => {
-        impl<'de> DeserializeSeed<'de> for $name<'_> {
-            type Value = ();
-            fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
-                from.$ask(self)
-            }
-        }
-    };
+/// A place of the file; each takes other JSON.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Root,
+    Model,
+    /// `model.vocab`, which other kinds of models have as an array.
+    Vocab,
+    Merges,
+    /// One of them: two texts, or one with a space between two parts.
+    Merge,
 }
-seed!(Root, deserialize_map);
-seed!(Model, deserialize_any);
-seed!(Vocab, deserialize_any);
-seed!(MergeList, deserialize_any);
-seed!(Merge, deserialize_any);
 
-impl<'de> Visitor<'de> for Root<'_> {
+/// Reads a place.
+struct Reader<'a>(&'a mut Tokenizer, Place);
+
+impl<'de> DeserializeSeed<'de> for Reader<'_> {
     type Value = ();
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<(), A::Error> {
-        while let Some(key) = from.next_key::<String>()? {
-            if key == "model" {
-                from.next_value_seed(Model(self.0))?;
-            } else if KEYS.contains(&key.as_str()) {
-                let value = from.next_value_seed(Bounded(&mut self.0.nodes))?;
-                self.0.object.map.insert(key, value);
-            } else {
-                from.next_value::<IgnoredAny>()?;
-            }
-        }
-        Ok(())
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Model<'_> {
+impl<'de> Visitor<'de> for Reader<'_> {
     type Value = ();
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object in model")
+        f.write_str(match self.1 {
+            Place::Root => "an object",
+            Place::Model => "an object in model",
+            Place::Vocab => "an object of tokens and ids in model.vocab",
+            Place::Merges => "an array in model.merges",
+            Place::Merge => "strings, or pairs of strings, in model.merges",
+        })
     }
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<(), A::Error> {
-        let mut rest = Map::new();
-        while let Some(key) = from.next_key::<String>()? {
-            match key.as_str() {
-                "vocab" => from.next_value_seed(Vocab(&mut self.0.vocab))?,
-                "merges" => from.next_value_seed(MergeList(&mut self.0.merges))?,
-                _ => {
-                    let value = from.next_value_seed(Bounded(&mut self.0.nodes))?;
-                    rest.insert(key, value);
-                }
-            }
+    fn visit_unit<E: serde::de::Error>(self) -> Result<(), E> {
+        match self.1 {
+            Place::Root | Place::Merge => Err(E::invalid_type(Unexpected::Unit, &self)),
+            Place::Model | Place::Vocab | Place::Merges => Ok(()),
         }
-        self.0.object.map.insert("model".to_owned(), Value::Object(rest));
-        Ok(())
-    }
-}
-
-impl<'de> Visitor<'de> for Vocab<'_> {
-    type Value = ();
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of tokens and ids in model.vocab")
-    }
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<(), A::Error> {
-        let mut vocab = Vec::new();
-        while let Some(pair) = from.next_entry::<String, u64>()? {
-            if vocab.len() == MAX_TOKENS {
-                return Err(A::Error::custom(format!(
-                    "model.vocab: found more than {MAX_TOKENS} tokens, expected fewer"
-                )));
-            }
-            vocab.push(pair);
-        }
-        *self.0 = Some(vocab);
-        Ok(())
-    }
-    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<(), A::Error> {
-        while from.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(())
-    }
-}
-
-impl<'de> Visitor<'de> for MergeList<'_> {
-    type Value = ();
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an array in model.merges")
-    }
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<(), A::Error> {
-        *self.0 = Merges::default();
-        while from.next_element_seed(Merge(self.0))?.is_some() {
-            if self.0.ends.len() > MAX_MERGES {
-                return Err(A::Error::custom(format!(
-                    "model.merges: found more than {MAX_MERGES}, expected fewer"
-                )));
-            }
-        }
-        Ok(())
-    }
-}
-
-impl<'de> Visitor<'de> for Merge<'_> {
-    type Value = ();
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("strings, or pairs of strings, in model.merges")
     }
     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
+        if self.1 != Place::Merge {
+            return Err(E::invalid_type(Unexpected::Str(text), &self));
+        }
         match text.split_once(' ').filter(|(_, second)| !second.contains(' ')) {
-            Some((first, second)) => self.0.push(first, second),
+            Some((first, second)) => self.0.merges.push(first, second),
             // Older files begin as merges.txt does.
             None if text.starts_with("#version") => {}
             None => {
@@ -243,11 +162,70 @@ impl<'de> Visitor<'de> for Merge<'_> {
         }
         Ok(())
     }
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<(), A::Error> {
+        match self.1 {
+            Place::Root => {
+                while let Some(key) = from.next_key::<String>()? {
+                    if key == "model" {
+                        from.next_value_seed(Reader(self.0, Place::Model))?;
+                    } else if KEYS.contains(&key.as_str()) {
+                        let value = from.next_value_seed(Bounded(&mut self.0.nodes))?;
+                        self.0.object.map.insert(key, value);
+                    } else {
+                        from.next_value::<IgnoredAny>()?;
+                    }
+                }
+            }
+            Place::Model => {
+                let mut rest = Map::new();
+                while let Some(key) = from.next_key::<String>()? {
+                    match key.as_str() {
+                        "vocab" => from.next_value_seed(Reader(self.0, Place::Vocab))?,
+                        "merges" => from.next_value_seed(Reader(self.0, Place::Merges))?,
+                        _ => {
+                            let value = from.next_value_seed(Bounded(&mut self.0.nodes))?;
+                            rest.insert(key, value);
+                        }
+                    }
+                }
+                self.0.object.map.insert("model".to_owned(), Value::Object(rest));
+            }
+            Place::Vocab => {
+                let mut vocab = Vec::new();
+                while let Some(pair) = from.next_entry::<String, u64>()? {
+                    if vocab.len() == MAX_TOKENS {
+                        let what =
+                            format!("model.vocab: found more than {MAX_TOKENS} tokens, expected fewer");
+                        return Err(A::Error::custom(what));
+                    }
+                    vocab.push(pair);
+                }
+                self.0.vocab = Some(vocab);
+            }
+            Place::Merges | Place::Merge => return Err(A::Error::invalid_type(Unexpected::Map, &self)),
+        }
+        Ok(())
+    }
     fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<(), A::Error> {
-        let pair = (from.next_element::<String>()?, from.next_element::<String>()?);
-        match (pair, from.next_element::<IgnoredAny>()?) {
-            ((Some(first), Some(second)), None) => self.0.push(&first, &second),
-            _ => return Err(A::Error::custom("model.merges: expected pairs of strings")),
+        match self.1 {
+            Place::Root | Place::Model => return Err(A::Error::invalid_type(Unexpected::Seq, &self)),
+            Place::Vocab => while from.next_element::<IgnoredAny>()?.is_some() {},
+            Place::Merges => {
+                self.0.merges = Merges::default();
+                while from.next_element_seed(Reader(self.0, Place::Merge))?.is_some() {
+                    if self.0.merges.ends.len() > MAX_MERGES {
+                        let what = format!("model.merges: found more than {MAX_MERGES}, expected fewer");
+                        return Err(A::Error::custom(what));
+                    }
+                }
+            }
+            Place::Merge => {
+                let pair = (from.next_element::<String>()?, from.next_element::<String>()?);
+                match (pair, from.next_element::<IgnoredAny>()?) {
+                    ((Some(first), Some(second)), None) => self.0.merges.push(&first, &second),
+                    _ => return Err(A::Error::custom("model.merges: expected pairs of strings")),
+                }
+            }
         }
         Ok(())
     }
