@@ -31,7 +31,7 @@ pub enum FetchError {
         source: std::io::Error,
     },
     /// The caller asked to stop.
-    #[error("{from}: stopped{}", remains(*kept))]
+    #[error("{from}: stopped{}", note_of(*kept))]
     Stopped {
         /// The source asked for.
         from: String,
@@ -66,7 +66,7 @@ pub(super) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> FetchError + '_ 
 }
 
 /// Note of a pull that ends early on the bytes it has.
-pub(super) fn remains(len: u64) -> String {
+pub(super) fn note_of(len: u64) -> String {
     match len {
         0 => String::new(),
         n => format!("; {n} bytes are kept, and the same pull resumes from there"),

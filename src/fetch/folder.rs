@@ -9,21 +9,17 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ropewalk_import::{is_read, template, TEMPLATES};
+use ropewalk_import::{is_read, TEMPLATES};
 use serde::{Deserialize, Serialize};
 
 use super::error::{io, other, said, Result};
 use super::origin::{self, Origin};
 use super::{bring, check, claim, is_sha256, partial, place, source, taken, transfer};
-use super::{Hub, Pulled, Repo, Request, ELSEWHERE};
+use super::{Hub, Pulled, Repo, Request, Source, ELSEWHERE};
 use crate::control::{Control, Progress};
 
 /// Size limit of a hub's listing of a repository, in bytes: a few hundred for each file.
 const MAX_LISTING: usize = 16 << 20;
-/// Length limit of the name of a file, in bytes: with others around it, what file systems take.
-const MAX_NAME: usize = 200;
-/// Chat templates beside the first: as many as an import reads.
-const MAX_TEMPLATES: usize = 64;
 
 /// A folder that is in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -170,8 +166,7 @@ fn list(hub: &Hub, repo: &Repo, control: &Control<'_>) -> Result<Listing> {
         let e = said(&e.to_string());
         other(repo, format_args!("expected a list of files, found something else: {e}"))
     })?;
-    let hexadecimal = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
-    if !(7..=64).contains(&listing.sha.len()) || !listing.sha.chars().all(hexadecimal) {
+    if !(7..=64).contains(&listing.sha.len()) || !source::is_hex(&listing.sha) {
         return Err(other(repo, "its list of files names no commit"));
     }
     Ok(listing)
@@ -188,8 +183,7 @@ fn fill(
     control: &Control<'_>,
 ) -> Result<Vec<(String, Pulled)>> {
     // Nothing that lies in a folder of the repository, but for templates, or has a name that could be a path, is looked at.
-    let sound = |s: &&Sibling| s.rfilename.len() <= MAX_NAME && source::is_path(&s.rfilename);
-    let all: Vec<&Sibling> = listing.siblings.iter().filter(sound).collect();
+    let all: Vec<&Sibling> = listing.siblings.iter().filter(|s| source::is_path(&s.rfilename)).collect();
     let names = || all.iter().map(|s| s.rfilename.as_str());
     if !names().any(|n| n == "config.json") || !names().any(|n| n.ends_with(".safetensors")) {
         let mut what = "expected config.json and weights in safetensors".to_owned();
@@ -200,15 +194,8 @@ fn fill(
         }
         return Err(other(repo, what));
     }
-    let n_templates = names().filter(|n| template(n).is_some()).count();
-    if n_templates > MAX_TEMPLATES {
-        let what = format!("expected at most {MAX_TEMPLATES} chat templates, found {n_templates}");
-        return Err(other(repo, what));
-    }
     partial::make_folder(unfinished, 0o777)?;
-    if n_templates > 0 {
-        partial::make_folder(&unfinished.join(TEMPLATES), 0o777)?;
-    }
+    partial::make_folder(&unfinished.join(TEMPLATES), 0o777)?;
     // What is of a commit with other files is removed; an index would be read.
     let keep = |wanted: &dyn Fn(&str) -> bool| -> Result<()> {
         contents(unfinished)?
@@ -221,7 +208,7 @@ fn fill(
     let mut each = |wanted: &dyn Fn(&str) -> bool| -> Result<()> {
         for sibling in all.iter().filter(|s| wanted(&s.rfilename)) {
             let name = &sibling.rfilename;
-            let source = repo.file(name);
+            let source = Source { repo: repo.id().to_owned(), file: name.clone() };
             let sha256 = sibling.lfs.as_ref().and_then(|l| l.sha256.as_deref()).filter(|s| is_sha256(s));
             let (bytes, revision) = (sibling.size, Some(&*listing.sha));
             let request = Request { sha256, bytes, revision, ..Request::new(&source) };
@@ -242,12 +229,6 @@ fn fill(
         other(repo, said(what.trim_start_matches([':', ' ', '/', '\\'])))
     })?;
     let weights: BTreeSet<String> = weights.into_iter().collect();
-    let missing = |s: &&Sibling| {
-        let here = fs::metadata(unfinished.join(&s.rfilename)).map_or(0, |m| m.len());
-        s.size.unwrap_or_default().saturating_sub(here)
-    };
-    let missing = all.iter().filter(|s| weights.contains(&s.rfilename)).map(missing);
-    transfer::check_space(unfinished, missing.fold(0, u64::saturating_add))?;
     keep(&|name: &str| is_read(name) || weights.contains(name))?;
     each(&|name: &str| weights.contains(name))?;
     Ok(filled)

@@ -6,7 +6,7 @@
 //! shown.
 
 use std::io::{ErrorKind, Read};
-use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender};
+use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use ureq::http::HeaderMap;
@@ -14,18 +14,16 @@ use ureq::{Agent, Proxy};
 use url::Url;
 
 use super::error::said;
-use super::{FetchError, Hub, Limits};
+use super::{is_sha256, FetchError, Hub};
 use crate::control::Control;
 
 /// Redirects followed in one request.
 const REDIRECTS: usize = 10;
 /// Size limit of the head of an answer, in bytes.
 const MAX_HEAD: usize = 64 << 10;
-/// Longer values of headers are as good as none, in bytes.
-const MAX_VALUE: usize = 8 << 10;
 /// Read from the connection at once, in bytes.
 const CHUNK: usize = 64 << 10;
-/// A body that brings less than this in one second, over the time of [`Limits::read`], has stalled; in bytes.
+/// A body that brings less than this in one second, over the time of [`Limits::read`](super::Limits), has stalled; in bytes.
 const SLOWEST: u64 = 256;
 /// How often a wait looks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(50);
@@ -35,8 +33,6 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(super) enum Failure {
     /// The network, or a server that is busy: another try may help, this much later if the server said so.
     Network(String, Option<Duration>),
-    /// A mismatch between what is here and what the hub has: only a fetch from the first byte may help.
-    Restart(String),
     /// The hub refused, or cannot be reached at all; another try would not help.
     Refused(String),
     /// The caller asked to stop.
@@ -44,9 +40,9 @@ pub(super) enum Failure {
     /// An error on this machine, which no other try mends.
     Local(FetchError),
 }
-impl Failure {
-    pub(super) fn network(what: impl Into<String>) -> Failure {
-        Failure::Network(what.into(), None)
+impl From<FetchError> for Failure {
+    fn from(e: FetchError) -> Failure {
+        Failure::Local(e)
     }
 }
 
@@ -59,46 +55,61 @@ pub(super) struct Answer {
 }
 impl Answer {
     pub(super) fn header(&self, name: &str) -> Option<&str> {
-        let value = self.headers.get(name)?.to_str().ok()?;
-        (value.len() <= MAX_VALUE && !value.contains(char::is_control)).then_some(value)
+        self.headers.get(name)?.to_str().ok()
     }
     pub(super) fn number(&self, name: &str) -> Option<u64> {
         self.header(name)?.parse().ok()
     }
 }
 
-/// Metadata of a file from the hub's own servers, from whichever of their answers had it first.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Linked {
-    /// The tag of the content, where the hub links to another server for it.
-    pub(super) tag: Option<String>,
+/// What the hub's own servers say of a file, whichever of their answers had it first.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    pub(super) sha256: Option<String>,
     /// Size in bytes.
     pub(super) bytes: Option<u64>,
     /// The commit.
     pub(super) revision: Option<String>,
 }
 
+/// Asks for what is at an address of the hub, or for its bytes from `rest` on.
+pub(super) fn ask(
+    hub: &Hub,
+    url: &Url,
+    rest: Option<u64>,
+    control: &Control<'_>,
+) -> Result<(Known, Answer), Failure> {
+    follow(url, hub.token.as_deref(), |to, token| {
+        let token = token.map(|token| ("Authorization", format!("Bearer {token}")));
+        let range = rest.map(|from| ("Range", format!("bytes={from}-")));
+        get(to, range.into_iter().chain(token), hub, control)
+    })
+}
+
 /// Sends a request and follows redirects. `get` sends one request, with the token if there is one. The token
 /// goes to the hub only, and not even there after another server was asked.
-///
-/// Returns what the hub said of the file, the last answer, and whether that is the hub's own.
 pub(super) fn follow(
     start: &Url,
     token: Option<&str>,
     mut get: impl FnMut(&Url, Option<&str>) -> Result<Answer, Failure>,
-) -> Result<(Linked, Answer, bool), Failure> {
-    let (mut url, mut token, mut linked) = (start.clone(), token, Linked::default());
+) -> Result<(Known, Answer), Failure> {
+    let (mut url, mut token, mut known) = (start.clone(), token, Known::default());
     for _ in 0..=REDIRECTS {
         let own = url.origin() == start.origin();
         let answer = get(&url, token)?;
+        let leads_on = matches!(answer.status, 301 | 302 | 303 | 307 | 308);
         if own {
-            let text = |name| answer.header(name).map(str::to_owned);
-            linked.tag = linked.tag.or_else(|| text("x-linked-etag"));
-            linked.bytes = linked.bytes.or_else(|| answer.number("x-linked-size"));
-            linked.revision = linked.revision.or_else(|| text("x-repo-commit"));
+            // For large files the hub's tag is the sha256. Tags of other servers can look like one, too.
+            let tag = answer.header("x-linked-etag").or(answer.header("etag").filter(|_| !leads_on));
+            let sha256 = tag.map(|t| t.trim_matches('"')).filter(|t| is_sha256(t));
+            known.sha256 = known.sha256.or(sha256.map(str::to_owned));
+            known.bytes = known.bytes.or(answer.number("x-linked-size"));
+            known.revision = known.revision.or(answer.header("x-repo-commit").map(str::to_owned));
         }
-        if !matches!(answer.status, 301 | 302 | 303 | 307 | 308) {
-            return Ok((linked, answer, own));
+        match answer.status {
+            200 | 206 | 416 => return Ok((known, answer)),
+            _ if !leads_on => return Err(refusal(&answer, &url, own)),
+            _ => {}
         }
         let refuse = |what: &str| Failure::Refused(format!("{}: {what}", host(&url)));
         let location = answer.header("location").ok_or_else(|| refuse("a redirect without a target"))?;
@@ -118,27 +129,38 @@ pub(super) fn follow(
     Err(Failure::Refused(format!("{}: more than {REDIRECTS} redirects", host(start))))
 }
 
+/// The failure that an answer without a file is.
+fn refusal(answer: &Answer, url: &Url, own: bool) -> Failure {
+    let why = answer.header("x-error-message").map(|text| format!(" ({})", said(text))).unwrap_or_default();
+    let what = format!("{}: status {}{why}", host(url), answer.status);
+    match answer.status {
+        404 => Failure::Refused(format!("not found{why}")),
+        401 | 403 if own => {
+            Failure::Refused(format!("not public: set HF_TOKEN to a token that may read it{why}"))
+        }
+        408 | 429 | 500..=599 => {
+            Failure::Network(what, answer.number("retry-after").map(Duration::from_secs))
+        }
+        _ => Failure::Refused(what),
+    }
+}
+
 /// Name and port of a server, for messages: addresses of files can be long, and signed.
-pub(super) fn host(url: &Url) -> String {
+fn host(url: &Url) -> String {
     let name = said(url.host_str().unwrap_or_default());
     url.port().map_or(name.clone(), |port| format!("{name}:{port}"))
 }
 
-/// Sends one GET, on a thread of its own, and waits for the head of its answer. A body that nobody wants any
-/// more ends its thread with the next bytes that arrive, or after [`Limits::read`].
-pub(super) fn get(
+/// Sends one GET on another thread, and waits for the head of its answer. A body that nobody wants any more ends its
+/// thread with the next bytes that arrive, or after [`Limits::read`](super::Limits).
+fn get(
     url: &Url,
-    headers: Vec<(&'static str, String)>,
+    headers: impl Iterator<Item = (&'static str, String)>,
     hub: &Hub,
     control: &Control<'_>,
 ) -> Result<Answer, Failure> {
     let limits = &hub.limits;
-    let here = match url.host() {
-        Some(url::Host::Domain(name)) => name == "localhost",
-        Some(url::Host::Ipv4(ip)) => ip.is_loopback(),
-        Some(url::Host::Ipv6(ip)) => ip.is_loopback(),
-        None => false,
-    };
+    let here = matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
     // The error would show the address, which may hold a password.
     let bad = |_| Failure::Refused("the proxy's address: expected http://HOST:PORT".to_owned());
     let proxy = hub.proxy.as_deref().filter(|_| !here).map(Proxy::new).transpose().map_err(bad)?;
@@ -162,57 +184,46 @@ pub(super) fn get(
     let (head, heads) = sync_channel(1);
     let (send, chunks) = sync_channel(8);
     let name = host(url);
-    std::thread::Builder::new()
-        .name("ropewalk-get".to_owned())
-        .spawn(move || match request.call() {
-            Ok(response) => {
-                let (parts, body) = response.into_parts();
-                if head.send(Ok((parts.status.as_u16(), parts.headers))).is_ok() {
-                    pass(body.into_reader(), &name, &send);
-                }
-            }
+    let pass = move || {
+        let (parts, body) = match request.call() {
+            Ok(response) => response.into_parts(),
             // A failed `send` means that nobody listens any more.
-            Err(e) => drop(head.send(Err(explain(&name, e)))),
-        })
-        .map_err(|e| Failure::Refused(format!("cannot start a thread: {e}")))?;
-    let body = Body { chunks, limits: limits.clone(), host: host(url), waited: Duration::ZERO, bytes: 0 };
-    match body.wait(&heads, limits.connect + limits.read, control)? {
-        Some((status, headers)) => Ok(Answer { status, headers, body }),
-        None => Err(body.stalled()),
-    }
-}
-
-/// Hands over a body as it comes; an empty chunk is its end.
-fn pass(mut body: impl Read, host: &str, send: &SyncSender<Result<Vec<u8>, Failure>>) {
-    let mut buffer = vec![0; CHUNK];
-    loop {
-        let message = match body.read(&mut buffer) {
-            Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-            read => read.map(|n| buffer[..n].to_vec()).map_err(|e| explain(host, e.into())),
+            Err(e) => return drop(head.send(Err(explain(&name, e)))),
         };
-        let more = message.as_ref().is_ok_and(|chunk| !chunk.is_empty());
-        if send.send(message).is_err() || !more {
-            return;
+        let mut sent = head.send(Ok((parts.status.as_u16(), parts.headers))).is_ok();
+        let (mut body, mut buffer) = (body.into_reader(), vec![0; CHUNK]);
+        while sent {
+            let read = body.read(&mut buffer).map_err(|e| explain(&name, e.into()));
+            let goes_on = read.as_ref().is_ok_and(|n| *n > 0);
+            // An empty one is the end.
+            sent = send.send(read.map(|n| buffer[..n].to_vec())).is_ok() && goes_on;
+        }
+    };
+    let started = std::thread::Builder::new().spawn(pass);
+    started.map_err(|e| Failure::Refused(format!("cannot start a thread: {e}")))?;
+    let body = Body { chunks, time: limits.read, host: host(url), since: Instant::now(), bytes: 0 };
+    while body.since.elapsed() < limits.connect + limits.read {
+        if let Some((status, headers)) = body.wait(&heads, control)? {
+            return Ok(Answer { status, headers, body: Body { since: Instant::now(), ..body } });
         }
     }
+    Err(body.stalled())
 }
 
 /// The failure of a request, without the address that was asked. Another try may help after a time-out or a lost
 /// connection; a name that is not found, a refused connection, and a server that does not speak HTTP stay so.
 fn explain(host: &str, e: ureq::Error) -> Failure {
+    use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, Interrupted, TimedOut, UnexpectedEof};
+    let lost = [BrokenPipe, ConnectionAborted, ConnectionReset, Interrupted, TimedOut, UnexpectedEof];
     let (what, again) = match e {
-        ureq::Error::Timeout(during) => (format!("timed out ({during})"), true),
-        ureq::Error::Io(e) => {
-            use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof};
-            let lost = [BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof];
-            (format!("the connection failed: {e}"), lost.contains(&e.kind()))
-        }
+        ureq::Error::Timeout(_) => (e.to_string(), true),
+        ureq::Error::Io(e) => (format!("the connection failed: {e}"), lost.contains(&e.kind())),
         ureq::Error::BadUri(_) => ("not an address for HTTP".to_owned(), false),
         e => (e.to_string(), false),
     };
     let what = format!("{host}: {}", said(&what));
     if again {
-        Failure::network(what)
+        Failure::Network(what, None)
     } else {
         Failure::Refused(what)
     }
@@ -222,33 +233,30 @@ fn explain(host: &str, e: ureq::Error) -> Failure {
 #[derive(Debug)]
 pub(super) struct Body {
     chunks: Receiver<Result<Vec<u8>, Failure>>,
-    limits: Limits,
+    time: Duration,
     host: String,
-    /// Time waited, and bytes that came meanwhile, since their rate was last compared with the slowest.
-    waited: Duration,
+    /// When their rate was last compared with the slowest, and bytes that have come since.
+    since: Instant,
     bytes: u64,
 }
 impl Body {
     #[cfg(test)]
     pub(super) fn empty() -> Body {
         let (_, chunks) = sync_channel(0);
-        Body { chunks, limits: Limits::default(), host: String::new(), waited: Duration::ZERO, bytes: 0 }
+        Body { chunks, time: Duration::ZERO, host: String::new(), since: Instant::now(), bytes: 0 }
     }
 
     /// The next bytes; `None` at the end.
     pub(super) fn next(&mut self, control: &Control<'_>) -> Result<Option<Vec<u8>>, Failure> {
         loop {
-            let left = self.limits.read.saturating_sub(self.waited);
-            // Only time spent waiting counts: a slow disk is not a slow server.
-            let since = Instant::now();
-            let chunk = self.wait(&self.chunks, left, control)?;
-            self.waited += since.elapsed();
+            let chunk = self.wait(&self.chunks, control)?;
             self.bytes += chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
-            if self.waited >= self.limits.read {
-                if self.bytes < SLOWEST * self.limits.read.as_secs().max(1) {
+            if self.since.elapsed() >= self.time {
+                // What came while a slow disk kept this from looking counts: it waits here.
+                if self.bytes < SLOWEST * self.time.as_secs().max(1) {
                     return Err(self.stalled());
                 }
-                (self.waited, self.bytes) = (Duration::ZERO, 0);
+                (self.since, self.bytes) = (Instant::now(), 0);
             }
             if let Some(chunk) = chunk {
                 return Ok(Some(chunk).filter(|chunk| !chunk.is_empty()));
@@ -257,30 +265,24 @@ impl Body {
     }
 
     fn stalled(&self) -> Failure {
-        let seconds = self.limits.read.as_secs();
-        Failure::network(format!("{}: stalled: too little data arrived in {seconds} s", self.host))
+        let seconds = self.time.as_secs();
+        Failure::Network(format!("{}: stalled: too little data arrived in {seconds} s", self.host), None)
     }
 
-    /// The next message; `None` when the time is over.
+    /// The next message; `None` after a moment without one.
     fn wait<T>(
         &self,
         from: &Receiver<Result<T, Failure>>,
-        time: Duration,
         control: &Control<'_>,
     ) -> Result<Option<T>, Failure> {
-        let since = Instant::now();
-        loop {
-            if control.stopped() {
-                return Err(Failure::Stopped);
-            }
-            let left = time.saturating_sub(since.elapsed());
-            match from.recv_timeout(left.min(LOOK)) {
-                Ok(message) => return message.map(Some),
-                Err(RecvTimeoutError::Timeout) if left.is_zero() => return Ok(None),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Failure::network(format!("{}: the connection was lost", self.host)));
-                }
+        if control.stopped() {
+            return Err(Failure::Stopped);
+        }
+        match from.recv_timeout(LOOK) {
+            Ok(message) => message.map(Some),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(Failure::Network(format!("{}: the connection was lost", self.host), None))
             }
         }
     }
@@ -289,11 +291,11 @@ impl Body {
 /// Waits, unless it is asked to stop.
 pub(super) fn sleep(time: Duration, control: &Control<'_>) -> Result<(), Failure> {
     let since = Instant::now();
-    while since.elapsed() < time {
-        if control.stopped() {
-            return Err(Failure::Stopped);
+    while !control.stopped() {
+        match time.saturating_sub(since.elapsed()) {
+            Duration::ZERO => return Ok(()),
+            left => std::thread::sleep(left.min(LOOK)),
         }
-        std::thread::sleep(LOOK.min(time.saturating_sub(since.elapsed())));
     }
-    Ok(())
+    Err(Failure::Stopped)
 }

@@ -36,7 +36,7 @@ pub use packages::{PackagedFile, PackagedSet};
 use partial::{Lock, Partial};
 pub use source::{is_sha256, Entry, Manifest, Repo, Source};
 
-/// The model hub to fetch from, and how long to wait for it.
+/// The model hub to fetch from, and how long to wait for it. Without `Debug`: a token must not get into a log.
 #[derive(Clone, Default)]
 pub struct Hub {
     /// Address of the hub; `None` for the public hub.
@@ -47,15 +47,6 @@ pub struct Hub {
     pub proxy: Option<String>,
     /// Times and counts.
     pub limits: Limits,
-}
-// By hand, for a token must not get into a log.
-impl std::fmt::Debug for Hub {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Hub")
-            .field("endpoint", &self.endpoint)
-            .field("limits", &self.limits)
-            .finish_non_exhaustive()
-    }
 }
 
 ropewalk_core::setters! {
@@ -150,37 +141,31 @@ fn claim(dir: &Path, name: &str, folder: bool) -> Result<Option<Lock>> {
     }
     let path = dir.join(name);
     if is_there(&path, folder)? {
-        partial::sweep(dir);
+        if dir.join(partial::FOLDER).is_dir() {
+            // A pull that was killed at its very end leaves its lock; taking it removes it.
+            let _ = Lock::take(dir, name);
+        }
         return Ok(None);
     }
     std::fs::create_dir_all(dir).map_err(io(dir))?;
-    let lock = Lock::take(dir, name)?;
-    // While this waited for the lock, the one who held it may have finished.
-    if is_there(&path, folder)? {
-        return Ok(None);
-    }
     // What is in the way of the record is named now, and not when everything has arrived.
     Origin::check_place(&path)?;
-    Ok(Some(lock))
+    let lock = Lock::take(dir, name)?;
+    // While this waited for the lock, the one who held it may have finished.
+    Ok((!is_there(&path, folder)?).then_some(lock))
 }
 
-/// Returns true if a file, or a folder, is there. Anything else of that name is an error, and so is a name that is too long.
+/// Returns true if a file, or a folder, is there. Anything else of that name is an error.
 fn is_there(path: &Path, folder: bool) -> Result<bool> {
-    let there = |path: &Path| match path.symlink_metadata() {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(e) => Err(io(path)(e)),
-        Ok(_) => Ok(true),
-    };
-    there(&Origin::path_of(path))?;
-    if !there(path)? {
-        return Ok(false);
+    if let Err(e) = path.symlink_metadata() {
+        return if e.kind() == std::io::ErrorKind::NotFound { Ok(false) } else { Err(io(path)(e)) };
     }
     let found = std::fs::metadata(path).map_err(io(path))?;
-    match folder {
-        true if !found.is_dir() => Err(other(path.display(), "already exists and is not a directory")),
-        false if !found.is_file() => Err(other(path.display(), "already exists and is not a regular file")),
-        _ => Ok(true),
+    let (is, kind) = if folder { (found.is_dir(), "directory") } else { (found.is_file(), "regular file") };
+    if is {
+        return Ok(true);
     }
+    Err(other(path.display(), format_args!("already exists and is not a {kind}")))
 }
 
 /// Brings a file that is to be at `path` into its unfinished file, which is checked and on the disk then. Also returns the
@@ -193,16 +178,11 @@ fn bring(
     control: &Control<'_>,
 ) -> Result<(Pulled, Option<String>)> {
     let mut partial = Partial::open(unfinished)?;
-    let (known, verified) = match transfer::complete(hub, request, &mut partial, path, control) {
-        Ok(done) => done,
-        Err(e) => {
-            partial.leave()?;
-            return Err(e);
-        }
-    };
-    partial.finish()?;
-    let (path, sha256) = (path.to_owned(), known.sha256.unwrap_or_default());
-    Ok((Pulled { path, bytes: partial.len()?, sha256, verified, fresh: true }, known.revision))
+    let done = transfer::complete(hub, request, &mut partial, path, control);
+    let (path, bytes) = (path.to_owned(), partial.len()?);
+    partial.close(done.is_ok())?;
+    let (sha256, verified, revision) = done?;
+    Ok((Pulled { path, bytes, sha256, verified, fresh: true }, revision))
 }
 
 /// Puts what is complete in place, with its record: a record without a file says nothing, a file without a record would

@@ -17,7 +17,7 @@ use super::{hash, FetchError};
 use crate::control::Control;
 
 /// The folder of unfinished files. No file of a source has such a name: see [`Source`](super::Source).
-const FOLDER: &str = ".partial";
+pub(super) const FOLDER: &str = ".partial";
 
 /// A lock on a name in the target folder: one pull at a time writes there. Dropping it removes its file, and
 /// the folder of unfinished files when that is empty.
@@ -56,15 +56,6 @@ impl Drop for Lock {
     fn drop(&mut self) {
         self.lock = None;
         let _ = fs::remove_dir(&self.folder);
-    }
-}
-
-/// Removes what a pull that was killed at its very end has left of its lock.
-pub(super) fn sweep(dir: &Path) {
-    let folder = dir.join(FOLDER);
-    if files::own_folder(&folder).is_ok() {
-        files::remove_orphans(&folder);
-        let _ = fs::remove_dir(&folder);
     }
 }
 
@@ -125,22 +116,15 @@ impl Partial {
         Ok(hash(&mut self.file, &self.path, control)?.0)
     }
 
-    /// Removes it if nothing is in it.
-    pub(super) fn leave(self) -> Result<()> {
-        let (len, path) = (self.len()?, self.path);
-        drop(self.file);
-        if len == 0 {
-            remove(&path)?;
+    /// Waits until what is `whole` is on the disk; removes the rest if nothing is in it.
+    pub(super) fn close(self, whole: bool) -> Result<()> {
+        if whole {
+            return self.file.sync_all().map_err(io(&self.path));
+        }
+        if self.len()? == 0 {
+            drop(self.file);
+            remove(&self.path)?;
         }
         Ok(())
-    }
-
-    /// Waits until it is on the disk, under its name.
-    pub(super) fn finish(&self) -> Result<()> {
-        self.file.sync_all().map_err(io(&self.path))?;
-        if files::is_at(&self.file, &self.path) {
-            return Ok(());
-        }
-        Err(other(self.path.display(), "was replaced by another program in the meantime"))
     }
 }

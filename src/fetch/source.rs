@@ -16,9 +16,9 @@ pub(super) fn is_file_name(text: &str) -> bool {
 }
 
 /// Returns true if a path in a repository can be that of a file in a fetched directory: a name, or that of a chat
-/// template.
+/// template, short enough to be shown and to be a name with others around it.
 pub(super) fn is_path(text: &str) -> bool {
-    is_file_name(ropewalk_import::template(text).unwrap_or(text))
+    text.len() <= 200 && is_file_name(ropewalk_import::template(text).unwrap_or(text))
 }
 
 const FORMS: &str = "expected hf:ORG/REPO or hf:ORG/REPO/FILE";
@@ -34,15 +34,11 @@ pub struct Source {
 impl FromStr for Source {
     type Err = FetchError;
     fn from_str(text: &str) -> Result<Self> {
-        let bad = || other(format_args!("source '{text}'"), FORMS);
-        let rest = text.strip_prefix("hf:").ok_or_else(bad)?;
-        let parts: Vec<&str> = rest.split('/').collect();
-        let sound = |p: &&str| is_file_name(p);
-        match parts.as_slice() {
-            [org, repo, file @ ..] if !file.is_empty() && parts.iter().all(sound) => {
+        match parts(text)[..] {
+            [org, repo, ref file @ ..] if !file.is_empty() => {
                 Ok(Source { repo: format!("{org}/{repo}"), file: file.join("/") })
             }
-            _ => Err(bad()),
+            _ => Err(other(format_args!("source '{text}'"), FORMS)),
         }
     }
 }
@@ -60,55 +56,53 @@ impl Source {
     /// All parts of a split model when this is its first part (`NAME-00001-of-0000N.gguf`), else this source
     /// alone.
     pub fn parts(&self) -> Vec<Source> {
-        let split = || {
-            let (stem, total) = self.file.strip_suffix(".gguf")?.rsplit_once("-00001-of-")?;
-            let n: u32 = total.parse().ok().filter(|&n| total.len() == 5 && n > 0)?;
-            Some(
-                (1..=n)
-                    .map(|i| Source {
-                        repo: self.repo.clone(),
-                        file: format!("{stem}-{i:05}-of-{n:05}.gguf"),
-                    })
-                    .collect(),
-            )
-        };
-        split().unwrap_or_else(|| vec![self.clone()])
+        let split = self.file.strip_suffix(".gguf").and_then(|name| name.rsplit_once("-00001-of-"));
+        match split.map(|(stem, total)| (stem, total, total.parse::<u32>())) {
+            Some((stem, total, Ok(n))) if total.len() == 5 && n > 0 => {
+                let file = |i: u32| format!("{stem}-{i:05}-of-{n:05}.gguf");
+                (1..=n).map(|i| Source { repo: self.repo.clone(), file: file(i) }).collect()
+            }
+            _ => vec![self.clone()],
+        }
     }
 }
 
 /// A repository of a model hub: `hf:ORG/REPO`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Repo {
-    org: String,
-    name: String,
-}
+pub struct Repo(String);
+
 impl FromStr for Repo {
     type Err = FetchError;
     fn from_str(text: &str) -> Result<Self> {
-        let parts = text.strip_prefix("hf:").and_then(|rest| rest.split_once('/'));
-        match parts.filter(|(org, name)| is_file_name(org) && is_file_name(name)) {
-            Some((org, name)) => Ok(Repo { org: org.to_owned(), name: name.to_owned() }),
-            None => Err(other(format_args!("source '{text}'"), FORMS)),
+        match parts(text)[..] {
+            [org, name] => Ok(Repo(format!("{org}/{name}"))),
+            _ => Err(other(format_args!("source '{text}'"), FORMS)),
         }
     }
 }
 impl std::fmt::Display for Repo {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "hf:{}", self.id())
+        write!(f, "hf:{}", self.0)
     }
 }
 impl Repo {
     /// `ORG/REPO`.
-    pub fn id(&self) -> String {
-        format!("{}/{}", self.org, self.name)
+    pub fn id(&self) -> &str {
+        &self.0
     }
     /// Name of the repository without the organization.
     pub fn name(&self) -> &str {
-        &self.name
+        self.0.rsplit('/').next().unwrap_or(&self.0)
     }
-    /// A file of it.
-    pub(super) fn file(&self, name: &str) -> Source {
-        Source { repo: self.id(), file: name.to_owned() }
+}
+
+/// Parts of what follows `hf:` in a text; none if one of them cannot be a name.
+fn parts(text: &str) -> Vec<&str> {
+    let parts: Vec<&str> = text.strip_prefix("hf:").unwrap_or_default().split('/').collect();
+    if parts.iter().all(|part| is_file_name(part)) {
+        parts
+    } else {
+        Vec::new()
     }
 }
 
@@ -133,13 +127,6 @@ pub struct Entry {
     #[serde(default)]
     pub notes: String,
 }
-impl Entry {
-    /// The name of the file in the target folder.
-    pub fn file_name(&self) -> &str {
-        self.source.rsplit('/').next().unwrap_or(&self.source)
-    }
-}
-
 /// The list of known models.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -188,5 +175,9 @@ impl Manifest {
 
 /// Returns true if a text is a SHA-256 as this module writes it: 64 lower-case hexadecimal digits.
 pub fn is_sha256(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+    text.len() == 64 && is_hex(text)
+}
+
+pub(super) fn is_hex(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }

@@ -19,7 +19,7 @@ fn nobody() -> Hub {
 fn the_builtin_manifest_is_sound() {
     let m = Manifest::builtin().unwrap();
     let entry = m.get("smollm2").unwrap();
-    assert_eq!(entry.file_name(), "SmolLM2-135M-Instruct.Q4_1.gguf");
+    assert!(entry.source.ends_with("/SmolLM2-135M-Instruct.Q4_1.gguf"));
     assert_eq!(m.get("smollm2-135m-instruct-q4_1").unwrap().sha256, entry.sha256);
     assert!(m.get("nonesuch").is_none());
 }
@@ -163,6 +163,7 @@ fn a_token_stays_with_the_hub_and_off_plain_http() {
         }
         Answer { status, headers: all, body: Body::empty() }
     };
+    let tag = format!("\"{EMPTY}\"");
     // The hub's own redirects keep the token; another server's never get it, nor the hub after them.
     for (hops, tokens) in [
         (vec!["/o/new/resolve/main/f", ""], vec![true, true]),
@@ -175,12 +176,12 @@ fn a_token_stays_with_the_hub_and_off_plain_http() {
             seen.push(token.is_some());
             Ok(match *at.next().unwrap() {
                 "" => answer(200, &[("x-repo-commit", "../..")]),
-                location => answer(302, &[("location", location), ("x-linked-etag", "\"a\"")]),
+                location => answer(302, &[("location", location), ("x-linked-etag", &tag)]),
             })
         };
-        let (linked, last, _) = http::follow(&start, Some("secret"), get).unwrap();
+        let (known, last) = http::follow(&start, Some("secret"), get).unwrap();
         assert_eq!((seen, last.status), (tokens, 200), "{hops:?}");
-        assert_eq!(linked.tag.as_deref(), Some("\"a\""));
+        assert_eq!(known.sha256.as_deref(), Some(EMPTY));
     }
     for (location, hint) in [
         ("http://hub.example/f", "plain http"),
@@ -198,7 +199,8 @@ fn a_token_stays_with_the_hub_and_off_plain_http() {
 #[test]
 fn the_address_of_a_source() {
     let source: Source = "hf:o/r/dir/f.gguf".parse().unwrap();
-    let address = |hub: &Hub| transfer::address(hub, &Request::new(&source));
+    let path = transfer::path_of(&Request::new(&source));
+    let address = |hub: &Hub| transfer::address(hub, "x", &path).map_err(|e| e.to_string());
     let public = address(&Hub::default()).unwrap();
     assert_eq!((public.scheme(), public.path()), ("https", "/o/r/resolve/main/dir/f.gguf"));
     let hub = |endpoint: &str| Hub { endpoint: Some(endpoint.to_owned()), ..Hub::default() };
@@ -214,12 +216,6 @@ fn the_address_of_a_source() {
         let hub = Hub { token: Some(token.to_owned()), ..Hub::default() };
         assert!(!address(&hub).unwrap_err().contains(token));
     }
-}
-
-#[test]
-fn a_token_is_not_shown() {
-    let hub = Hub { token: Some("hf_secret".to_owned()), ..Hub::default() };
-    assert!(!format!("{hub:?}").contains("secret"));
 }
 
 #[test]

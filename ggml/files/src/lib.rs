@@ -22,7 +22,7 @@ use std::path::PathBuf;
 
 pub use atomic::{append, replace, same_file, sync_folder, Scratch};
 pub use kind::{Exists, Kind, Output, HEAD};
-pub use lock::{is_at, remove_orphans, Lock, ReadLock};
+pub use lock::{remove_orphans, Lock, ReadLock};
 pub use map::{Bytes, Map};
 pub use memory::OutOfMemory;
 pub use own::{open_in_place, open_own, own_file, own_folder};

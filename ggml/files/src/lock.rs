@@ -175,7 +175,7 @@ pub fn remove_orphans(folder: &Path) {
 
 /// Returns true if an open file is the one at `path`, and not a removed file or the target of a link.
 #[cfg(unix)]
-pub fn is_at(file: &File, path: &Path) -> bool {
+pub(crate) fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let (Ok(a), Ok(b)) = (file.metadata(), fs::symlink_metadata(path)) else { return false };
     (a.dev(), a.ino()) == (b.dev(), b.ino())
@@ -183,7 +183,7 @@ pub fn is_at(file: &File, path: &Path) -> bool {
 
 /// Returns true if an open file is the one at `path`, as far as this system can tell.
 #[cfg(not(unix))]
-pub fn is_at(_: &File, path: &Path) -> bool {
+pub(crate) fn is_at(_: &File, path: &Path) -> bool {
     path.exists()
 }
 
