@@ -1,6 +1,5 @@
 //! Second moments of linear-layer inputs under the session's plan, used to build importance matrices.
 
-use super::batch::Item;
 use super::Session;
 use crate::graph::Shape;
 use crate::model::{Error, Result};
@@ -31,24 +30,11 @@ impl Session {
         f: &mut dyn FnMut(&InputMoments<'_>) -> Result<()>,
     ) -> Result<()> {
         self.refuse_landmarks("moments")?;
-        self.clear();
         if tokens.is_empty() {
             return Err(Error::argument("moments", "at least one token", "none"));
         }
-        let n = self.params.n_ubatch;
-        let largest = Shape { moments: true, ..self.largest_of_one(n) };
-        let compute = self.measure(&largest)?;
-        self.cost().check_measured(self.kv.n_bytes(), compute, self.model.backend_device().memory_free())?;
-        self.moments = true;
-        let done = tokens.chunks(n).try_for_each(|tokens| {
-            let items: Vec<Item> =
-                tokens.iter().map(|&token| Item { token, seq: 0, logits: false }).collect();
-            // Not more than one micro-batch, so that the graph's outputs are still there.
-            self.run(&items, &mut |_, _| Ok(()))?;
-            self.read_moments(tokens.len(), f)
-        });
-        self.moments = false;
-        done
+        let largest = Shape { moments: true, ..self.largest_of_one(self.params.n_ubatch) };
+        self.read_watched(tokens, &largest, &mut |session, n| session.read_moments(n, f))
     }
 
     /// The outputs of a micro-batch of the last `n` tokens.

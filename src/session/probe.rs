@@ -133,20 +133,32 @@ impl Session {
             return Err(Error::argument("layers", expected, format_args!("{layers:?}")));
         }
         self.refuse_landmarks("attention maps")?;
-        self.clear();
         let n = self.params.n_ubatch.min(MICRO_BATCH);
         let shape = Shape { probed: layers.clone(), ..self.largest_of_one(n) };
-        let compute = self.measure(&shape)?;
+        self.read_watched(tokens, &shape, &mut |session, n| {
+            layers.clone().try_for_each(|il| session.query_block(il, n)?.map_or(Ok(()), |b| f(&b)))
+        })
+    }
+
+    /// Empties the session and reads tokens as sequence 0, in graphs that show what `largest` does. After each
+    /// micro-batch, whose outputs are still there, calls `f` with its number of tokens.
+    pub(super) fn read_watched(
+        &mut self,
+        tokens: &[Token],
+        largest: &Shape,
+        f: &mut dyn FnMut(&Session, usize) -> Result<()>,
+    ) -> Result<()> {
+        self.clear();
+        let compute = self.measure(largest)?;
         self.cost().check_measured(self.kv.n_bytes(), compute, self.model.backend_device().memory_free())?;
-        self.probed = layers.clone();
-        let done = tokens.chunks(n).try_for_each(|tokens| {
+        (self.probed, self.moments) = (largest.probed.clone(), largest.moments);
+        let done = tokens.chunks(largest.n_tokens).try_for_each(|tokens| {
             let items: Vec<Item> =
                 tokens.iter().map(|&token| Item { token, seq: 0, logits: false }).collect();
-            // Not more than one micro-batch, so that the graph's outputs are still there.
             self.run(&items, &mut |_, _| Ok(()))?;
-            layers.clone().try_for_each(|il| self.query_block(il, tokens.len())?.map_or(Ok(()), |b| f(&b)))
+            f(self, tokens.len())
         });
-        self.probed = 0..0;
+        (self.probed, self.moments) = (0..0, false);
         done
     }
 

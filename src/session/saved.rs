@@ -8,7 +8,7 @@
 //! depend on whether the session that wrote it cached them.
 
 use std::fs::File;
-use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::io::{copy, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use files::memory::{filled, room};
@@ -42,7 +42,7 @@ pub(super) const MAX_HEADER: u64 = 1 << 20;
 pub const MAX_ATTACHMENT: u64 = 64 << 20;
 
 /// The properties that a session must share with the file to restore it, and the sizes of everything else.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Header {
     pub(super) model: String,
     pub(super) rope: String,
@@ -66,7 +66,7 @@ pub(super) struct Header {
     /// For each sequence the number of tokens before each of its states, ascending, and the state's index. Empty where
     /// the model has no recurrent layers.
     #[serde(default)]
-    pub(super) states: Vec<Vec<(u64, u64)>>,
+    pub(super) states: Vec<Vec<(usize, usize)>>,
     pub(super) attachment_bytes: u64,
 }
 
@@ -95,7 +95,7 @@ impl Header {
             let found = self.states.len();
             return Err(format!("states: expected {MAX_SEQS} sequences, found {found}"));
         }
-        if self.states.iter().flatten().any(|&(_, at)| at >= self.n_states) {
+        if self.states.iter().flatten().any(|&(_, at)| at as u64 >= self.n_states) {
             return Err(format!("states: expected some of {}, found another", self.n_states));
         }
         Ok(())
@@ -126,10 +126,10 @@ impl SavedSession {
         let refuse = |what: String| Error::Invalid(format!("{}: {what}", path.display()));
         let file = files::foreign::open_file(path)?;
         let n_bytes = file.metadata().map_err(io)?.len();
-        let mut input = BufReader::new(file);
-        let mut start = [0u8; START as usize];
-        let n_read = read_up_to(&mut input, &mut start).map_err(io)?;
-        match version(&start[..n_read]) {
+        let mut input = BufReader::with_capacity(1 << 16, file);
+        let mut start = Vec::new();
+        (&mut input).take(START).read_to_end(&mut start).map_err(io)?;
+        match version(&start) {
             None => return Err(refuse("not a saved session: wrong first bytes".into())),
             Some(b'3') => {}
             Some(other) => {
@@ -139,7 +139,7 @@ impl SavedSession {
                 )))
             }
         }
-        let Some(most) = n_bytes.checked_sub(START + DIGEST).filter(|_| n_read == start.len()) else {
+        let Some(most) = n_bytes.checked_sub(START + DIGEST).filter(|_| start.len() as u64 == START) else {
             return Err(refuse("a saved session that was cut short".into()));
         };
         let n = u64::from_le_bytes(start[8..].try_into().unwrap_or_default());
@@ -201,10 +201,10 @@ impl SavedSession {
         let data = self.header.data_bytes().unwrap_or_default();
         self.input.rewind()?;
         let mut hash = Sha256::new();
-        copy(&mut self.input, self.at, &mut hash)?;
+        copy(&mut (&mut self.input).take(self.at), &mut hash)?;
         self.input.seek_relative(self.header.attachment_bytes as i64)?;
         hash.update(&self.attachment);
-        copy(&mut self.input, data - self.header.attachment_bytes, &mut hash)?;
+        copy(&mut (&mut self.input).take(data - self.header.attachment_bytes), &mut hash)?;
         let mut digest = [0u8; DIGEST as usize];
         self.input.read_exact(&mut digest)?;
         Ok(hash.finalize()[..] == digest)
@@ -245,39 +245,10 @@ fn read_array<const N: usize>(input: &mut impl Read) -> std::io::Result<[u8; N]>
     input.read_exact(&mut bytes).map(|()| bytes)
 }
 
-/// Fills as much of `bytes` as the input has.
-fn read_up_to(input: &mut impl Read, bytes: &mut [u8]) -> std::io::Result<usize> {
-    let mut n = 0;
-    while n < bytes.len() {
-        match input.read(&mut bytes[n..]) {
-            Ok(0) => break,
-            Ok(more) => n += more,
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(n)
-}
-
-/// Hashes exactly `n` bytes.
-fn copy(input: &mut impl Read, n: u64, hash: &mut Sha256) -> std::io::Result<()> {
-    let mut block = vec![0u8; 1 << 16];
-    let mut left = n;
-    while left > 0 {
-        let part = left.min(block.len() as u64) as usize;
-        input.read_exact(&mut block[..part])?;
-        hash.update(&block[..part]);
-        left -= part as u64;
-    }
-    Ok(())
-}
-
 /// The kind of file that a session is saved in, of this version of the format or another.
 pub(super) const SESSION: files::Kind = files::Kind::new("a saved session", |head| version(head).is_some());
 
 /// Returns true if a file begins like a saved session, of any version of the format.
 pub fn is_session_file(path: impl AsRef<Path>) -> bool {
-    let mut start = [0u8; 8];
-    files::foreign::open_file(path.as_ref()).is_ok_and(|mut f| read_up_to(&mut f, &mut start).is_ok())
-        && version(&start).is_some()
+    SESSION.marks(path.as_ref()).unwrap_or(false)
 }

@@ -161,13 +161,9 @@ impl Session {
                 Attention::Auto | Attention::Explicit => String::new(),
             },
             n_ctx: self.params.n_ctx,
-            n_tokens: Vec::new(),
-            n_cells: 0,
             cell_bytes: self.kv.cell_bytes() as u64,
-            n_states: 0,
             state_bytes: self.states.as_ref().map_or(0, |states| states.state_bytes() as u64),
-            states: Vec::new(),
-            attachment_bytes: 0,
+            ..Header::default()
         }
     }
 
@@ -204,19 +200,17 @@ impl Session {
     }
 
     /// The states of each sequence as a header has them.
-    fn saved_states(&self) -> Vec<Vec<(u64, u64)>> {
+    fn saved_states(&self) -> Vec<Vec<(usize, usize)>> {
         let Some(states) = &self.states else { return Vec::new() };
         let used = states.used();
-        let index = |slot: usize| used.binary_search(&slot).unwrap_or(0) as u64;
-        let of = |seq| states.of(seq).iter().map(|s| (s.n as u64, index(s.slot))).collect();
+        let index = |slot: usize| used.binary_search(&slot).unwrap_or(0);
+        let of = |seq| states.of(seq).iter().map(|s| (s.n, index(s.slot))).collect();
         (0..MAX_SEQS).map(of).collect()
     }
 
     fn import_states(&mut self, saved: &mut SavedSession) -> Result<()> {
         let Some(states) = &mut self.states else { return Ok(()) };
-        let (n, header) = (saved.header.n_states as usize, &saved.header.states);
-        let of_seq = |of: &Vec<(u64, u64)>| of.iter().map(|&(n, at)| (n as usize, at as usize)).collect();
-        let of: Vec<Vec<(usize, usize)>> = header.iter().map(of_seq).collect();
+        let (n, of) = (saved.header.n_states as usize, saved.header.states.clone());
         states.import(&of, n, |bytes| saved.fill(bytes))
     }
 
@@ -245,7 +239,7 @@ impl Session {
                 ));
             }
             let ascending = of.windows(2).all(|w| w[0].0 < w[1].0) && of.iter().all(|s| s.0 > 0);
-            if !ascending || of.last().map_or(0, |s| s.0) != tokens.len() as u64 {
+            if !ascending || of.last().map_or(0, |s| s.0) != tokens.len() {
                 let n = tokens.len();
                 return Err(format!("states: sequence {seq} has no state after its {n} tokens"));
             }
