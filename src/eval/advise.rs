@@ -54,7 +54,7 @@ impl Params {
 }
 
 /// What to do, by the figures of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Advice {
     /// Use the file as it is: it opens under [`Report::recommended`].
@@ -64,11 +64,12 @@ pub enum Advice {
     /// Train the model for this context: no method found a passkey.
     Train,
     /// Measure again: the run was stopped before a method found a passkey.
+    #[default]
     Repeat,
 }
 
 /// Result of a run.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Report {
     /// The model's file.
     pub model: String,
@@ -93,7 +94,7 @@ pub struct Report {
 }
 
 /// One method.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Row {
     /// The spec with its defaults filled in.
     pub rope: String,
@@ -158,18 +159,8 @@ pub fn run<'a>(
         )));
     }
     let start = Instant::now();
-    let mut report = Report {
-        model: model.into(),
-        ctx: params.ctx,
-        n_ctx_orig: params.n_ctx_orig,
-        declared: None,
-        recommended: None,
-        advice: Advice::Repeat,
-        results: Vec::new(),
-        samples: 0,
-        interrupted: false,
-        seconds: 0.0,
-    };
+    let (ctx, n_ctx_orig) = (params.ctx, params.n_ctx_orig);
+    let mut report = Report { model: model.into(), ctx, n_ctx_orig, ..Report::default() };
     let mut specs: Vec<(Spec, Row)> = Vec::new();
     for (i, spec) in candidates.iter().enumerate() {
         if control.stopped() {
@@ -241,25 +232,13 @@ fn first_round(
     params: &Params,
     control: &Control<'_>,
 ) -> Result<Row> {
-    let mut row = Row {
-        rope: spec.to_string(),
-        task: "advise",
-        ctx: params.ctx,
-        finished: false,
-        ppl_within: None,
-        ppl_beyond: None,
-        passkeys: None,
-        accuracy: None,
-        ci_low: None,
-        ci_high: None,
-        note: None,
-    };
+    let mut row = Row { rope: spec.to_string(), task: "advise", ctx: params.ctx, ..Row::default() };
     let how = perplexity::Params {
         max_windows: Some(1),
         bucket: Some(params.n_ctx_orig),
         ..perplexity::Params::new(protocol::protocol("window")?, vec![params.ctx])
     };
-    match perplexity::run(source, "", documents, &how, &quiet(control)) {
+    match perplexity::run(source, "", documents, &how, &control.without_progress()) {
         Err(e) => row.note = Some(e.to_string()),
         Ok(found) => {
             row.rope.clone_from(&found.rope);
@@ -288,7 +267,7 @@ fn second_round(
     let tasks = ropewalk_tasks::find("passkey").map_err(|e| invalid(e.to_string()))?;
     let how = suite::Params { samples: Some(samples), ..suite::Params::new(vec![params.ctx], Path::new("")) };
     for task in tasks {
-        let found = suite::run(source, "", task, &how, &mut Unkept, &quiet(control))?;
+        let found = suite::run(source, "", task, &how, &mut Unkept, &control.without_progress())?;
         let Some(result) = found.results.first().filter(|r| !r.interrupted) else { return Ok(false) };
         let correct = result.records.iter().filter(|r| r.score("accuracy") == 1.0).count();
         let (low, high) = wilson(correct, result.samples);
@@ -296,11 +275,6 @@ fn second_round(
         row.accuracy = Some(correct as f64 / result.samples as f64);
     }
     Ok(true)
-}
-
-/// The same stop, without the progress of the parts.
-fn quiet<'a>(control: &Control<'a>) -> Control<'a> {
-    control.without_progress()
 }
 
 impl Report {
@@ -354,9 +328,9 @@ impl Report {
             let rope = if own { format!("{} (declared)", r.rope) } else { r.rope.clone() };
             vec![rope, ppl(r.ppl_within), ppl(r.ppl_beyond), found]
         };
-        let rows: Vec<_> = self.results.iter().map(cells).collect();
         let within = format!("ppl to {}", self.n_ctx_orig);
-        out += &table(&["rope", &within, "ppl beyond", "passkeys (95 % interval)"], &rows);
+        let headers = ["rope", within.as_str(), "ppl beyond", "passkeys (95 % interval)"];
+        out += &table(&headers, self.results.iter().map(cells));
         if self.interrupted {
             out += "\ninterrupted: the figures cover the completed part\n";
         }
@@ -377,27 +351,14 @@ mod tests {
             ppl_within: Some(10.0),
             ppl_beyond: Some(ppl),
             passkeys,
-            accuracy: None,
-            ci_low: None,
-            ci_high: None,
-            note: None,
+            ..Row::default()
         }
     }
 
     fn advised(results: Vec<Row>, declared: Option<&str>, interrupted: bool) -> (Advice, Option<String>) {
-        let mut report = Report {
-            model: String::new(),
-            ctx: 16384,
-            n_ctx_orig: 8192,
-            declared: declared.map(String::from),
-            recommended: None,
-            advice: Advice::Repeat,
-            results,
-            samples: 20,
-            interrupted,
-            seconds: 0.0,
-        };
-        report.choose(declared.is_some());
+        let declared = declared.map(String::from);
+        let mut report = Report { declared, results, samples: 20, interrupted, ..Report::default() };
+        report.choose(report.declared.is_some());
         (report.advice, report.recommended)
     }
 

@@ -126,21 +126,6 @@ pub struct Report {
     pub finished: bool,
 }
 
-/// Reads the start of a text and maps one head. `name` is the model's label in the report.
-///
-/// # Errors
-/// Returns the errors of [`tokens_of`] and [`measure`].
-pub fn run(
-    session: &mut Session,
-    name: &str,
-    documents: &[Document],
-    params: &Params,
-    control: &Control<'_>,
-) -> Result<Report> {
-    let tokens = tokens_of(session, documents, params.tokens)?;
-    measure(session, name, &tokens, params, control)
-}
-
 /// The first `n` tokens of the joined documents. Each document starts with BOS if the model has it.
 ///
 /// # Errors
@@ -165,8 +150,8 @@ pub fn tokens_of(session: &Session, documents: &[Document], n: usize) -> Result<
     Ok(tokens)
 }
 
-/// Chooses a head on `tokens` and maps it. If the head is not given, the tokens are read twice: once for the sums of
-/// all heads, and once for the map.
+/// Chooses a head on `tokens` and maps it. `name` is the model's label in the report. If the head is not given, the
+/// tokens are read twice: once for the sums of all heads, and once for the map.
 ///
 /// # Errors
 /// Returns an error if the model does not have the layer or head, if a head must be chosen and no two tokens are more
@@ -375,9 +360,8 @@ impl Report {
                     format!("{:.2}", 100.0 * h.far_per_query),
                 ]
             };
-            let rows: Vec<_> = self.heads.iter().take(LISTED).map(cells).collect();
             out += &format!("chosen among {} heads by the sum of far probabilities:\n\n", self.heads.len());
-            out += &table(&["layer", "head", "far sum", "far %"], &rows);
+            out += &table(&["layer", "head", "far sum", "far %"], self.heads.iter().take(LISTED).map(cells));
         }
         out
     }

@@ -327,8 +327,8 @@ impl Report {
                 number(b.ppl_b),
             ]
         };
-        let rows: Vec<_> = self.buckets.iter().map(cells).collect();
-        out += &table(&["position", "tokens", "KL", "same top %", "ppl a", "ppl b"], &rows);
+        let headers = ["position", "tokens", "KL", "same top %", "ppl a", "ppl b"];
+        out += &table(&headers, self.buckets.iter().map(cells));
         if self.interrupted {
             out += "\ninterrupted: the figures cover the completed part\n";
         }

@@ -188,49 +188,60 @@ impl Sweep {
     }
 }
 
+/// The protocol `window`; the others are given by what differs.
+const WINDOW: Protocol = Protocol {
+    name: "window",
+    source: "no published one: the document's first tokens, each predicted from all before it",
+    about: "one window of ctx tokens from the start of each document, every token scored, \
+        token-weighted; BOS only if the model's flags ask",
+    text: Text::Documents,
+    bos: BosRule::Flags,
+    stride: None,
+    average: Average::Tokens,
+    overlaps: false,
+    restarts: false,
+    part: None,
+    sweep: one_window,
+};
+
+/// LongLoRA's protocol, of which `lceg-landmark` is a variant.
+const LONGLORA: Protocol = Protocol {
+    name: "longlora",
+    source: "dvlab-research/LongLoRA eval.py",
+    about: "one stream, a window every S tokens, every token of every window scored, mean over windows, \
+        2.71828^mean; the last start is dropped (LongLoRA, LCEG)",
+    text: Text::Stream,
+    stride: Some(256),
+    // Not e: the source raises this very constant to the mean.
+    #[allow(clippy::approx_constant)]
+    average: Average::Windows { base: 2.71828 },
+    overlaps: true,
+    sweep: longlora,
+    ..WINDOW
+};
+
 /// All protocols. The first is the default.
 pub static PROTOCOLS: &[Protocol] = &[
-    Protocol {
-        name: "window",
-        source: "no published one: the document's first tokens, each predicted from all before it",
-        about: "one window of ctx tokens from the start of each document, every token scored, \
-            token-weighted; BOS only if the model's flags ask",
-        text: Text::Documents,
-        bos: BosRule::Flags,
-        stride: None,
-        average: Average::Tokens,
-        overlaps: false,
-        restarts: false,
-        part: None,
-        sweep: one_window,
-    },
+    WINDOW,
     Protocol {
         name: "yarn",
         source: "jquesnelle/yarn eval/perplexity.py",
         about: "per document, windows every S tokens, tokens not seen before are scored, unweighted mean \
             over windows; BOS before every window, ctx counts it",
-        text: Text::Documents,
         bos: BosRule::Vocabulary,
         stride: Some(256),
         average: Average::Windows { base: std::f64::consts::E },
-        overlaps: false,
-        restarts: false,
-        part: None,
         sweep: |g| sliding(g, per_document(g)),
+        ..WINDOW
     },
     Protocol {
         name: "yarn-trunc",
         source: "jquesnelle/yarn eval/perplexity.py --truncate",
         about: "documents cut to one window, mean over documents of the document's mean; one BOS, ctx \
             counts it (YaRN's long Proof-pile curves)",
-        text: Text::Documents,
         bos: BosRule::Vocabulary,
-        stride: None,
         average: Average::Windows { base: std::f64::consts::E },
-        overlaps: false,
-        restarts: false,
-        part: None,
-        sweep: one_window,
+        ..WINDOW
     },
     LONGLORA,
     Protocol {
@@ -239,13 +250,9 @@ pub static PROTOCOLS: &[Protocol] = &[
         about: "one stream, a window of ctx tokens every S, its last S tokens scored (of the first window \
             too), token-weighted",
         text: Text::Stream,
-        bos: BosRule::Flags,
         stride: Some(256),
-        average: Average::Tokens,
-        overlaps: false,
-        restarts: false,
-        part: None,
         sweep: llama_cpp_stride,
+        ..WINDOW
     },
     Protocol {
         name: "press",
@@ -253,13 +260,9 @@ pub static PROTOCOLS: &[Protocol] = &[
         about: "one stream, windows every S tokens, every token scored once (all of the first window, the \
             last S of the others), token-weighted",
         text: Text::Stream,
-        bos: BosRule::Flags,
         stride: Some(256),
-        average: Average::Tokens,
-        overlaps: false,
-        restarts: false,
-        part: None,
         sweep: |g| sliding(g, (g.n_ctx, Bos::None)),
+        ..WINDOW
     },
     Protocol {
         name: "llama-cpp",
@@ -267,13 +270,8 @@ pub static PROTOCOLS: &[Protocol] = &[
         about: "one stream in disjoint chunks of ctx tokens, second half of each scored, token-weighted; \
             BOS takes the place of each chunk's first token if the flags ask",
         text: Text::Stream,
-        bos: BosRule::Flags,
-        stride: None,
-        average: Average::Tokens,
-        overlaps: false,
-        restarts: false,
-        part: None,
         sweep: llama_cpp,
+        ..WINDOW
     },
     Protocol {
         name: "restart",
@@ -281,14 +279,10 @@ pub static PROTOCOLS: &[Protocol] = &[
         about:
             "the first ctx tokens of each document in pieces of S tokens, each from a fresh context of S, \
             every token scored, token-weighted; positions count from the document's start",
-        text: Text::Documents,
-        bos: BosRule::Flags,
         stride: Some(4096),
-        average: Average::Tokens,
-        overlaps: false,
         restarts: true,
-        part: None,
         sweep: restart,
+        ..WINDOW
     },
     Protocol {
         name: "lceg-landmark",
@@ -301,24 +295,6 @@ pub static PROTOCOLS: &[Protocol] = &[
         ..LONGLORA
     },
 ];
-
-/// LongLoRA's protocol, of which `lceg-landmark` is a variant.
-const LONGLORA: Protocol = Protocol {
-    name: "longlora",
-    source: "dvlab-research/LongLoRA eval.py",
-    about: "one stream, a window every S tokens, every token of every window scored, mean over windows, \
-        2.71828^mean; the last start is dropped (LongLoRA, LCEG)",
-    text: Text::Stream,
-    bos: BosRule::Flags,
-    stride: Some(256),
-    // Not e: the source raises this very constant to the mean.
-    #[allow(clippy::approx_constant)]
-    average: Average::Windows { base: 2.71828 },
-    overlaps: true,
-    restarts: false,
-    part: None,
-    sweep: longlora,
-};
 
 /// Tokens that LCEG's Landmark attention reads at a time, without a cache between them. Its script puts a landmark
 /// after every 63 tokens, and 512 is not a multiple of that. Here, landmarks are at the same places as in training.
@@ -337,8 +313,7 @@ pub fn protocol(name: &str) -> Result<&'static Protocol> {
 
 /// The default protocol: `stride` if a stride is given, as in llama.cpp's tool, and `window` otherwise.
 pub fn default_protocol(stride: Option<usize>) -> &'static Protocol {
-    let name = if stride.is_some() { "stride" } else { "window" };
-    PROTOCOLS.iter().find(|p| p.name == name).unwrap_or(&PROTOCOLS[0])
+    PROTOCOLS.iter().find(|p| p.name == "stride" && stride.is_some()).unwrap_or(&PROTOCOLS[0])
 }
 
 /// Text tokens that a window takes, and whether BOS stands before them: BOS, when used, counts toward

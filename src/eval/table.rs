@@ -1,7 +1,8 @@
 //! Markdown tables whose columns also line up in a terminal.
 
 /// A Markdown table, aligned to the right. Every cell is padded to the width of its column.
-pub(super) fn table(headers: &[&str], rows: &[Vec<String>]) -> String {
+pub(super) fn table(headers: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let rows: Vec<Vec<String>> = rows.into_iter().collect();
     let width = |c: usize| {
         rows.iter()
             .filter_map(|r| r.get(c))
@@ -14,7 +15,7 @@ pub(super) fn table(headers: &[&str], rows: &[Vec<String>]) -> String {
     let mut out = line(&widths, headers.iter().copied());
     let rule: Vec<String> = widths.iter().map(|w| format!("{}:", "-".repeat(w - 1))).collect();
     out += &line(&widths, rule.iter().map(String::as_str));
-    for row in rows {
+    for row in &rows {
         out += &line(&widths, row.iter().map(String::as_str));
     }
     out

@@ -1,6 +1,7 @@
 //! Errors of a study. A cell that fails is not among them: that is a result.
 
-use std::path::{Path, PathBuf};
+use std::io::ErrorKind;
+use std::path::Path;
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -8,35 +9,27 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// Why a study cannot be run or reported. One line.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The plan is not what a plan is to be. Shown as `FILE: line N: WHAT`.
-    #[error("{}: line {line}: {what}", path.display())]
-    Plan {
-        /// The plan.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// The key, what was expected, and what was found.
-        what: String,
-    },
-    /// A folder or a file of it is not what it is to be.
-    #[error("{}: {what}", path.display())]
-    Folder {
-        /// The folder or file.
-        path: PathBuf,
-        /// The fault: what was expected and what was found.
-        what: String,
-    },
+    /// A plan, a folder, a file in it, or a setting is not what it is to be. Names the file and, in a plan, the line.
+    #[error("{0}")]
+    Invalid(String),
     /// The disk.
     #[error(transparent)]
     File(#[from] files::Error),
-    /// A setting that makes no sense.
-    #[error("{0}")]
-    Invalid(String),
 }
 
 impl Error {
-    pub(crate) fn folder(path: &Path, what: impl Into<String>) -> Error {
-        Error::Folder { path: path.into(), what: what.into() }
+    pub(crate) fn folder(path: &Path, what: impl std::fmt::Display) -> Error {
+        Error::Invalid(format!("{}: {what}", path.display()))
+    }
+
+    /// A folder of a study cannot be locked.
+    pub(crate) fn lock(path: &Path, e: files::Error) -> Error {
+        match e.source.kind() {
+            ErrorKind::WouldBlock => {
+                Error::folder(path, format_args!("another study runs here: {}", e.source))
+            }
+            _ => Error::File(e),
+        }
     }
 
     pub(crate) fn io(path: &Path, source: std::io::Error) -> Error {

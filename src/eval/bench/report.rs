@@ -58,7 +58,7 @@ fn median(x: &[f64]) -> f64 {
 }
 
 /// The least that a model's tests cost.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Work {
     /// Elements of the matrices that a token passes through.
     layer_elements: f64,
@@ -74,16 +74,7 @@ struct Work {
 impl Work {
     fn of(model: &Model, settings: &SessionParams) -> Work {
         let hp = model.hparams();
-        let (mut w, mut embd) = (
-            Work {
-                layer_elements: 0.0,
-                output_elements: 0.0,
-                weight_bytes: 0.0,
-                kv_bytes: 0.0,
-                attention_flops: 0.0,
-            },
-            (0.0, 0.0),
-        );
+        let (mut w, mut embd) = (Work::default(), (0.0, 0.0));
         for t in model.file().tensors().iter().filter(|t| t.shape.len() >= 2) {
             // Of a stack of experts a token passes through some.
             let part = match hp.experts {

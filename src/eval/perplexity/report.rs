@@ -223,21 +223,21 @@ impl Report {
             "text      {} tokens in {} document(s){drawn}\n\n",
             self.document_tokens, self.documents
         );
-        let rows: Vec<_> = self.results.iter().map(Row::cells).collect();
-        out += &table(&["ctx", "ppl", "+/-", "by token", "by window", "tokens", "windows", "tok/s"], &rows);
+        let headers = ["ctx", "ppl", "+/-", "by token", "by window", "tokens", "windows", "tok/s"];
+        out += &table(&headers, self.results.iter().map(Row::cells));
         for mean in &self.mean_over_ctx {
             out += &format!("\nmean over {} lengths: ppl {}\n", mean.lengths, number(mean.ppl));
         }
         let longppl: Vec<_> = self.results.iter().filter_map(Row::longppl_cells).collect();
         if !longppl.is_empty() {
             out += "\n";
-            out += &table(&["ctx", "LongPPL", "+/-", "key tokens", "of tokens", "their ppl"], &longppl);
+            out += &table(&["ctx", "LongPPL", "+/-", "key tokens", "of tokens", "their ppl"], longppl);
         }
         let buckets: Vec<_> =
             self.results.iter().filter(|r| r.buckets.len() > 1).flat_map(Row::bucket_cells).collect();
         if !buckets.is_empty() {
             out += "\n";
-            out += &table(&["ctx", "position", "ppl", "+/-", "tokens"], &buckets);
+            out += &table(&["ctx", "position", "ppl", "+/-", "tokens"], buckets);
         }
         for note in &self.notes {
             out += &format!("\nnote: {note}");

@@ -325,8 +325,8 @@ impl Report {
                 at(n.wrapping_sub(1)),
             ]
         };
-        let rows: Vec<_> = self.results.iter().map(cells).collect();
-        out += &table(&["factors", "ppl", "first pair", "1/4", "1/2", "3/4", "last"], &rows);
+        let headers = ["factors", "ppl", "first pair", "1/4", "1/2", "3/4", "last"];
+        out += &table(&headers, self.results.iter().map(cells));
         if self.interrupted {
             out += "\ninterrupted before its end\n";
         }

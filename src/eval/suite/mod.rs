@@ -263,7 +263,7 @@ impl Cell<'_> {
                 records.push(record);
                 places.push(ready.index);
             }
-            let percent = report::mean(&records, 0) * 100.0;
+            let percent = report::mean(&records) * 100.0;
             let (done, name) = (records.len(), self.info.name);
             let at = self.length.map_or_else(String::new, |l| format!(" at {l}"));
             let what = format_args!("{name}{at}: sample {done}/{n}, score {percent:.1}");

@@ -104,9 +104,9 @@ pub struct Breakdown {
     pub samples: usize,
 }
 
-/// Mean of a metric, 0 to 1, by its place in the records' list.
-pub(super) fn mean(records: &[Record], metric: usize) -> f64 {
-    let values = records.iter().filter_map(|r| r.scores.values().nth(metric)?.as_f64());
+/// Mean of the first metric, 0 to 1.
+pub(super) fn mean(records: &[Record]) -> f64 {
+    let values = records.iter().filter_map(|r| r.scores.values().next()?.as_f64());
     values.sum::<f64>() / records.len().max(1) as f64
 }
 
@@ -140,7 +140,7 @@ impl Row {
         Row {
             length,
             score: headline.score,
-            accuracy: (headline.name == "accuracy").then(|| mean(&records, 0)),
+            accuracy: (headline.name == "accuracy").then(|| mean(&records)),
             ci_low: headline.ci_low,
             ci_high: headline.ci_high,
             samples: records.len(),
@@ -232,13 +232,12 @@ impl Report {
             cells.extend([r.tokens.to_string(), format!("{:.1}", r.tokens_per_s)]);
             cells
         };
-        let rows: Vec<_> = self.results.iter().map(cells).collect();
         let headers: Vec<&str> = ["length", "score", "95 % interval", "samples"]
             .into_iter()
             .chain(others)
             .chain(["tokens", "tok/s"])
             .collect();
-        out += &table(&headers, &rows);
+        out += &table(&headers, self.results.iter().map(cells));
         if self.interrupted {
             out += "\ninterrupted: the figures cover the completed part\n";
         }

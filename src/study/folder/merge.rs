@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use files::{foreign, Output};
@@ -29,10 +29,7 @@ struct Shard {
 impl Shard {
     fn open(path: &Path, names: &dyn Names) -> Result<Shard> {
         let folder = foreign::Folder::open(path)?;
-        let lock = files::ReadLock::folder(&folder).map_err(|e| match e.source.kind() {
-            ErrorKind::WouldBlock => Error::folder(path, format!("another study runs here: {}", e.source)),
-            _ => Error::File(e),
-        })?;
+        let lock = files::ReadLock::folder(&folder).map_err(|e| Error::lock(path, e))?;
         Ok(Shard { plan: Plan::read_in(&folder, names)?, folder, _lock: lock })
     }
 

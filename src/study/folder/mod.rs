@@ -47,10 +47,7 @@ impl Folder {
         let output = path.into();
         let path = output.path();
         fs::create_dir_all(path).map_err(|e| Error::io(path, e))?;
-        let lock = files::Lock::folder(path).map_err(|e| match e.source.kind() {
-            ErrorKind::WouldBlock => Error::folder(path, format!("another study runs here: {}", e.source)),
-            _ => Error::File(e),
-        })?;
+        let lock = files::Lock::folder(path).map_err(|e| Error::lock(path, e))?;
         let contents = foreign::Folder::open(path)?;
         // Said before the work.
         for (name, kind) in &REPORTS {

@@ -39,7 +39,7 @@ impl Place<'_> {
         let before = self.text.get(..at.start).unwrap_or(self.text);
         let line = before.matches('\n').count() + 1;
         let what = what.to_string().trim().replace('\n', "; ");
-        Error::Plan { path: self.path.into(), line, what }
+        Error::folder(self.path, format_args!("line {line}: {what}"))
     }
 
     /// The parser's error, with the key of the line it points to.
