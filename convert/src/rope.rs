@@ -106,7 +106,7 @@ pub fn apply(
             }
         };
         set("rope.freq_base", stock.freq_base.map(Value::F32));
-        set("rope.scaling.type", stock.kind.map(text));
+        set("rope.scaling.type", stock.kind.map(Value::from));
         set("rope.scaling.factor", stock.factor.map(Value::F32));
         set("rope.scaling.attn_factor", stock.attn_factor.map(Value::F32));
         set("rope.scaling.original_context_length", stock.n_ctx_orig.map(Value::U32));
@@ -117,12 +117,12 @@ pub fn apply(
         let n = u32_of(hp.n_ctx_train, "context_length")?;
         writer.set(&format!("{arch}.rope.scaling.original_context_length"), Value::U32(n));
     }
-    writer.set(keys::VERSION, text(env!("CARGO_PKG_VERSION")));
+    writer.set(keys::VERSION, env!("CARGO_PKG_VERSION"));
     if !for_llama_cpp {
         let spec = plan.frozen(hp)?;
-        writer.set(keys::SPEC, text(&spec.to_string()));
+        writer.set(keys::SPEC, spec.to_string().as_str());
         if spec != plan.spec {
-            writer.set(keys::DERIVED_FROM, text(&plan.spec.to_string()));
+            writer.set(keys::DERIVED_FROM, plan.spec.to_string().as_str());
         }
         if let Some(bases) = plan.bases() {
             writer.set(keys::BASES, Value::Array(Array::F64(bases.to_vec())));
@@ -206,10 +206,6 @@ pub fn factors(file: &File, hp: &Hparams, stock: Option<&Stock>) -> FactorTensor
 /// The type and shape of [`Factors::New`].
 pub fn factors_entry(values: &[f32]) -> (DType, [u64; 1], Vec<u8>) {
     (DType::F32, [values.len() as u64], values.iter().flat_map(|x| x.to_le_bytes()).collect())
-}
-
-fn text(s: &str) -> Value {
-    Value::String(s.as_bytes().to_vec())
 }
 
 /// A key's name less the architecture's prefix.

@@ -278,12 +278,11 @@ pub fn tensors(shape: &Shape) -> Vec<TensorSpec> {
 }
 
 fn write_keys(writer: &mut Writer<'_>, shape: &Shape, file_type: u32, seed: u64) {
-    let text = |s: &str| Value::String(s.as_bytes().to_vec());
     writer
-        .set("general.architecture", text(&shape.arch))
-        .set("general.type", text("model"))
+        .set("general.architecture", shape.arch.as_str())
+        .set("general.type", "model")
         // Without the architecture: by "phi3" in a name, libllama takes the tokens of Phi-3 for given.
-        .set("general.name", text(&format!("random weights {}x{}", shape.n_layer, shape.n_embd)))
+        .set("general.name", format!("random weights {}x{}", shape.n_layer, shape.n_embd).as_str())
         .set("general.file_type", Value::U32(file_type))
         .set("general.quantization_version", Value::U32(types::QUANTIZATION_VERSION))
         .set("ropewalk.random.seed", Value::U64(seed));
@@ -307,32 +306,33 @@ fn write_keys(writer: &mut Writer<'_>, shape: &Shape, file_type: u32, seed: u64)
     writer
         .set(&format!("{}.attention.{eps}", shape.arch), Value::F32(shape.norm_eps))
         .set(&format!("{}.rope.freq_base", shape.arch), Value::F32(shape.freq_base));
+    let mut counts = Vec::new();
     if let Ffn::Experts { n, used, shared } = shape.ffn {
-        let counts =
-            [("expert_count", n), ("expert_used_count", used), ("expert_feed_forward_length", shape.n_ff)];
-        let beside = (shared > 0).then_some(("expert_shared_feed_forward_length", shared));
-        for (key, n) in counts.into_iter().chain(beside) {
-            writer.set(&format!("{}.{key}", shape.arch), Value::U32(n as u32));
-        }
+        counts.extend([
+            ("expert_count", n),
+            ("expert_used_count", used),
+            ("expert_feed_forward_length", shape.n_ff),
+        ]);
+        counts.extend((shared > 0).then_some(("expert_shared_feed_forward_length", shared)));
     }
     if let Some(DeltaNet { every, net }) = shape.delta_net {
-        let counts = [
+        counts.extend([
             ("full_attention_interval", every),
             ("ssm.group_count", net.n_head_k),
             ("ssm.time_step_rank", net.n_head_v),
             ("ssm.state_size", net.n_embd_head),
             ("ssm.inner_size", net.n_embd_v()),
             ("ssm.conv_kernel", net.n_conv),
-        ];
-        for (key, n) in counts {
-            writer.set(&format!("{}.{key}", shape.arch), Value::U32(n as u32));
-        }
+        ]);
+    }
+    for (key, n) in counts {
+        writer.set(&format!("{}.{key}", shape.arch), Value::U32(n as u32));
     }
     for (key, value) in &shape.keys {
         writer.set(&format!("{}.{key}", shape.arch), value.clone());
     }
     if shape.gelu == Gelu::Erf {
-        writer.set(keys::GELU, text("erf"));
+        writer.set(keys::GELU, "erf");
     }
     tokens::write(writer, shape.n_vocab);
 }

@@ -36,10 +36,9 @@ pub(super) fn write(writer: &mut Writer<'_>, n_vocab: usize) {
     let special = SPECIAL.iter().map(|s| (s.to_string(), CONTROL));
     let unused = (N_MIN..n_vocab).map(|i| (format!("<|unused_{i}|>"), UNUSED));
     let (tokens, kinds) = bytes.chain(special).chain(unused).map(|(t, k)| (t.into_bytes(), k)).unzip();
-    let text = |s: &str| Value::String(s.as_bytes().to_vec());
     writer
-        .set("tokenizer.ggml.model", text("gpt2"))
-        .set("tokenizer.ggml.pre", text("gpt-2"))
+        .set("tokenizer.ggml.model", "gpt2")
+        .set("tokenizer.ggml.pre", "gpt-2")
         .set("tokenizer.ggml.tokens", Value::Array(Array::String(tokens)))
         .set("tokenizer.ggml.token_type", Value::Array(Array::I32(kinds)))
         .set("tokenizer.ggml.merges", Value::Array(Array::String(Vec::new())))
@@ -47,7 +46,7 @@ pub(super) fn write(writer: &mut Writer<'_>, n_vocab: usize) {
         .set("tokenizer.ggml.eos_token_id", Value::U32(256))
         .set("tokenizer.ggml.eot_token_id", Value::U32(258))
         .set("tokenizer.ggml.add_bos_token", Value::Bool(false))
-        .set("tokenizer.chat_template", text(TEMPLATE));
+        .set("tokenizer.chat_template", TEMPLATE);
 }
 
 #[cfg(test)]

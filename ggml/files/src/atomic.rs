@@ -12,7 +12,7 @@ use crate::kind::{Kind, Output};
 use crate::lock::{is_at, remove_orphans};
 use crate::names::{folder_of, prefix, N_RANDOM};
 use crate::own::open_unlinked;
-use crate::{Error, Result};
+use crate::{refused, Error, Result};
 
 /// Lets `body` write a temporary file beside `path`, syncs it, renames it to `path` and syncs the folder. For
 /// files of any format; the error is the caller's.
@@ -57,7 +57,7 @@ impl Scratch {
     pub fn beside(path: impl Into<Output>, kind: &Kind) -> Result<Scratch> {
         let of = path.into();
         let path = of.path();
-        let refuse = |why: &str| Err(Error::new(path, io::Error::new(ErrorKind::InvalidInput, why)));
+        let refuse = |why: &str| Err(Error::new(path, refused(why)));
         if path.file_name().is_none() {
             return refuse("is not the name of a file");
         }

@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Component, Path, PathBuf};
 
-use crate::{Error, Result};
+use crate::{refused, Error, Result};
 
 /// A folder whose contents are not trusted. The path to the folder itself may lead through links: the user named it.
 #[derive(Debug)]
@@ -263,10 +263,6 @@ fn within(found: u64, limit: u64) -> io::Result<()> {
 }
 
 const LINK: &str = "is a symbolic link, expected a regular file or folder";
-
-fn refused(why: &str) -> io::Error {
-    io::Error::new(ErrorKind::InvalidInput, why)
-}
 
 /// Folders on the way to a file, and its name.
 fn steps(relative: &Path) -> io::Result<(Vec<OsString>, OsString)> {

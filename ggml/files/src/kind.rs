@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind, Read};
 use std::iter::successors;
 use std::path::{Path, PathBuf};
 
-use crate::{foreign, Error, Result};
+use crate::{foreign, refused, Error, Result};
 
 /// Bytes of a file that the marks of [`Kind::new`] are looked for in.
 pub const HEAD: u64 = 64 << 10;
@@ -120,7 +120,7 @@ impl Kind {
     pub fn claim(&self, output: impl Into<Output>) -> Result<()> {
         let output = output.into();
         let path = output.path();
-        let refuse = |what: &str| Err(Error::new(path, io::Error::new(ErrorKind::InvalidInput, what)));
+        let refuse = |what: &str| Err(Error::new(path, refused(what)));
         match fs::symlink_metadata(path) {
             Ok(_) => {}
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),

@@ -46,6 +46,11 @@ pub struct Error {
     pub source: std::io::Error,
 }
 
+/// The error of something that is there, or was asked for, and cannot be used.
+fn refused(why: &str) -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::InvalidInput, why)
+}
+
 impl Error {
     /// Adds the path to an I/O error.
     pub fn new(path: impl Into<PathBuf>, source: std::io::Error) -> Self {

@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use crate::names::folder_of;
-use crate::{Error, Result};
+use crate::{refused, Error, Result};
 
 /// Returns true if this user's own regular file is at `path`, and false if nothing is.
 ///
@@ -149,10 +149,6 @@ fn check_owner(_: &Metadata, _: &Path) -> io::Result<()> {
 #[cfg(not(unix))]
 fn check_user(_: &Metadata, _: &Path) -> io::Result<()> {
     Ok(())
-}
-
-fn refused(why: &str) -> io::Error {
-    io::Error::new(ErrorKind::InvalidInput, why)
 }
 
 #[cfg(all(test, unix))]

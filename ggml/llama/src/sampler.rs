@@ -290,31 +290,21 @@ impl SamplerParams {
 
     fn choice(&self) -> Result<Chain> {
         let mut chain = Chain::new()?;
-        // Neutral steps are left out; libllama would walk past them as empty ones.
-        if self.top_k > 0 {
-            // SAFETY: plain numbers, checked (here and below).
-            chain.add(unsafe { sys::llama_sampler_init_top_k(self.top_k) })?;
-        }
-        if self.typical_p < 1.0 {
-            // SAFETY: as above.
-            chain.add(unsafe { sys::llama_sampler_init_typical(self.typical_p, 1) })?;
-        }
-        if self.top_p < 1.0 {
-            // SAFETY: as above.
-            chain.add(unsafe { sys::llama_sampler_init_top_p(self.top_p, 1) })?;
-        }
-        if self.min_p > 0.0 {
-            // SAFETY: as above.
-            chain.add(unsafe { sys::llama_sampler_init_min_p(self.min_p, 1) })?;
-        }
-        if self.temp != 1.0 {
-            // SAFETY: as above.
-            chain.add(unsafe { sys::llama_sampler_init_temp(self.temp) })?;
-        }
         // LLAMA_DEFAULT_SEED, 0xFFFFFFFF, asks libllama for a seed from the clock.
         let seed = self.seed.min(u32::MAX - 1);
-        // SAFETY: as above.
-        chain.add(unsafe { sys::llama_sampler_init_dist(seed) })?;
+        // Neutral steps are left out; libllama would walk past them as empty ones.
+        // SAFETY: plain numbers, checked.
+        let steps = unsafe {
+            [
+                (self.top_k > 0).then(|| sys::llama_sampler_init_top_k(self.top_k)),
+                (self.typical_p < 1.0).then(|| sys::llama_sampler_init_typical(self.typical_p, 1)),
+                (self.top_p < 1.0).then(|| sys::llama_sampler_init_top_p(self.top_p, 1)),
+                (self.min_p > 0.0).then(|| sys::llama_sampler_init_min_p(self.min_p, 1)),
+                (self.temp != 1.0).then(|| sys::llama_sampler_init_temp(self.temp)),
+                Some(sys::llama_sampler_init_dist(seed)),
+            ]
+        };
+        steps.into_iter().flatten().try_for_each(|step| chain.add(step))?;
         Ok(chain)
     }
 }
