@@ -29,11 +29,14 @@ pub(crate) fn has_ending(path: &Path, endings: &[&str]) -> bool {
     endings.iter().any(|e| name.ends_with(e))
 }
 
-/// The lines of a file that are not blank, each with its number, counted from 1. An error ends it.
+/// The texts of a file, each with the number of its line, counted from 1. Blank lines are passed over; an
+/// error ends it.
 #[derive(Debug)]
-pub struct Lines<'a, R> {
+pub struct Texts<'a, R> {
     path: &'a Path,
     input: R,
+    /// `None` for whole lines.
+    field: Option<&'a str>,
     invalid: Invalid,
     line: u32,
     offset: u64,
@@ -41,21 +44,26 @@ pub struct Lines<'a, R> {
     failed: bool,
 }
 
-impl<'a, R: BufRead> Lines<'a, R> {
-    /// Reads the lines of `input`; `path` only names it in errors. Bytes that are not UTF-8 become U+FFFD under
-    /// `replace_invalid`, and are an error otherwise.
-    pub fn new(path: &'a Path, input: R, replace_invalid: bool) -> Self {
+impl<'a, R: BufRead> Texts<'a, R> {
+    /// Reads field `field` of each line of `input`; `path` only names it in errors. Bytes that are not UTF-8 become
+    /// U+FFFD under `replace_invalid`, and are an error otherwise.
+    pub fn new(path: &'a Path, input: R, field: &'a str, replace_invalid: bool) -> Self {
+        Texts { field: Some(field), ..Texts::lines(path, input, replace_invalid) }
+    }
+
+    /// Whole lines in place of texts.
+    pub(crate) fn lines(path: &'a Path, input: R, replace_invalid: bool) -> Self {
         let invalid = if replace_invalid { Invalid::Replace } else { Invalid::Refuse };
-        Lines { path, input, invalid, line: 0, offset: 0, replaced: 0, failed: false }
+        Texts { path, input, field: None, invalid, line: 0, offset: 0, replaced: 0, failed: false }
     }
 
     /// Lines so far in which bytes were replaced.
-    pub fn n_replaced(&self) -> u64 {
+    pub(crate) fn n_replaced(&self) -> u64 {
         self.replaced
     }
 
     /// The name of a line in errors: `pages.jsonl:12`.
-    pub fn name(&self, line: u32) -> String {
+    pub(crate) fn name(&self, line: u32) -> String {
         format!("{}:{line}", self.path.display())
     }
 
@@ -88,48 +96,19 @@ impl<'a, R: BufRead> Lines<'a, R> {
     }
 }
 
-impl<R: BufRead> Iterator for Lines<'_, R> {
+impl<R: BufRead> Iterator for Texts<'_, R> {
     type Item = Result<(u32, String)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.failed {
             return None;
         }
-        let next = self.next_line();
+        let next = self.next_line().and_then(|next| match (next, self.field) {
+            (Some((line, text)), Some(key)) => Ok(Some((line, field(&self.name(line), &text, key)?))),
+            (next, _) => Ok(next),
+        });
         self.failed = next.is_err();
         next.transpose()
-    }
-}
-
-/// The texts of a file, each with the number of its line, counted from 1. Blank lines are passed over; an
-/// error ends it.
-#[derive(Debug)]
-pub struct Texts<'a, R> {
-    lines: Lines<'a, R>,
-    field: &'a str,
-}
-
-impl<'a, R: BufRead> Texts<'a, R> {
-    /// Reads field `field` of each line of `input`, as [`Lines::new`] reads lines.
-    pub fn new(path: &'a Path, input: R, field: &'a str, replace_invalid: bool) -> Self {
-        Texts { lines: Lines::new(path, input, replace_invalid), field }
-    }
-
-    /// Lines so far in which bytes were replaced.
-    pub fn n_replaced(&self) -> u64 {
-        self.lines.n_replaced()
-    }
-}
-
-impl<R: BufRead> Iterator for Texts<'_, R> {
-    type Item = Result<(u32, String)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let next = self.lines.next()?;
-        let text =
-            next.and_then(|(line, text)| Ok((line, field(&self.lines.name(line), &text, self.field)?)));
-        self.lines.failed = text.is_err();
-        Some(text)
     }
 }
 

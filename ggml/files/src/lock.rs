@@ -84,9 +84,13 @@ impl Lock {
             let lock = Lock { path: path.clone(), _file: file };
             return written.map(|()| lock).map_err(failed);
         }
-        let by = if held.trim().is_empty() { "another process" } else { held.trim() };
-        Err(Error::new(of, io::Error::new(ErrorKind::WouldBlock, format!("in use by {by}"))))
+        Err(in_use(of, &held))
     }
+}
+
+fn in_use(path: &Path, held: &str) -> Error {
+    let by = if held.trim().is_empty() { "another process" } else { held.trim() };
+    Error::new(path, io::Error::new(ErrorKind::WouldBlock, format!("in use by {by}")))
 }
 
 /// The right to read a folder while nobody holds its [`Lock`]. Nothing is written there, so the folder may be somebody
@@ -114,9 +118,7 @@ impl ReadLock {
             }
         }
         let _ = (&file).take(500).read_to_string(&mut held);
-        let by = if held.trim().is_empty() { "another process" } else { held.trim() };
-        let what = io::Error::new(ErrorKind::WouldBlock, format!("in use by {by}"));
-        Err(Error::new(folder.path(), what))
+        Err(in_use(folder.path(), &held))
     }
 }
 

@@ -14,7 +14,7 @@ use ropewalk_core::tokenizer::Token;
 use super::sources::Kind;
 use super::{chat, ChatTemplate, Content, Document, Records, SourceFile, TextOptions};
 use crate::error::{invalid, io, Result};
-use crate::jsonl::{has_ending, Lines, Texts, MAX_TEXT};
+use crate::jsonl::{has_ending, Texts, MAX_TEXT};
 
 /// Counts the bytes read of the files so far, before unpacking.
 pub(crate) type Counter = Rc<Cell<u64>>;
@@ -82,7 +82,7 @@ pub(crate) fn documents(
             replaced = texts.n_replaced();
         }
         (Kind::Lines, Records::Chat { answers_only }) => {
-            let mut lines = Lines::new(path, input, options.replace_invalid);
+            let mut lines = Texts::lines(path, input, options.replace_invalid);
             let (mut apart, mut first_apart) = (0usize, None);
             while let Some(next) = lines.next() {
                 let (line, text) = next?;
