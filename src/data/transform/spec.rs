@@ -1,5 +1,7 @@
 //! The spec of a method: `name[:key=value[,key=value]...]`, as rope specs are written.
 
+use std::str::FromStr;
+
 use ropewalk_core::settings;
 
 use super::{Method, METHODS};
@@ -32,32 +34,32 @@ impl<'t> Args<'t> {
         self.values.iter().find(|(k, _)| *k == key).map(|(_, v)| *v)
     }
 
+    /// The value of a key, where it is given and fits.
+    fn parsed<T: FromStr>(
+        &self,
+        key: &str,
+        expected: &str,
+        fits: impl FnOnce(&T) -> bool,
+    ) -> Result<Option<T>> {
+        let Some(text) = self.get(key) else { return Ok(None) };
+        let value = text.parse().ok().filter(fits);
+        value.map(Some).ok_or_else(|| self.bad(format!("{key}: expected {expected}, found '{text}'")))
+    }
+
     pub(super) fn flag(&self, key: &str, default: bool) -> Result<bool> {
-        match self.get(key) {
-            None => Ok(default),
-            Some("true") => Ok(true),
-            Some("false") => Ok(false),
-            Some(found) => Err(self.bad(format!("{key}: expected true or false, found '{found}'"))),
-        }
+        Ok(self.parsed(key, "true or false", |_| true)?.unwrap_or(default))
     }
 
     /// A whole number from `least` on.
     pub(super) fn number(&self, key: &str, least: usize) -> Result<Option<usize>> {
-        let Some(text) = self.get(key) else { return Ok(None) };
         let most = u32::MAX as usize;
-        let number = text.parse().ok().filter(|n| (least..=most).contains(n));
-        let wrong =
-            || self.bad(format!("{key}: expected a whole number from {least} to {most}, found '{text}'"));
-        number.map(Some).ok_or_else(wrong)
+        let expected = format!("a whole number from {least} to {most}");
+        self.parsed(key, &expected, |n| (least..=most).contains(n))
     }
 
     /// A number from 0 to 1.
     pub(super) fn part(&self, key: &str) -> Result<Option<f64>> {
-        let Some(text) = self.get(key) else { return Ok(None) };
-        let number = text.parse().ok().filter(|x: &f64| (0.0..=1.0).contains(x));
-        number
-            .map(Some)
-            .ok_or_else(|| self.bad(format!("{key}: expected a number from 0 to 1, found '{text}'")))
+        self.parsed(key, "a number from 0 to 1", |x| (0.0..=1.0).contains(x))
     }
 
     /// Probabilities such as `0/0.5/0.5`, which add up to 1; at most `most` of them.
