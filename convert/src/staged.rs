@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use files::{same_file, Scratch};
-use gguf::{DType, File};
+use gguf::{DType, File, Writer};
 use ropewalk_core::control::Control;
 
 use crate::requantize::{self, TensorError};
@@ -58,6 +58,12 @@ pub(crate) fn convert(
     let foreign = file.paths().len() > 1 || file.alignment() != gguf::DEFAULT_ALIGNMENT;
     job::check_output(&file, output, options)?;
 
+    let into = |to: &mut Option<Scratch>, writer: Writer<'_>| -> gguf::Result<u64> {
+        let scratch = writer.write_scratch(options.output(output))?;
+        let bytes = length(scratch.path())?;
+        *to = Some(scratch);
+        Ok(bytes)
+    };
     let mut staged = None;
     let mut report = None;
     if changes || quantizer.is_some() && foreign {
@@ -66,10 +72,7 @@ pub(crate) fn convert(
             if quantizer.is_some() {
                 writer.remove("general.alignment");
             }
-            let scratch = writer.write_scratch(options.output(output))?;
-            let bytes = length(scratch.path())?;
-            staged = Some(scratch);
-            Ok(bytes)
+            into(&mut staged, writer)
         })?);
     }
     let source = staged.as_ref().map_or(input, Scratch::path);
@@ -86,12 +89,8 @@ pub(crate) fn convert(
         }
         None => {
             let mut result = None;
-            let report = job::rewrite(input, output, options, false, control, |writer| {
-                let scratch = writer.write_scratch(options.output(output))?;
-                let bytes = length(scratch.path())?;
-                result = Some(scratch);
-                Ok(bytes)
-            })?;
+            let write = |writer: Writer<'_>| into(&mut result, writer);
+            let report = job::rewrite(input, output, options, false, control, write)?;
             let result = result.ok_or_else(|| Error::Invalid("nothing was written".into()))?;
             (result, report)
         }
