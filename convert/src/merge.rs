@@ -195,7 +195,6 @@ pub(crate) fn write(
     }
 }
 
-/// The errors by type.
 pub(crate) fn by_type(merged: &[Merged]) -> Vec<MergeError> {
     let mut types: BTreeMap<&'static str, (usize, Sums)> = BTreeMap::new();
     for Merged { dtype, sums, .. } in merged {

@@ -115,7 +115,6 @@ impl Sums {
     }
 }
 
-/// Copies a tensor's bytes.
 pub(crate) fn copy(file: &File, t: &TensorInfo, out: &mut dyn Write, work: &Work<'_>) -> io::Result<()> {
     for chunk in file.data(t).chunks(COPY) {
         work.check()?;

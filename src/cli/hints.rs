@@ -8,7 +8,6 @@ use ropewalk::remedy::Remedy;
 use ropewalk::rope::RopeError;
 use ropewalk::Error;
 
-/// The hint for an error.
 pub(super) fn of(e: &anyhow::Error) -> String {
     e.chain().find_map(remedy).map_or(String::new(), text)
 }
@@ -38,7 +37,6 @@ fn remedy(e: &(dyn StdError + 'static)) -> Option<Remedy> {
     }
 }
 
-/// The hint for a remedy.
 pub(super) fn text(remedy: Remedy) -> String {
     let text = match remedy {
         Remedy::Adapter => " (--lora)",

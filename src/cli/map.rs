@@ -22,7 +22,6 @@ use super::options::{kv_types, read_documents, tokens, tokens_or_zero, ForceArgs
 use super::output::{OutputArgs, Unit};
 use super::usage;
 
-/// Settings of `--map`.
 const SETTINGS: [&str; 5] = ["layer", "head", "distance", "sinks", "tiles"];
 
 #[derive(Debug, clap::Args)]

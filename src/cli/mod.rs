@@ -37,7 +37,6 @@ use std::process::ExitCode;
 use clap::ArgMatches;
 use ropewalk_core::{program, terminal};
 
-/// One subcommand.
 pub(crate) struct Command {
     /// Name of the command, as the user types it.
     pub(crate) name: &'static str,
@@ -47,9 +46,7 @@ pub(crate) struct Command {
     pub(crate) details: &'static str,
     /// Command lines to copy, one a line, without the `ropewalk` at their front.
     pub(crate) example: &'static str,
-    /// Adds the arguments.
     pub(crate) args: fn(clap::Command) -> clap::Command,
-    /// Runs the command.
     pub(crate) run: fn(&ArgMatches) -> anyhow::Result<()>,
 }
 

@@ -76,9 +76,7 @@ pub(crate) fn find(model: &str) -> anyhow::Result<PathBuf> {
 /// A model file and how to load and run it, except for the rope method and the context.
 #[derive(Debug, Clone)]
 pub(crate) struct ModelChoice {
-    /// The file.
     pub(crate) path: PathBuf,
-    /// Settings for loading it.
     pub(crate) params: ModelParams,
     /// How to open sessions; `n_ctx` and `rope` are set by each command.
     pub(crate) session: SessionParams,

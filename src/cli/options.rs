@@ -86,7 +86,6 @@ pub(crate) struct MachineArgs {
 /// The value of `--math`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct MathChoice {
-    /// Rounding allowed.
     pub(crate) math: Math,
     /// Only operations that every backend has.
     pub(crate) portable: bool,
@@ -261,7 +260,6 @@ pub(crate) struct ForceArgs {
     pub(crate) force: bool,
 }
 impl ForceArgs {
-    /// The output at a path.
     pub(crate) fn output(self, path: &Path) -> Output {
         Output::new(path, self.force)
     }
@@ -387,7 +385,6 @@ pub(crate) fn text_or_file(typed: &str) -> anyhow::Result<String> {
     typed.strip_prefix('@').map_or_else(|| Ok(typed.to_owned()), |file| read_text(Path::new(file)))
 }
 
-/// Bytes to text.
 pub(crate) fn text(name: &str, bytes: Vec<u8>) -> anyhow::Result<String> {
     Ok(decode(bytes, Invalid::Refuse).map_err(|e| anyhow!("{name}: {e}"))?.text)
 }

@@ -116,7 +116,6 @@ pub(crate) struct Progress {
     _lines: Option<Sender<()>>,
 }
 impl Progress {
-    /// Sets the position.
     pub(crate) fn set(&mut self, position: u64) {
         if self.waiting && self.bar.elapsed() >= QUIET_FOR {
             self.waiting = false;
@@ -128,11 +127,9 @@ impl Progress {
         }
         self.bar.set_position(position);
     }
-    /// Sets the total.
     pub(crate) fn set_len(&mut self, len: u64) {
         self.bar.set_length(len);
     }
-    /// Sets the label.
     pub(crate) fn set_message(&mut self, text: String) {
         self.bar.set_message(inline(&text).into_owned());
     }
@@ -190,7 +187,6 @@ impl ModelText {
         Ok(ModelText { raw, pieces: Pieces::default() })
     }
 
-    /// Prints the next piece.
     pub(crate) fn print(&mut self, piece: &str) -> anyhow::Result<()> {
         match self.raw {
             true => Ok(program::write(piece)?),

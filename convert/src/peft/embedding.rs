@@ -128,7 +128,6 @@ impl Changed<'_> {
         matches!(self.how, How::Rows { .. })
     }
 
-    /// Describes the computed matrix.
     pub(super) fn note(&self, base: &File) -> String {
         let what = if self.is_rows() { "rows that it replaces" } else { "pair" };
         let bytes = 4 * self.shape.iter().product::<u64>();

@@ -217,7 +217,6 @@ fn in_their_order(
     Ok(out)
 }
 
-/// The positions of an adapter.
 enum Positions {
     /// The model's own positions, or unknown ones.
     Models,

@@ -6,7 +6,6 @@ use ropewalk_import::{architectures, Change, Modules};
 
 use crate::Result;
 
-/// The names of one model.
 pub(super) struct Names {
     hp: Hparams,
 }

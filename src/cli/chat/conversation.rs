@@ -35,7 +35,6 @@ impl<'m> Chat<'m> {
         Ok(chat)
     }
 
-    /// Says which session was opened.
     fn announce(&self) -> anyhow::Result<()> {
         models::announce(&self.out, self.choice, self.talk.session()?);
         Ok(())

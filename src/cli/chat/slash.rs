@@ -10,7 +10,6 @@ use super::conversation::Chat;
 use crate::cli::options::{parse_spec, text, tokens, MAX_TEXT_BYTES};
 use crate::cli::output::{count, rate};
 
-/// One slash command.
 pub(super) struct Slash {
     /// Name, without the slash.
     pub(super) name: &'static str,

@@ -186,7 +186,6 @@ impl Args {
         Ok(job)
     }
 
-    /// The model to open.
     pub(super) fn model(&self) -> anyhow::Result<ModelChoice> {
         let params = ModelParams::auto().device(self.training.device.as_str().into());
         Ok(ModelChoice { path: models::find(&self.model)?, params, session: SessionParams::new(0) })

@@ -5,7 +5,6 @@ use std::fmt::Write;
 use ropewalk::data::METHODS;
 use ropewalk::train::set::{Group, KEYS};
 
-/// The names of `--targets`.
 pub(super) const TARGETS: &str = "\
 Target modules [default: q,k,v,o, and the modules that the recipe trains as a whole]
 

@@ -17,7 +17,6 @@ use super::super::models;
 use super::super::output::{count, OutputArgs, Unit};
 use super::options;
 
-/// A run that has ended.
 pub(super) struct Done {
     /// The object of `--json`.
     pub(super) report: Report,

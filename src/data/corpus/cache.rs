@@ -276,7 +276,6 @@ impl Cache {
         Record { start: number(at), text_hash: number(at + 8), source, line }
     }
 
-    /// Where document `i` ends.
     pub(super) fn end(&self, i: usize) -> u64 {
         if i + 1 < self.n_documents {
             self.record(i + 1).start

@@ -37,7 +37,6 @@ fn pick(rng: &mut ChaCha8Rng, of: &str) -> char {
     char::from(of.as_bytes()[below(rng, of.len() as u64) as usize])
 }
 
-/// One of these.
 pub(super) fn one<'t, T>(rng: &mut ChaCha8Rng, of: &'t [T]) -> &'t T {
     &of[below(rng, of.len() as u64) as usize]
 }

@@ -55,7 +55,6 @@ pub enum Records {
     },
 }
 
-/// A document to train on.
 pub(crate) struct Document {
     /// Line of the JSONL file, counted from 1; number of the document in a file of token ids, counted from
     /// 1; 0 for a file that is one text.
@@ -94,7 +93,6 @@ impl Record {
 }
 
 impl Document {
-    /// Length in bytes.
     pub(crate) fn n_bytes(&self) -> usize {
         match &self.content {
             Content::Text(text) => text.len(),

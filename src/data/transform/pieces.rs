@@ -56,7 +56,6 @@ pub(super) fn cuts(len: usize, n: usize, random: bool, rng: &mut ChaCha8Rng) -> 
     (1..n).map(|k| len / n * k).collect()
 }
 
-/// The pieces between cuts.
 pub(super) fn between(range: &Range<usize>, cuts: &[usize]) -> Vec<Range<usize>> {
     let starts = std::iter::once(0).chain(cuts.iter().copied());
     let ends = cuts.iter().copied().chain([range.len()]);
