@@ -415,10 +415,6 @@ impl Session {
     fn tokens_mut(&mut self, seq: SeqId) -> Result<&mut Vec<Token>> {
         self.tokens.get_mut(seq as usize).ok_or_else(|| no_such_sequence(seq))
     }
-
-    fn sequence_len(&self, seq: SeqId) -> Result<usize> {
-        self.tokens.get(seq as usize).map(Vec::len).ok_or_else(|| no_such_sequence(seq))
-    }
 }
 
 fn no_such_sequence(seq: SeqId) -> Error {

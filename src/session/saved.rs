@@ -111,7 +111,7 @@ pub struct SavedSession {
     pub(super) header: Header,
     /// Where the attachment begins.
     at: u64,
-    attachment: Vec<u8>,
+    pub(super) attachment: Vec<u8>,
 }
 
 impl SavedSession {
@@ -181,11 +181,6 @@ impl SavedSession {
     /// restored.
     pub fn attachment(&self) -> &[u8] {
         &self.attachment
-    }
-
-    /// The attachment itself: a copy of one of many megabytes may not fail.
-    pub(super) fn take_attachment(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.attachment)
     }
 
     pub(super) fn io(&self, e: std::io::Error) -> Error {

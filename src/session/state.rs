@@ -106,7 +106,7 @@ impl Session {
     pub fn restore(&mut self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let mut saved = SavedSession::open(path)?;
         self.restore_from(&mut saved)?;
-        Ok(saved.take_attachment())
+        Ok(saved.attachment)
     }
 
     /// Restores a file that was opened before to read its method, its context, or its attachment.

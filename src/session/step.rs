@@ -6,7 +6,7 @@ use ggml::loss::row_loss;
 use rayon::prelude::*;
 
 use super::batch::Item;
-use super::{Generation, Piece, SeqId, Session};
+use super::{no_such_sequence, Generation, Piece, SeqId, Session};
 use crate::model::{Error, Result};
 use crate::sampler::Sampler;
 use crate::Token;
@@ -185,7 +185,7 @@ impl Session {
         free: &mut usize,
     ) -> Result<()> {
         let Step { seq, tokens, want } = step;
-        let held = self.sequence_len(*seq)?;
+        let held = self.tokens.get(*seq as usize).ok_or_else(|| no_such_sequence(*seq))?.len();
         if others.any(|other| other == *seq) {
             return Err(Error::argument(format!("sequence {seq}"), "one step of it", "two"));
         }

@@ -132,14 +132,7 @@ pub struct Summary {
 pub const MAX_TEXTS: u64 = 256 << 20;
 
 /// SHA-256 of texts, each file read once.
-#[derive(Default)]
-struct Texts(HashMap<PathBuf, Result<String, String>>);
-
-impl Texts {
-    fn hashes(&mut self, paths: &[PathBuf]) -> Result<Vec<String>, String> {
-        paths.iter().map(|p| self.0.entry(p.clone()).or_insert_with(|| sha256(p)).clone()).collect()
-    }
-}
+type Texts = HashMap<PathBuf, Result<String, String>>;
 
 fn sha256(path: &Path) -> Result<String, String> {
     let bytes = files::foreign::read_file(path, MAX_TEXTS).map_err(|e| e.to_string())?;
@@ -148,7 +141,8 @@ fn sha256(path: &Path) -> Result<String, String> {
 
 /// The hash of a cell, or why it has none.
 fn hash(cell: &Cell<'_>, runner: &mut dyn Runner, texts: &mut Texts) -> Result<(String, String), String> {
-    let texts = texts.hashes(&cell.task.texts)?;
+    let of_text = |path: &PathBuf| texts.entry(path.clone()).or_insert_with(|| sha256(path)).clone();
+    let texts = cell.task.texts.iter().map(of_text).collect::<Result<Vec<_>, _>>()?;
     let identity = runner.identity(cell)?;
     let all = serde_json::to_string(&(&identity, runner.data(cell)?)).map_err(|e| e.to_string())?;
     Ok((cell.hash(&all, &texts), identity))

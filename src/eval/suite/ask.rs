@@ -24,7 +24,7 @@ pub(super) fn ask(lm: &mut dyn Lm, encoder: &TaskEncoder<'_>, batch: &[Ready]) -
                     .collect();
                 let how = Greedy { n_predict: *max_tokens, n_min: *min_tokens, stop: stop.clone() };
                 for tokens in lm.answers(&alike, &how)? {
-                    answers.push(Answer::Text(before_stop(&encoder.text(&tokens)?, stop)));
+                    answers.push(Answer::Text(before_stop(&encoder.source.decode(&tokens)?, stop)));
                 }
             }
         }
@@ -58,10 +58,10 @@ pub fn encode_pair(
 ) -> Result<(Vec<Token>, Vec<Vec<Token>>)> {
     let bare = context.trim_end();
     let blanks = &context[bare.len()..];
-    let tokens = encoder.tokens(bare)?;
+    let tokens = encoder.source.encode(bare)?;
     let mut endings = Vec::with_capacity(continuations.len());
     for continuation in continuations {
-        let mut whole = encoder.tokens(&format!("{bare}{blanks}{continuation}"))?;
+        let mut whole = encoder.source.encode(&format!("{bare}{blanks}{continuation}"))?;
         endings.push(whole.split_off(tokens.len().min(whole.len())));
     }
     Ok((encoder.prompt(bare)?, endings))

@@ -11,7 +11,7 @@ pub type Frame<'a> = &'a dyn Fn(&str) -> Result<String>;
 
 /// The tokenizer of a model source, and the chat template of its prompts.
 pub struct TaskEncoder<'a> {
-    source: &'a dyn LmSource,
+    pub(super) source: &'a dyn LmSource,
     frame: Option<Frame<'a>>,
 }
 
@@ -42,14 +42,6 @@ impl<'a> TaskEncoder<'a> {
             tokens.insert(0, bos);
         }
         Ok(tokens)
-    }
-
-    pub(super) fn tokens(&self, text: &str) -> Result<Vec<Token>> {
-        self.source.encode(text)
-    }
-
-    pub(super) fn text(&self, tokens: &[Token]) -> Result<String> {
-        self.source.decode(tokens)
     }
 }
 

@@ -10,7 +10,7 @@ use files::{foreign, Output};
 
 use super::kinds::SAMPLES;
 use super::records::Planned;
-use super::Folder;
+use super::{cell_file, samples_file, Folder};
 use crate::cell::Key;
 use crate::outcome::{Record, State};
 use crate::plan::Names;
@@ -35,13 +35,9 @@ impl Shard {
 
     /// Copies the samples of a cell, if there are any. Whoever resumes from them reads them line by line.
     fn samples(&self, hash: &str, out: &mut dyn Write) -> Result<()> {
-        self.folder.copy(&samples(hash), MAX_SAMPLES, out)?;
+        self.folder.copy(&samples_file(hash), MAX_SAMPLES, out)?;
         Ok(())
     }
-}
-
-fn samples(hash: &str) -> PathBuf {
-    Path::new("samples").join(format!("{hash}.jsonl"))
 }
 
 /// Puts the results of shards into one folder, which may be new, and gives it and its plan. Where several have
@@ -76,7 +72,7 @@ pub fn merge(dirs: &[PathBuf], out: impl Into<Output>, names: &dyn Names) -> Res
         for record in planned.by_cell(&shard.folder)?.into_values() {
             let known = found
                 .get(&record.cell)
-                .map(|(shard, known)| (file_in(shards[*shard].folder.path(), known), known));
+                .map(|(shard, known)| (shards[*shard].folder.path().join(cell_file(&known.hash)), known));
             if is_better(&record, known, dir)? {
                 found.insert(record.cell.clone(), (shards.len(), record));
             }
@@ -101,7 +97,7 @@ pub fn merge(dirs: &[PathBuf], out: impl Into<Output>, names: &dyn Names) -> Res
     }
     for (shard, failed, record) in better {
         let to = merged.samples(&record.hash);
-        if shard.folder.file(&samples(&record.hash))?.is_some() {
+        if shard.folder.file(&samples_file(&record.hash))?.is_some() {
             files::replace(&to, &SAMPLES, |out| shard.samples(&record.hash, out))?;
         }
         merged.put(&record)?;
@@ -112,11 +108,6 @@ pub fn merge(dirs: &[PathBuf], out: impl Into<Output>, names: &dyn Names) -> Res
         }
     }
     Ok((merged, plan))
-}
-
-/// The file of a record in the folder of a shard.
-fn file_in(folder: &Path, record: &Record) -> PathBuf {
-    folder.join("cells").join(format!("{}.json", record.hash))
 }
 
 /// Returns true if a record of a directory replaces the known result of its cell, and the file that has it.
@@ -131,7 +122,7 @@ fn is_better(record: &Record, known: Option<(PathBuf, &Record)>, dir: &Path) -> 
             record.cell,
             other.display()
         );
-        return Err(Error::folder(&file_in(dir, record), what));
+        return Err(Error::folder(&dir.join(cell_file(&record.hash)), what));
     }
     Ok(matches!((&known.state, &record.state), (State::Failed(_), State::Done(_))))
 }

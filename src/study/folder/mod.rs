@@ -93,7 +93,7 @@ impl Folder {
 
     /// The file for the samples of a cell.
     pub fn samples(&self, hash: &str) -> PathBuf {
-        self.path().join("samples").join(format!("{hash}.jsonl"))
+        self.path().join(samples_file(hash))
     }
 
     /// The file for the adapter that a recipe gives, by a hash of all that determines it.
@@ -102,7 +102,7 @@ impl Folder {
     }
 
     fn cell(&self, hash: &str) -> PathBuf {
-        self.path().join("cells").join(format!("{hash}.json"))
+        self.path().join(cell_file(hash))
     }
 
     /// Returns true if a regular file is at a path of the directory.
@@ -178,6 +178,16 @@ impl Folder {
         }
         Ok(out)
     }
+}
+
+/// The file of a cell's result in the folder of a study.
+fn cell_file(hash: &str) -> PathBuf {
+    Path::new("cells").join(format!("{hash}.json"))
+}
+
+/// The file of a cell's samples.
+fn samples_file(hash: &str) -> PathBuf {
+    Path::new("samples").join(format!("{hash}.jsonl"))
 }
 
 /// Makes a folder, which may be there, but not as a link: results would be written to where it leads.

@@ -29,7 +29,7 @@ impl Planned {
     /// # Errors
     /// No regular file, or none that can be the result of a planned cell; the disk.
     pub(super) fn read(&self, folder: &foreign::Folder, hash: &str) -> Result<Option<Record>> {
-        let at = Path::new("cells").join(format!("{hash}.json"));
+        let at = super::cell_file(hash);
         let Some(bytes) = folder.read(&at, MAX_RECORD)? else { return Ok(None) };
         let expected = |e: String| {
             Error::folder(
