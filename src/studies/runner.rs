@@ -18,7 +18,7 @@ use crate::fetch::sha256_of;
 use crate::model::{Error, Model, ModelParams, Result};
 use crate::rope::Spec;
 use crate::session::{Session, SessionParams};
-use crate::study::{self, Breakdown, Bucket, Cell, CellResult, Estimate, Failure, Metric, Plan, Runner};
+use crate::study::{self, Bucket, Cell, CellResult, Estimate, Failure, Metric, Plan, Runner};
 use crate::tasks::{self, Task};
 use crate::Token;
 
@@ -444,16 +444,7 @@ fn of_benchmark(
         rope: report.rope,
         n_ctx: row.n_ctx as u64,
         chance: report.chance,
-        by: row
-            .by
-            .iter()
-            .map(|b| Breakdown {
-                tag: b.tag.clone(),
-                value: b.value.clone(),
-                score: b.score,
-                samples: b.samples as u64,
-            })
-            .collect(),
+        by: row.by,
         tokens_per_s: row.tokens_per_s,
         ..CellResult::default()
     })

@@ -35,7 +35,7 @@ fn counts(report: &Report) -> Vec<(usize, String, usize, usize)> {
     let of = |row: &ropewalk::eval::suite::Row| {
         let by = row.by.iter().map(|b| {
             let right = (b.score * b.samples as f64 / 100.0).round() as usize;
-            (row.length.unwrap(), b.value.clone(), right, b.samples)
+            (row.length.unwrap(), b.value.clone(), right, b.samples as usize)
         });
         by.collect::<Vec<_>>()
     };

@@ -27,7 +27,7 @@ pub use ask::encode_pair;
 pub use encoder::{Frame, TaskEncoder};
 pub use outcome::Outcome;
 pub use paired::{paired, Paired};
-pub use report::{means, Breakdown, GroupMean, Metric, Report, Row};
+pub use report::{means, GroupMean, Metric, Report, Row};
 pub use store::{FileStore, Record, Store, Unkept};
 
 /// Contexts of tasks that have no length are whole multiples of this, so that few samples more do not change

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use ropewalk_study::Breakdown;
 use ropewalk_tasks::{Group, Info, Template};
 use serde::Serialize;
 
@@ -89,19 +90,6 @@ pub struct Metric {
     pub ci_high: f64,
     /// Method of the interval: `wilson` or `bootstrap`.
     pub interval: &'static str,
-}
-
-/// The mean score of samples with one value of a tag.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Breakdown {
-    /// The tag.
-    pub tag: String,
-    /// Value of the tag.
-    pub value: String,
-    /// Mean, in percent.
-    pub score: f64,
-    /// Samples.
-    pub samples: usize,
 }
 
 /// Mean of the first metric, 0 to 1.
