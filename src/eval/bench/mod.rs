@@ -173,17 +173,12 @@ impl Clock {
         }
     }
 
-    /// The time since `started`, a moment of its own.
-    fn since(self, started: (Instant, Duration)) -> f64 {
+    /// What the clock shows; `start` is a moment before.
+    fn read(self, start: Instant) -> Duration {
         match self {
-            Clock::Wall => started.0.elapsed().as_secs_f64(),
-            Clock::Cpu => self.spent().saturating_sub(started.1).as_secs_f64(),
+            Clock::Wall => start.elapsed(),
+            Clock::Cpu => processor_time().unwrap_or_default(),
         }
-    }
-
-    fn spent(self) -> Duration {
-        let spent = if self == Clock::Cpu { processor_time() } else { None };
-        spent.unwrap_or_default()
     }
 }
 
@@ -192,7 +187,8 @@ impl Clock {
 fn time(engine: &mut dyn Engine, test: &Test, text: &[Token], clock: Clock) -> Result<f64> {
     let (filler, rest) = text.split_at(test.depth);
     engine.hold(filler)?;
-    let started = (Instant::now(), clock.spent());
+    let start = Instant::now();
+    let before = clock.read(start);
     if test.n_prompt > 0 {
         engine.append(&rest[..test.n_prompt])?;
     } else {
@@ -200,7 +196,7 @@ fn time(engine: &mut dyn Engine, test: &Test, text: &[Token], clock: Clock) -> R
             engine.append(std::slice::from_ref(token))?;
         }
     }
-    Ok(clock.since(started))
+    Ok(clock.read(start).saturating_sub(before).as_secs_f64())
 }
 
 /// An engine under one rope method, as reports name it.

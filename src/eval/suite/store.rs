@@ -64,22 +64,18 @@ impl Record {
                 Value::from(right)
             }
         };
+        let (answer, choices) = match answer {
+            Answer::Text(text) => (Some(text.clone()), None),
+            Answer::Choices(all) => (None, Some(all.iter().map(|c| (c.sum, c.n_tokens, c.greedy)).collect())),
+        };
         Record {
             task: info.name.into(),
             length,
             id: sample.id.clone(),
             prompt_sha256: ready.hash.clone(),
             prompt_tokens: ready.prompt.len(),
-            answer: match answer {
-                Answer::Text(text) => Some(text.clone()),
-                Answer::Choices(_) => None,
-            },
-            choices: match answer {
-                Answer::Text(_) => None,
-                Answer::Choices(choices) => {
-                    Some(choices.iter().map(|c| (c.sum, c.n_tokens, c.greedy)).collect())
-                }
-            },
+            answer,
+            choices,
             expected,
             scores: info.metrics.iter().zip(scores).map(|(name, x)| ((*name).into(), x.into())).collect(),
             tags: sample.tags.iter().map(|(k, v)| ((*k).into(), v.as_str().into())).collect(),

@@ -196,45 +196,31 @@ impl<F: Fn(&str) -> Result<Vec<Known>, String>> Names for F {
 impl Plan {
     /// Compares what two plans say, less where their files lie and how they are written. Gives the first difference.
     pub(crate) fn same_study(&self, other: &Plan) -> Option<&'static str> {
-        let relative = |plan: &Plan| -> Vec<String> {
-            let folder = plan.path.parent().unwrap_or(Path::new(""));
-            let strip = |p: &PathBuf| p.strip_prefix(folder).unwrap_or(p).display().to_string();
-            let methods = plan.methods.iter().flat_map(|m| {
-                m.adapters.iter().chain(m.train.iter().flat_map(|r| &r.data)).collect::<Vec<_>>()
-            });
-            let texts = plan.tasks.iter().flat_map(|t| &t.texts);
-            plan.models
-                .iter()
-                .map(|m| &m.path)
-                .chain(methods)
-                .chain(texts)
-                .chain(&plan.data)
-                .map(strip)
-                .collect()
-        };
-        let methods = |plan: &Plan| {
-            let mut methods = plan.methods.clone();
+        let parts = |plan: &Plan| {
+            let names: Vec<String> = plan.models.iter().map(|m| m.name.clone()).collect();
+            let (mut methods, mut tasks) = (plan.methods.clone(), plan.tasks.clone());
+            let mut paths: Vec<PathBuf> = plan.models.iter().map(|m| m.path.clone()).collect();
             for m in &mut methods {
-                m.adapters.clear();
+                paths.append(&mut m.adapters);
                 if let Some(recipe) = &mut m.train {
-                    recipe.data.clear();
+                    paths.append(&mut recipe.data);
                     recipe.args.clear();
                 }
             }
-            methods
+            tasks.iter_mut().for_each(|t| paths.append(&mut t.texts));
+            paths.extend(plan.data.clone());
+            let folder = plan.path.parent().unwrap_or(Path::new(""));
+            let relative = |p: PathBuf| p.strip_prefix(folder).map(Path::to_owned).unwrap_or(p);
+            let paths: Vec<PathBuf> = paths.into_iter().map(relative).collect();
+            (names, methods, tasks, paths)
         };
-        let tasks = |plan: &Plan| {
-            let mut tasks = plan.tasks.clone();
-            tasks.iter_mut().for_each(|t| t.texts.clear());
-            tasks
-        };
-        let names = |plan: &Plan| plan.models.iter().map(|m| m.name.clone()).collect::<Vec<_>>();
+        let (own, others) = (parts(self), parts(other));
         let differences = [
             ("title", self.title != other.title),
-            ("models", names(self) != names(other)),
-            ("methods", methods(self) != methods(other)),
-            ("tasks, lengths, samples or seeds", tasks(self) != tasks(other)),
-            ("paths", relative(self) != relative(other)),
+            ("models", own.0 != others.0),
+            ("methods", own.1 != others.1),
+            ("tasks, lengths, samples or seeds", own.2 != others.2),
+            ("paths", own.3 != others.3),
         ];
         differences.iter().find(|(_, differ)| *differ).map(|(name, _)| *name)
     }
