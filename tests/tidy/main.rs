@@ -81,7 +81,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["error"],
             &["data"],
             &["task"],
-            &["text", "random", "testing"],
+            &["text", "draws", "testing"],
             &["metrics"],
             &["ruler", "needle", "passkey", "longbench", "lveval", "infinitebench", "short", "made"],
             &["registry"],
