@@ -81,6 +81,9 @@ def right_or_wrong(report, samples):
     found = {}
     for line in samples.read_text(encoding="utf-8").splitlines():
         sample = json.loads(line)
+        # The first line says what the file is.
+        if "ropewalk" in sample:
+            continue
         score = sample["scores"][metric[sample["task"]]]
         found.setdefault((sample["task"], sample["length"]), {})[sample["id"]] = score
     out = {}
