@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use ggml::graph::{Builder, InputId};
-use ggml::tensor::Tensor;
+use ggml::tensor::{StoreTensor, Tensor};
 use ggml::Result;
 
 use super::activations::{centered, Activations};
@@ -13,7 +13,7 @@ use super::products::{Prepared, Products};
 use super::tape::{Gradient, Op, Recording, SavedActivation, Tape, TapeEntry};
 use super::{Capabilities, Choice, Pass};
 use crate::hparams::Gelu;
-use crate::ids::LinearId;
+use crate::ids::{LinearId, ParamId};
 use crate::layers::{Linear, Norm};
 
 /// Dequantized weights are joined into one product up to this many bytes: beyond, the memory counts more than
@@ -56,11 +56,14 @@ impl<'a, 'c> Graph<'a, 'c> {
         }
     }
 
-    fn bias(&self, x: Tensor<'c>, map: &Linear) -> Result<Tensor<'c>> {
-        match &map.bias {
-            Some(bias) => self.b.add(x, self.b.stored(bias)?),
-            None => Ok(x),
-        }
+    /// Records an op with this result.
+    fn op(&self, out: Tensor<'c>, op: Op<'c>) -> Tensor<'c> {
+        self.record(|| TapeEntry::Op(out, op));
+        out
+    }
+
+    fn bias(&self, x: Tensor<'c>, bias: Option<&StoreTensor>) -> Result<Tensor<'c>> {
+        bias.map_or(Ok(x), |bias| self.b.add(x, self.b.stored(bias)?))
     }
 
     fn choose(&self, map: &Linear, x: Tensor<'c>) -> Choice {
@@ -75,13 +78,13 @@ impl<'a, 'c> Graph<'a, 'c> {
 
     fn unwatched(&self, x: Tensor<'c>, map: &Linear) -> Result<Tensor<'c>> {
         let out = if let Some(tape) = &self.tape {
-            tape.linear(&self.products(), x, map, |y| self.bias(y, map))?
+            tape.linear(&self.products(), x, map, |y| self.bias(y, map.bias.as_ref()))?
         } else {
             let w = self.b.stored(&map.weight)?;
             let Choice { dequantize, kernel } = self.choose(map, x);
             let w = dequantize.map_or(Ok(w), |to| self.b.dequantize(&[w], to))?;
             let y = self.products().product(kernel, w, x)?;
-            self.bias(self.low_rank(y, x, map)?, map)?
+            self.bias(self.low_rank(y, x, map)?, map.bias.as_ref())?
         };
         self.b.name(out, &map.id.to_string());
         Ok(out)
@@ -110,7 +113,7 @@ impl<'a, 'c> Graph<'a, 'c> {
                 let mut from = 0;
                 for (out, map) in out.iter_mut().zip(maps) {
                     let y = self.b.columns(all, from, map.n_out())?;
-                    *out = self.bias(self.low_rank(y, x, map)?, map)?;
+                    *out = self.bias(self.low_rank(y, x, map)?, map.bias.as_ref())?;
                     from += map.n_out();
                 }
             }
@@ -133,15 +136,9 @@ impl<'a, 'c> Graph<'a, 'c> {
             // A LayerNorm is the RMS norm of what is left when the mean is taken off, and so is its gradient.
             (true, Some(_)) => b.rms_norm(centered(b, x)?, norm.eps)?,
         };
-        let scaled = b.mul(normed, weight)?;
-        let out = match &norm.bias {
-            Some(bias) => b.add(scaled, b.stored(bias)?)?,
-            None => scaled,
-        };
-        if let Some(tape) = &self.tape {
-            tape.norm(norm, x, normed, weight, out);
-        }
-        Ok(out)
+        let out = self.bias(b.mul(normed, weight)?, norm.bias.as_ref())?;
+        let Norm { id, centered, eps, .. } = *norm;
+        Ok(self.op(out, Op::Norm { x, normed, weight, id, centered, eps }))
     }
 
     /// Norm of each head alone: `[n_head * d, T]` to the same, with a scale `[d]`.
@@ -154,44 +151,33 @@ impl<'a, 'c> Graph<'a, 'c> {
         let [width, n, ..] = x.ne();
         // Maps of one input may have been computed as one product; then the rows of `x` are strided.
         let out = self.b.view(x, [d, width / d, n, 1], [4 * d, x.nb()[1], x.nb()[1] * n], 0)?;
-        self.record(|| TapeEntry::Op(out, Op::Reshape { x }));
-        Ok(out)
+        Ok(self.op(out, Op::Reshape { x }))
     }
 
     /// `[d, n_head, T]` as `[n_head * d, T]`, a copy where heads do not lie side by side.
     pub fn flat(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
         let [d, n_head, n, _] = x.ne();
-        let out = self.products().reshape(x, &[d * n_head, n])?;
-        self.record(|| TapeEntry::Op(out, Op::Reshape { x }));
-        Ok(out)
+        Ok(self.op(self.products().reshape(x, &[d * n_head, n])?, Op::Reshape { x }))
     }
 
     /// `a + b`, of one shape.
     pub fn add(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
-        let out = self.b.add(a, b)?;
-        self.record(|| TapeEntry::Op(out, Op::Add { a, b }));
-        Ok(out)
+        Ok(self.op(self.b.add(a, b)?, Op::Add { a, b }))
     }
 
     /// `silu(gate) * up`.
     pub fn swiglu(&self, gate: Tensor<'c>, up: Tensor<'c>) -> Result<Tensor<'c>> {
-        let out = self.b.swiglu(gate, up)?;
-        self.record(|| TapeEntry::Op(out, Op::SwiGlu { gate, up }));
-        Ok(out)
+        Ok(self.op(self.b.swiglu(gate, up)?, Op::SwiGlu { gate, up }))
     }
 
     /// `gelu(gate) * up`, with the tanh form of GELU.
     pub fn geglu(&self, gate: Tensor<'c>, up: Tensor<'c>) -> Result<Tensor<'c>> {
-        let out = self.activations().geglu(gate, up)?;
-        self.record(|| TapeEntry::Op(out, Op::GeGlu { gate, up }));
-        Ok(out)
+        Ok(self.op(self.activations().geglu(gate, up)?, Op::GeGlu { gate, up }))
     }
 
     /// GELU: `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))` or `x / 2 (1 + erf(x / sqrt(2)))`.
     pub fn gelu(&self, x: Tensor<'c>, form: Gelu) -> Result<Tensor<'c>> {
-        let out = self.activations().gelu(x, form)?;
-        self.record(|| TapeEntry::Op(out, Op::Gelu { x, form }));
-        Ok(out)
+        Ok(self.op(self.activations().gelu(x, form)?, Op::Gelu { x, form }))
     }
 
     /// `factor * x`; `x` itself where the factor is 1.
@@ -199,16 +185,39 @@ impl<'a, 'c> Graph<'a, 'c> {
         if factor == 1.0 {
             return Ok(x);
         }
-        let out = self.b.scale(x, factor)?;
-        self.record(|| TapeEntry::Op(out, Op::Scale { x, factor }));
-        Ok(out)
+        Ok(self.op(self.b.scale(x, factor)?, Op::Scale { x, factor }))
     }
 
     /// `cap * tanh(x / cap)`.
     pub fn softcap(&self, x: Tensor<'c>, cap: f32) -> Result<Tensor<'c>> {
         let out = self.b.scale(self.b.tanh(self.b.scale(x, 1.0 / cap)?)?, cap)?;
-        self.record(|| TapeEntry::Op(out, Op::Softcap { x, cap }));
-        Ok(out)
+        Ok(self.op(out, Op::Softcap { x, cap }))
+    }
+
+    /// `x * sigmoid(gate)`, F32 `[n, T]`; the gate is of that shape, or has one number for each token, `[1, T]`.
+    pub fn gated(&self, x: Tensor<'c>, gate: Tensor<'c>) -> Result<Tensor<'c>> {
+        let open = self.b.sigmoid(gate)?;
+        Ok(self.op(self.b.mul(x, open)?, Op::Gate { x, gate, open }))
+    }
+
+    /// The result of a gated delta-net from its output `[d, n_head, T]`: a norm of each head, times `silu(z)`, z being
+    /// `[d * n_head, T]`.
+    pub fn gated_norm(&self, out: Tensor<'c>, norm: &Norm, z: Tensor<'c>) -> Result<Tensor<'c>> {
+        self.swiglu(z, self.flat(self.norm(out, norm)?)?)
+    }
+
+    /// Logits `[n, T]` with those of one more row below, `row . x`: F32 `[n + 1, T]`. `x` is `[n_embd, T]`, and `row`,
+    /// the tensor `id`, F32 `[n_embd]`: the row of the landmark token, which the output matrix of the file lacks.
+    pub fn with_row(
+        &self,
+        logits: Tensor<'c>,
+        x: Tensor<'c>,
+        row: &StoreTensor,
+        id: ParamId,
+    ) -> Result<Tensor<'c>> {
+        let row = self.b.stored(row)?;
+        let out = self.b.concat(logits, self.products().times(row, x)?, 0)?;
+        Ok(self.op(out, Op::Row { logits, x, row, id }))
     }
 
     /// `x [sum of widths, T]` cut into columns of these widths, as views whose rows are strided.
@@ -241,18 +250,22 @@ impl<'a, 'c> Graph<'a, 'c> {
 
     /// Saved activations with the linear map each is the output of.
     pub fn saved(&self) -> Vec<(LinearId, SavedActivation)> {
-        self.tape.as_ref().map_or_else(Vec::new, Tape::saved)
+        self.tape.as_ref().map_or_else(Vec::new, |tape| tape.saved.borrow().clone())
     }
 
     /// Dropout masks with their linear map: inputs F32 `[n_in, T]` to be filled with 0 or `1 / (1 -
     /// dropout)`.
     pub fn dropout_masks(&self) -> Vec<(LinearId, InputId)> {
-        self.tape.as_ref().map_or_else(Vec::new, Tape::dropout_masks)
+        self.tape.as_ref().map_or_else(Vec::new, |tape| tape.dropout_masks.borrow().clone())
     }
 
     /// Row numbers for lookups of weight rows: each range with the input I32 `[n]` to be filled with its
     /// numbers.
     pub fn row_ids(&self) -> Vec<(Range<usize>, InputId)> {
-        self.tape.as_ref().map_or_else(Vec::new, Tape::row_ids)
+        let of = |tape: &Tape<'_, '_>| {
+            let ids = tape.row_ids.borrow();
+            ids.iter().map(|(&(first, n), &(id, _))| (first..first + n, id)).collect()
+        };
+        self.tape.as_ref().map_or_else(Vec::new, of)
     }
 }

@@ -1,6 +1,6 @@
 //! Graphs of a model. `blocks` has the ops that work on each token alone, `tape` their gradients, `products`
-//! the matrix products of both, `matmul` which kernel computes them (`listing` for a file), `activations` the activation functions, `gate` gates, `experts` mixtures of experts,
-//! `landmark` the logit of the landmark token, `moments` what importance matrices are made of; `attend` is attention through a cache,
+//! the matrix products of both, `matmul` which kernel computes them (`listing` for a file), `activations` the activation functions, `experts` mixtures of experts,
+//! `moments` what importance matrices are made of; `attend` is attention through a cache,
 //! `online` the same and its gradient in ops of every backend, `delta_net` what recurrent layers have in its place, and
 //! `rotate` the rotary position embedding.
 
@@ -9,8 +9,6 @@ mod attend;
 mod blocks;
 mod delta_net;
 mod experts;
-mod gate;
-mod landmark;
 mod listing;
 mod matmul;
 mod moments;

@@ -7,7 +7,6 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::ops::Range;
 
 use ggml::graph::{InputId, OutputId};
 use ggml::tensor::{StoreTensor, Tensor};
@@ -15,13 +14,11 @@ use ggml::{DType, Result};
 
 use super::activations::{centered, without_gaps, Activations};
 use super::experts::ExpertsEntry;
-use super::gate::GateEntry;
-use super::landmark::RowEntry;
 use super::products::Products;
 use super::{Choice, Pass};
 use crate::hparams::Gelu;
 use crate::ids::{LinearId, NormId, ParamId};
-use crate::layers::{Linear, Norm};
+use crate::layers::Linear;
 
 /// Settings of a graph that is recorded in order to be run backwards.
 #[derive(Clone, Copy)]
@@ -64,8 +61,6 @@ pub struct Gradient<'c> {
 pub(super) enum TapeEntry<'c> {
     Op(Tensor<'c>, Op<'c>),
     Experts(Box<ExpertsEntry<'c>>),
-    Gate(Box<GateEntry<'c>>),
-    Row(Box<RowEntry<'c>>),
     Split { parts: Vec<Tensor<'c>>, x: Tensor<'c> },
 }
 
@@ -81,6 +76,8 @@ pub(super) enum Op<'c> {
     Gelu { x: Tensor<'c>, form: Gelu },
     Scale { x: Tensor<'c>, factor: f32 },
     Softcap { x: Tensor<'c>, cap: f32 },
+    Gate { x: Tensor<'c>, gate: Tensor<'c>, open: Tensor<'c> },
+    Row { logits: Tensor<'c>, x: Tensor<'c>, row: Tensor<'c>, id: ParamId },
 }
 
 /// A low-rank pair as it was applied.
@@ -103,10 +100,10 @@ type RowBlock = (usize, usize);
 pub(super) struct Tape<'a, 'c> {
     how: Recording<'a>,
     entries: RefCell<Vec<TapeEntry<'c>>>,
-    saved: RefCell<Vec<(LinearId, SavedActivation)>>,
-    dropout_masks: RefCell<Vec<(LinearId, InputId)>>,
+    pub(super) saved: RefCell<Vec<(LinearId, SavedActivation)>>,
+    pub(super) dropout_masks: RefCell<Vec<(LinearId, InputId)>>,
     dequantized: RefCell<HashMap<LinearId, Tensor<'c>>>,
-    row_ids: RefCell<HashMap<RowBlock, (InputId, Tensor<'c>)>>,
+    pub(super) row_ids: RefCell<HashMap<RowBlock, (InputId, Tensor<'c>)>>,
 }
 
 impl std::fmt::Debug for Tape<'_, '_> {
@@ -143,24 +140,6 @@ impl<'a, 'c> Tape<'a, 'c> {
 
     pub(super) fn push(&self, entry: TapeEntry<'c>) {
         self.entries.borrow_mut().push(entry);
-    }
-
-    /// Saved activations with the linear map each is the output of.
-    pub(super) fn saved(&self) -> Vec<(LinearId, SavedActivation)> {
-        self.saved.borrow().clone()
-    }
-
-    /// Dropout masks with their linear map: inputs F32 `[n_in, T]` to be filled with 0 or `1 / (1 -
-    /// dropout)`.
-    pub(super) fn dropout_masks(&self) -> Vec<(LinearId, InputId)> {
-        self.dropout_masks.borrow().clone()
-    }
-
-    /// Row numbers for lookups of weight rows: each range with the input I32 `[n]` to be filled with its
-    /// numbers.
-    pub(super) fn row_ids(&self) -> Vec<(Range<usize>, InputId)> {
-        let ids = self.row_ids.borrow();
-        ids.iter().map(|(&(first, n), &(id, _))| (first..first + n, id)).collect()
     }
 
     /// `W x + bias + scale * B A x`, recorded: `[n_in, T]` to `[n_out, T]`.
@@ -244,18 +223,6 @@ impl<'a, 'c> Tape<'a, 'c> {
         sum.ok_or_else(|| no_rows(id))
     }
 
-    pub(super) fn norm(
-        &self,
-        norm: &Norm,
-        x: Tensor<'c>,
-        normed: Tensor<'c>,
-        weight: Tensor<'c>,
-        out: Tensor<'c>,
-    ) {
-        let Norm { id, centered, eps, .. } = *norm;
-        self.push(TapeEntry::Op(out, Op::Norm { x, normed, weight, id, centered, eps }));
-    }
-
     /// Rows of a weight as floats `[n_in, n]`. On the CPU a whole weight is
     /// dequantized once a graph; elsewhere, and of a large one, memory counts more than the work.
     fn dequantized(
@@ -333,8 +300,6 @@ impl<'a, 'c> Tape<'a, 'c> {
             TapeEntry::Op(out, op) => (*out, op),
             TapeEntry::Split { parts, x } => return split_back(p, parts, *x, grads),
             TapeEntry::Experts(entry) => return entry.back(p, grads),
-            TapeEntry::Gate(entry) => return entry.back(p, grads),
-            TapeEntry::Row(entry) => return entry.back(p, grads, trained),
         };
         let Some(d) = grads.of(out) else { return Ok(()) };
         match op {
@@ -359,6 +324,21 @@ impl<'a, 'c> Tape<'a, 'c> {
                 // From the input: the gradient of a loss may have been written over the output.
                 let t = b.tanh(b.scale(*x, 1.0 / cap)?)?;
                 grads.add(p, *x, b.sub(d, b.mul(b.mul(t, t)?, d)?)?)
+            }
+            &Op::Gate { x, gate, open } => {
+                grads.add(p, x, b.mul(d, open)?)?;
+                let d_open = b.mul(d, x)?;
+                let d_open = if gate.ne() == x.ne() { d_open } else { b.sum_rows(d_open)? };
+                // The derivative of s = sigmoid(x) is s (1 - s).
+                grads.add(p, gate, b.mul(d_open, b.sub(open, b.mul(open, open)?)?)?)
+            }
+            // The row is always trained.
+            &Op::Row { logits, x, row, id } => {
+                let n = logits.ne()[0];
+                let of_row = b.columns(d, n, 1)?;
+                trained.push(Gradient { id, value: p.outer(x, of_row)? });
+                grads.add(p, x, p.times_transposed(row, of_row)?)?;
+                grads.add(p, logits, b.cont(b.columns(d, 0, n)?)?)
             }
             Op::Norm { x, normed, weight, id, centered: is_centered, eps } => {
                 if (self.how.trains)(ParamId::Norm(*id)) {
