@@ -4,46 +4,68 @@
 #[cfg(target_endian = "big")]
 compile_error!("tensor data in GGUF files is little-endian and is used in place");
 
-/// A ggml tensor element type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(non_camel_case_types, missing_docs)]
-#[repr(u32)]
-pub enum DType {
-    F32 = 0,
-    F16 = 1,
-    Q4_0 = 2,
-    Q4_1 = 3,
-    Q5_0 = 6,
-    Q5_1 = 7,
-    Q8_0 = 8,
-    Q8_1 = 9,
-    Q2_K = 10,
-    Q3_K = 11,
-    Q4_K = 12,
-    Q5_K = 13,
-    Q6_K = 14,
-    Q8_K = 15,
-    IQ2_XXS = 16,
-    IQ2_XS = 17,
-    IQ3_XXS = 18,
-    IQ1_S = 19,
-    IQ4_NL = 20,
-    IQ3_S = 21,
-    IQ2_S = 22,
-    IQ4_XS = 23,
-    I8 = 24,
-    I16 = 25,
-    I32 = 26,
-    I64 = 27,
-    F64 = 28,
-    IQ1_M = 29,
-    BF16 = 30,
-    TQ1_0 = 34,
-    TQ2_0 = 35,
-    MXFP4 = 39,
-    NVFP4 = 40,
-    Q1_0 = 41,
-    Q2_0 = 42,
+/// The types: numbers in files, names, elements and bytes of a block (`ggml-common.h`; a test compares them with the
+/// library's).
+macro_rules! types {
+    ($($name:ident = $raw:literal $text:literal $block:literal $bytes:literal;)*) => {
+        /// A ggml tensor element type.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[allow(non_camel_case_types, missing_docs)]
+        #[repr(u32)]
+        pub enum DType {
+            $($name = $raw,)*
+        }
+
+        impl DType {
+            /// Every type that the pinned version of ggml knows.
+            pub const ALL: &'static [DType] = &[$(DType::$name),*];
+
+            /// Name, elements in a block, bytes of a block.
+            const fn facts(self) -> (&'static str, usize, usize) {
+                match self {
+                    $(DType::$name => ($text, $block, $bytes),)*
+                }
+            }
+        }
+    };
+}
+
+types! {
+    F32 = 0 "f32" 1 4;
+    F16 = 1 "f16" 1 2;
+    Q4_0 = 2 "q4_0" 32 18;
+    Q4_1 = 3 "q4_1" 32 20;
+    Q5_0 = 6 "q5_0" 32 22;
+    Q5_1 = 7 "q5_1" 32 24;
+    Q8_0 = 8 "q8_0" 32 34;
+    Q8_1 = 9 "q8_1" 32 36;
+    Q2_K = 10 "q2_k" 256 84;
+    Q3_K = 11 "q3_k" 256 110;
+    Q4_K = 12 "q4_k" 256 144;
+    Q5_K = 13 "q5_k" 256 176;
+    Q6_K = 14 "q6_k" 256 210;
+    Q8_K = 15 "q8_k" 256 292;
+    IQ2_XXS = 16 "iq2_xxs" 256 66;
+    IQ2_XS = 17 "iq2_xs" 256 74;
+    IQ3_XXS = 18 "iq3_xxs" 256 98;
+    IQ1_S = 19 "iq1_s" 256 50;
+    IQ4_NL = 20 "iq4_nl" 32 18;
+    IQ3_S = 21 "iq3_s" 256 110;
+    IQ2_S = 22 "iq2_s" 256 82;
+    IQ4_XS = 23 "iq4_xs" 256 136;
+    I8 = 24 "i8" 1 1;
+    I16 = 25 "i16" 1 2;
+    I32 = 26 "i32" 1 4;
+    I64 = 27 "i64" 1 8;
+    F64 = 28 "f64" 1 8;
+    IQ1_M = 29 "iq1_m" 256 56;
+    BF16 = 30 "bf16" 1 2;
+    TQ1_0 = 34 "tq1_0" 256 54;
+    TQ2_0 = 35 "tq2_0" 256 66;
+    MXFP4 = 39 "mxfp4" 32 17;
+    NVFP4 = 40 "nvfp4" 64 36;
+    Q1_0 = 41 "q1_0" 128 18;
+    Q2_0 = 42 "q2_0" 64 18;
 }
 
 /// Largest magnitude a type with half-precision values or block scales can hold.
@@ -54,60 +76,6 @@ const BF16_MAX: f32 = f32::from_bits(0x7f7f_0000);
 const NVFP4_MAX: f32 = 2688.0;
 
 impl DType {
-    /// Every type that the pinned version of ggml knows.
-    #[rustfmt::skip]
-    pub const ALL: &'static [DType] = {
-        use DType::*;
-        &[
-            F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q8_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q8_K, IQ2_XXS, IQ2_XS,
-            IQ3_XXS, IQ1_S, IQ4_NL, IQ3_S, IQ2_S, IQ4_XS, I8, I16, I32, I64, F64, IQ1_M, BF16, TQ1_0, TQ2_0,
-            MXFP4, NVFP4, Q1_0, Q2_0,
-        ]
-    };
-
-    /// Name, elements in a block, bytes of a block (`ggml-common.h`; a test compares them with the
-    /// library's).
-    const fn facts(self) -> (&'static str, usize, usize) {
-        use DType::*;
-        match self {
-            F32 => ("f32", 1, 4),
-            F16 => ("f16", 1, 2),
-            Q4_0 => ("q4_0", 32, 18),
-            Q4_1 => ("q4_1", 32, 20),
-            Q5_0 => ("q5_0", 32, 22),
-            Q5_1 => ("q5_1", 32, 24),
-            Q8_0 => ("q8_0", 32, 34),
-            Q8_1 => ("q8_1", 32, 36),
-            Q2_K => ("q2_k", 256, 84),
-            Q3_K => ("q3_k", 256, 110),
-            Q4_K => ("q4_k", 256, 144),
-            Q5_K => ("q5_k", 256, 176),
-            Q6_K => ("q6_k", 256, 210),
-            Q8_K => ("q8_k", 256, 292),
-            IQ2_XXS => ("iq2_xxs", 256, 66),
-            IQ2_XS => ("iq2_xs", 256, 74),
-            IQ3_XXS => ("iq3_xxs", 256, 98),
-            IQ1_S => ("iq1_s", 256, 50),
-            IQ4_NL => ("iq4_nl", 32, 18),
-            IQ3_S => ("iq3_s", 256, 110),
-            IQ2_S => ("iq2_s", 256, 82),
-            IQ4_XS => ("iq4_xs", 256, 136),
-            I8 => ("i8", 1, 1),
-            I16 => ("i16", 1, 2),
-            I32 => ("i32", 1, 4),
-            I64 => ("i64", 1, 8),
-            F64 => ("f64", 1, 8),
-            IQ1_M => ("iq1_m", 256, 56),
-            BF16 => ("bf16", 1, 2),
-            TQ1_0 => ("tq1_0", 256, 54),
-            TQ2_0 => ("tq2_0", 256, 66),
-            MXFP4 => ("mxfp4", 32, 17),
-            NVFP4 => ("nvfp4", 64, 36),
-            Q1_0 => ("q1_0", 128, 18),
-            Q2_0 => ("q2_0", 64, 18),
-        }
-    }
-
     /// The type with this number in a GGUF file.
     pub fn from_raw(raw: u32) -> Option<DType> {
         Self::ALL.iter().copied().find(|t| t.raw() == raw)

@@ -57,11 +57,9 @@ impl TensorInfo {
 pub struct File {
     paths: Vec<PathBuf>,
     shards: Vec<Arc<Map>>,
-    version: u32,
-    alignment: usize,
-    metadata: Vec<(String, Value)>,
-    keys: Vec<u32>,
-    tensors: Vec<TensorInfo>,
+    /// That of the first part, with the tensors of all.
+    header: Header,
+    /// Indices of the tensors in order of name.
     names: Vec<u32>,
 }
 
@@ -77,45 +75,31 @@ impl File {
     /// [`Error::Io`] when a part cannot be opened, [`Error::Gguf`] with the [`Defect`] when it is not valid.
     pub fn open(path: &Path) -> Result<File> {
         let (map, header) = open_part(path)?;
-        let mut file = File {
-            paths: vec![path.to_owned()],
-            shards: vec![Arc::new(map)],
-            version: header.version,
-            alignment: header.alignment,
-            metadata: header.metadata,
-            keys: header.keys,
-            tensors: header.tensors,
-            names: Vec::new(),
-        };
+        let (paths, shards) = (vec![path.to_owned()], vec![Arc::new(map)]);
+        let mut file = File { paths, shards, header, names: Vec::new() };
         if let Some(split) = split::of(path, |key| file.value(key)).map_err(|d| refuse(path, d))? {
             for no in 1..split.count {
                 let part = split.part(no);
                 let (map, header) = open_part(&part)?;
-                let value = |key: &str| parse::find_key(&header.metadata, &header.keys, key);
-                split::check_part(no, split.count, |key| value(key).map(|i| &header.metadata[i].1))
-                    .map_err(|d| refuse(&part, d))?;
+                split::check_part(no, split.count, |key| header.value(key)).map_err(|d| refuse(&part, d))?;
                 let shard = file.shards.len();
-                let found = (file.tensors.len() + header.tensors.len()) as u64;
+                let found = (file.tensors().len() + header.tensors.len()) as u64;
                 if found > MAX_TENSORS {
                     let at = "number of tensors in all parts".to_owned();
                     return Err(refuse(&part, Defect::Limit { at, found, limit: MAX_TENSORS }));
                 }
-                file.tensors.extend(header.tensors.into_iter().map(|t| TensorInfo { shard, ..t }));
+                file.header.tensors.extend(header.tensors.into_iter().map(|t| TensorInfo { shard, ..t }));
                 file.shards.push(Arc::new(map));
                 file.paths.push(part);
             }
-            let found = file.tensors.len() as u64;
+            let found = file.tensors().len() as u64;
             if found != split.n_tensors {
                 return Err(refuse(path, Defect::PartTensors { found, expected: split.n_tensors }));
             }
         }
-        file.names = parse::order(&file.tensors, |t| &t.name);
-        let name = |i: u32| &file.tensors[i as usize].name;
-        if let Some(twice) = file.names.windows(2).find(|w| name(w[0]) == name(w[1])) {
-            let tensor = error::shown(name(twice[0]));
-            return Err(refuse(path, Defect::DuplicateTensor { tensor }));
-        }
-        Ok(file)
+        let names = parse::order(file.tensors(), |t| &t.name);
+        let names = names.map_err(|tensor| refuse(path, Defect::DuplicateTensor { tensor }))?;
+        Ok(File { names, ..file })
     }
     /// The path given to `open`.
     pub fn path(&self) -> &Path {
@@ -127,27 +111,27 @@ impl File {
     }
     /// Format version, 2 or 3.
     pub fn version(&self) -> u32 {
-        self.version
+        self.header.version
     }
     /// `general.alignment`, 32 when absent. Parts after the first may have another.
     pub fn alignment(&self) -> usize {
-        self.alignment
+        self.header.alignment
     }
     /// Key-value pairs in file order (of the first part; the others only say which part they are).
     pub fn metadata(&self) -> &[(String, Value)] {
-        &self.metadata
+        &self.header.metadata
     }
     /// The raw value of a key.
     pub fn value(&self, key: &str) -> Option<&Value> {
-        parse::find_key(&self.metadata, &self.keys, key).map(|i| &self.metadata[i].1)
+        self.header.value(key)
     }
     /// Empties a long array that will not be read again, such as a vocabulary's tokens, to give back its
     /// memory.
     pub fn forget(&mut self, key: &str) {
-        if let Some(i) = parse::find_key(&self.metadata, &self.keys, key) {
-            if matches!(self.metadata[i].1, Value::Array(_)) {
-                self.metadata[i].1 = Value::Array(Array::U8(Vec::new()));
-            }
+        let Some(i) = self.header.find(key) else { return };
+        let value = &mut self.header.metadata[i].1;
+        if matches!(value, Value::Array(_)) {
+            *value = Value::Array(Array::U8(Vec::new()));
         }
     }
     /// A value that must be there; errors name file, key, wanted and found.
@@ -169,12 +153,13 @@ impl File {
     }
     /// Tensors in file order, all shards.
     pub fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
+        &self.header.tensors
     }
     /// The tensor of this name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        let at = self.names.binary_search_by(|&i| self.tensors[i as usize].name.as_str().cmp(name)).ok()?;
-        Some(&self.tensors[self.names[at] as usize])
+        let tensor = |i: u32| &self.header.tensors[i as usize];
+        let at = self.names.binary_search_by(|&i| tensor(i).name.as_str().cmp(name)).ok()?;
+        Some(tensor(self.names[at]))
     }
     /// The bytes of a tensor, in the mapping.
     ///

@@ -85,35 +85,46 @@ pub fn parse<'a>(bytes: impl Into<Bytes<'a>>) -> Result<Header, Defect> {
     for index in 0..n_keys as usize {
         metadata.push(pair(&mut c, index)?);
     }
-    let keys = order(&metadata, |(key, _)| key);
-    if let Some(twice) = keys.windows(2).find(|w| metadata[w[0] as usize].0 == metadata[w[1] as usize].0) {
-        return Err(Defect::DuplicateKey { key: shown(&metadata[twice[0] as usize].0) });
+    let keys = order(&metadata, |(key, _)| key).map_err(|key| Defect::DuplicateKey { key })?;
+    let mut header = Header { version, alignment: DEFAULT_ALIGNMENT, metadata, tensors: Vec::new(), keys };
+    if let Some(value) = header.value("general.alignment") {
+        header.alignment = alignment(value)?;
     }
-    let alignment = alignment(&metadata, &keys)?;
 
     c.follow(n_tensors, MIN_TENSOR, &At::TensorCount)?;
     let mut tensors = c.room(n_tensors, &At::TensorCount)?;
     for index in 0..n_tensors as usize {
-        tensors.push(tensor(&mut c, index, alignment)?);
+        tensors.push(tensor(&mut c, index, header.alignment)?);
     }
-    let names = order(&tensors, |t| &t.name);
-    if let Some(twice) = names.windows(2).find(|w| tensors[w[0] as usize].name == tensors[w[1] as usize].name)
-    {
-        return Err(Defect::DuplicateTensor { tensor: shown(&tensors[twice[0] as usize].name) });
-    }
-    place(&mut tensors, c.at, alignment, bytes.len())?;
-    Ok(Header { version, alignment, metadata, tensors, keys })
+    order(&tensors, |t| &t.name).map_err(|tensor| Defect::DuplicateTensor { tensor })?;
+    place(&mut tensors, c.at, header.alignment, bytes.len())?;
+    Ok(Header { tensors, ..header })
 }
 
-/// Indices of `items` sorted by name, for look-ups by binary search and to find duplicates.
-pub(super) fn order<T>(items: &[T], name: impl Fn(&T) -> &str) -> Vec<u32> {
+impl Header {
+    /// The index of the pair with this key.
+    pub(super) fn find(&self, key: &str) -> Option<usize> {
+        let at = self.keys.binary_search_by(|&i| self.metadata[i as usize].0.as_str().cmp(key)).ok()?;
+        Some(self.keys[at] as usize)
+    }
+    pub(super) fn value(&self, key: &str) -> Option<&Value> {
+        self.find(key).map(|i| &self.metadata[i].1)
+    }
+}
+
+/// Indices of `items` sorted by name, for look-ups by binary search; the error is a name that two items have.
+pub(super) fn order<T>(items: &[T], name: impl Fn(&T) -> &str) -> Result<Vec<u32>, String> {
     let mut indices: Vec<u32> = (0..items.len() as u32).collect();
-    indices.sort_by(|&a, &b| name(&items[a as usize]).cmp(name(&items[b as usize])));
-    indices
+    let name = |i: u32| name(&items[i as usize]);
+    indices.sort_by(|&a, &b| name(a).cmp(name(b)));
+    match indices.windows(2).find(|w| name(w[0]) == name(w[1])) {
+        Some(twice) => Err(shown(name(twice[0]))),
+        None => Ok(indices),
+    }
 }
 
 /// Where in the file something was being read; made into text only when an error needs it.
-enum At<'a> {
+pub(super) enum At<'a> {
     Header,
     KeyCount,
     TensorCount,
@@ -137,7 +148,7 @@ impl fmt::Display for At<'_> {
     }
 }
 
-fn limit(found: u64, limit: u64, at: &At<'_>) -> Result<(), Defect> {
+pub(super) fn limit(found: u64, limit: u64, at: &At<'_>) -> Result<(), Defect> {
     if found > limit {
         return Err(Defect::Limit { at: at.to_string(), found, limit });
     }
@@ -316,25 +327,11 @@ fn array(c: &mut Cursor<'_>, key: &str, depth: usize) -> Result<Array, Defect> {
     })
 }
 
-/// The index of the pair with this key.
-pub(super) fn find_key(metadata: &[(String, Value)], keys: &[u32], key: &str) -> Option<usize> {
-    keys.binary_search_by(|&i| metadata[i as usize].0.as_str().cmp(key)).ok().map(|at| keys[at] as usize)
-}
-
-fn alignment(metadata: &[(String, Value)], keys: &[u32]) -> Result<usize, Defect> {
-    match find_key(metadata, keys, "general.alignment").map(|i| &metadata[i].1) {
-        None => Ok(DEFAULT_ALIGNMENT),
-        Some(value) => valid_alignment(value)
-            .ok_or_else(|| Defect::Alignment { found: value.describe(), limit: MAX_ALIGNMENT }),
-    }
-}
-
-/// The alignment that a value of `general.alignment` gives; `None` if it is not a u32 power of two within
-/// bounds.
-pub(super) fn valid_alignment(value: &Value) -> Option<usize> {
+/// The alignment that a value of `general.alignment` gives: a u32 power of two within bounds.
+pub(super) fn alignment(value: &Value) -> Result<usize, Defect> {
     match *value {
-        Value::U32(v) if v.is_power_of_two() && v as usize <= MAX_ALIGNMENT => Some(v as usize),
-        _ => None,
+        Value::U32(v) if v.is_power_of_two() && v as usize <= MAX_ALIGNMENT => Ok(v as usize),
+        _ => Err(Defect::Alignment { found: value.describe(), limit: MAX_ALIGNMENT }),
     }
 }
 

@@ -32,22 +32,15 @@ pub(super) fn of<'v>(
     path: &Path,
     value: impl Fn(&str) -> Option<&'v Value>,
 ) -> Result<Option<Split>, Defect> {
-    let count = match value("split.count") {
-        None => return Ok(None),
-        Some(_) => number("split.count", &value, &format!("an integer from 0 to {MAX_PARTS}"))?,
-    };
+    if value("split.count").is_none() {
+        return Ok(None);
+    }
+    let count = number("split.count", &value, |_| true, format!("an integer from 0 to {MAX_PARTS}"))?;
     if count <= 1 {
         return Ok(None);
     }
-    if count > MAX_PARTS {
-        let (found, expected) = (count.to_string(), format!("at most {MAX_PARTS}"));
-        return Err(Defect::PartKey { key: "split.count", found, expected });
-    }
-    let no = number("split.no", &value, &format!("an integer below {count}"))?;
-    if no >= count {
-        let (found, expected) = (no.to_string(), format!("an integer below {count}"));
-        return Err(Defect::PartKey { key: "split.no", found, expected });
-    }
+    number("split.count", &value, |n| n <= MAX_PARTS, format!("at most {MAX_PARTS}"))?;
+    let no = number("split.no", &value, |n| n < count, format!("an integer below {count}"))?;
     let file_name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
     let suffix = suffix(no, count);
     let Some(prefix) = file_name.strip_suffix(&suffix).filter(|p| !p.is_empty()) else {
@@ -64,7 +57,7 @@ pub(super) fn of<'v>(
     if no != 0 {
         return Err(Defect::NotFirstPart { found: no + 1, count, first: split.part(0) });
     }
-    split.n_tensors = number("split.tensors.count", &value, "an integer")?;
+    split.n_tensors = number("split.tensors.count", &value, |_| true, "an integer".to_owned())?;
     Ok(Some(split))
 }
 
@@ -74,18 +67,10 @@ pub(super) fn check_part<'v>(
     count: u64,
     value: impl Fn(&str) -> Option<&'v Value>,
 ) -> Result<(), Defect> {
-    let expected = no.to_string();
-    let found = number("split.no", &value, &expected)?;
-    if found != no {
-        return Err(Defect::PartKey { key: "split.no", found: found.to_string(), expected });
-    }
+    number("split.no", &value, |n| n == no, no.to_string())?;
     // llama.cpp does not look at this key in later parts, so they may lack it, but not contradict the first.
     if value("split.count").is_some() {
-        let found = number("split.count", &value, &count.to_string())?;
-        if found != count {
-            let (found, expected) = (found.to_string(), count.to_string());
-            return Err(Defect::PartKey { key: "split.count", found, expected });
-        }
+        number("split.count", &value, |n| n == count, count.to_string())?;
     }
     Ok(())
 }
@@ -98,12 +83,14 @@ fn suffix(no: u64, count: u64) -> String {
 fn number<'v>(
     key: &'static str,
     value: impl Fn(&str) -> Option<&'v Value>,
-    expected: &str,
+    fits: impl Fn(u64) -> bool,
+    expected: String,
 ) -> Result<u64, Defect> {
     let value = value(key);
-    value.and_then(u64::from_value).ok_or_else(|| Defect::PartKey {
-        key,
-        found: value.map_or_else(|| "none".to_owned(), Value::describe),
-        expected: expected.to_owned(),
-    })
+    let found = match value.and_then(u64::from_value) {
+        Some(n) if fits(n) => return Ok(n),
+        Some(n) => n.to_string(),
+        None => value.map_or_else(|| "none".to_owned(), Value::describe),
+    };
+    Err(Defect::PartKey { key, found, expected })
 }

@@ -6,9 +6,9 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::error::{shown, Defect, GgufError};
-use super::parse::{self, valid_alignment};
+use super::parse::{self, limit, At};
 use super::{Array, File, Output, TensorInfo, Value};
-use super::{DEFAULT_ALIGNMENT, MAX_ALIGNMENT, MAX_DEPTH, MAX_KEYS, MAX_KEY_BYTES, MAX_NAME_BYTES};
+use super::{DEFAULT_ALIGNMENT, MAX_DEPTH, MAX_KEYS, MAX_KEY_BYTES, MAX_NAME_BYTES};
 use super::{MAX_ARRAY_LEN, MAX_STRING_BYTES, MAX_TENSORS};
 use crate::{kinds, DType, Error, Result};
 
@@ -77,8 +77,7 @@ impl<'a> Writer<'a> {
         let refuse = |d: Defect| Error::Argument(d.to_string());
         let index = self.tensors.len();
         parse::name(name.as_bytes()).map_err(|found| refuse(Defect::TensorName { index, found }))?;
-        at_most(name.len() as u64, MAX_NAME_BYTES, || format!("name of tensor {}", shown(name)))
-            .map_err(refuse)?;
+        limit(name.len() as u64, MAX_NAME_BYTES, &At::TensorName(index)).map_err(refuse)?;
         if !(1..=4).contains(&shape.len()) {
             return Err(refuse(Defect::Dimensions { tensor: shown(name), found: shape.len() as u32 }));
         }
@@ -176,12 +175,12 @@ impl<'a> Writer<'a> {
 
     /// Checks that the reader would accept what is to be written; returns the alignment.
     fn check(&self) -> Result<usize, Defect> {
-        at_most(self.metadata.len() as u64, MAX_KEYS, || "number of keys".to_owned())?;
-        at_most(self.tensors.len() as u64, MAX_TENSORS, || "number of tensors".to_owned())?;
+        limit(self.metadata.len() as u64, MAX_KEYS, &At::KeyCount)?;
+        limit(self.tensors.len() as u64, MAX_TENSORS, &At::TensorCount)?;
         let mut alignment = DEFAULT_ALIGNMENT;
         for (index, (key, value)) in self.metadata.iter().enumerate() {
             parse::name(key.as_bytes()).map_err(|found| Defect::KeyName { index, found })?;
-            at_most(key.len() as u64, MAX_KEY_BYTES, || format!("name of key {index}"))?;
+            limit(key.len() as u64, MAX_KEY_BYTES, &At::KeyName(index))?;
             match value {
                 Value::String(s) => string_fits(key, s)?,
                 Value::Array(a) if a.depth() > MAX_DEPTH => {
@@ -191,8 +190,7 @@ impl<'a> Writer<'a> {
                 _ => {}
             }
             if key == "general.alignment" {
-                alignment = valid_alignment(value)
-                    .ok_or_else(|| Defect::Alignment { found: value.describe(), limit: MAX_ALIGNMENT })?;
+                alignment = parse::alignment(value)?;
             }
         }
         Ok(alignment)
@@ -236,20 +234,13 @@ pub fn encoded(key: &str, value: &Value) -> Vec<u8> {
     out
 }
 
-fn at_most(found: u64, limit: u64, at: impl Fn() -> String) -> Result<(), Defect> {
-    if found > limit {
-        return Err(Defect::Limit { at: at(), found, limit });
-    }
-    Ok(())
-}
-
 fn string_fits(key: &str, s: &[u8]) -> Result<(), Defect> {
-    at_most(s.len() as u64, MAX_STRING_BYTES, || format!("key {}", shown(key)))
+    limit(s.len() as u64, MAX_STRING_BYTES, &At::Key(key))
 }
 
 /// The caller has bounded the depth.
 fn array_fits(key: &str, a: &Array) -> Result<(), Defect> {
-    at_most(a.len() as u64, MAX_ARRAY_LEN, || format!("key {}", shown(key)))?;
+    limit(a.len() as u64, MAX_ARRAY_LEN, &At::Key(key))?;
     match a {
         Array::String(v) => v.iter().try_for_each(|s| string_fits(key, s)),
         Array::Array(v) => v.iter().try_for_each(|inner| array_fits(key, inner)),
