@@ -4,11 +4,12 @@
 
 use std::fmt;
 
-/// Roles, each with its name in GGUF files. Linear maps also have the short name that users give them as LoRA targets.
+/// Roles, each with its name in GGUF files, and the identity of what has such a role. Linear maps also have the short name
+/// that users give them as LoRA targets.
 macro_rules! roles {
     ($(#[$of_enum:meta])* $name:ident in $table:ident: $row:ty {
         $($(#[$of_role:meta])* $role:ident $($text:literal)+;)*
-    }) => {
+    } $(#[$of_id:meta])* $id:ident) => {
         $(#[$of_enum])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum $name {
@@ -16,6 +17,48 @@ macro_rules! roles {
         }
 
         const $table: &[$row] = &[$(($name::$role, $($text),+)),*];
+
+        $(#[$of_id])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $id {
+            /// The layer; `None` for the output.
+            pub layer: Option<usize>,
+            /// The role in the layer.
+            pub role: $name,
+        }
+
+        impl $id {
+            /// The one of the output, which belongs to no layer.
+            pub const OUTPUT: $id = $id { layer: None, role: $name::Output };
+
+            /// The one of layer `il`.
+            pub fn layer(il: usize, role: $name) -> $id {
+                $id { layer: Some(il), role }
+            }
+
+            /// The name of its weight in GGUF files: `blk.3.attn_q.weight`, `output.weight`.
+            pub fn weight(self) -> String {
+                format!("{self}.weight")
+            }
+
+            /// The one whose weight has this name in GGUF files.
+            pub fn from_weight(name: &str) -> Option<$id> {
+                let (layer, part) = split(name)?;
+                let role = $table.iter().find(|r| r.1 == part)?.0;
+                (layer.is_none() == (role == $name::Output)).then_some($id { layer, role })
+            }
+        }
+
+        /// The name in GGUF files, without its suffix: `blk.3.attn_q`.
+        impl fmt::Display for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let part = $table.iter().find(|r| r.0 == self.role).map_or("", |r| r.1);
+                match self.layer {
+                    Some(il) => write!(f, "blk.{il}.{part}"),
+                    None => f.write_str(part),
+                }
+            }
+        }
     };
 }
 
@@ -66,15 +109,8 @@ roles! {
         /// Output matrix, from the residual stream to logits; belongs to no layer.
         Output "output" "output";
     }
-}
-
-/// One linear map of a model: the key of LoRA pairs, saved activations, gradients and optimizer state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LinearId {
-    /// The layer; `None` for [`Role::Output`].
-    pub layer: Option<usize>,
-    /// The role of the map in its layer.
-    pub role: Role,
+    /// One linear map of a model: the key of LoRA pairs, saved activations, gradients and optimizer state.
+    LinearId
 }
 
 roles! {
@@ -97,15 +133,8 @@ roles! {
         /// The residual stream before the output matrix; belongs to no layer.
         Output "output_norm";
     }
-}
-
-/// One norm of a model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NormId {
-    /// The layer; `None` for [`NormRole::Output`].
-    pub layer: Option<usize>,
-    /// The values that are normalized.
-    pub role: NormRole,
+    /// One norm of a model; its weight is the scale.
+    NormId
 }
 
 /// A tensor that an adapter adds or replaces, and that fine-tuning can train.
@@ -200,50 +229,6 @@ impl Role {
     }
 }
 
-impl LinearId {
-    /// The map from the residual stream to logits.
-    pub const OUTPUT: LinearId = LinearId { layer: None, role: Role::Output };
-
-    /// A map of layer `il`.
-    pub fn layer(il: usize, role: Role) -> LinearId {
-        LinearId { layer: Some(il), role }
-    }
-
-    /// The name of its weight in GGUF files: `blk.3.attn_q.weight`, `output.weight`.
-    pub fn weight(self) -> String {
-        format!("{self}.weight")
-    }
-
-    /// The map whose weight has this name in GGUF files.
-    pub fn from_weight(name: &str) -> Option<LinearId> {
-        let (layer, part) = split(name)?;
-        let role = ROLES.iter().find(|r| r.1 == part)?.0;
-        (layer.is_none() == (role == Role::Output)).then_some(LinearId { layer, role })
-    }
-}
-
-impl NormId {
-    /// The norm of the residual stream before the output matrix.
-    pub const OUTPUT: NormId = NormId { layer: None, role: NormRole::Output };
-
-    /// A norm of layer `il`.
-    pub fn layer(il: usize, role: NormRole) -> NormId {
-        NormId { layer: Some(il), role }
-    }
-
-    /// The name of its scale in GGUF files: `blk.3.attn_norm.weight`.
-    pub fn weight(self) -> String {
-        format!("{self}.weight")
-    }
-
-    /// The norm whose scale has this name in GGUF files.
-    pub fn from_weight(name: &str) -> Option<NormId> {
-        let (layer, part) = split(name)?;
-        let role = NORM_ROLES.iter().find(|r| r.1 == part)?.0;
-        (layer.is_none() == (role == NormRole::Output)).then_some(NormId { layer, role })
-    }
-}
-
 impl ParamId {
     /// Returns true if it is part of the network of the RoPE method `clex`, which belongs to no layer.
     pub fn is_clex(self) -> bool {
@@ -289,28 +274,6 @@ fn split(name: &str) -> Option<(Option<usize>, &str)> {
     let il: usize = layer.parse().ok()?;
     // One spelling for each layer: `blk.03.attn_q` is no name of layer 3.
     (il.to_string() == layer).then_some((Some(il), part))
-}
-
-fn in_layer(f: &mut fmt::Formatter<'_>, layer: Option<usize>, part: &str) -> fmt::Result {
-    match layer {
-        Some(il) => write!(f, "blk.{il}.{part}"),
-        None => f.write_str(part),
-    }
-}
-
-/// The name in GGUF files, without its suffix: `blk.3.attn_q`.
-impl fmt::Display for LinearId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        in_layer(f, self.layer, self.role.gguf())
-    }
-}
-
-/// The name in GGUF files, without its suffix: `blk.3.attn_norm`.
-impl fmt::Display for NormId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let part = NORM_ROLES.iter().find(|r| r.0 == self.role).map_or("", |r| r.1);
-        in_layer(f, self.layer, part)
-    }
 }
 
 /// The name in adapter files and checkpoints: `blk.3.attn_q.weight.lora_a`, `output_norm.weight`.
