@@ -7,51 +7,13 @@ use ropewalk::model::Error;
 use ropewalk::session::Batch;
 use ropewalk::{DType, Token};
 
-use super::{assert_close, batch_of, model, open, score, with_kv, KV, SHAPES};
+use super::{assert_close, batch_of, model, open, score, KV};
 use crate::common::{all_logits, params, some_tokens};
 
 /// `rows[k]` of a decoded batch, as owned vectors.
 fn rows_of(s: &mut ropewalk::session::Session, batch: &Batch) -> Vec<Vec<f32>> {
     let rows = s.decode(batch).unwrap_or_else(|e| panic!("{e}"));
     (0..rows.n_rows()).map(|i| rows.row(i).to_vec()).collect()
-}
-
-#[test]
-fn copies_share_a_prefix_and_go_their_own_ways() {
-    for shape in SHAPES {
-        let m = model(shape, DType::F32);
-        let n_vocab = m.hparams().n_vocab;
-        let prefix = some_tokens(90, n_vocab);
-        let (a, b) = (some_tokens(60, n_vocab), some_tokens(40, n_vocab - 1));
-        for (kv, bound) in KV {
-            let mut s = open(m, &with_kv(190, kv));
-            s.append(&prefix).unwrap();
-            s.copy_seq(0, 3).unwrap();
-            assert_eq!(s.tokens(3), prefix);
-            let mut got = [Vec::new(), Vec::new()];
-            for i in 0..60 {
-                let mut batch = batch_of(0, &a[i..=i]);
-                if let Some(&t) = b.get(i) {
-                    batch.push(t, 3, true);
-                }
-                for (got, row) in got.iter_mut().zip(rows_of(&mut s, &batch)) {
-                    got.extend(row);
-                }
-            }
-            assert!(s.append(&[1]).is_err(), "90 shared cells and 60 + 40 of their own fill the context");
-            for (tokens, got, seq) in [(&a, &got[0], 0), (&b, &got[1], 3)] {
-                let all = [&prefix[..], tokens].concat();
-                assert_eq!(s.tokens(seq), all);
-                let alone = all_logits(m, &with_kv(190, kv), &all);
-                assert_close(
-                    &alone[90 * n_vocab..],
-                    got,
-                    bound,
-                    &format!("{shape}, {kv} cache, sequence {seq}"),
-                );
-            }
-        }
-    }
 }
 
 #[test]
@@ -73,46 +35,6 @@ fn a_copy_outlives_its_source_and_is_replaced_whole() {
     assert!(s.append(&[1]).is_err());
     s.truncate(1, 99).unwrap();
     s.append(&[1]).unwrap();
-}
-
-#[test]
-fn interleaved_sequences_are_independent() {
-    const N_SEQ: usize = 5;
-    for shape in SHAPES {
-        let m = model(shape, DType::F32);
-        let n_vocab = m.hparams().n_vocab;
-        let texts: Vec<Vec<Token>> =
-            (0..N_SEQ).map(|i| some_tokens(300, n_vocab)[i * 17..i * 17 + 20 + 9 * i].to_vec()).collect();
-        // An order that mixes all of them, each in its own.
-        let mut order: Vec<usize> = texts.iter().enumerate().flat_map(|(i, t)| vec![i; t.len()]).collect();
-        let shuffle = some_tokens(order.len(), 1 << 20);
-        for i in (1..order.len()).rev() {
-            order.swap(i, shuffle[i] as usize % (i + 1));
-        }
-        for (kv, bound) in KV {
-            for n_ubatch in [512, 13] {
-                let mut s = open(m, &with_kv(256, kv).n_ubatch(n_ubatch));
-                let (mut batch, mut at) = (Batch::new(), [0; N_SEQ]);
-                for &i in &order {
-                    batch.push(texts[i][at[i]], i as u32 * 15, true);
-                    at[i] += 1;
-                }
-                let rows = rows_of(&mut s, &batch);
-                for (i, text) in texts.iter().enumerate() {
-                    assert_eq!(s.tokens(i as u32 * 15), text);
-                    let mine: Vec<f32> = order
-                        .iter()
-                        .zip(&rows)
-                        .filter(|(o, _)| **o == i)
-                        .flat_map(|(_, r)| r.clone())
-                        .collect();
-                    let alone = all_logits(m, &with_kv(256, kv), text);
-                    let what = format!("{shape}, {kv} cache, {n_ubatch} at once, sequence {i} of {N_SEQ}");
-                    assert_close(&alone, &mine, bound, &what);
-                }
-            }
-        }
-    }
 }
 
 /// A batch of several sequences, canceled somewhere in the middle by another thread: every sequence is as before.
