@@ -173,37 +173,6 @@ fn a_cleared_session_is_a_new_one() {
 }
 
 #[test]
-fn prompts_reuse_the_prefix_they_share() {
-    for shape in SHAPES {
-        let m = model(shape, DType::F32);
-        let a = some_tokens(200, m.hparams().n_vocab);
-        let mut b = a.clone();
-        b[150..].iter_mut().for_each(|t| *t = (*t + 1) % 256);
-        let mut s = open(m, &params(256));
-        assert_eq!(s.prompt(&a).unwrap().1, 0);
-        let (logits, reused) = s.prompt(&b).unwrap();
-        assert_eq!(reused, 150);
-        let logits = logits.to_vec();
-        let mut fresh = open(m, &params(256));
-        fresh.append(&b[..150]).unwrap();
-        assert_eq!(fresh.append(&b[150..]).unwrap(), logits);
-        fresh.clear();
-        assert_close(fresh.append(&b).unwrap(), &logits, KV[1].1, "a prompt reused and fresh");
-
-        let (again, reused) = s.prompt(&b).unwrap();
-        assert_eq!(reused, 199, "the last token always runs");
-        assert_close(again, &logits, KV[1].1, "the same prompt twice");
-        let (shorter, reused) = s.prompt(&b[..60]).unwrap();
-        assert_eq!(reused, 59);
-        fresh.clear();
-        assert_close(fresh.append(&b[..60]).unwrap(), shorter, KV[1].1, "a shorter prompt");
-        assert_eq!(s.tokens(0), &b[..60]);
-        assert!(matches!(s.prompt(&[]), Err(Error::Argument { name, .. }) if name == "prompt"));
-        assert_eq!(s.tokens(0), &b[..60], "an empty prompt drops nothing");
-    }
-}
-
-#[test]
 fn explicit_attention_is_flash_attention() {
     for shape in ["llama-tiny", "llama-tiny-mha", "llama-tiny-gqa", "qwen2-tiny"] {
         let m = model(shape, DType::F32);
@@ -263,6 +232,7 @@ fn wrong_calls_are_refused_and_change_nothing() {
     };
     refused("nothing", "at least one", &mut |s| s.append(&[]).err());
     refused("an empty batch", "at least one", &mut |s| s.decode(&batch_of(0, &[])).err());
+    refused("an empty prompt", "at least one token", &mut |s| s.prompt(&[]).err());
     refused("a token past the vocabulary", "319", &mut |s| s.append(&[5, n_vocab]).err());
     refused("a negative token", "-1", &mut |s| s.append(&[5, -1]).err());
     refused("a long batch", "at most 8", &mut |s| s.decode(&batch_of(0, &[1; 9])).err());
