@@ -10,27 +10,14 @@ use ropewalk::eval::SessionSource;
 use ropewalk::model::Model;
 use ropewalk::session::{GenerateParams, Generation, Session};
 use ropewalk::train::optim::{OptimParams, Optimizer, Schedule};
-use ropewalk::train::{Run, RunParams, Sequence, TrainParams, Trainer};
+use ropewalk::train::{Run, RunParams, TrainParams, Trainer};
 use ropewalk::{DType, Token};
 
-use crate::common::{all_logits, load, open, params, random_model, score, some_tokens, N_THREADS};
+use crate::common::{all_logits, load, open, params, random_model, some_tokens, N_THREADS};
 
 /// A model of the test's own, so that dropping it drops the last handle that the caller has.
 fn own_model() -> Model {
     load(&random_model("llama-tiny", DType::Q8_0, "owned"))
-}
-
-/// Runs `work` with what `make` makes of a model, in a thread of its own, behind the end of the model's handle.
-fn moved<T: Send + 'static, R: Send + 'static>(make: impl Fn(&Model) -> T, work: fn(T) -> R) -> R {
-    let model = own_model();
-    let made = make(&model);
-    drop(model);
-    thread::spawn(move || work(made)).join().unwrap()
-}
-
-fn here<T, R>(make: impl Fn(&Model) -> T, work: fn(T) -> R) -> R {
-    let model = own_model();
-    work(make(&model))
 }
 
 #[test]
@@ -132,22 +119,6 @@ fn a_generation_goes_with_its_sequence() {
     assert!(other.running[0].next(&mut other.session).unwrap().is_ok());
 }
 
-#[test]
-fn a_session_outlives_its_model() {
-    let make = |model: &Model| open(model, &params(256));
-    let work = |mut session: Session| -> (Vec<u32>, Vec<Token>) {
-        let tokens = some_tokens(40, session.model().hparams().n_vocab);
-        let bits = score(&mut session, &tokens).iter().map(|x| x.to_bits()).collect();
-        let how = GenerateParams::greedy(12).ignore_eos(true);
-        let made =
-            session.generate(&tokens, &how).unwrap().filter_map(|piece| piece.unwrap().token).collect();
-        (bits, made)
-    };
-    let (bits, made) = here(make, work);
-    assert_eq!(made.len(), 12);
-    assert_eq!(moved(make, work), (bits, made));
-}
-
 /// Clones share one set of weights, also from several threads at once.
 #[test]
 fn clones_are_one_model() {
@@ -165,33 +136,12 @@ fn clones_are_one_model() {
     }
 }
 
-fn train_params() -> TrainParams {
-    let mut how = TrainParams::new(32);
-    how.rope = Some("pi:factor=2".parse().unwrap());
-    how.n_threads = N_THREADS;
-    how
-}
-
-#[test]
-fn a_trainer_outlives_its_model() {
-    let make = |model: &Model| Trainer::new(model, &train_params()).unwrap();
-    let work = |mut trainer: Trainer| -> Vec<u64> {
-        let tokens = some_tokens(24, 256);
-        let sequence = || Sequence { tokens: &tokens, weights: &[], segment_starts: &[], positions: &[] };
-        let mut losses = trainer.losses(sequence()).unwrap();
-        losses.push(trainer.accumulate(sequence(), 1.0).unwrap());
-        losses.iter().map(|x| x.to_bits()).collect()
-    };
-    let expected = here(make, work);
-    assert_eq!(expected.len(), 24);
-    assert_eq!(moved(make, work), expected);
-}
-
 /// A run of three steps over texts in `dir`.
 fn run_in(model: &Model, dir: &Path) -> Run {
     let texts = dir.join("texts.txt");
     std::fs::write(&texts, "A rope is walked, a yarn is spun. ".repeat(30)).unwrap();
-    let trainer = Trainer::new(model, &train_params()).unwrap();
+    let how = TrainParams::new(32).rope(Some("pi:factor=2".parse().unwrap())).n_threads(N_THREADS);
+    let trainer = Trainer::new(model, &how).unwrap();
     let optim = OptimParams::new(Schedule::constant(1e-2, 3));
     let optimizer = Optimizer::new(optim, trainer.params()).unwrap();
     let sources = Sources::find(&[texts], &TextOptions::default()).unwrap();
@@ -201,17 +151,21 @@ fn run_in(model: &Model, dir: &Path) -> Run {
     Run::new(trainer, optimizer, data, RunParams::default()).unwrap()
 }
 
+/// And so does its trainer.
 #[test]
 fn a_run_outlives_its_model() {
     let dir = tempfile::tempdir().unwrap();
-    let make = |model: &Model| (run_in(model, dir.path()), dir.path().join("adapter.gguf"));
-    let work = |(mut run, path): (Run, std::path::PathBuf)| -> (u64, Vec<u8>) {
+    let path = dir.path().join("adapter.gguf");
+    let work = |mut run: Run, path: &Path| -> (u64, Vec<u8>) {
         run.train(&Control::default()).unwrap();
-        run.write_adapter(&path).unwrap();
+        run.write_adapter(path).unwrap();
         let report = run.report();
         assert_eq!(report.steps, 3);
-        (report.loss.unwrap().to_bits(), std::fs::read(&path).unwrap())
+        (report.loss.unwrap().to_bits(), std::fs::read(path).unwrap())
     };
-    let expected = here(make, work);
-    assert_eq!(moved(make, work), expected);
+    let model = own_model();
+    let expected = work(run_in(&model, dir.path()), &path);
+    let run = run_in(&model, dir.path());
+    drop(model);
+    assert_eq!(thread::spawn(move || work(run, &path)).join().unwrap(), expected);
 }
