@@ -7,7 +7,7 @@ use ropewalk::session::{Attention, Batch, Session, SessionParams};
 use ropewalk::DType;
 
 use super::cases::{self, Case};
-use super::exact::{cached, definition};
+use super::exact::definition;
 use super::same::SAME;
 use super::starts::ANGLES;
 use super::{apart, text, twins, under, Failures, N_VOCAB};
@@ -68,27 +68,6 @@ fn text_runs_past_the_context_at_constant_memory() {
         failures.at_most(BOUND, worst_row(last, &want[(LONG - 1) * N_VOCAB..], N_VOCAB), &what);
     }
     failures.none();
-}
-
-/// Keys that are dropped are those that nobody sees: the same method with and without. Cells differ, so sums
-/// have another order, which a cache of F16 or Q8_0 rounds apart: where the two differ at all, by no more than a step.
-#[test]
-fn evicting_changes_nothing_but_memory() {
-    let model = &twins()[0].model;
-    for kv in [DType::F32, DType::F16, DType::Q8_0] {
-        let bound = BOUND + cached(kv);
-        let kept = "lm-infinite:window=24,global=3";
-        let whole = all_logits(model, &under(kept, 640, kv), &text(600));
-        let dropped = format!("{kept},evict=true");
-        for n_ctx in [640, N_CTX] {
-            let p = under(&dropped, n_ctx, kv).n_ubatch(16);
-            let off = apart(&whole, &all_logits(model, &p, &text(600)));
-            println!("{kv} cache, ctx {n_ctx}: {off:.2e}");
-            assert!(off < bound, "{kv} cache, ctx {n_ctx}: {off:e}");
-        }
-        let full = open(model, &under(kept, N_CTX, kv)).append(&text(N_CTX + 1)).unwrap_err().to_string();
-        assert!(full.contains("the context is full"), "{full}");
-    }
 }
 
 /// Going back to where keys are gone is refused and changes nothing; a prompt starts over by itself.

@@ -51,7 +51,7 @@ const SCORES: f64 = 6.0;
 /// What rounding of keys and values adds in a cache of this type, of a row's norm: each layer changes its values by their own
 /// roundings and its probabilities by those of the scores, which are as many as a score has terms and so go with the scores'
 /// deviation. A row has thousands, spread evenly up to a step: by their deviation, a root of 3 less.
-pub(super) fn cached(kv: DType) -> f64 {
+fn cached(kv: DType) -> f64 {
     N_LAYER * (1.0 + SCORES) * step(kv) / 3f64.sqrt()
 }
 
