@@ -1,7 +1,5 @@
-//! Training with landmarks: gradients against the naive model, what starts from where, checkpoints, adapters, memory, and
-//! what is refused.
-
-use std::collections::BTreeMap;
+//! Training with landmarks: gradients against the naive model, what starts from where, adapters, memory, and what is
+//! refused.
 
 use convert::random::{write, Shape};
 use ropewalk::adapter::{AdapterMeta, AdapterReader};
@@ -9,12 +7,10 @@ use ropewalk::control::Control;
 use ropewalk::ids::ParamId;
 use ropewalk::landmark::Landmarks;
 use ropewalk::model::{Model, ModelParams};
-use ropewalk::train::checkpoint::{load, path, save, State};
-use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
 use ropewalk::train::{write_adapter, MemoryPlan, Sequence, TrainAttention, TrainParams, Trainer};
 use ropewalk::{DType, Token};
 
-use crate::common::{self, scratch, some_tokens};
+use crate::common::{self, scratch};
 use crate::differences::check;
 use crate::gradients::{fill, lora, models, named_model, settings, targets, N_VOCAB};
 
@@ -77,47 +73,6 @@ fn rows_start_from_the_mean() {
             assert_eq!(found.len(), n_embd);
         }
     }
-}
-
-#[test]
-fn a_resumed_run_ends_bit_identical() {
-    let (_, model) = models().remove(0);
-    let how = how(24, 6);
-    let optim = OptimParams::new(Schedule::constant(1e-2, 6))
-        .adamw(AdamW { weight_decay: 0.01, ..AdamW::default() })
-        .ema(0.9);
-    let tokens = some_tokens(6 * 25, N_VOCAB);
-    let run = |trainer: &mut Trainer, optimizer: &mut Optimizer, steps: std::ops::Range<usize>| {
-        let step = |i: usize| {
-            let loss = trainer.accumulate(Sequence::new(&tokens[i * 25..][..25]), 1.0).unwrap();
-            optimizer.step(trainer.params_mut()).unwrap();
-            trainer.params().zero_grads().unwrap();
-            loss
-        };
-        steps.map(step).collect::<Vec<f64>>()
-    };
-    let start = || {
-        let trainer = Trainer::new(&model, &how).unwrap();
-        let optimizer = Optimizer::new(optim, trainer.params()).unwrap();
-        (trainer, optimizer)
-    };
-    let folder = tempfile::tempdir().unwrap();
-    let file = path(folder.path(), 3);
-    let (mut trainer, mut optimizer) = start();
-    run(&mut trainer, &mut optimizer, 0..3);
-    let state = State { step: 3, n_seen: 3, settings: BTreeMap::new() };
-    save(&file, &state, trainer.params(), &optimizer).unwrap();
-    let whole = run(&mut trainer, &mut optimizer, 3..6);
-    let (mut again, mut optimizer) = start();
-    load(&file, &BTreeMap::new(), again.params_mut(), &mut optimizer).unwrap();
-    assert_eq!(run(&mut again, &mut optimizer, 3..6), whole);
-    assert_eq!(again.params().list(), trainer.params().list());
-    // One without landmarks is another run.
-    let plain = how.attention(TrainAttention::Full);
-    let mut plain = Trainer::new(&model, &plain).unwrap();
-    let mut optimizer = Optimizer::new(optim, plain.params()).unwrap();
-    let e = load(&file, &BTreeMap::new(), plain.params_mut(), &mut optimizer).unwrap_err().to_string();
-    assert!(e.contains("more was trained"), "{e}");
 }
 
 /// An adapter of a model of this shape, trained at 120 tokens with blocks of so many positions.
