@@ -7,13 +7,13 @@ use std::sync::Arc;
 use gguf::Writer;
 use proptest::prelude::*;
 use ropewalk::adapter::{AdapterMeta, AdapterSpec};
-use ropewalk::control::{Control, Progress, Stop};
+use ropewalk::control::Control;
 use ropewalk::hparams::{ClexNet, Hparams};
 use ropewalk::ids::ParamId;
-use ropewalk::model::{Error, Model, ModelParams};
+use ropewalk::model::{Model, ModelParams};
 use ropewalk::rope::{Activation, Clex, Plan};
 use ropewalk::session::Session;
-use ropewalk::train::{write_adapter, ClexDraw, Init, Run, Sequence, TrainParams, Trainable, Trainer};
+use ropewalk::train::{write_adapter, ClexDraw, Init, Sequence, TrainParams, Trainable, Trainer};
 use ropewalk::DType;
 
 use crate::common::naive::{Definition, Naive};
@@ -22,7 +22,6 @@ use crate::common::{all_logits, assert_close, distance, load, log_softmax, param
 use crate::common::{roundings, size, LOGITS};
 use crate::differences::{loss, moved, of_element, one};
 use crate::gradients::{fill, lora, models, settings, targets, N_VOCAB};
-use crate::run::{adapter, World};
 
 const N_CTX: usize = 40;
 const N: usize = 37;
@@ -302,44 +301,6 @@ fn one_length_is_written_into_a_file() {
     let (want, got) = (all_logits(&tuned, &with, &tokens), all_logits(&load(&out), &f32s, &tokens));
     assert_close(&got, &want, LOGITS, "merged");
     assert!(distance(&want, &all_logits(&model, &f32s, &tokens)) > 0.1);
-}
-
-/// Draws follow the number of sequences before, so that a run which stops goes on to the same bits.
-#[test]
-fn a_stopped_run_goes_on_as_if_it_had_not_stopped() {
-    let world = World::new("clex");
-    let spec = "clex:max-factor=4,step=0.1,original=16";
-    for name in ["whole", "cut"] {
-        std::fs::create_dir(world.path(name)).unwrap();
-    }
-    let (trainer, optimizer, data) = world.parts_under(spec);
-    let before: Vec<_> = trainer.params().list().iter().filter(|t| t.id.is_clex()).cloned().collect();
-    let mut whole = Run::new(trainer, optimizer, data, world.params("whole")).unwrap();
-    whole.train(&Control::default()).unwrap();
-    let report = whole.report();
-    assert!(report.val_after.unwrap() < report.val_before.unwrap(), "{report:?}");
-    let after = whole.trainer().params().list().iter().filter(|t| t.id.is_clex());
-    assert!(before.len() == 2 && before.iter().zip(after).all(|(a, b)| a.id == b.id && a.value != b.value));
-    let stop = Stop::default();
-    let third = |p: &Progress<'_>| {
-        if p.done == 3 {
-            stop.request();
-        }
-    };
-    let (trainer, optimizer, data) = world.parts_under(spec);
-    let mut cut = Run::new(trainer, optimizer, data, world.params("cut")).unwrap();
-    let ended = cut.train(&Control::default().with_stop(&stop).with_progress(&third));
-    assert!(matches!(ended, Err(Error::Interrupted)), "{ended:?}");
-    drop(cut);
-    let (trainer, optimizer, data) = world.parts_under(spec);
-    let mut resumed = Run::resume(trainer, optimizer, data, world.params("cut")).unwrap();
-    resumed.train(&Control::default()).unwrap();
-    assert_eq!(adapter(&resumed, &world.path("cut.gguf")), adapter(&whole, &world.path("whole.gguf")));
-    // Under other parameters it is another run.
-    drop(resumed);
-    let (trainer, optimizer, data) = world.parts_under("clex:max-factor=5,step=0.1,original=16");
-    let e = Run::resume(trainer, optimizer, data, world.params("cut")).unwrap_err().to_string();
-    assert!(e.contains("rope"), "{e}");
 }
 
 /// A tensor of an adapter: name, shape, values.

@@ -51,11 +51,7 @@ impl World {
     }
 
     pub(crate) fn parts(&self) -> (Trainer, Optimizer, Dataset) {
-        self.parts_under("pi:factor=2")
-    }
-
-    pub(crate) fn parts_under(&self, spec: &str) -> (Trainer, Optimizer, Dataset) {
-        let mut how = settings(N_CTX, 20, spec);
+        let mut how = settings(N_CTX, 20, "pi:factor=2");
         lora(&mut how).dropout = 0.1;
         let trainer = Trainer::new(&self.model, &how).unwrap();
         let schedule = Schedule { warmup: 2, decay: Decay::Cosine, ..Schedule::constant(1e-2, STEPS) };
