@@ -1,4 +1,4 @@
-//! Checkpoints: a run goes on bit by bit, and no damaged or foreign file changes anything.
+//! Checkpoints: no damaged or foreign file changes anything. That runs go on from them bit by bit, `resumed` tests.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -8,12 +8,11 @@ use proptest::prelude::*;
 use ropewalk::model::Model;
 use ropewalk::train::checkpoint::{list, load, path, prune, save, State};
 use ropewalk::train::optim::{AdamW, Decay, OptimParams, Optimizer, Schedule};
-use ropewalk::train::{LoraParams, ParamSet, Sequence, Trainable, Trainer};
+use ropewalk::train::{LoraParams, ParamSet, Trainable};
 use safetensors::SafeTensors;
 
 use crate::common::process::{alone, run_alone, test_program};
-use crate::common::some_tokens;
-use crate::gradients::{lora, models, settings, targets, N_VOCAB};
+use crate::gradients::{settings, targets};
 
 fn optim(ema: f64) -> OptimParams {
     OptimParams::new(Schedule { warmup: 3, decay: Decay::Cosine, ..Schedule::constant(1e-2, 16) })
@@ -27,53 +26,6 @@ fn names(rank: usize) -> BTreeMap<String, String> {
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
-}
-
-/// Two sequences a step; steps from `from` on.
-fn run(trainer: &mut Trainer, optimizer: &mut Optimizer, from: u64, to: u64) -> Vec<f64> {
-    let tokens = some_tokens(40 * 21, N_VOCAB);
-    let mut losses = Vec::new();
-    for step in from..to {
-        for part in 0..2 {
-            let sequence = Sequence::new(&tokens[(step as usize * 2 + part) * 21..][..21]);
-            losses.push(trainer.accumulate(sequence, 0.5).unwrap());
-        }
-        optimizer.step(trainer.params_mut()).unwrap();
-    }
-    losses
-}
-
-#[test]
-fn a_resumed_run_ends_bit_identical_with_dropout_and_a_moving_average() {
-    let (_, model) = models().remove(0);
-    let mut how = settings(24, 8, "plain");
-    lora(&mut how).dropout = 0.1;
-    lora(&mut how).norms = true;
-    let (folder, names) = (folder(), names(3));
-    let file = path(folder.path(), 7);
-    let mut trainer = Trainer::new(&model, &how).unwrap();
-    let mut optimizer = Optimizer::new(optim(0.99), trainer.params()).unwrap();
-    run(&mut trainer, &mut optimizer, 0, 7);
-    let state = State { step: optimizer.step, n_seen: 14, settings: names.clone() };
-    save(&file, &state, trainer.params(), &optimizer).unwrap();
-    let losses = run(&mut trainer, &mut optimizer, 7, 16);
-
-    let resumed = |seen: Option<u64>| {
-        let mut fresh = Trainer::new(&model, &how).unwrap();
-        let mut optimizer = Optimizer::new(optim(0.99), fresh.params()).unwrap();
-        let found = load(&file, &names, fresh.params_mut(), &mut optimizer).unwrap();
-        assert_eq!(found, state);
-        fresh.set_seen(seen.unwrap_or(found.n_seen));
-        let losses = run(&mut fresh, &mut optimizer, 7, 16);
-        (losses, fresh.params().list().to_vec(), optimizer)
-    };
-    let (again, values, state) = resumed(None);
-    assert_eq!(again, losses);
-    assert!(values == trainer.params().list(), "values differ");
-    assert!(state == optimizer, "moments or averages differ");
-    // Dropout is drawn by the count of sequences: with another count the run is another one.
-    let (other, ..) = resumed(Some(0));
-    assert!(other != losses, "dropout does not show");
 }
 
 /// The smallest thing to keep.

@@ -2,18 +2,17 @@
 
 use convert::random::{write, Shape};
 use convert::{convert, Options};
-use ropewalk::control::{Control, Progress, Stop};
+use ropewalk::control::Control;
 use ropewalk::gguf::File;
-use ropewalk::model::{Error, Model, ModelParams};
+use ropewalk::model::{Model, ModelParams};
 use ropewalk::train::optim::{OptimParams, Optimizer, Schedule};
-use ropewalk::train::{MemoryPlan, Run, Sequence, TrainAttention, TrainParams, Trainable, Trainer};
+use ropewalk::train::{MemoryPlan, Sequence, TrainAttention, TrainParams, Trainable, Trainer};
 use ropewalk::DType;
 
 use crate::common::rounding::two_orders;
 use crate::common::{load, open, params, roundings, scratch, some_tokens};
 use crate::differences::check;
 use crate::gradients::{lora, models, settings, N_VOCAB};
-use crate::run::World;
 
 fn all(n_ctx: usize, n_block: usize, spec: &str) -> TrainParams {
     settings(n_ctx, n_block, spec).trainable(Trainable::Full)
@@ -93,40 +92,6 @@ fn the_model_written_is_the_model_trained() {
         let e = ropewalk::train::write_adapter(&out, &trainer, None, Default::default()).unwrap_err();
         assert!(e.to_string().starts_with("an adapter holds"), "{e}");
     }
-}
-
-#[test]
-fn a_stopped_run_of_all_parameters_goes_on_to_the_same_bits() {
-    let world = World::new("full-run");
-    let run = |name: &str, resume: bool| {
-        let trainer = Trainer::new(&world.model, &all(32, 20, "pi:factor=2")).unwrap();
-        let schedule = Schedule { warmup: 1, ..Schedule::constant(1e-3, 4) };
-        let optim = OptimParams::new(schedule);
-        let optimizer = Optimizer::new(optim, trainer.params()).unwrap();
-        std::fs::create_dir_all(world.path(name)).unwrap();
-        let new = if resume { Run::resume } else { Run::new };
-        new(trainer, optimizer, world.data(32), world.params(name)).unwrap()
-    };
-    let mut whole = run("whole", false);
-    whole.train(&Control::default()).unwrap();
-    let stop = Stop::default();
-    let second = |p: &Progress<'_>| {
-        if p.done == 2 {
-            stop.request();
-        }
-    };
-    let mut cut = run("cut", false);
-    let ended = cut.train(&Control::default().with_stop(&stop).with_progress(&second));
-    assert!(matches!(ended, Err(Error::Interrupted)), "{ended:?}");
-    drop(cut);
-    let mut resumed = run("cut", true);
-    assert_eq!(resumed.step(), 2);
-    resumed.train(&Control::default()).unwrap();
-    let bytes = |run: &Run, name: &str| {
-        run.write_model(world.path(name), None).unwrap();
-        std::fs::read(world.path(name)).unwrap()
-    };
-    assert!(bytes(&resumed, "cut.gguf") == bytes(&whole, "whole.gguf"));
 }
 
 #[test]

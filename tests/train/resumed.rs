@@ -11,7 +11,7 @@ use ropewalk::data::{
 };
 use ropewalk::rope::{Axis, Spec};
 use ropewalk::train::optim::{OptimParams, Optimizer, Schedule};
-use ropewalk::train::{LongCe, Run, RunParams, SampleOrder, TrainAttention, Trainer};
+use ropewalk::train::{LongCe, Run, RunParams, SampleOrder, TrainAttention, Trainable, Trainer};
 
 use crate::gradients::{lora, settings};
 use crate::run::{adapter, knotted, stop_at_the_third, World};
@@ -34,6 +34,10 @@ pub(crate) struct Setup {
     order: SampleOrder,
     rope: &'static str,
     attention: TrainAttention,
+    /// All parameters.
+    full: bool,
+    /// Of pairs.
+    dropout: f32,
     n_ctx: usize,
     batch: usize,
 }
@@ -49,6 +53,8 @@ pub(crate) const PLAIN: Setup = Setup {
     order: SampleOrder::Shuffled,
     rope: "pi:factor=2",
     attention: TrainAttention::Full,
+    full: false,
+    dropout: 0.1,
     n_ctx: N_CTX,
     batch: 2,
 };
@@ -80,10 +86,11 @@ fn data_setups() -> Vec<Setup> {
         Setup { upsample: "fu:length=600,keep=0.5", ..PLAIN },
         Setup { upsample: "global:length=600,keep=0.5", ..PLAIN },
         Setup { upsample: "utk:length=600,weight=3", ..PLAIN },
+        Setup { dropout: 0.0, ..PLAIN },
     ]
 }
 
-/// Attention and methods of which each has a state or inputs of its own.
+/// Attention and methods of which each has a state or inputs of its own, and training of all parameters.
 fn attention_setups() -> Vec<Setup> {
     let of = |rope| Setup { rope, ..PLAIN };
     vec![
@@ -104,6 +111,7 @@ fn attention_setups() -> Vec<Setup> {
             n_ctx: 39,
             ..PLAIN
         },
+        Setup { full: true, ..PLAIN },
     ]
 }
 
@@ -134,7 +142,10 @@ fn data(world: &World, setup: &Setup) -> Dataset {
 fn run(world: &World, setup: &Setup, name: &str, resume: bool) -> ropewalk::model::Result<Run> {
     let data = data(world, setup);
     let mut how = settings(setup.n_ctx, 20, setup.rope);
-    lora(&mut how).dropout = 0.1;
+    lora(&mut how).dropout = setup.dropout;
+    if setup.full {
+        how.trainable = Trainable::Full;
+    }
     how.attention = setup.attention;
     how.n_positions = data.transform().and_then(|t| t.n_positions());
     let trainer = Trainer::new(&world.model, &how)?;
@@ -162,8 +173,8 @@ pub(crate) fn resumed(world: &World, setup: &Setup, about: &str) -> Vec<u8> {
     assert_eq!(resumed.step(), 3, "{about}");
     resumed.train(&Control::default()).unwrap();
     assert_eq!(resumed.history().losses, whole.history().losses[3..], "{about}");
-    let bytes = adapter(&resumed, &world.path("cut.gguf"));
-    assert!(bytes == adapter(&whole, &world.path("whole.gguf")), "{about}");
+    let bytes = adapter(&resumed, &world.path(&format!("cut-{about}.gguf")));
+    assert!(bytes == adapter(&whole, &world.path(&format!("whole-{about}.gguf"))), "{about}");
     bytes
 }
 

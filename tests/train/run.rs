@@ -7,7 +7,7 @@ use ropewalk::control::{Control, Progress, Stop};
 use ropewalk::data::{Corpus, Dataset, DatasetParams, HeldOut, Separator, Sources, TextOptions};
 use ropewalk::model::{Error, Model};
 use ropewalk::train::optim::{Decay, OptimParams, Optimizer, Schedule};
-use ropewalk::train::{Run, RunParams, Trainer};
+use ropewalk::train::{Run, RunParams, Trainable, Trainer};
 
 use crate::gradients::{lora, named_model, settings};
 
@@ -75,8 +75,13 @@ impl World {
     }
 }
 
+/// Of all parameters, the model.
 pub(crate) fn adapter(run: &Run, path: &Path) -> Vec<u8> {
-    let n_bytes = run.write_adapter(path).unwrap();
+    let written = match run.trainer().settings().trainable {
+        Trainable::Full => run.write_model(path, None),
+        Trainable::Lora(_) => run.write_adapter(path),
+    };
+    let n_bytes = written.unwrap();
     let bytes = std::fs::read(path).unwrap();
     assert_eq!(bytes.len() as u64, n_bytes);
     bytes
