@@ -49,33 +49,32 @@ impl Kernel {
         Kernel::Int8Shared,
     ];
 
-    /// Describes the kernel in one line.
-    pub fn about(self) -> &'static str {
+    /// The name, and what it does.
+    fn words(self) -> [&'static str; 2] {
         match self {
             Kernel::Ggml => {
-                "ggml's product, which rounds activations to 8 bits where the weight is quantized"
+                ["ggml", "ggml's product, which rounds activations to 8 bits where the weight is quantized"]
             }
-            Kernel::F32 => "floats of 32 bits",
-            Kernel::HalfFloats => "weights of 16-bit floats, by AVX-512",
-            Kernel::Bf16x3 => "both factors as sums of two bfloat16, in AMX tiles",
-            Kernel::Int16 => "activations quantized to 15 bits",
-            Kernel::Int8 => "activations quantized to 8 bits",
-            Kernel::Int8Shared => "activations quantized to 8 bits, once for all products that read them",
+            Kernel::F32 => ["f32", "floats of 32 bits"],
+            Kernel::HalfFloats => ["half-floats", "weights of 16-bit floats, by AVX-512"],
+            Kernel::Bf16x3 => ["bf16x3", "both factors as sums of two bfloat16, in AMX tiles"],
+            Kernel::Int16 => ["int16", "activations quantized to 15 bits"],
+            Kernel::Int8 => ["int8", "activations quantized to 8 bits"],
+            Kernel::Int8Shared => {
+                ["int8-shared", "activations quantized to 8 bits, once for all products that read them"]
+            }
         }
+    }
+
+    /// Describes the kernel in one line.
+    pub fn about(self) -> &'static str {
+        self.words()[1]
     }
 }
 
 impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Kernel::Ggml => "ggml",
-            Kernel::F32 => "f32",
-            Kernel::HalfFloats => "half-floats",
-            Kernel::Bf16x3 => "bf16x3",
-            Kernel::Int16 => "int16",
-            Kernel::Int8 => "int8",
-            Kernel::Int8Shared => "int8-shared",
-        })
+        f.write_str(self.words()[0])
     }
 }
 
@@ -335,6 +334,10 @@ mod tests {
         DType::ALL.iter().copied().filter(|t| t.can_dequantize())
     }
 
+    fn policies(custom_ops: bool) -> impl Iterator<Item = MatmulPolicy> {
+        Math::ALL.into_iter().flat_map(move |math| ISAS.map(|isa| MatmulPolicy { custom_ops, math, isa }))
+    }
+
     /// A line for each group of types that are treated alike.
     fn rows(policy: &MatmulPolicy, pass: Pass) -> String {
         let mut rows: Vec<(String, Vec<&str>)> = Vec::new();
@@ -357,15 +360,13 @@ mod tests {
     fn table() -> String {
         let mut all: Vec<(String, Vec<String>)> = Vec::new();
         for pass in PASSES {
-            for math in Math::ALL {
-                for isa in ISAS {
-                    let rows = rows(&MatmulPolicy { custom_ops: true, math, isa }, pass);
-                    let last = isa.to_string().rsplit(", ").next().unwrap_or_default().to_owned();
-                    let who = format!("{pass:?}, {math}, {last}");
-                    match all.iter_mut().find(|(known, _)| *known == rows) {
-                        Some((_, whom)) => whom.push(who),
-                        None => all.push((rows, vec![who])),
-                    }
+            for policy in policies(true) {
+                let rows = rows(&policy, pass);
+                let last = policy.isa.to_string().rsplit(", ").next().unwrap_or_default().to_owned();
+                let who = format!("{pass:?}, {}, {last}", policy.math);
+                match all.iter_mut().find(|(known, _)| *known == rows) {
+                    Some((_, whom)) => whom.push(who),
+                    None => all.push((rows, vec![who])),
                 }
             }
         }
@@ -383,14 +384,9 @@ mod tests {
 
     #[test]
     fn other_devices_have_ggmls_kernels_alone() {
-        for (isa, math, pass) in ISAS
-            .into_iter()
-            .flat_map(|i| Math::ALL.into_iter().map(move |m| (i, m)))
-            .flat_map(|(i, m)| PASSES.into_iter().map(move |p| (i, m, p)))
-        {
-            let policy = MatmulPolicy { custom_ops: false, math, isa };
-            let trains = matches!(pass, Pass::Training | Pass::TrainingExperts);
-            for weight in weights() {
+        for policy in policies(false) {
+            for (weight, pass) in weights().flat_map(|w| PASSES.map(|p| (w, p))) {
+                let trains = matches!(pass, Pass::Training | Pass::TrainingExperts);
                 let dequantize = Some(DType::F32).filter(|_| trains && weight != DType::F32);
                 assert_eq!(policy.choices(weight, pass), [(1, Choice { dequantize, kernel: Kernel::Ggml })]);
             }
@@ -400,9 +396,8 @@ mod tests {
 
     #[test]
     fn nothing_changes_beyond_the_last_threshold() {
-        for (isa, math) in ISAS.into_iter().flat_map(|i| Math::ALL.into_iter().map(move |m| (i, m))) {
-            let policy = MatmulPolicy { custom_ops: true, math, isa };
-            for (weight, pass) in weights().flat_map(|w| PASSES.into_iter().map(move |p| (w, p))) {
+        for policy in policies(true) {
+            for (weight, pass) in weights().flat_map(|w| PASSES.map(|p| (w, p))) {
                 let last = policy.choose(weight, LAST_THRESHOLD, pass);
                 assert!((LAST_THRESHOLD..1000).all(|n| policy.choose(weight, n, pass) == last));
             }

@@ -109,7 +109,8 @@ impl<'c> Rotation<'c> {
         n_tokens: usize,
         all: &[(PosMap, Lowering<(InputId, Tensor<'c>)>)],
     ) -> Result<(Self, RotationInputs)> {
-        let (q_scale_id, q_scale) = q_scale(b, plan, n_tokens)?.unzip();
+        let scale = || b.input("q_scale", DType::F32, &[1, 1, n_tokens]);
+        let (q_scale_id, q_scale) = plan.scales_queries().then(scale).transpose()?.unzip();
         let maps = all.iter().map(|&(map, lowering)| (map, lowering.map(|(_, tensor)| tensor))).collect();
         let inputs = all.iter().map(|&(map, lowering)| (map, lowering.map(|(id, _)| id))).collect();
         let rotation = Rotation { maps, neox: pairing == Pairing::Halves, q_scale };
@@ -206,11 +207,6 @@ impl<'c> Rotation<'c> {
             }
         }
     }
-}
-
-/// The input of the factor on queries, F32 `[1, 1, T]`, where there is one.
-fn q_scale<'c>(b: &Builder<'c>, plan: &LayerPlan, n: usize) -> Result<Option<(InputId, Tensor<'c>)>> {
-    plan.scales_queries().then(|| b.input("q_scale", DType::F32, &[1, 1, n])).transpose()
 }
 
 /// The first and the second dimensions of the pairs of `x`, `[d, H, T]`: `[n_rot/2, H, T]` each.

@@ -3,7 +3,7 @@
 mod single;
 
 use ggml::backend::Device;
-use ggml::graph::{Executor, OutputId};
+use ggml::graph::Executor;
 use ggml::tensor::{Store, StoreTensor, TensorDef};
 
 use super::*;
@@ -93,13 +93,26 @@ impl Case {
         self.sinks.then(|| f64::from(value(head, 40)))
     }
 
-    /// Probabilities and log-sum-exp.
-    fn softmax(&self, query: usize, head: usize) -> (Vec<f64>, f64) {
-        let scores = self.scores(query, head);
+    /// Probabilities and log-sum-exp of a head's scores.
+    fn softmax(&self, scores: &[Option<f64>], head: usize) -> (Vec<f64>, f64) {
         let all = || scores.iter().copied().flatten().chain(self.sink(head));
         let largest = all().fold(f64::NEG_INFINITY, f64::max);
         let lse = largest + all().map(|s| (s - largest).exp()).sum::<f64>().ln();
         (scores.iter().map(|s| s.map_or(0.0, |s| (s - lse).exp())).collect(), lse)
+    }
+
+    /// The sum of a head's values under these probabilities. `values` are those of all parts.
+    fn mixed(&self, values: &[Vec<f32>], p: &[f64], head: usize) -> [f64; D] {
+        let mut out = [0f64; D];
+        for (c, p) in p.iter().enumerate() {
+            let (part, at) = self.column(c, head);
+            out.iter_mut().zip(&values[part][at..at + D]).for_each(|(o, v)| *o += p * f64::from(*v));
+        }
+        out
+    }
+
+    fn values(&self) -> Vec<Vec<f32>> {
+        (0..self.n_parts).map(|part| self.keys(part, 20)).collect()
     }
 
     /// Where a column's value lies: its part, and its first element in it.
@@ -109,72 +122,12 @@ impl Case {
     }
 }
 
-/// An executor, and inputs to be set once the graph is built.
-struct Run {
-    exec: Executor,
-    floats: Vec<(InputId, Vec<f32>)>,
-    halves: Vec<(InputId, Vec<u16>)>,
-    tables: Vec<InputId>,
-}
-
-impl Run {
-    fn new() -> Run {
-        let exec = Executor::new(Device::find("cpu").unwrap(), 1).unwrap();
-        Run { exec, floats: Vec::new(), halves: Vec::new(), tables: Vec::new() }
-    }
-
-    /// Builds and runs the graph that `f` makes of the parts, and reads what it gives.
-    fn of(
-        mut self,
-        case: Case,
-        tile_bytes: usize,
-        f: impl for<'c> Fn(&Online<'_, 'c>, &[Part<'c>], &mut Input<'_, 'c>) -> Result<Tensor<'c>>,
-    ) -> (Vec<f32>, usize) {
-        let Run { exec, floats, halves, tables } = &mut self;
-        let out: OutputId = exec
-            .build(4000, |b| {
-                let mut input = Input { b, floats, halves };
-                let mut parts = Vec::new();
-                for (part, &n_keys) in KEYS[..case.n_parts].iter().enumerate() {
-                    let q = input.floats(&[D, N_HEAD, N], case.q(part))?;
-                    let ne = [D, n_keys, N_KV];
-                    let k = input.keys(&ne, case.keys(part, 10), case.half)?;
-                    let v = input.keys(&ne, case.keys(part, 20), case.half)?;
-                    let branch = AttentionBranch { q, k, v };
-                    parts.push(Part { branch, first: part * KEYS[0], range: part });
-                }
-                let sinks = (0..N_HEAD).map(|h| value(h, 40)).collect();
-                let sinks = case.sinks.then(|| input.floats(&[N_HEAD], sinks)).transpose()?;
-                let (ids, seen) = Places::new(b, [case.n_columns(), 2], N, case.n_parts)?;
-                let places = (0..2).flat_map(|t| (0..case.n_columns()).map(move |c| case.place(t, c)));
-                input.floats.push((ids.keys, places.collect()));
-                tables.push(ids.tables);
-                let number = |i: usize| {
-                    let (part, i) = (i / (2 * N), i % (2 * N));
-                    middle_and_half(case.range(part, i % N))[i / N]
-                };
-                input.floats.push((ids.ranges, (0..2 * N * case.n_parts).map(number).collect()));
-                let scoring = Scoring { scale: SCALE, softcap: case.softcap, sinks };
-                let out = f(&Online { b, seen, scoring, tile_bytes }, &parts, &mut input)?;
-                Ok::<_, Error>(b.output(out))
-            })
-            .unwrap();
-        self.floats.iter().for_each(|(id, values)| self.exec.set(*id, values).unwrap());
-        self.halves.iter().for_each(|(id, values)| self.exec.set(*id, values).unwrap());
-        let table: Vec<i32> = (0..N as i32).map(|i| i % 2).collect();
-        self.tables.iter().for_each(|id| self.exec.set(*id, &table).unwrap());
-        self.exec.compute().unwrap();
-        let mut values = Vec::new();
-        self.exec.read_f32(out, &mut values).unwrap();
-        (values, self.exec.buffer_bytes())
-    }
-}
-
 /// Declares inputs, and notes their values.
 struct Input<'r, 'c> {
     b: &'r Builder<'c>,
-    floats: &'r mut Vec<(InputId, Vec<f32>)>,
-    halves: &'r mut Vec<(InputId, Vec<u16>)>,
+    floats: Vec<(InputId, Vec<f32>)>,
+    halves: Vec<(InputId, Vec<u16>)>,
+    tables: Vec<InputId>,
 }
 
 impl<'c> Input<'_, 'c> {
@@ -192,6 +145,69 @@ impl<'c> Input<'_, 'c> {
         self.halves.push((id, values.iter().map(|&x| half::f16::from_f32(x).to_bits()).collect()));
         Ok(t)
     }
+
+    /// A part, for some of its queries.
+    fn branch(&mut self, case: Case, part: usize, queries: Range<usize>) -> Result<AttentionBranch<'c>> {
+        let (row, ne) = (N_HEAD * D, [D, KEYS[part], N_KV]);
+        let q = case.q(part)[queries.start * row..queries.end * row].to_vec();
+        let q = self.floats(&[D, N_HEAD, queries.len()], q)?;
+        let k = self.keys(&ne, case.keys(part, 10), case.half)?;
+        Ok(AttentionBranch { q, k, v: self.keys(&ne, case.keys(part, 20), case.half)? })
+    }
+
+    fn scoring(&mut self, case: Case) -> Result<Scoring<'c>> {
+        let sinks = (0..N_HEAD).map(|h| value(h, 40)).collect();
+        let sinks = case.sinks.then(|| self.floats(&[N_HEAD], sinks)).transpose()?;
+        Ok(Scoring { scale: SCALE, softcap: case.softcap, sinks })
+    }
+}
+
+/// Builds and runs a graph. Returns its output, and the bytes that it takes.
+fn run(
+    max_tensors: usize,
+    f: impl for<'c> Fn(&mut Input<'_, 'c>) -> Result<Tensor<'c>>,
+) -> (Vec<f32>, usize) {
+    let mut exec = Executor::new(Device::find("cpu").unwrap(), 1).unwrap();
+    let (out, floats, halves, tables) = exec
+        .build(max_tensors, |b| {
+            let mut input = Input { b, floats: Vec::new(), halves: Vec::new(), tables: Vec::new() };
+            let out = f(&mut input)?;
+            Ok::<_, Error>((b.output(out), input.floats, input.halves, input.tables))
+        })
+        .unwrap();
+    floats.iter().for_each(|(id, values)| exec.set(*id, values).unwrap());
+    halves.iter().for_each(|(id, values)| exec.set(*id, values).unwrap());
+    let table: Vec<i32> = (0..N as i32).map(|i| i % 2).collect();
+    tables.iter().for_each(|id| exec.set(*id, &table).unwrap());
+    exec.compute().unwrap();
+    let mut values = Vec::new();
+    exec.read_f32(out, &mut values).unwrap();
+    (values, exec.buffer_bytes())
+}
+
+/// [`run`], of the graph that `f` makes of the parts.
+fn in_tiles(
+    case: Case,
+    tile_bytes: usize,
+    f: impl for<'c> Fn(&Online<'_, 'c>, &[Part<'c>], &mut Input<'_, 'c>) -> Result<Tensor<'c>>,
+) -> (Vec<f32>, usize) {
+    run(4000, |input| {
+        let mut parts = Vec::new();
+        for part in 0..case.n_parts {
+            parts.push(Part { branch: input.branch(case, part, 0..N)?, first: part * KEYS[0], range: part });
+        }
+        let (b, scoring) = (input.b, input.scoring(case)?);
+        let (ids, seen) = Places::new(b, [case.n_columns(), 2], N, case.n_parts)?;
+        let places = (0..2).flat_map(|t| (0..case.n_columns()).map(move |c| case.place(t, c)));
+        input.floats.push((ids.keys, places.collect()));
+        input.tables.push(ids.tables);
+        let number = |i: usize| {
+            let (part, i) = (i / (2 * N), i % (2 * N));
+            middle_and_half(case.range(part, i % N))[i / N]
+        };
+        input.floats.push((ids.ranges, (0..2 * N * case.n_parts).map(number).collect()));
+        f(&Online { b, seen, scoring, tile_bytes }, &parts, input)
+    })
 }
 
 /// Tiles of the fewest keys, and one for all.
@@ -213,18 +229,13 @@ fn cases() -> Vec<Case> {
 fn forwards_by_definition() {
     for case in cases() {
         for tile_bytes in TILES {
-            let (got, _) = Run::new()
-                .of(case, tile_bytes, |online, parts, _| online.forward(parts)?.heads_lse(online.b));
-            let values: Vec<Vec<f32>> = (0..case.n_parts).map(|part| case.keys(part, 20)).collect();
+            let (got, _) =
+                in_tiles(case, tile_bytes, |online, parts, _| online.forward(parts)?.heads_lse(online.b));
+            let values = case.values();
             for (row, got) in got.chunks_exact(D + 1).enumerate() {
                 let (query, head) = (row / N_HEAD, row % N_HEAD);
-                let (p, lse) = case.softmax(query, head);
-                let mut want = [0f64; D];
-                for (c, p) in p.iter().enumerate() {
-                    let (part, at) = case.column(c, head);
-                    let v = &values[part][at..at + D];
-                    want.iter_mut().zip(v).for_each(|(w, v)| *w += p * f64::from(*v));
-                }
+                let (p, lse) = case.softmax(&case.scores(query, head), head);
+                let want = case.mixed(&values, &p, head);
                 // Scores of hundreds are right to their last bit; on the CPU F16 keys round queries and values probabilities.
                 let off = if case.half { 2e-3 } else { 1e-5 * f64::from(case.loud) };
                 for (got, want) in got.iter().zip(want.iter().chain([&lse])) {
@@ -250,7 +261,7 @@ fn backwards_by_definition() {
         let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum::<f64>();
         for row in 0..N * N_HEAD {
             let (query, head) = (row / N_HEAD, row % N_HEAD);
-            let (p, _) = case.softmax(query, head);
+            let (p, _) = case.softmax(&case.scores(query, head), head);
             let d_o = &d_out[row * D..][..D];
             let of_column = |c: usize| case.column(c, head).1;
             let d_p: Vec<f64> = (0..KEYS[0]).map(|c| dot(d_o, &v[of_column(c)..][..D])).collect();
@@ -275,7 +286,7 @@ fn backwards_by_definition() {
             let store = Store::new(cpu, defs.to_vec(), "gradients").unwrap();
             (0..2).for_each(|i| store.zero(i).unwrap());
             let at = |index| StoreTensor { store: store.clone(), index };
-            let (got, _) = Run::new().of(case, tile_bytes, |online, parts, input| {
+            let (got, _) = in_tiles(case, tile_bytes, |online, parts, input| {
                 let d_out = input.floats(&[D, N_HEAD, N], d_out.clone())?;
                 let below = [online.b.stored(&at(0))?, online.b.stored(&at(1))?];
                 let out = online.forward(parts)?.heads_lse(online.b)?;
@@ -302,7 +313,7 @@ fn backwards_by_definition() {
 #[test]
 fn a_tile_is_all_that_is_there_at_once() {
     let case = Case { n_parts: 2, loud: 1.0, softcap: None, sinks: false, half: false };
-    let bytes = |tile| Run::new().of(case, tile, |online, parts, _| online.forward(parts)?.heads(online.b)).1;
+    let bytes = |tile| in_tiles(case, tile, |online, parts, _| online.forward(parts)?.heads(online.b)).1;
     let scores = |n_keys: usize| 4 * n_keys * N_HEAD * N;
     // One tile for the 600 keys of the first part holds their scores; tiles of 256 hold 344 fewer.
     let (small, large) = (bytes(TILES[0]), bytes(TILES[1]));

@@ -13,65 +13,35 @@ fn seen(case: Case, query: usize, head: usize, hidden: &Hidden) -> Vec<Option<f6
 }
 
 /// The values of all heads, where the first branch is cut in two at each of the columns given.
-fn run(case: Case, query: usize, hidden: &Hidden, cuts: &[usize]) -> Vec<f32> {
-    let mut exec = Executor::new(Device::find("cpu").unwrap(), 1).unwrap();
-    let (mut floats, mut halves) = (Vec::new(), Vec::new());
-    let n_parts = case.n_parts + cuts.len();
-    let (out, mask_id) = exec
-        .build(64 + n_tensors_of_single(n_parts), |b| {
-            let mut input = Input { b, floats: &mut floats, halves: &mut halves };
-            let mut parts = Vec::new();
-            for (part, &n_keys) in KEYS[..case.n_parts].iter().enumerate() {
-                let q = case.q(part)[query * N_HEAD * D..][..N_HEAD * D].to_vec();
-                let q = input.floats(&[D, N_HEAD, 1], q)?;
-                let ne = [D, n_keys, N_KV];
-                let k = input.keys(&ne, case.keys(part, 10), case.half)?;
-                let v = input.keys(&ne, case.keys(part, 20), case.half)?;
-                let mut ends: Vec<usize> = if part == 0 { cuts.to_vec() } else { Vec::new() };
-                ends.push(n_keys);
-                let mut from = 0;
-                for end in ends {
-                    let keys = from..end;
-                    let branch = AttentionBranch { q, k: cut(b, k, &keys)?, v: cut(b, v, &keys)? };
-                    parts.push(Part { branch, first: part * KEYS[0] + from, range: 0 });
-                    from = end;
-                }
+fn values(case: Case, query: usize, hidden: &Hidden, cuts: &[usize]) -> Vec<f32> {
+    let max_tensors = 64 + n_tensors_of_single(case.n_parts + cuts.len());
+    run(max_tensors, |input| {
+        let mut parts = Vec::new();
+        for (part, &n_keys) in KEYS[..case.n_parts].iter().enumerate() {
+            let AttentionBranch { q, k, v } = input.branch(case, part, query..query + 1)?;
+            let mut from = 0;
+            for end in cuts.iter().copied().filter(|_| part == 0).chain([n_keys]) {
+                let keys = from..end;
+                let branch = AttentionBranch { q, k: cut(input.b, k, &keys)?, v: cut(input.b, v, &keys)? };
+                parts.push(Part { branch, first: part * KEYS[0] + from, range: 0 });
+                from = end;
             }
-            let sinks = (0..N_HEAD).map(|h| value(h, 40)).collect();
-            let sinks = case.sinks.then(|| input.floats(&[N_HEAD], sinks)).transpose()?;
-            let (id, mask) = b.input("mask", DType::F16, &[case.n_columns(), 1])?;
-            let scoring = Scoring { scale: SCALE, softcap: case.softcap, sinks };
-            let out = Single { b, mask, mask_f32: b.to_f32(mask)?, scoring }.forward(&parts)?;
-            Ok::<_, Error>((b.output(out), id))
-        })
-        .unwrap();
-    floats.iter().for_each(|(id, values)| exec.set(*id, values).unwrap());
-    halves.iter().for_each(|(id, values)| exec.set(*id, values).unwrap());
-    let mask = seen(case, query, 0, hidden);
-    let mask: Vec<u16> = mask.iter().map(|s| if s.is_some() { 0 } else { UNSEEN }).collect();
-    exec.set(mask_id, &mask).unwrap();
-    exec.compute().unwrap();
-    let mut values = Vec::new();
-    exec.read_f32(out, &mut values).unwrap();
-    values
+        }
+        let (b, scoring) = (input.b, input.scoring(case)?);
+        let (id, mask) = b.input("mask", DType::F16, &[case.n_columns(), 1])?;
+        let bits = |score: Option<f64>| if score.is_some() { 0 } else { UNSEEN };
+        input.halves.push((id, seen(case, query, 0, hidden).into_iter().map(bits).collect()));
+        Single { b, mask, mask_f32: b.to_f32(mask)?, scoring }.forward(&parts)
+    })
+    .0
 }
 
 fn check(case: Case, query: usize, hidden: &Hidden, cuts: &[usize]) {
-    let got = run(case, query, hidden, cuts);
-    let values: Vec<Vec<f32>> = (0..case.n_parts).map(|part| case.keys(part, 20)).collect();
+    let got = values(case, query, hidden, cuts);
+    let values = case.values();
     for (head, got) in got.chunks_exact(D).enumerate() {
-        let scores = seen(case, query, head, hidden);
-        let all = || scores.iter().copied().flatten().chain(case.sink(head));
-        let largest = all().fold(f64::NEG_INFINITY, f64::max);
-        let sum: f64 = all().map(|s| (s - largest).exp()).sum();
-        let mut want = [0f64; D];
-        for (c, p) in
-            scores.iter().enumerate().filter_map(|(c, s)| Some((c, (s.as_ref()? - largest).exp() / sum)))
-        {
-            let (part, at) = case.column(c, head);
-            let v = &values[part][at..at + D];
-            want.iter_mut().zip(v).for_each(|(w, v)| *w += p * f64::from(*v));
-        }
+        let (p, _) = case.softmax(&seen(case, query, head, hidden), head);
+        let want = case.mixed(&values, &p, head);
         let off = if case.half { 2e-3 } else { 1e-5 * f64::from(case.loud) };
         for (got, want) in got.iter().zip(want) {
             let near = (f64::from(*got) - want).abs() < off;
