@@ -18,15 +18,16 @@ use crate::hparams::LayerAttention;
 use crate::rope::Reach;
 
 /// The input that says which keys each query of a block sees: one range of positions each, or two, of the lower
-/// and of the upper half of its heads.
+/// and of the upper half of its heads. In a graph its tensors, which are also the way that attention takes.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum SeenInput {
+pub(super) enum SeenInput<T = InputId> {
     /// I32 `[2, n]` or `[2, n, 2]`: first key and the one behind the last.
-    Runs(InputId),
+    Runs(T),
     /// The same ranges, where ops are not our own; keys stand in the order of positions.
-    Places(Places),
-    /// I32 `[2, n]` as for runs, `[n_keys]` and `[n]`: keys lie in the order of positions, in one table.
-    Landmark([InputId; 3]),
+    Places(Places<T>),
+    /// I32 `[2, n]` as for runs, `[n_keys]` and `[n]`: keys lie in the order of positions, in one table. And positions of
+    /// a block.
+    Landmark([T; 3], usize),
 }
 
 impl SeenInput {
@@ -49,7 +50,7 @@ impl SeenInput {
         let ranges = places.map(range);
         match *self {
             SeenInput::Runs(id) => exec.set(id, &ranges.flatten().collect::<Vec<_>>()),
-            SeenInput::Landmark([id, cells, tables]) => {
+            SeenInput::Landmark([id, cells, tables], _) => {
                 exec.set(id, &ranges.flatten().collect::<Vec<_>>())?;
                 exec.set(cells, &(0..n_keys as i32).collect::<Vec<_>>())?;
                 exec.set(tables, &vec![0i32; n])
@@ -82,6 +83,8 @@ pub(super) struct How {
     pub(super) bf16: bool,
     /// The halves of the heads see different keys.
     pub(super) split: bool,
+    /// Under landmark attention, positions of a block.
+    pub(super) block: Option<usize>,
 }
 
 /// Attention of one block of queries, in one of two ways: ops of our own, or ops every backend has.
@@ -91,28 +94,9 @@ pub(super) struct Attend<'c> {
     n_head: usize,
     n_head_kv: usize,
     scoring: Scoring<'c>,
-    /// True if factors of products are rounded.
-    bf16: bool,
+    how: How,
     n_keys: usize,
-    seen: SeenKeys<'c>,
-    /// True if the halves of the heads see different keys.
-    split: bool,
-    landmark: Option<Landmark<'c>>,
-}
-
-/// [`SeenInput`] in a graph, which is also the way that attention takes.
-#[derive(Debug, Clone, Copy)]
-enum SeenKeys<'c> {
-    Runs(Tensor<'c>),
-    Places(Places<Tensor<'c>>),
-}
-
-/// Further operands of landmark attention: positions of a block, and where keys are.
-#[derive(Debug, Clone, Copy)]
-struct Landmark<'c> {
-    block: usize,
-    cells: Tensor<'c>,
-    tables: Tensor<'c>,
+    seen: SeenInput<Tensor<'c>>,
 }
 
 impl<'c> Attend<'c> {
@@ -125,36 +109,25 @@ impl<'c> Attend<'c> {
         n: usize,
         n_keys: usize,
     ) -> Result<(Self, SeenInput)> {
-        let How { own, bf16, split } = how;
-        let n_tables = 1 + usize::from(split);
-        let (seen, id) = if own {
-            let (id, t) = b.input("key_ranges", DType::I32, &[2, n, n_tables])?;
-            (SeenKeys::Runs(t), SeenInput::Runs(id))
+        let n_tables = 1 + usize::from(how.split);
+        let (id, seen) = if how.own {
+            let (id, runs) = b.input("key_ranges", DType::I32, &[2, n, n_tables])?;
+            match how.block {
+                None => (SeenInput::Runs(id), SeenInput::Runs(runs)),
+                Some(block) => {
+                    let (cells_id, cells) = b.input("positions", DType::I32, &[n_keys, 1])?;
+                    let (tables_id, tables) = b.input("tables", DType::I32, &[n])?;
+                    let ids = SeenInput::Landmark([id, cells_id, tables_id], block);
+                    (ids, SeenInput::Landmark([runs, cells, tables], block))
+                }
+            }
         } else {
             let (id, seen) = Places::new(b, [n_keys, 1], n, n_tables)?;
-            (SeenKeys::Places(seen), SeenInput::Places(id))
+            (SeenInput::Places(id), SeenInput::Places(seen))
         };
         let LayerAttention { n_head, n_head_kv, n_embd_head: d, scale, softcap, .. } = *layer;
         let scoring = Scoring { scale, softcap, sinks };
-        let attend = Attend { d, n_head, n_head_kv, scoring, bf16, n_keys, seen, split, landmark: None };
-        Ok((attend, id))
-    }
-
-    /// [`Attend::new`] with landmarks, for blocks of so many positions.
-    pub(super) fn with_landmarks(
-        b: &Builder<'c>,
-        layer: &LayerAttention,
-        block: usize,
-        n: usize,
-        n_keys: usize,
-    ) -> Result<(Self, SeenInput)> {
-        let (attend, runs) =
-            Attend::new(b, layer, None, How { own: true, bf16: false, split: false }, n, n_keys)?;
-        let SeenInput::Runs(runs) = runs else { return Ok((attend, runs)) };
-        let (cells_id, cells) = b.input("positions", DType::I32, &[n_keys, 1])?;
-        let (tables_id, tables) = b.input("tables", DType::I32, &[n])?;
-        let landmark = Some(Landmark { block, cells, tables });
-        Ok((Attend { landmark, ..attend }, SeenInput::Landmark([runs, cells_id, tables_id])))
+        Ok((Attend { d, n_head, n_head_kv, scoring, how, n_keys, seen }, id))
     }
 
     /// The first `n_keys` rows of keys or values as heads: `[d, n_head_kv, n_keys]`.
@@ -168,7 +141,7 @@ impl<'c> Attend<'c> {
     }
 
     fn scoring(&self) -> TrainScoring<'c> {
-        TrainScoring { scoring: self.scoring, bf16: self.bf16 }
+        TrainScoring { scoring: self.scoring, bf16: self.how.bf16 }
     }
 
     /// Attention of rotated queries `[d, n_head, n]` over rows of keys and values: F32 `[d + 1, n_head, n]`.
@@ -181,12 +154,12 @@ impl<'c> Attend<'c> {
         v: Tensor<'c>,
     ) -> Result<Tensor<'c>> {
         let seen = match self.seen {
-            SeenKeys::Places(seen) => seen,
-            SeenKeys::Runs(key_ranges) => {
+            SeenInput::Places(seen) => seen,
+            SeenInput::Runs(key_ranges) => {
+                return b.attention_lse(q, self.heads(b, k)?, self.heads(b, v)?, key_ranges, self.scoring());
+            }
+            SeenInput::Landmark([key_ranges, cells, tables], block) => {
                 let (k, v) = (self.heads(b, k)?, self.heads(b, v)?);
-                let Some(Landmark { block, cells, tables }) = self.landmark else {
-                    return b.attention_lse(q, k, v, key_ranges, self.scoring());
-                };
                 let all = LandmarkAttention { q, k, v, cells, tables, key_ranges };
                 return b.landmark_attention(all, block, self.scoring.scale);
             }
@@ -216,15 +189,13 @@ impl<'c> Attend<'c> {
         [dk, dv]: [Tensor<'c>; 2],
     ) -> Result<Tensor<'c>> {
         let seen = match self.seen {
-            SeenKeys::Places(seen) => seen,
-            SeenKeys::Runs(key_ranges) => {
+            SeenInput::Places(seen) => seen,
+            SeenInput::Runs(key_ranges) | SeenInput::Landmark([key_ranges, ..], _) => {
                 let (k, v, d_k, d_v) =
                     (self.heads(b, k)?, self.heads(b, v)?, self.heads(b, dk)?, self.heads(b, dv)?);
                 let all = AttentionBack { q, k, v, key_ranges, o_lse: out, d_out, d_k, d_v };
-                let q = match self.landmark {
-                    Some(Landmark { block, .. }) => {
-                        b.landmark_attention_back(all, block, self.scoring.scale)?
-                    }
+                let q = match self.how.block {
+                    Some(block) => b.landmark_attention_back(all, block, self.scoring.scale)?,
                     None => b.attention_back(all, self.scoring())?,
                 };
                 // What is added to the stored gradients is read by nodes that come after this one.
@@ -245,7 +216,7 @@ impl<'c> Attend<'c> {
 
     /// The query heads in groups that see the same keys and share as many of them, in their order.
     fn groups(&self) -> Vec<HeadGroup> {
-        let half = if self.split { self.n_head / 2 } else { self.n_head };
+        let half = if self.how.split { self.n_head / 2 } else { self.n_head };
         let of_half = |(heads, table)| of_whole_kv_heads(heads, self.n_head / self.n_head_kv.max(1), table);
         [(0..half, 0), (half..self.n_head, 1)].into_iter().flat_map(of_half).collect()
     }

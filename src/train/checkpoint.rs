@@ -12,7 +12,7 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::optim::Optimizer;
+use super::optim::{Moments, Optimizer};
 use super::params::ParamSet;
 use crate::model::{Error, Result};
 
@@ -56,19 +56,10 @@ fn bytes(values: &[f32]) -> Cow<'_, [u8]> {
 /// An error with the path when it cannot be written; the file that was there before is still there.
 pub fn save(path: &Path, state: &State, params: &ParamSet, optimizer: &Optimizer) -> Result<()> {
     let failed = |e: &dyn std::fmt::Display| Error::Invalid(format!("{}: {e}", path.display()));
-    let mut rows: Vec<(String, &[f32])> = Vec::new();
-    for (i, (t, moments)) in params.list().iter().zip(&optimizer.moments).enumerate() {
-        let average = optimizer.average.as_ref().map(|all| all[i].as_slice());
-        let vectors = [
-            ("value", Some(&*t.value)),
-            ("m", Some(moments.m.as_slice())),
-            ("v", Some(moments.v.as_slice())),
-            ("average", average),
-        ];
-        rows.extend(
-            vectors.into_iter().filter_map(|(kind, values)| Some((format!("{kind}.{}", t.id), values?))),
-        );
-    }
+    let values = params.list().iter().map(|t| t.value.as_slice()).collect();
+    let (m, v) = optimizer.moments.iter().map(|Moments { m, v }| (m.as_slice(), v.as_slice())).unzip();
+    let average = optimizer.average.iter().flatten().map(Vec::as_slice).collect();
+    let mut rows: Vec<(String, &[f32])> = named(&names(params), [values, m, v, average]);
     rows.sort_by(|a, b| a.0.cmp(&b.0));
     let json = serde_json::to_string(state).map_err(|e| failed(&e))?;
     let mut sha256 = Sum::of(&json);
@@ -151,21 +142,17 @@ fn parts(map: &Map) -> Result<(Metadata, Bytes<'_>), String> {
     Ok((header, data))
 }
 
-/// The vectors of a checkpoint by the name of their tensor in the file, to be read into.
-fn vectors<'a>(params: &'a mut ParamSet, optimizer: &'a mut Optimizer) -> Vec<(String, &'a mut Vec<f32>)> {
-    let names: Vec<String> = params.list().iter().map(|t| t.id.to_string()).collect();
-    let mut out = Vec::new();
-    for (name, t) in names.iter().zip(params.list_mut()) {
-        out.push((format!("value.{name}"), &mut t.value));
-    }
-    for (name, moments) in names.iter().zip(&mut optimizer.moments) {
-        out.push((format!("m.{name}"), &mut moments.m));
-        out.push((format!("v.{name}"), &mut moments.v));
-    }
-    for (name, average) in names.iter().zip(optimizer.average.iter_mut().flatten()) {
-        out.push((format!("average.{name}"), average));
-    }
-    out
+fn names(params: &ParamSet) -> Vec<String> {
+    params.list().iter().map(|t| t.id.to_string()).collect()
+}
+
+/// The vectors of a checkpoint by the name of their tensor in the file: values, both moments, and averages, which there
+/// may be none of, in the order of what is trained.
+fn named<V>(names: &[String], vectors: [Vec<V>; 4]) -> Vec<(String, V)> {
+    let of_kind = |(kind, vectors): (&'static str, Vec<V>)| {
+        names.iter().zip(vectors).map(move |(name, vector)| (format!("{kind}.{name}"), vector))
+    };
+    ["value", "m", "v", "average"].into_iter().zip(vectors).flat_map(of_kind).collect()
 }
 
 /// The folder of checkpoints, locked.
@@ -298,8 +285,12 @@ fn try_load(
         )));
     }
     // Looked at whole before anything changes.
+    let names = names(params);
+    let values: Vec<&mut Vec<f32>> = params.list_mut().iter_mut().map(|t| &mut t.value).collect();
+    let (m, v) = optimizer.moments.iter_mut().map(|Moments { m, v }| (m, v)).unzip();
+    let average = optimizer.average.iter_mut().flatten().collect();
     let mut pairs = Vec::new();
-    for (key, values) in vectors(params, optimizer) {
+    for (key, values) in named(&names, [values, m, v, average]) {
         let t = tensors.get(&key).ok_or_else(|| failed(format!("{key}: expected a tensor, found none")))?;
         if t.dtype != Dtype::F32 || of(t).len() != values.len() * 4 {
             return Err(failed(format!("{key}: expected {} numbers, found {:?}", values.len(), t.shape)));

@@ -44,18 +44,14 @@ impl ClexDraw {
     }
 }
 
-/// The method's parameters, if a plan has it.
-fn of(plan: &Plan, hp: &Hparams) -> Option<Clex> {
-    Clex::of(&plan.spec, plan.n_ctx_orig(hp))
-}
-
-/// The rotary dimensions of the layers that `clex` acts on, or `None` under another method.
+/// The method's parameters and the shape of the network's up projection, `[n_rot/2, n_hidden]`, or `None` under another
+/// method.
 ///
 /// # Errors
 /// Layers that rotate different numbers of dimensions, for which there is no one network; a spec that leaves the model
 /// as it is.
-fn n_rot(plan: &Plan, hp: &Hparams) -> Result<Option<usize>> {
-    let Some(clex) = of(plan, hp) else { return Ok(None) };
+fn network(plan: &Plan, hp: &Hparams) -> Result<Option<(Clex, [usize; 2])>> {
+    let Some(clex) = Clex::of(&plan.spec, plan.n_ctx_orig(hp)) else { return Ok(None) };
     let kinds = hp.attention.iter().zip(plan.kinds()).filter(|(_, kind)| kind.applies);
     let mut widths: Vec<usize> = kinds.map(|(layer, _)| layer.n_rot()).collect();
     widths.dedup();
@@ -65,7 +61,7 @@ fn n_rot(plan: &Plan, hp: &Hparams) -> Result<Option<usize>> {
         return Err(Error::Unsupported(what));
     }
     match widths[..] {
-        [n_rot] => Ok(Some(n_rot)),
+        [n_rot] => Ok(Some((clex, [n_rot / 2, clex.n_hidden(n_rot)]))),
         _ => Err(Error::Unsupported(format!(
             "rope {}: one network serves all layers, but they rotate {widths:?} dimensions",
             plan.spec
@@ -75,20 +71,20 @@ fn n_rot(plan: &Plan, hp: &Hparams) -> Result<Option<usize>> {
 
 /// The shape of the network's up projection, `[n_rot/2, n_hidden]`, under a plan of `clex`.
 pub(super) fn shape(plan: &Plan, hp: &Hparams) -> Result<Option<[usize; 2]>> {
-    let n_rot = n_rot(plan, hp)?;
-    Ok(of(plan, hp).zip(n_rot).map(|(clex, n_rot)| [n_rot / 2, clex.n_hidden(n_rot)]))
+    Ok(network(plan, hp)?.map(|(_, shape)| shape))
 }
 
 /// Bytes on the host that solving takes.
 pub(super) fn n_bytes(plan: &Plan, hp: &Hparams) -> Result<usize> {
-    let shape = shape(plan, hp)?;
-    Ok(of(plan, hp).zip(shape).map_or(0, |(clex, [pairs, hidden])| clex.n_bytes(pairs, hidden)))
+    Ok(network(plan, hp)?.map_or(0, |(clex, [pairs, hidden])| clex.n_bytes(pairs, hidden)))
 }
 
 /// The state of `clex` in a trainer.
 #[derive(Debug)]
 pub(super) struct ClexTraining {
     clex: Clex,
+    /// Of the up projection.
+    shape: [usize; 2],
     spec: Spec,
     n_ctx: usize,
     /// The model's numbers, with the network as it is trained.
@@ -104,11 +100,9 @@ pub(super) struct ClexTraining {
 impl ClexTraining {
     /// `None` under another method.
     pub(super) fn new(plan: &Plan, hp: &Hparams) -> Result<Option<ClexTraining>> {
-        if n_rot(plan, hp)?.is_none() {
-            return Ok(None);
-        }
-        Ok(of(plan, hp).map(|clex| ClexTraining {
+        Ok(network(plan, hp)?.map(|(clex, shape)| ClexTraining {
             clex,
+            shape,
             spec: plan.spec.clone(),
             n_ctx: plan.n_ctx,
             hp: hp.clone(),
@@ -122,7 +116,7 @@ impl ClexTraining {
     /// a factor and positions that are drawn, else at those of the trainer's context.
     pub(super) fn start(&mut self, params: &ParamSet, n: usize, drawn: Option<(u64, u64)>) -> Result<()> {
         let value = |id: ParamId| params.value(id).map_or(Vec::new(), <[f32]>::to_vec);
-        let [pairs, hidden] = self.shape(params)?;
+        let [pairs, hidden] = self.shape;
         let net = ClexNet::new(pairs, hidden, value(ParamId::ClexUp), value(ParamId::ClexDown));
         self.hp.clex =
             Some(Arc::new(net.map_err(|what| Error::Invalid(format!("network of clex: {what}")))?));
@@ -133,12 +127,6 @@ impl ClexTraining {
         self.plan = Plan::new(&Clex::fixed(&self.spec, self.draw.t)?, &self.hp, self.n_ctx)?;
         self.grads = self.plan.kinds().iter().map(|kind| vec![0.0; kind.freqs.n_pairs()]).collect();
         Ok(())
-    }
-
-    fn shape(&self, params: &ParamSet) -> Result<[usize; 2]> {
-        let up = params.list().iter().find(|t| t.id == ParamId::ClexUp);
-        up.map(|t| t.shape)
-            .ok_or_else(|| Error::Invalid("network of clex: it is not among what is trained".into()))
     }
 
     /// The plan of the sequence at hand.

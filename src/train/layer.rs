@@ -21,6 +21,7 @@ use crate::graph::{
 };
 use crate::hparams::{Hparams, LayerAttention};
 use crate::ids::{LinearId, ParamId};
+use crate::landmark::Landmarks;
 use crate::model::Model;
 use crate::rope::{Branch, LayerPlan, Plan};
 
@@ -343,17 +344,16 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         let (b, capabilities) = (self.g.b, self.ctx.capabilities);
         let (n, end) = (self.block.n, self.block.end());
         let split = seen::is_split(self.ctx.grouped, self.layer);
-        let how = How { own: capabilities.custom_ops, bf16: capabilities.matmul.trains_in_bf16(), split };
+        let block = self.ctx.settings.attention.landmarks().map(Landmarks::block);
+        let bf16 = capabilities.matmul.trains_in_bf16();
+        let how = How { own: capabilities.custom_ops, bf16, split, block };
         let sinks = self.ctx.transformer.layers[self.block.il].sinks();
         let mut sinks = sinks.map(|sinks| b.stored(sinks)).transpose()?;
         let heads = self.heads(q)?;
         let mut parts = Vec::with_capacity(self.branches.len());
         for branch in self.branches {
-            let (attend, seen) = match self.ctx.settings.attention.landmarks() {
-                Some(landmarks) => Attend::with_landmarks(b, self.layer, landmarks.block(), n, end)?,
-                // Sinks count once.
-                None => Attend::new(b, self.layer, sinks.take(), how, n, end)?,
-            };
+            // Sinks count once.
+            let (attend, seen) = Attend::new(b, self.layer, sinks.take(), how, n, end)?;
             self.ids.seen.push(seen);
             let q = self.rotation.queries(b, heads, branch.q_pos)?;
             let key = self.cache.keys.iter().position(|key| key.map == branch.k_pos).unwrap_or(0);

@@ -138,17 +138,15 @@ impl MemoryPlan {
         // As much again is left to others.
         let Budget { device, host } = Budget::of(model);
         let half = Budget { device: device / 2, host: host.map(|n| n / 2) };
-        let Some(checkpointing) = settings.checkpointing else {
-            let all = [Checkpointing::Products, Checkpointing::Attention, Checkpointing::Inputs];
-            for checkpointing in all {
+        if settings.checkpointing.is_none() {
+            for checkpointing in [Checkpointing::Products, Checkpointing::Attention] {
                 let plan = MemoryPlan::with(model, settings, checkpointing)?;
-                if checkpointing == Checkpointing::Inputs || plan.fits(half) {
+                if plan.fits(half) {
                     return Ok(plan);
                 }
             }
-            return MemoryPlan::with(model, settings, Checkpointing::Inputs);
-        };
-        MemoryPlan::with(model, settings, checkpointing)
+        }
+        MemoryPlan::with(model, settings, settings.checkpointing.unwrap_or(Checkpointing::Inputs))
     }
 
     fn with(model: &Model, settings: &TrainParams, checkpointing: Checkpointing) -> Result<MemoryPlan> {

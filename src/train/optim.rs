@@ -108,12 +108,7 @@ pub enum Decay {
 /// Prints the form that options have.
 impl fmt::Display for Decay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Decay::Constant => "constant",
-            Decay::Linear => "linear",
-            Decay::Cosine => "cosine",
-            Decay::CosinePart => "cosine-part",
-        })
+        self.serialize(f)
     }
 }
 

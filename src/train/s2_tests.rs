@@ -78,8 +78,8 @@ fn run(case: &Case, own: bool, n_block: usize) -> Result<[Vec<f32>; 4]> {
         let (ids, input, [o, g]) = exec.build(1 << 12, |b| -> Result<_> {
             let (q_id, q) = b.input("q", DType::F32, &[d, n_head, end - start])?;
             let (g_id, d_out) = b.input("d_out", DType::F32, &[d, n_head, end - start])?;
-            let (attend, input) =
-                Attend::new(b, &layer, None, How { own, bf16: false, split: true }, end - start, end)?;
+            let how = How { own, bf16: false, split: true, block: None };
+            let (attend, input) = Attend::new(b, &layer, None, how, end - start, end)?;
             let (k, v) = (b.stored(&k)?, b.stored(&v)?);
             let o_lse = attend.forward(b, q, k, v)?;
             let d_q = attend.backward(b, q, [k, v], o_lse, d_out, [b.stored(&dk)?, b.stored(&dv)?])?;
