@@ -145,9 +145,9 @@ impl<'g, 'a, 'c> Recurrent<'g, 'a, 'c> {
     fn new(g: &'g Graph<'a, 'c>, ctx: &'g Ctx<'g>, block: Block) -> Result<Self> {
         let (b, il) = (g.b, block.il);
         let none = || Error::Argument(format!("training: layer {il} has neither attention nor a delta-net"));
-        let (hp, cache) = ctx.hp().delta_net.zip(ctx.states).ok_or_else(none)?;
+        let (hp, cache) = ctx.hp().delta_net.zip(ctx.setup.states.as_ref()).ok_or_else(none)?;
         let (x_id, x) = b.input("x", DType::F32, &[ctx.hp().n_embd, block.n])?;
-        let Mixing::DeltaNet(net, read) = ctx.transformer.layers[il].before_attention(g, x)? else {
+        let Mixing::DeltaNet(net, read) = ctx.setup.transformer.layers[il].before_attention(g, x)? else {
             return Err(none());
         };
         let [qkv, z, alpha, beta] = g.linears(read, [&net.qkv, &net.gate, &net.alpha, &net.beta])?;
@@ -180,7 +180,7 @@ impl<'g, 'a, 'c> Recurrent<'g, 'a, 'c> {
 
     fn output(&self) -> Result<Tensor<'c>> {
         let mixed = self.g.gated_norm(self.out, &self.net.norm, self.maps.z)?;
-        self.ctx.transformer.layers[self.block.il].after_attention(self.g, self.x, mixed)
+        self.ctx.setup.transformer.layers[self.block.il].after_attention(self.g, self.x, mixed)
     }
 
     /// Leaves to the next block what it begins with.
@@ -244,5 +244,5 @@ pub(super) fn fill(ids: &LayerIds, exec: &mut Executor, at: Range<usize>, seen: 
 }
 
 fn index_of(ctx: &Ctx<'_>, block: Block) -> usize {
-    block.start / ctx.settings.n_block
+    block.start / ctx.setup.settings.n_block
 }

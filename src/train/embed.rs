@@ -7,23 +7,23 @@ use crate::Token;
 
 impl Trainer {
     pub(super) fn embed(&mut self, tokens: &[Token]) -> Result<()> {
-        let hp = self.model.hparams();
-        let mut rows = vec![0.0; hp.n_embd * self.settings.n_block];
-        for (i, part) in tokens.chunks(self.settings.n_block).enumerate() {
+        let hp = self.setup.model.hparams();
+        let mut rows = vec![0.0; hp.n_embd * self.setup.settings.n_block];
+        for (i, part) in tokens.chunks(self.setup.settings.n_block).enumerate() {
             let rows = &mut rows[..part.len() * hp.n_embd];
-            self.model.embed_with(&self.transformer, part, rows)?;
-            self.inputs[0].put(i * self.settings.n_block, rows);
+            self.setup.model.embed_with(&self.setup.transformer, part, rows)?;
+            self.inputs[0].put(i * self.setup.settings.n_block, rows);
         }
         Ok(())
     }
 
     pub(super) fn embedding_gradient(&mut self, tokens: &[Token]) -> Result<()> {
-        let (n_embd, factor) = (self.model.hparams().n_embd, self.model.hparams().embedding_scale);
-        let (grad, landmark) = (&self.grad, self.model.landmark_token());
+        let (hp, grad) = (self.setup.model.hparams(), &self.grad);
+        let (n_embd, factor, landmark) = (hp.n_embd, hp.embedding_scale, self.setup.model.landmark_token());
         // The landmark token has a row of its own, behind those of the vocabulary.
         for (id, of_landmark) in [(ParamId::Embedding, false), (ParamId::LandmarkEmbedding, true)] {
             let mut row = vec![0.0; n_embd];
-            self.params.add_to_grad(id, |sum| {
+            self.setup.params.add_to_grad(id, |sum| {
                 let those = |&(_, &t): &(usize, &Token)| (t == landmark) == of_landmark;
                 for (i, &token) in tokens.iter().enumerate().filter(those) {
                     grad.get(i, &mut row);

@@ -22,7 +22,7 @@ pub fn write_adapter(
     average: Option<&[Vec<f32>]>,
     meta: AdapterMeta,
 ) -> Result<u64> {
-    let (model, list) = (&trainer.model, trainer.params().list());
+    let (model, list) = (&trainer.setup.model, trainer.params().list());
     let Some(lora) = trainer.settings().trainable.lora() else {
         return Err(Error::Unsupported(
             "an adapter holds tensors trained on top of a model, not the whole model".into(),
@@ -56,7 +56,7 @@ pub(super) fn values<'a>(list: &'a [Trained], average: Option<&'a [Vec<f32>]>, i
 
 /// Metadata with what the trainer knows.
 pub(super) fn filled(trainer: &Trainer, meta: AdapterMeta) -> Result<AdapterMeta> {
-    let (model, settings) = (&trainer.model, trainer.settings());
+    let (model, settings) = (&trainer.setup.model, trainer.settings());
     let is_sparse = settings.attention != TrainAttention::Full;
     Ok(AdapterMeta {
         rope: Some(trainer.plan().frozen(model.hparams())?),

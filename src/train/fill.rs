@@ -12,14 +12,15 @@ use crate::model::Result;
 impl Trainer {
     /// For the tokens of a block.
     pub(super) fn fill(&mut self, ids: &LayerIds, block: Block, seen: &Seen) -> Result<()> {
-        let (exec, hp) = (&mut self.exec, self.model.hparams());
+        let (exec, hp) = (&mut self.exec, self.setup.model.hparams());
         let at = block.start..block.start + block.n;
-        let x = &self.inputs[block.il];
-        if let Some(id) = ids.x {
-            exec.fill(id, |rows: &mut [f32]| x.get(block.start, rows))?;
+        for (id, rows) in [(ids.x, &self.inputs[block.il]), (ids.d_y, &self.grad)] {
+            if let Some(id) = id {
+                exec.fill(id, |out: &mut [f32]| rows.get(block.start, out))?;
+            }
         }
         if let Some(rotation) = &ids.rotation {
-            let (layer, plan) = attention(hp, &self.plan, block.il)?;
+            let (layer, plan) = attention(hp, &self.setup.plan, block.il)?;
             let drawn = self.clex.as_ref().filter(|clex| clex.plan().layer(block.il).applies);
             let in_document: Vec<i32>;
             let (rotated, pos) = match drawn {
@@ -47,9 +48,9 @@ impl Trainer {
             }
         }
         for (map, id) in &ids.dropout_masks {
-            let keep_p = 1.0 - self.settings.trainable.dropout();
+            let keep_p = 1.0 - self.setup.settings.trainable.dropout();
             let what = format!("dropout {} {} {}", self.n_seen, map.weight(), block.start);
-            let mut rng = params::generator(self.settings.trainable.seed(), &what);
+            let mut rng = params::generator(self.setup.settings.trainable.seed(), &what);
             let mut value = || if rng.random::<f32>() < keep_p { 1.0 / keep_p } else { 0.0 };
             exec.fill(*id, |out: &mut [f32]| out.iter_mut().for_each(|m| *m = value()))?;
         }

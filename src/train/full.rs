@@ -88,12 +88,12 @@ pub fn write_model(
         return Err(Error::Unsupported("a model can be written only if all parameters are trained".into()));
     }
     // The model's own file has forgotten the arrays of its vocabulary.
-    let file = File::open(trainer.model.file().path())?;
+    let file = File::open(trainer.setup.model.file().path())?;
     let list = trainer.params().list();
     let index: HashMap<String, usize> = list.iter().enumerate().map(|(i, t)| (t.id.to_string(), i)).collect();
     let mut writer = Writer::with_metadata_of(&file);
     writer.remove(keys::SOURCE);
-    set_rope(&mut writer, trainer.plan(), &trainer.model)?;
+    set_rope(&mut writer, trainer.plan(), &trainer.setup.model)?;
     super::export::filled(trainer, meta)?.set_trained(&mut writer)?;
     for info in file.tensors() {
         let Some(&i) = index.get(&info.name) else {

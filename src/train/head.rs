@@ -71,8 +71,8 @@ impl Ctx<'_> {
         self.head(b, |g| {
             let (x_id, x) = b.input("x", DType::F32, &[self.hp().n_embd, n])?;
             let (targets, at) = b.input("targets", DType::I32, &[n])?;
-            let logits = self.transformer.all_logits(g, x)?;
-            let own = self.capabilities.custom_ops;
+            let logits = self.setup.transformer.all_logits(g, x)?;
+            let own = self.setup.capabilities.custom_ops;
             let build = if own { own_loss } else { any_loss };
             let (per_target, back, d_logits) = build(b, logits, at, back)?;
             let mut ids = LossIds { x: x_id, targets, back, row_ids: Vec::new(), per_target, own, d_x: None };

@@ -62,7 +62,7 @@ impl Init {
                     .into(),
             ));
         };
-        let file = trainer.model.file();
+        let file = trainer.setup.model.file();
         reader.check(file, &adapter::fingerprint(file), false)?;
         let wrong = |key: &str, expected: String, found: String| {
             let what = format!("expected {expected} as in this run, found {found}");

@@ -10,10 +10,10 @@ use super::attention::{Attend, How, SeenInput};
 use super::branches::{sum, AttendPart, Keys, Stored};
 use super::cache::{Cache, KeyCache, LayerCache};
 use super::delta_net::StateCache;
-use super::params::ParamSet;
+use super::params::{store, Added, ParamSet};
 use super::saved::{self, Activation, Checkpointing};
-use super::seen;
 use super::settings::TrainParams;
+use super::{clex, memory, seen};
 use crate::arch::Transformer;
 use crate::graph::{
     n_tensors_of_tiles, Capabilities, Gradient, Graph, Mixing, Qkv, Recording, Rotation, RotationInputs,
@@ -25,20 +25,49 @@ use crate::landmark::Landmarks;
 use crate::model::Model;
 use crate::rope::{Branch, LayerPlan, Plan};
 
-/// The settings and tensors that all graphs of a training step share.
+/// The settings and tensors of a trainer.
+#[derive(Debug)]
+pub(super) struct Setup {
+    pub(super) model: Model,
+    /// With `n_block` at most the context.
+    pub(super) settings: TrainParams,
+    pub(super) plan: Plan,
+    pub(super) params: ParamSet,
+    /// The model's layers with the trained tensors in them.
+    pub(super) transformer: Transformer,
+    pub(super) cache: Cache,
+    /// States of recurrent layers, if there are any.
+    pub(super) states: Option<StateCache>,
+    pub(super) capabilities: Capabilities,
+}
+
+impl Setup {
+    /// If `planned`, tensors have no memory, for graphs that are measured.
+    pub(super) fn new(
+        model: &Model,
+        settings: &TrainParams,
+        planned: bool,
+    ) -> Result<Setup, crate::model::Error> {
+        let (hp, n) = (model.hparams(), settings.attention.n_positions(settings.n_ctx));
+        let settings = TrainParams { n_block: settings.n_block.min(n), ..settings.clone() };
+        let plan = memory::plan(model, &settings)?;
+        let added = Added { attention: settings.attention, clex: clex::shape(&plan, hp)? };
+        let params = ParamSet::with_added(model, &settings.trainable, added, planned)?;
+        let transformer = model.with_adapter(params.adapter())?;
+        let store = |what| move |defs| store(model.backend_device(), defs, what, planned);
+        let cache = Cache::new(hp, &plan, n, store("keys and values in training"))?;
+        let states = StateCache::new(hp, [n, settings.n_block], store("states in training"))?;
+        let capabilities = memory::capabilities(model, &settings);
+        Ok(Setup { model: model.clone(), settings, plan, params, transformer, cache, states, capabilities })
+    }
+}
+
+/// What all graphs of a training step share.
 #[derive(Clone, Copy)]
 pub(super) struct Ctx<'a> {
-    pub(super) model: &'a Model,
-    /// With `n_block` at most the context.
-    pub(super) settings: &'a TrainParams,
-    /// The model's layers with the trained tensors in them.
-    pub(super) transformer: &'a Transformer,
+    pub(super) setup: &'a Setup,
+    /// The plan of the sequence at hand.
     pub(super) plan: &'a Plan,
-    pub(super) params: &'a ParamSet,
-    pub(super) cache: &'a Cache,
-    /// States of recurrent layers, if there are any.
-    pub(super) states: Option<&'a StateCache>,
-    pub(super) capabilities: Capabilities,
     pub(super) checkpointing: Checkpointing,
     /// True if there is dropout.
     pub(super) training: bool,
@@ -110,18 +139,18 @@ fn no_attention() -> Error {
 
 impl Ctx<'_> {
     pub(super) fn hp(&self) -> &Hparams {
-        self.model.hparams()
+        self.setup.model.hparams()
     }
 
     /// Upper bound of a graph's tensors, where queries see `n_keys` keys: in ops of every device attention goes tile by tile,
     /// forwards and backwards, for at most four groups of heads.
     pub(super) fn max_tensors(&self, n_keys: usize) -> usize {
         let most = 1 << 12;
-        if self.capabilities.custom_ops {
+        if self.setup.capabilities.custom_ops {
             return most;
         }
-        let n_rows =
-            self.hp().attention.iter().map(|layer| layer.n_head).max().unwrap_or(1) * self.settings.n_block;
+        let n_rows = self.hp().attention.iter().map(|layer| layer.n_head).max().unwrap_or(1)
+            * self.setup.settings.n_block;
         most + 2 * 4 * n_tensors_of_tiles(n_rows, [n_keys])
     }
 
@@ -132,15 +161,15 @@ impl Ctx<'_> {
         f: impl FnOnce(&Graph<'_, 'c>) -> Result<R>,
     ) -> Result<R> {
         let saves = |map: LinearId| self.checkpointing >= Checkpointing::Products && saved::saves(map);
-        let trains = |id: ParamId| self.params.trains(id);
+        let trains = |id: ParamId| self.setup.params.trains(id);
         let how = Recording {
             saves: &saves,
             load,
             trains: &trains,
-            dropout: if self.training { self.settings.trainable.dropout() } else { 0.0 },
-            dequantize_bytes: self.settings.dequantize_bytes,
+            dropout: if self.training { self.setup.settings.trainable.dropout() } else { 0.0 },
+            dequantize_bytes: self.setup.settings.dequantize_bytes,
         };
-        f(&Graph::recorded(b, self.capabilities, how))
+        f(&Graph::recorded(b, self.setup.capabilities, how))
     }
 
     /// A graph from the last layer's output, without saved activations.
@@ -159,7 +188,7 @@ impl Ctx<'_> {
             if self.is_recurrent(block.il) {
                 return self.recurrent_forward(g, block);
             }
-            let net = &self.transformer.layers[block.il];
+            let net = &self.setup.transformer.layers[block.il];
             let mut layer = LayerGraph::new(g, self, block)?;
             let Qkv { q, k, v, gate } = qkv(net.before_attention(g, layer.x)?)?;
             let stored = layer.store(k, v)?;
@@ -182,7 +211,7 @@ impl Ctx<'_> {
             if self.is_recurrent(block.il) {
                 return self.recurrent_states(g, block);
             }
-            let net = &self.transformer.layers[block.il];
+            let net = &self.setup.transformer.layers[block.il];
             let mut layer = LayerGraph::new(g, self, block)?;
             let Qkv { k, v, .. } = qkv(net.before_attention(g, layer.x)?)?;
             layer.store(k, v)?;
@@ -197,7 +226,7 @@ impl Ctx<'_> {
             if self.is_recurrent(block.il) {
                 return self.recurrent_backward(g, block);
             }
-            let net = &self.transformer.layers[block.il];
+            let net = &self.setup.transformer.layers[block.il];
             let mut layer = LayerGraph::new(g, self, block)?;
             let (n_embd, d, n_head) = (self.hp().n_embd, layer.layer.n_embd_head, layer.layer.n_head);
             let (d_y_id, d_y) = b.input("d_y", DType::F32, &[n_embd, block.n])?;
@@ -270,7 +299,7 @@ impl Ctx<'_> {
     /// Adds gradients to the sums of the step.
     pub(super) fn sum<'c>(&self, b: &Builder<'c>, trained: &[Gradient<'c>]) -> Result<()> {
         for Gradient { id, value } in trained {
-            let sum = self.params.grad(*id).ok_or_else(|| unreached(&id.to_string()))?;
+            let sum = self.setup.params.grad(*id).ok_or_else(|| unreached(&id.to_string()))?;
             b.expand(b.add_into(b.stored(&sum)?, *value)?);
         }
         Ok(())
@@ -296,12 +325,12 @@ struct LayerGraph<'g, 'a, 'c> {
 
 impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
     fn new(g: &'g Graph<'a, 'c>, ctx: &'g Ctx<'g>, block: Block) -> Result<Self> {
-        let (b, hp, pairing) = (g.b, ctx.hp(), ctx.model.arch().pairing);
+        let (b, hp, pairing) = (g.b, ctx.hp(), ctx.setup.model.arch().pairing);
         let (layer, plan) = attention(hp, ctx.plan, block.il)?;
         let (x_id, x) = b.input("x", DType::F32, &[hp.n_embd, block.n])?;
         let (branches, key_maps) = (&plan.branches[..], plan.key_maps());
         let maps = key_maps.iter().copied().chain(branches.iter().map(|branch| branch.q_pos));
-        let by_table = ctx.capabilities.custom_ops;
+        let by_table = ctx.setup.capabilities.custom_ops;
         let trains_angles = ctx.trains_angles && plan.applies;
         let (rotation, rotation_ids) = if trains_angles && !by_table {
             Rotation::of_products(b, plan, pairing, block.n)?
@@ -309,7 +338,7 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
             Rotation::new(b, layer, plan, pairing, block.n, by_table, maps)?
         };
         let ids = LayerIds { x: Some(x_id), rotation: Some(rotation_ids), ..LayerIds::default() };
-        let cache = ctx.cache.of(layer, key_maps);
+        let cache = ctx.setup.cache.of(layer, key_maps);
         Ok(LayerGraph { g, ctx, block, layer, branches, cache, x, trains_angles, rotation, ids })
     }
 
@@ -341,13 +370,13 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
 
     /// Attention of queries `[n_head * d, n]` in every branch.
     fn attend(&mut self, q: Tensor<'c>) -> Result<Vec<AttendPart<'c>>> {
-        let (b, capabilities) = (self.g.b, self.ctx.capabilities);
+        let (b, capabilities) = (self.g.b, self.ctx.setup.capabilities);
         let (n, end) = (self.block.n, self.block.end());
         let split = seen::is_split(self.ctx.grouped, self.layer);
-        let block = self.ctx.settings.attention.landmarks().map(Landmarks::block);
+        let block = self.ctx.setup.settings.attention.landmarks().map(Landmarks::block);
         let bf16 = capabilities.matmul.trains_in_bf16();
         let how = How { own: capabilities.custom_ops, bf16, split, block };
-        let sinks = self.ctx.transformer.layers[self.block.il].sinks();
+        let sinks = self.ctx.setup.transformer.layers[self.block.il].sinks();
         let mut sinks = sinks.map(|sinks| b.stored(sinks)).transpose()?;
         let heads = self.heads(q)?;
         let mut parts = Vec::with_capacity(self.branches.len());

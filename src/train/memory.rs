@@ -1,13 +1,9 @@
 //! The memory that training needs, part by part, computed before any of it is allocated.
 
-use ggml::tensor::Store;
 use ropewalk_core::text::{bytes, count};
 
-use super::cache::Cache;
 use super::clex;
-use super::delta_net::StateCache;
-use super::layer::{Block, Ctx};
-use super::params::{self, Added, ParamSet};
+use super::layer::{Block, Ctx, Setup};
 use super::saved::{self, Checkpointing};
 use super::seen::{self, TrainAttention};
 use super::TrainParams;
@@ -150,33 +146,13 @@ impl MemoryPlan {
     }
 
     fn with(model: &Model, settings: &TrainParams, checkpointing: Checkpointing) -> Result<MemoryPlan> {
-        let (hp, device) = (model.hparams(), model.backend_device());
-        let n_ctx = settings.attention.n_positions(settings.n_ctx);
-        let rope = plan(model, settings)?;
-        let network = clex::shape(&rope, hp)?;
-        let added = Added { attention: settings.attention, clex: network };
-        let params = ParamSet::planned(model, &settings.trainable, added)?;
-        let cache = Cache::new(hp, &rope, n_ctx, |defs| Store::planned(device, defs))?;
-        let n = settings.n_block.min(n_ctx);
-        let settings = &TrainParams { n_block: n, ..settings.clone() };
-        let states = StateCache::new(hp, [n_ctx, n], |defs| Store::planned(device, defs))?;
-        let capabilities = capabilities(model, settings);
-        let transformer = model.with_adapter(params.adapter())?;
-        let ctx = Ctx {
-            model,
-            settings,
-            transformer: &transformer,
-            plan: &rope,
-            params: &params,
-            cache: &cache,
-            states: states.as_ref(),
-            capabilities,
-            checkpointing,
-            training: true,
-            grouped: settings.attention.group(settings.n_ctx)?.is_some(),
-            trains_angles: network.is_some(),
-        };
-        let mut exec = capabilities.executor(device, 1)?;
+        let setup = &Setup::new(model, settings, true)?;
+        let (hp, plan, settings) = (model.hparams(), &setup.plan, &setup.settings);
+        let (n_ctx, n) = (settings.attention.n_positions(settings.n_ctx), settings.n_block);
+        let grouped = settings.attention.group(settings.n_ctx)?.is_some();
+        let trains_angles = clex::shape(plan, hp)?.is_some();
+        let ctx = Ctx { setup, plan, checkpointing, training: true, grouped, trains_angles };
+        let mut exec = setup.capabilities.executor(model.backend_device(), 1)?;
         let named = |e| Error::during(format!("blocks of {n} tokens"), Error::from(e));
         let mut most =
             exec.measure(ctx.max_tensors(0), |b| ctx.loss(b, n, true).map(|_| ())).map_err(named)?;
@@ -193,30 +169,30 @@ impl MemoryPlan {
                 most = most.max(bytes.map_err(named)?);
             }
         }
-        let shapes = params::shapes(model, &settings.trainable, added)?;
-        let trained: usize = shapes.iter().map(|(_, s)| s[0] * s[1]).sum();
-        let of_layer =
-            |il| saved::widths(&transformer, hp, il, checkpointing).iter().map(|(_, w)| w).sum::<usize>();
+        let trained: usize = setup.params.list().iter().map(|t| t.shape[0] * t.shape[1]).sum();
+        let of_layer = |il| {
+            saved::widths(&setup.transformer, hp, il, checkpointing).iter().map(|(_, w)| w).sum::<usize>()
+        };
         let saved_width: usize = (0..hp.n_layer).map(of_layer).sum();
         let rows = |width: usize| width.saturating_mul(settings.saved_type.bytes()).saturating_mul(n_ctx);
         let mut parts = vec![
             ("weights", model.n_bytes(), 0),
             ("trained tensors and gradients", trained * 8, trained * 8),
             ("optimizer", 0, trained * 8),
-            ("keys, values and their gradients of a layer", cache.n_bytes(), 0),
+            ("keys, values and their gradients of a layer", setup.cache.n_bytes(), 0),
             ("graphs", most, 0),
             ("layer inputs", 0, rows(hp.n_embd * hp.n_layer)),
             ("saved activations of layers", 0, rows(saved_width)),
             ("gradient between layers", 0, hp.n_embd.saturating_mul(n_ctx).saturating_mul(4)),
         ];
-        if let Some(states) = states {
+        if let Some(states) = &setup.states {
             parts.push(("states of a recurrent layer and their gradients", states.n_bytes(), 0));
         }
         if settings.average {
             parts.push(("moving average", 0, trained * 4));
         }
-        if network.is_some() {
-            parts.push(("equation of clex", 0, clex::n_bytes(&rope, hp)?));
+        if trains_angles {
+            parts.push(("equation of clex", 0, clex::n_bytes(plan, hp)?));
         }
         Ok(MemoryPlan { checkpointing, parts, n_ctx: settings.n_ctx })
     }

@@ -40,21 +40,17 @@ mod targets;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-use ggml::graph::{Executor, Outcome, OutputId};
-use ggml::tensor::Store;
+use ggml::graph::{Builder, Executor, Outcome, OutputId};
 
-use crate::arch::Transformer;
-use crate::graph::{Capabilities, SavedActivation};
+use crate::graph::SavedActivation;
 use crate::model::{Error, Model, Result};
 use crate::rope::{LayerPlan, Plan};
 use crate::Token;
 
-use cache::Cache;
 use clex::ClexTraining;
 use delta_net::StateCache;
 use landmark::Text;
-use layer::{Block, Ctx};
-use params::Added;
+use layer::{Block, Ctx, LayerIds, Setup};
 use saved::{saved_rows, Activation, Rows};
 use seen::Seen;
 
@@ -77,17 +73,8 @@ pub use stages::Stage;
 /// A model in training.
 #[derive(Debug)]
 pub struct Trainer {
-    model: Model,
-    settings: TrainParams,
-    plan: Plan,
+    setup: Setup,
     exec: Executor,
-    capabilities: Capabilities,
-    params: ParamSet,
-    /// The model's layers with the trained tensors in them.
-    transformer: Transformer,
-    cache: Cache,
-    /// States of recurrent layers, if there are any.
-    states: Option<StateCache>,
     checkpointing: Checkpointing,
     inputs: Vec<Rows>,
     /// The saved activations of each layer.
@@ -118,34 +105,19 @@ impl Trainer {
         }
         let need = MemoryPlan::new(model, settings)?;
         need.check(model)?;
-        let (hp, device) = (model.hparams(), model.backend_device());
-        let n = settings.attention.n_positions(settings.n_ctx);
-        let settings = TrainParams { n_block: settings.n_block.min(n), ..settings.clone() };
-        let plan = memory::plan(model, &settings)?;
-        let added = Added { attention: settings.attention, clex: clex::shape(&plan, hp)? };
-        let params = ParamSet::with_added(model, &settings.trainable, added)?;
-        let transformer = model.with_adapter(params.adapter())?;
+        let setup = Setup::new(model, settings, false)?;
+        let (hp, n) = (model.hparams(), settings.attention.n_positions(settings.n_ctx));
         let rows = |width| Rows::new(width, n, settings.saved_type);
         let inputs = (0..hp.n_layer).map(|_| rows(hp.n_embd)).collect::<Result<_>>()?;
         let saved_of = |il| {
-            let widths = saved::widths(&transformer, hp, il, need.checkpointing);
+            let widths = saved::widths(&setup.transformer, hp, il, need.checkpointing);
             widths.into_iter().map(|(what, width)| Ok((what, rows(width)?))).collect()
         };
         let saved = (0..hp.n_layer).map(saved_of).collect::<Result<_>>()?;
-        let cache = Cache::new(hp, &plan, n, |defs| Store::new(device, defs, "keys and values in training"))?;
-        let store = |defs| Store::new(device, defs, "states in training");
-        let states = StateCache::new(hp, [n, settings.n_block], store)?;
-        let capabilities = memory::capabilities(model, &settings);
-        let exec = capabilities.executor(device, settings.n_threads)?;
+        let exec = setup.capabilities.executor(model.backend_device(), settings.n_threads)?;
         Ok(Trainer {
-            model: model.clone(),
-            clex: ClexTraining::new(&plan, hp)?,
-            plan,
-            capabilities,
-            params,
-            transformer,
-            cache,
-            states,
+            clex: ClexTraining::new(&setup.plan, hp)?,
+            setup,
             checkpointing: need.checkpointing,
             inputs,
             saved,
@@ -155,28 +127,27 @@ impl Trainer {
             cancel: exec.backend().cancel_flag(),
             scratch: Vec::new(),
             exec,
-            settings,
         })
     }
 
     /// Settings of the trainer, with `n_block` at most the context.
     pub fn settings(&self) -> &TrainParams {
-        &self.settings
+        &self.setup.settings
     }
 
     /// The plan trained under; under `clex`, with its network untrained.
     pub fn plan(&self) -> &Plan {
-        &self.plan
+        &self.setup.plan
     }
 
     /// The trained tensors.
     pub fn params(&self) -> &ParamSet {
-        &self.params
+        &self.setup.params
     }
 
     /// The trained tensors, to be changed.
     pub fn params_mut(&mut self) -> &mut ParamSet {
-        &mut self.params
+        &mut self.setup.params
     }
 
     /// Which activations are saved between the runs.
@@ -228,18 +199,18 @@ impl Trainer {
     ) -> Result<f64> {
         let Text { inputs, targets, weights, segment_starts } = self.text(&sequence)?;
         let total: f64 = weights.iter().map(|&w| f64::from(w)).sum();
-        let (model, n) = (self.model.clone(), inputs.len());
+        let (model, n) = (self.setup.model.clone(), inputs.len());
         let hp = model.hparams();
         self.positions = match sequence.positions {
             [] => (0..n as i32).collect(),
             given => given.iter().map(|&p| p as i32).collect(),
         };
         let training = factor.is_some();
-        let group = if training { self.settings.attention.group(n)? } else { None };
+        let group = if training { self.setup.settings.attention.group(n)? } else { None };
         let seen = Seen::new(&segment_starts, n, group);
         if let Some(clex) = &mut self.clex {
-            let drawn = factor.map(|_| (self.settings.trainable.seed(), self.n_seen));
-            clex.start(&self.params, n, drawn)?;
+            let drawn = factor.map(|_| (self.setup.settings.trainable.seed(), self.n_seen));
+            clex.start(&self.setup.params, n, drawn)?;
         }
         self.embed(&inputs)?;
         let mut loss = 0.0;
@@ -273,7 +244,7 @@ impl Trainer {
                 self.backward(il, n, &seen)?;
             }
             self.embedding_gradient(&inputs)?;
-            self.clex.as_mut().map_or(Ok(()), |clex| clex.finish(&self.params))?;
+            self.clex.as_mut().map_or(Ok(()), |clex| clex.finish(&self.setup.params))?;
         }
         Ok(loss)
     }
@@ -281,12 +252,12 @@ impl Trainer {
     /// Checks a sequence, and puts landmarks into it where these are trained.
     fn text(&self, sequence: &Sequence<'_>) -> Result<Text> {
         let invalid = |what| Err(Error::Invalid(what));
-        let (n, n_ctx) = (sequence.tokens.len().saturating_sub(1), self.settings.n_ctx);
+        let (n, n_ctx) = (sequence.tokens.len().saturating_sub(1), self.setup.settings.n_ctx);
         if n == 0 || n > n_ctx {
             let expected = format!("2 to {} tokens", n_ctx + 1);
             return Err(Error::argument("sequence", expected, sequence.tokens.len()));
         }
-        let n_vocab = self.model.hparams().n_vocab;
+        let n_vocab = self.setup.model.hparams().n_vocab;
         if let Some(t) = sequence.tokens.iter().find(|&&t| t < 0 || t as usize >= n_vocab) {
             return Err(Error::argument("token", format_args!("0 to {}", n_vocab - 1), t));
         }
@@ -302,29 +273,23 @@ impl Trainer {
         if !sequence.segment_starts.is_sorted() {
             return invalid("segment_starts: expected ascending positions".into());
         }
-        let (positions, most) = (sequence.positions, self.settings.planned_ctx());
+        let (positions, most) = (sequence.positions, self.setup.settings.planned_ctx());
         let ascend = positions.len() == n && positions.is_sorted_by(|a, b| a < b);
         if !positions.is_empty() && (!ascend || positions.last().is_some_and(|&p| p as usize >= most)) {
             return invalid(format!("positions: expected {n} in ascending order, below {most}"));
         }
         let text = Text::plain(sequence, weights);
-        let Some(landmarks) = self.settings.attention.landmarks() else { return Ok(text) };
-        Ok(text.with_landmarks(landmarks, self.model.landmark_token()))
+        let Some(landmarks) = self.setup.settings.attention.landmarks() else { return Ok(text) };
+        Ok(text.with_landmarks(landmarks, self.setup.model.landmark_token()))
     }
 
     fn blocks(&self, il: usize, n: usize) -> Vec<Block> {
-        let size = self.settings.n_block;
+        let size = self.setup.settings.n_block;
         (0..n).step_by(size).map(|start| Block { il, start, n: size.min(n - start) }).collect()
     }
 
     fn forward(&mut self, block: Block, seen: &Seen, training: bool) -> Result<OutputId> {
-        let checkpointing = if training { self.checkpointing } else { Checkpointing::Inputs };
-        let ids = {
-            let (exec, ctx) = self.parts(checkpointing, training, seen.is_grouped());
-            exec.build(ctx.max_tensors(block.end()), |b| ctx.forward(b, block))?
-        };
-        self.fill(&ids, block, seen)?;
-        self.compute()?;
+        let ids = self.layer(block, seen, training, |ctx, b| ctx.forward(b, block))?;
         for &(what, activation) in &ids.saved {
             if let SavedActivation::Save(id) = activation {
                 let rows = read(&self.exec, id, &mut self.scratch)?;
@@ -343,11 +308,11 @@ impl Trainer {
         factor: Option<f32>,
     ) -> Result<Vec<f64>> {
         let ids = {
-            let (exec, ctx) = self.parts(Checkpointing::Inputs, false, false);
+            let (exec, ctx) = self.ctx(false, false);
             exec.build(ctx.max_tensors(0), |b| ctx.loss(b, block.n, factor.is_some()))?
         };
         let scaled: Vec<f32> = weights.iter().map(|w| w * factor.unwrap_or(0.0)).collect();
-        ids.fill(&mut self.exec, self.model.hparams().n_vocab, targets, &scaled)?;
+        ids.fill(&mut self.exec, self.setup.model.hparams().n_vocab, targets, &scaled)?;
         self.exec.set(ids.x, y)?;
         self.compute()?;
         let losses = ids.losses(&self.exec)?;
@@ -361,36 +326,22 @@ impl Trainer {
     fn backward(&mut self, il: usize, n: usize, seen: &Seen) -> Result<()> {
         let blocks = self.blocks(il, n);
         let alone = blocks.len() == 1;
-        let model = self.model.clone();
+        let model = self.setup.model.clone();
         let attention = model.hparams().attention_of(il);
         // Nothing begins behind the last block of a recurrent layer.
         let again = blocks.len() - usize::from(alone || attention.is_none());
         for &block in &blocks[..again] {
-            let ids = {
-                let (exec, ctx) = self.parts(self.checkpointing, true, seen.is_grouped());
-                exec.build(ctx.max_tensors(block.end()), |b| ctx.keys(b, block))?
-            };
-            self.fill(&ids, block, seen)?;
-            self.compute()?;
+            self.layer(block, seen, true, |ctx, b| ctx.keys(b, block))?;
         }
-        match (attention, &self.states) {
+        match (attention, &self.setup.states) {
             (Some(layer), _) => {
-                let maps = self.plan.of_layer(il).map(LayerPlan::key_maps);
-                self.cache.of(layer, maps.unwrap_or_default()).zero_grads()?;
+                let maps = self.setup.plan.of_layer(il).map(LayerPlan::key_maps);
+                self.setup.cache.of(layer, maps.unwrap_or_default()).zero_grads()?;
             }
             (None, states) => states.as_ref().map_or(Ok(()), StateCache::zero_grads)?,
         }
         for &block in blocks.iter().rev() {
-            let ids = {
-                let (exec, ctx) = self.parts(self.checkpointing, true, seen.is_grouped());
-                exec.build(ctx.max_tensors(block.end()), |b| ctx.backward(b, block, alone))?
-            };
-            self.fill(&ids, block, seen)?;
-            if let Some(d_y) = ids.d_y {
-                let grad = &self.grad;
-                self.exec.fill(d_y, |rows: &mut [f32]| grad.get(block.start, rows))?;
-            }
-            self.compute()?;
+            let ids = self.layer(block, seen, true, |ctx, b| ctx.backward(b, block, alone))?;
             let rows = read(&self.exec, output(ids.out)?, &mut self.scratch)?;
             self.grad.put(block.start, rows);
             if let Some(clex) = &mut self.clex {
@@ -400,22 +351,27 @@ impl Trainer {
         Ok(())
     }
 
-    fn parts(
+    /// Builds a graph of a layer over a block, fills its inputs and runs it.
+    fn layer(
         &mut self,
-        checkpointing: Checkpointing,
+        block: Block,
+        seen: &Seen,
         training: bool,
-        grouped: bool,
-    ) -> (&mut Executor, Ctx<'_>) {
+        build: impl FnOnce(&Ctx<'_>, &Builder<'_>) -> ggml::Result<LayerIds>,
+    ) -> Result<LayerIds> {
+        let (exec, ctx) = self.ctx(training, seen.is_grouped());
+        let ids = exec.build(ctx.max_tensors(block.end()), |b| build(&ctx, b))?;
+        self.fill(&ids, block, seen)?;
+        self.compute()?;
+        Ok(ids)
+    }
+
+    /// Without `training`, only the layers' inputs are saved.
+    fn ctx(&mut self, training: bool, grouped: bool) -> (&mut Executor, Ctx<'_>) {
         let ctx = Ctx {
-            model: &self.model,
-            settings: &self.settings,
-            transformer: &self.transformer,
-            plan: self.clex.as_ref().map_or(&self.plan, ClexTraining::plan),
-            params: &self.params,
-            cache: &self.cache,
-            states: self.states.as_ref(),
-            capabilities: self.capabilities,
-            checkpointing,
+            setup: &self.setup,
+            plan: self.clex.as_ref().map_or(&self.setup.plan, ClexTraining::plan),
+            checkpointing: if training { self.checkpointing } else { Checkpointing::Inputs },
             training,
             grouped,
             trains_angles: self.clex.is_some(),
@@ -432,7 +388,7 @@ impl Trainer {
 
     /// The first place where activations stop being finite numbers, in words.
     fn find_nonfinite(&self, n: usize) -> String {
-        let mut row = vec![0.0; self.model.hparams().n_embd];
+        let mut row = vec![0.0; self.setup.model.hparams().n_embd];
         for (il, rows) in self.inputs.iter().enumerate() {
             for i in 0..n {
                 rows.get(i, &mut row);

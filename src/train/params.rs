@@ -144,7 +144,7 @@ pub(super) struct Added {
 
 /// The tensors that these settings train, with their shapes: the halves of pairs, then norms and embedding, then
 /// the rows of the landmark token and the network of CLEX.
-pub(super) fn shapes(
+fn shapes(
     model: &Model,
     trainable: &Trainable,
     Added { attention, clex }: Added,
@@ -196,6 +196,20 @@ pub(super) fn shapes(
         out.extend([(ParamId::ClexUp, [pairs, hidden]), (ParamId::ClexDown, [hidden, pairs])]);
     }
     Ok(out)
+}
+
+/// Memory for tensors of training, or their headers alone.
+pub(super) fn store(
+    device: Device,
+    defs: Vec<TensorDef>,
+    what: &str,
+    planned: bool,
+) -> ggml::Result<Arc<Store>> {
+    if planned {
+        Store::planned(device, defs)
+    } else {
+        Store::new(device, defs, what)
+    }
 }
 
 /// A generator for one tensor, whatever else is trained.
@@ -262,29 +276,16 @@ impl ParamSet {
     /// The values at the start of training under the model's own attention: A random, B zero, others as they are in
     /// the file.
     pub fn new(model: &Model, how: &Trainable) -> Result<ParamSet> {
-        ParamSet::with_added(model, how, Added::default())
+        ParamSet::with_added(model, how, Added::default(), false)
     }
 
-    /// [`ParamSet::new`] with more tensors: the rows of the landmark token start from the mean of the file's.
-    pub(super) fn with_added(model: &Model, how: &Trainable, added: Added) -> Result<ParamSet> {
-        let value = |id, shape| initial(model, how, id, shape);
-        let params = ParamSet::with(model, how, added, Store::new, value)?;
-        params.upload()?;
-        Ok(params)
-    }
-
-    /// Shapes only, for graphs that are measured.
-    pub(super) fn planned(model: &Model, how: &Trainable, added: Added) -> Result<ParamSet> {
-        let store = |device, defs, _: &str| Store::planned(device, defs);
-        ParamSet::with(model, how, added, store, |_, _| Ok(Vec::new()))
-    }
-
-    fn with(
+    /// [`ParamSet::new`] with more tensors: the rows of the landmark token start from the mean of the file's. If `planned`,
+    /// shapes only, for graphs that are measured.
+    pub(super) fn with_added(
         model: &Model,
         how: &Trainable,
         added: Added,
-        store: impl Fn(Device, Vec<TensorDef>, &str) -> ggml::Result<Arc<Store>>,
-        value: impl Fn(ParamId, [usize; 2]) -> Result<Vec<f32>>,
+        planned: bool,
     ) -> Result<ParamSet> {
         let shapes = shapes(model, how, added)?;
         let defs: Vec<TensorDef> = shapes
@@ -292,11 +293,11 @@ impl ParamSet {
             .map(|(id, shape)| TensorDef::new(id.to_string(), DType::F32, shape))
             .collect::<ggml::Result<_>>()?;
         let device = model.backend_device();
-        let values = store(device, defs.clone(), "trained tensors")?;
-        let grads = store(device, defs, "gradients")?;
+        let values = store(device, defs.clone(), "trained tensors", planned)?;
+        let grads = store(device, defs, "gradients", planned)?;
         let mut list = Vec::with_capacity(shapes.len());
         for (id, shape) in shapes {
-            let value = value(id, shape)?;
+            let value = if planned { Vec::new() } else { initial(model, how, id, shape)? };
             list.push(Trained { id, shape, value });
         }
         let index: HashMap<ParamId, usize> = list.iter().enumerate().map(|(i, t)| (t.id, i)).collect();
@@ -317,7 +318,11 @@ impl ParamSet {
             }
         }
         let adapter = Adapter::from_parts(pairs, modules);
-        Ok(ParamSet { list, index, values, grads, adapter })
+        let params = ParamSet { list, index, values, grads, adapter };
+        if !planned {
+            params.upload()?;
+        }
+        Ok(params)
     }
 
     /// The trained tensors on the device, as an adapter.

@@ -101,7 +101,7 @@ pub(super) fn settings(
     data: &Dataset,
     params: &RunParams,
 ) -> Result<BTreeMap<String, String>> {
-    let (model, settings) = (&trainer.model, trainer.settings());
+    let (model, settings) = (&trainer.setup.model, trainer.settings());
     // Checkpoints of full training also name settings of pairs, without effect. Their seed is that of the data.
     let without = LoraParams { targets: Vec::new(), seed: data.params().seed, ..LoraParams::default() };
     let lora = settings.trainable.lora().unwrap_or(&without);
