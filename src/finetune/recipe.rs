@@ -2,6 +2,7 @@
 
 use crate::train::optim::Decay;
 use crate::train::recipe::{Recipe, ALL_PARAMETERS};
+use crate::train::set::Key;
 use crate::train::{Settings, KEYS};
 
 use super::data::NO_METHOD;
@@ -53,26 +54,20 @@ impl Job {
     /// A sentence for each setting given that replaces another value of the recipe.
     fn replaced(&self, recipe: &Recipe, own: &Settings) -> Vec<String> {
         let text = |v: &dyn ToString| v.to_string();
-        let mut replaced = vec![
-            ("rope".to_owned(), ' ', self.rope.as_ref().map(ToString::to_string), text(&recipe.rope)),
-            ("ctx".to_owned(), ' ', self.n_ctx.map(|v| text(&v)), text(&recipe.n_ctx)),
-            ("attention".to_owned(), ' ', self.attention.map(|v| text(&v)), text(&recipe.attention)),
-            (
-                "transform".to_owned(),
-                ' ',
-                self.transform.clone(),
-                recipe.data.method.unwrap_or(NO_METHOD).to_owned(),
-            ),
+        let method = recipe.data.method.unwrap_or(NO_METHOD);
+        let options = [
+            ("rope", self.rope.as_ref().map(ToString::to_string), text(&recipe.rope)),
+            ("ctx", self.n_ctx.map(|v| text(&v)), text(&recipe.n_ctx)),
+            ("attention", self.attention.map(|v| text(&v)), text(&recipe.attention)),
+            ("transform", self.transform.clone(), text(&method)),
         ];
-        for key in KEYS {
-            let Some(theirs) = own.text(key.name) else { continue };
-            let before = if matches!(key.name, "steps" | "lr") { ' ' } else { '=' };
-            replaced.push((key.name.to_owned(), before, self.given.text(key.name), theirs));
-        }
-        let note = |(setting, before, given, theirs): (String, char, Option<String>, String)| {
+        let of_key = |key: &Key| Some((key.name, self.given.text(key.name), own.text(key.name)?));
+        let note = |(setting, given, theirs): (&str, Option<String>, String)| {
             let given = given.filter(|given| *given != theirs)?;
+            let is_option = matches!(setting, "rope" | "ctx" | "attention" | "transform" | "steps" | "lr");
+            let before = if is_option { ' ' } else { '=' };
             Some(format!("recipe {}: `{setting}`{before}{given} replaces its {theirs}.", recipe.name))
         };
-        replaced.into_iter().filter_map(note).collect()
+        options.into_iter().chain(KEYS.iter().filter_map(of_key)).filter_map(note).collect()
     }
 }

@@ -6,7 +6,6 @@ use super::{failed, refused, Job, JobError, Report, Result};
 use crate::data::HeldOut;
 use crate::model::{Error, Model, ModelParams};
 use crate::rope::Spec;
-use crate::train::recipe::Amount;
 use crate::train::set::OutputType;
 use crate::train::{checkpoint, MemoryPlan, SampleOrder, Stage};
 
@@ -67,10 +66,7 @@ impl Job {
         self.attention = stage.attention.or(self.attention);
         self.given = stage.settings.or(self.given.clone());
         let (batch, _) = self.optimiser(stage.ctx);
-        self.given.steps = Some(match stage.length {
-            Amount::Steps(n) => n,
-            Amount::Tokens(n) => n.div_ceil((stage.ctx as u64).saturating_mul(batch.max(1) as u64)),
-        });
+        self.given.steps = Some(stage.length.steps(stage.ctx, batch));
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use ggml::graph::{Builder, InputId};
 use ggml::tensor::{StoreTensor, Tensor};
-use ggml::Result;
+use ggml::{DType, Result};
 
 use super::activations::{centered, Activations};
 use super::moments::Watch;
@@ -64,6 +64,15 @@ impl<'a, 'c> Graph<'a, 'c> {
 
     fn bias(&self, x: Tensor<'c>, bias: Option<&StoreTensor>) -> Result<Tensor<'c>> {
         bias.map_or(Ok(x), |bias| self.b.add(x, self.b.stored(bias)?))
+    }
+
+    /// A stored tensor in F32.
+    pub fn stored_f32(&self, tensor: &StoreTensor) -> Result<Tensor<'c>> {
+        let stored = self.b.stored(tensor)?;
+        if stored.dtype() == DType::F32 {
+            return Ok(stored);
+        }
+        self.b.to_f32(stored)
     }
 
     fn choose(&self, map: &Linear, x: Tensor<'c>) -> Choice {

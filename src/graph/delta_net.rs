@@ -178,7 +178,7 @@ impl<'a, 'c> Recurrence<'a, 'c> {
     ) -> Result<[Tensor<'c>; 2]> {
         let (b, SeqGroups { n_seqs, n_each, .. }) = (g.b, self.groups);
         let (width, n_before) = (self.net.n_embd_conv(), self.net.n_conv - 1);
-        let weights = self.conv_weights(g, layer)?;
+        let weights = g.stored_f32(&layer.conv)?;
         let (before, x, newest) = if self.regroup.is_none() && n_each >= n_before {
             let x = self.tokens(g, qkv)?;
             (b.reshape(before, &[width, n_before, n_seqs])?, x, self.newest(g, x, n_each - n_before)?)
@@ -200,17 +200,8 @@ impl<'a, 'c> Recurrence<'a, 'c> {
         before: Tensor<'c>,
     ) -> Result<[Tensor<'c>; 2]> {
         let (b, seen) = (g.b, self.conv_input(g, qkv, before)?);
-        let mixed = b.ssm_conv(b.cont(b.permute(seen, [1, 0, 2, 3])?)?, self.conv_weights(g, layer)?)?;
+        let mixed = b.ssm_conv(b.cont(b.permute(seen, [1, 0, 2, 3])?)?, g.stored_f32(&layer.conv)?)?;
         Ok([b.silu(mixed)?, self.newest(g, seen, self.groups.n_each)?])
-    }
-
-    fn conv_weights(&self, g: &Graph<'a, 'c>, layer: &DeltaNet) -> Result<Tensor<'c>> {
-        let weights = g.b.stored(&layer.conv)?;
-        if weights.dtype() == DType::F32 {
-            Ok(weights)
-        } else {
-            g.b.to_f32(weights)
-        }
     }
 
     /// The rows from `first` on that the next token's convolution reads, `[n_conv_state, n_seqs]`.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use files::{Bytes, Kind, Lock, Map};
 use ropewalk_core::terminal::one_line;
+use ropewalk_core::text::hex;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -117,7 +118,7 @@ impl Sum {
         });
     }
     fn hex(self) -> String {
-        self.0.finalize().iter().map(|b| format!("{b:02x}")).collect()
+        hex(&self.0.finalize())
     }
 }
 

@@ -120,7 +120,8 @@ struct Recurrent<'g, 'a, 'c> {
     net: &'g DeltaNet,
     hp: DeltaNetHparams,
     x: Tensor<'c>,
-    maps: Maps<'c>,
+    /// Outputs of the linear maps: queries, keys and values in one, z, alpha, and beta.
+    maps: [Tensor<'c>; 4],
     conv: ConvSilu<'c>,
     /// Alpha, shifted.
     shifted: Tensor<'c>,
@@ -132,15 +133,6 @@ struct Recurrent<'g, 'a, 'c> {
     ids: LayerIds,
 }
 
-/// The outputs of the linear maps of a gated delta-net.
-#[derive(Clone, Copy)]
-struct Maps<'c> {
-    qkv: Tensor<'c>,
-    z: Tensor<'c>,
-    alpha: Tensor<'c>,
-    beta: Tensor<'c>,
-}
-
 impl<'g, 'a, 'c> Recurrent<'g, 'a, 'c> {
     fn new(g: &'g Graph<'a, 'c>, ctx: &'g Ctx<'g>, block: Block) -> Result<Self> {
         let (b, il) = (g.b, block.il);
@@ -150,7 +142,8 @@ impl<'g, 'a, 'c> Recurrent<'g, 'a, 'c> {
         let Mixing::DeltaNet(net, read) = ctx.setup.transformer.layers[il].before_attention(g, x)? else {
             return Err(none());
         };
-        let [qkv, z, alpha, beta] = g.linears(read, [&net.qkv, &net.gate, &net.alpha, &net.beta])?;
+        let maps = g.linears(read, [&net.qkv, &net.gate, &net.alpha, &net.beta])?;
+        let [qkv, _, alpha, beta] = maps;
         let (past_id, past) = b.input("past", DType::I32, &[block.n])?;
         let row = |index: usize, ne: [usize; 3]| -> Result<Tensor<'c>> {
             let all = b.stored(&cache.tensor(index))?;
@@ -158,8 +151,7 @@ impl<'g, 'a, 'c> Recurrent<'g, 'a, 'c> {
             let step = [4 * n0, 4 * n0 * n1, 4 * n0 * n1 * n2];
             b.view(all, [n0, n1, n2, 1], step, index_of(ctx, block) * all.nb()[1])
         };
-        let weights = b.stored(&net.conv)?;
-        let weights = if weights.dtype() == DType::F32 { weights } else { b.to_f32(weights)? };
+        let weights = g.stored_f32(&net.conv)?;
         let before = row(CONV, [hp.n_embd_conv(), hp.n_conv - 1, 1])?;
         let conv = ConvSilu { before, x: qkv, weights, past: Some(past) };
         let shifted = b.add(alpha, b.stored(&net.dt)?)?;
@@ -174,12 +166,11 @@ impl<'g, 'a, 'c> Recurrent<'g, 'a, 'c> {
         };
         let [out, state] = b.delta_rule(rule)?;
         let ids = LayerIds { x: Some(x_id), past: Some(past_id), ..LayerIds::default() };
-        let maps = Maps { qkv, z, alpha, beta };
         Ok(Recurrent { g, ctx, cache, block, net, hp, x, maps, conv, shifted, rule, out, state, ids })
     }
 
     fn output(&self) -> Result<Tensor<'c>> {
-        let mixed = self.g.gated_norm(self.out, &self.net.norm, self.maps.z)?;
+        let mixed = self.g.gated_norm(self.out, &self.net.norm, self.maps[1])?;
         self.ctx.setup.transformer.layers[self.block.il].after_attention(self.g, self.x, mixed)
     }
 
@@ -230,7 +221,7 @@ impl<'g, 'a, 'c> Recurrent<'g, 'a, 'c> {
         let d_alpha = b.mul(b.mul(g, b.stored(&net.a)?)?, b.sigmoid(self.shifted)?)?;
         let learn = self.rule.beta;
         let d_beta = b.mul(beta, b.sub(learn, b.mul(learn, learn)?)?)?;
-        let Maps { qkv, alpha, beta, .. } = self.maps;
+        let [qkv, _, alpha, beta] = self.maps;
         Ok(vec![(qkv, d_qkv), (alpha, d_alpha), (beta, d_beta)])
     }
 }

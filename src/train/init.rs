@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::path::Path;
 
+use ropewalk_core::text::hex;
 use sha2::{Digest, Sha256};
 
 use super::params::{LoraParams, Trained};
@@ -209,5 +210,5 @@ pub(super) fn order_hash(data: &Dataset, order: SampleOrder) -> String {
         hash.update(corpus.text_hash(d as usize).to_le_bytes());
         hash.update((range.end - range.start).to_le_bytes());
     }
-    hash.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect()
+    hex(&hash.finalize()[..8])
 }

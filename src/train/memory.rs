@@ -8,7 +8,6 @@ use super::saved::{self, Checkpointing};
 use super::seen::{self, TrainAttention};
 use super::TrainParams;
 use crate::graph::Capabilities;
-use crate::hparams::Hparams;
 use crate::math::Math;
 use crate::model::{Error, Model, Result};
 use crate::rope::{Plan, Spec};
@@ -126,11 +125,7 @@ impl MemoryPlan {
     /// # Errors
     /// Settings out of range, or a method that training does not support.
     pub fn new(model: &Model, settings: &TrainParams) -> Result<MemoryPlan> {
-        check(model.hparams(), settings)?;
-        check_recurrent(model.hparams(), capabilities(model, settings))?;
-        check_math(settings, capabilities(model, settings))?;
-        let n_block = settings.n_block.min(settings.attention.n_positions(settings.n_ctx));
-        check_block(model.hparams().n_vocab, n_block, capabilities(model, settings).custom_ops)?;
+        check(model, settings)?;
         // As much again is left to others.
         let Budget { device, host } = Budget::of(model);
         let half = Budget { device: device / 2, host: host.map(|n| n / 2) };
@@ -267,7 +262,9 @@ impl MemoryPlan {
     }
 }
 
-fn check(hp: &Hparams, settings: &TrainParams) -> Result<()> {
+fn check(model: &Model, settings: &TrainParams) -> Result<()> {
+    let (hp, can) = (model.hparams(), capabilities(model, settings));
+    let unsupported = |what: String| Err(Error::Unsupported(what));
     // Keys and queries have a row for each token and head, and ggml counts rows.
     // Landmarks need room, too: of two positions one may be theirs.
     let index = ggml::tensor::MAX_INDEX / if settings.attention.landmarks().is_some() { 2 } else { 1 };
@@ -278,7 +275,7 @@ fn check(hp: &Hparams, settings: &TrainParams) -> Result<()> {
     let is_sparse = settings.attention.group(settings.n_ctx)?.is_some();
     if is_sparse && hp.attention.iter().all(|l| !seen::is_split(true, l)) {
         let what = "attention: s2: every layer has a sliding window, which it keeps; expected full";
-        return Err(Error::Unsupported(what.into()));
+        return unsupported(what.into());
     }
     if settings.n_block == 0 {
         return Err(Error::argument("block", "at least 1 token", 0));
@@ -286,40 +283,27 @@ fn check(hp: &Hparams, settings: &TrainParams) -> Result<()> {
     if settings.math == Math::Int8 {
         return Err(Error::argument("math", "auto, f32 or bf16 in training", "int8"));
     }
+    if hp.delta_net.is_some() && !can.custom_ops {
+        let layers: Vec<String> = hp.recurrent_layers().map(|il| il.to_string()).collect();
+        return unsupported(format!(
+            "training gated delta-nets (layers {}) needs the CPU and ropewalk's own ops (not portable)",
+            layers.join(" ")
+        ));
+    }
+    if settings.math == Math::Bf16 && !can.matmul.has_bf16_training() {
+        let what =
+            "math: bf16: training needs a processor with AVX-512 BF16 or AMX, and ropewalk's own ops (not \
+             portable); expected auto or f32";
+        return unsupported(what.into());
+    }
+    // Ops that every backend has take the probabilities of a block, tokens by vocabulary, as one column, and
+    // count its rows in an i32.
+    let n_block = settings.n_block.min(settings.attention.n_positions(settings.n_ctx));
+    let (n_vocab, most) = (hp.n_vocab, ggml::tensor::MAX_INDEX / hp.n_vocab);
+    if !can.custom_ops && n_block > most {
+        let what = "portable ops count block x vocabulary in 31 bits";
+        let expected = format!("at most {most} tokens with a vocabulary of {n_vocab}");
+        return Err(Error::argument("block", expected, format_args!("{n_block} ({what})")));
+    }
     Ok(())
-}
-
-/// Products of bfloat16 are ours, and for processors that have instructions for them.
-fn check_math(settings: &TrainParams, capabilities: Capabilities) -> Result<()> {
-    if settings.math != Math::Bf16 || capabilities.matmul.has_bf16_training() {
-        return Ok(());
-    }
-    let what =
-        "math: bf16: training needs a processor with AVX-512 BF16 or AMX, and ropewalk's own ops (not \
-         portable); expected auto or f32";
-    Err(Error::Unsupported(what.into()))
-}
-
-/// Gated delta-nets are trained by ops of our own.
-fn check_recurrent(hp: &Hparams, capabilities: Capabilities) -> Result<()> {
-    if hp.delta_net.is_none() || capabilities.custom_ops {
-        return Ok(());
-    }
-    let layers: Vec<String> = hp.recurrent_layers().map(|il| il.to_string()).collect();
-    Err(Error::Unsupported(format!(
-        "training gated delta-nets (layers {}) needs the CPU and ropewalk's own ops (not portable)",
-        layers.join(" ")
-    )))
-}
-
-/// Ops that every backend has take the probabilities of a block, tokens by vocabulary, as one column, and
-/// count its rows in an i32.
-fn check_block(n_vocab: usize, n_block: usize, own_ops: bool) -> Result<()> {
-    let most = ggml::tensor::MAX_INDEX / n_vocab;
-    if own_ops || n_block <= most {
-        return Ok(());
-    }
-    let what = "portable ops count block x vocabulary in 31 bits";
-    let expected = format!("at most {most} tokens with a vocabulary of {n_vocab}");
-    Err(Error::argument("block", expected, format_args!("{n_block} ({what})")))
 }

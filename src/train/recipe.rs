@@ -95,6 +95,16 @@ pub enum Amount {
     Tokens(u64),
 }
 
+impl Amount {
+    /// Steps at a context, in tokens, and a batch, in sequences.
+    pub(crate) fn steps(self, n_ctx: usize, batch: usize) -> u64 {
+        match self {
+            Amount::Steps(n) => n,
+            Amount::Tokens(n) => n.div_ceil((n_ctx.max(1) as u64).saturating_mul(batch.max(1) as u64)),
+        }
+    }
+}
+
 /// How much text a recipe takes a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Batch {
@@ -352,11 +362,7 @@ impl Recipe {
 
     /// Steps at a context, in tokens, and a batch, in sequences.
     pub fn steps(&self, n_ctx: usize, batch: usize) -> u64 {
-        let per_step = (n_ctx.max(1) as u64).saturating_mul(batch.max(1) as u64);
-        match self.length {
-            Amount::Steps(n) => n,
-            Amount::Tokens(n) => n.div_ceil(per_step),
-        }
+        self.length.steps(n_ctx, batch)
     }
 
     /// Returns the recipe's settings at a context of `n_ctx` tokens. The number of steps follows from the given batch,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use gguf::Output;
+use ropewalk_core::text::hex;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -139,7 +140,7 @@ pub(super) fn settings(
         ("portable", text(&settings.portable)),
         ("optimiser", optim.to_string()),
         ("tokens", text(&corpus.n_tokens())),
-        ("data", hash.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect()),
+        ("data", hex(&hash.finalize()[..8])),
         ("doc-mask", text(&params.doc_mask)),
     ];
     // Named only where they are not as in checkpoints that do not know them.
