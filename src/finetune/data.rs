@@ -40,7 +40,7 @@ impl Job {
 
     /// Returns the tokens around documents: the given ones, else the recipe's, else those that fit the packing.
     pub fn separator(&self) -> Separator {
-        let of_recipe = || self.recipe?.separator?.parse().ok();
+        let of_recipe = || self.recipe?.settings(0, &self.given).separator;
         let usual = || match self.packing() {
             Packing::Truncate => Separator::Both,
             _ => Separator::default(),
@@ -59,7 +59,7 @@ impl Job {
 
     /// The spec of the data method: the one given, else the recipe's.
     fn data_method(&self) -> Option<&str> {
-        let of_recipe = || self.recipe?.data.method;
+        let of_recipe = || self.recipe?.method;
         self.transform.as_deref().or_else(of_recipe).filter(|spec| *spec != NO_METHOD)
     }
 

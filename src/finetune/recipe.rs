@@ -39,7 +39,7 @@ impl Job {
                 recipe.rope,
                 recipe.n_ctx,
                 recipe.attention,
-                recipe.data.method.unwrap_or(NO_METHOD),
+                recipe.method.unwrap_or(NO_METHOD),
                 set.join(",")
             ),
             format!("recipe {}, source: {}.", recipe.name, recipe.source),
@@ -54,7 +54,7 @@ impl Job {
     /// A sentence for each setting given that replaces another value of the recipe.
     fn replaced(&self, recipe: &Recipe, own: &Settings) -> Vec<String> {
         let text = |v: &dyn ToString| v.to_string();
-        let method = recipe.data.method.unwrap_or(NO_METHOD);
+        let method = recipe.method.unwrap_or(NO_METHOD);
         let options = [
             ("rope", self.rope.as_ref().map(ToString::to_string), text(&recipe.rope)),
             ("ctx", self.n_ctx.map(|v| text(&v)), text(&recipe.n_ctx)),

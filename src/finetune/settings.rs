@@ -44,7 +44,7 @@ impl Job {
             saved_type: set.saved_type.unwrap_or(SavedType::F32),
             math: self.math,
             portable: self.portable,
-            average: set.ema.or(self.recipe.map(|r| r.ema)).is_some_and(|ema| ema > 0.0),
+            average: self.at(0).ema.is_some_and(|ema| ema > 0.0),
             ..TrainParams::new(self.n_ctx.or(self.recipe.map(|r| r.n_ctx)).unwrap_or(0))
         })
     }

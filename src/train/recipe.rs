@@ -1,10 +1,7 @@
 //! Training recipes of the papers, under their names.
 
-use super::longce::LongCe;
-use super::optim::{AdamW, Decay, OptimParams, Schedule, WarmupShape};
 use super::seen::TrainAttention;
 use super::set::Settings;
-use crate::data::{Packing, Upsample};
 use crate::landmark::Landmarks;
 
 /// Said of recipes of full training where low-rank pairs are trained: their rates and steps are for another kind.
@@ -24,30 +21,14 @@ pub struct Recipe {
     pub rope: &'static str,
     /// Tokens of a sequence.
     pub n_ctx: usize,
-    /// The tokens around documents, as `--set separator` takes them, where the source says.
-    pub separator: Option<&'static str>,
-    /// How texts become sequences, and what of them is trained on.
-    pub data: Data,
-    /// The highest learning rate.
-    pub lr: f64,
-    /// The rate at the end, for schedules that fall.
-    pub lr_min: f64,
-    /// Steps of warm-up.
-    pub warmup: u64,
-    /// How the rate rises in them.
-    pub warmup_shape: WarmupShape,
-    /// How the rate goes on after them.
-    pub decay: Decay,
-    /// Betas, epsilon and weight decay.
-    pub adamw: AdamW,
-    /// Gradients are scaled down to this norm, all together; 0: never.
-    pub clip: f64,
+    /// The data method, `--transform`.
+    pub method: Option<&'static str>,
+    /// The settings by key that differ from those that most recipes share, as `--set` takes them.
+    pub set: &'static str,
     /// The length of training.
     pub length: Amount,
     /// The size of a step.
     pub batch: Batch,
-    /// Decay of the moving average of weights; 0: none is kept.
-    pub ema: f64,
     /// The attention of training.
     pub attention: TrainAttention,
     /// Modules trained as a whole beside low-rank pairs, as `--targets` takes it: modules, or `full` where the paper
@@ -55,35 +36,6 @@ pub struct Recipe {
     pub train: &'static [&'static str],
     /// Where the figures are from, and what they leave open.
     pub source: &'static str,
-}
-
-/// The data of a recipe, as the settings of these names take it.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Data {
-    /// The data method, `--transform`.
-    pub method: Option<&'static str>,
-    /// The way documents become sequences.
-    pub packing: Packing,
-    /// Which documents are drawn more often.
-    pub upsample: Upsample,
-    /// True if attention stays within documents.
-    pub doc_mask: bool,
-    /// True if the ends of documents have no loss.
-    pub mask_ends: bool,
-    /// The weights of targets.
-    pub longce: Option<LongCe>,
-}
-
-impl Data {
-    /// All documents joined, nothing else.
-    pub const PACKED: Data = Data {
-        method: None,
-        packing: Packing::Pack,
-        upsample: Upsample::None,
-        doc_mask: false,
-        mask_ends: false,
-        longce: None,
-    };
 }
 
 /// How long a recipe trains.
@@ -114,38 +66,23 @@ pub enum Batch {
     Tokens(u64),
 }
 
-const ADAMW: AdamW = AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.0 };
+/// Settings by key that most recipes share.
+const SHARED: &str = "lr=2e-5,lr-min=0,warmup=0,warmup-shape=linear,schedule=constant,beta1=0.9,beta2=0.95,\
+                      weight-decay=0,clip=1,ema=0,packing=pack,upsample=none,doc-mask=false,eod-mask-loss=false,loss=ce";
 
 /// The "4M tokens" of a step: 32 sequences of 128k tokens.
 const FOUR_MILLION: u64 = 1 << 22;
 
-/// The released settings at the released context; by the context at another.
-const LONGCE: LongCe = LongCe { short: 0, stride: 0, gamma: 5.0 };
-
-/// Documents under 4,096 tokens one in ten, each source up to its share (Fu et al. 2024).
-const FU: Upsample = Upsample::Fu { length: 4096, keep: 0.1 };
-
-/// The end of a cosine from 2e-5 to 0 that is left at four fifths of its way.
-const LANDMARK_END: f64 = 1.909_830_056_250_525_5e-6;
-
-/// Settings that most recipes share.
+/// What most recipes share.
 const BASE: Recipe = Recipe {
     name: "",
     about: "",
     rope: "",
     n_ctx: 4096,
-    separator: None,
-    data: Data::PACKED,
-    lr: 2e-5,
-    lr_min: 0.0,
-    warmup: 0,
-    warmup_shape: WarmupShape::Linear,
-    decay: Decay::Constant,
-    adamw: ADAMW,
-    clip: 1.0,
+    method: None,
+    set: "",
     length: Amount::Steps(0),
     batch: Batch::Sequences(1),
-    ema: 0.0,
     attention: TrainAttention::Full,
     train: &["full"],
     source: "",
@@ -157,10 +94,7 @@ const LCEG: Recipe = Recipe {
     about: "the controlled study (LCEG) in the paper's words: 1B tokens, 32 sequences a step",
     rope: "dynamic-ntk:trained=32768",
     n_ctx: 32_768,
-    separator: Some("bos"),
-    data: Data { upsample: FU, ..Data::PACKED },
-    warmup: 20,
-    adamw: AdamW { beta2: 0.999, ..ADAMW },
+    set: "warmup=20,beta2=0.999,separator=bos,upsample=fu:length=4096,keep=0.1",
     length: Amount::Tokens(1_000_000_000),
     batch: Batch::Sequences(32),
     source: "paper, section 4 and appendix 9.2: rate, linear warm-up, no weight decay, 32 sequences a step. It names \
@@ -177,9 +111,7 @@ pub static RECIPES: &[Recipe] = &[
         name: "sba",
         about: "SBA-RoPE: 1,250 steps of 8 sequences",
         rope: "sba:factor=2",
-        separator: Some("bos+eos"),
-        data: Data { packing: Packing::Truncate, ..Data::PACKED },
-        warmup: 60,
+        set: "warmup=60,packing=truncate,separator=bos+eos",
         length: Amount::Steps(1250),
         batch: Batch::Sequences(8),
         source: "paper, section 3.1; it names a linear warm-up and no decay after it, and no clipping (1 \
@@ -192,8 +124,7 @@ pub static RECIPES: &[Recipe] = &[
         name: "lceg-code",
         about: "the controlled study (LCEG) as released: 1B tokens, 256 sequences a step, logarithmic \
                 warm-up, linear decay",
-        warmup_shape: WarmupShape::Log,
-        decay: Decay::Linear,
+        set: "warmup=20,warmup-shape=log,schedule=linear,beta2=0.999,separator=bos,upsample=fu:length=4096,keep=0.1",
         batch: Batch::Sequences(256),
         source: "finetune.sh, fine-tune.py and ds_configs/stage3_offload.json of the released code, which \
                  state all of it; `auto` there is the default of Hugging Face's trainer. No moving average \
@@ -205,9 +136,7 @@ pub static RECIPES: &[Recipe] = &[
         about: "LongLoRA: shifted sparse attention, 1,000 steps of 64 sequences, norms and embeddings whole",
         rope: "pi",
         n_ctx: 32_768,
-        separator: Some("eos"),
-        warmup: 20,
-        adamw: AdamW { beta2: 0.999, ..ADAMW },
+        set: "warmup=20,beta2=0.999,separator=eos",
         length: Amount::Steps(1000),
         batch: Batch::Sequences(64),
         attention: TrainAttention::Shifted { group: None },
@@ -223,11 +152,8 @@ pub static RECIPES: &[Recipe] = &[
         about: "Landmark attention: 15,000 steps of 128 sequences of 512 tokens, blocks of 64",
         rope: "plain",
         n_ctx: 512,
-        separator: Some("eos"),
-        lr_min: LANDMARK_END,
-        warmup: 450,
-        decay: Decay::CosinePart,
-        adamw: AdamW { beta2: 0.999, weight_decay: 0.1, ..ADAMW },
+        // The rate at the end is that of a cosine from 2e-5 to 0 that is left at four fifths of its way.
+        set: "lr-min=1.9098300562505255e-6,warmup=450,schedule=cosine-part,beta2=0.999,weight-decay=0.1,separator=eos",
         length: Amount::Steps(15_000),
         batch: Batch::Sequences(128),
         attention: TrainAttention::Landmark(Landmarks::DEFAULT),
@@ -244,8 +170,7 @@ pub static RECIPES: &[Recipe] = &[
         about: "HARPE: one stage of 6B tokens",
         rope: "harpe",
         n_ctx: 131_072,
-        separator: Some("bos"),
-        data: Data { upsample: FU, ..Data::PACKED },
+        set: "separator=bos,upsample=fu:length=4096,keep=0.1",
         length: Amount::Tokens(6_000_000_000),
         batch: Batch::Tokens(FOUR_MILLION),
         source: "paper, section 4.4: rate, betas and tokens; it refers to Fu et al. 2024 for the rest, who \
@@ -259,11 +184,8 @@ pub static RECIPES: &[Recipe] = &[
         about: "Untie the Knots: 20B tokens, 4M a step, cosine",
         rope: "abf:base=5000000",
         n_ctx: 131_072,
-        data: Data { method: Some("utk-80"), mask_ends: true, ..Data::PACKED },
-        lr: 1e-5,
-        lr_min: 1e-6,
-        warmup: 200,
-        decay: Decay::Cosine,
+        method: Some("utk-80"),
+        set: "lr=1e-5,lr-min=1e-6,warmup=200,schedule=cosine,eod-mask-loss=true",
         length: Amount::Tokens(20_000_000_000),
         batch: Batch::Tokens(FOUR_MILLION),
         source: "paper, section 4.2: rates, warm-up, betas, tokens, 4M tokens a step (2^22 here); the base \
@@ -275,10 +197,7 @@ pub static RECIPES: &[Recipe] = &[
         name: "drope",
         about: "DroPE: recalibration without any position at the original context, 5,000 steps of 512 sequences",
         rope: "plain:drop=1",
-        lr: 1e-4,
-        warmup: 100,
-        decay: Decay::Cosine,
-        adamw: AdamW { beta2: 0.999, ..ADAMW },
+        set: "lr=1e-4,warmup=100,schedule=cosine,beta2=0.999",
         length: Amount::Steps(5000),
         batch: Batch::Sequences(512),
         source: "cfgs/run_cfg/llama2_7b_drope.yaml of the released code (arXiv 2512.12167), for Llama 2 at its own 4,096 tokens: \
@@ -291,10 +210,7 @@ pub static RECIPES: &[Recipe] = &[
         name: "clex",
         about: "CLEX: 2B tokens, 512 sequences of 4,096 a step, cosine",
         rope: "clex",
-        separator: Some("bos"),
-        warmup: 29,
-        decay: Decay::Cosine,
-        adamw: AdamW { beta2: 0.999, ..ADAMW },
+        set: "warmup=29,schedule=cosine,beta2=0.999,separator=bos",
         length: Amount::Tokens(2_000_000_000),
         batch: Batch::Sequences(512),
         source: "scripts/train_lm.sh of the released code: rate, 16 x 4 x 8 sequences of 4,096, warm-up in 3 % of the \
@@ -309,10 +225,7 @@ pub static RECIPES: &[Recipe] = &[
         about: "LongCE: 200 steps of 8 sequences, targets weighed by what the long context adds",
         rope: "pi:factor=8",
         n_ctx: 32_768,
-        separator: Some("bos"),
-        data: Data { packing: Packing::Long, longce: Some(LONGCE), ..Data::PACKED },
-        warmup: 20,
-        decay: Decay::Linear,
+        set: "warmup=20,schedule=linear,packing=long,separator=bos,loss=longce:gamma=5",
         length: Amount::Steps(200),
         batch: Batch::Sequences(8),
         source: "finetune/train.sh, finetune.py and deepspeed/zero3.json of the released code (arXiv 2410.23771), for \
@@ -327,12 +240,8 @@ pub static RECIPES: &[Recipe] = &[
         about: "PoSE: 1,000 steps of 64 sequences of 2,048 tokens at positions of a context 64 times as long",
         rope: "yarn",
         n_ctx: 2048,
-        separator: Some("bos"),
-        data: Data { method: Some("pose:factor=64"), ..Data::PACKED },
-        warmup: 10,
-        warmup_shape: WarmupShape::Log,
-        decay: Decay::Linear,
-        adamw: AdamW { beta2: 0.999, ..ADAMW },
+        method: Some("pose:factor=64"),
+        set: "warmup=10,warmup-shape=log,schedule=linear,beta2=0.999,separator=bos",
         length: Amount::Steps(1000),
         batch: Batch::Sequences(64),
         source: "script/run_train_skipos.sh, train_pose.py and configs/deepspeed_config.json of the released code (arXiv \
@@ -368,42 +277,12 @@ impl Recipe {
     /// Returns the recipe's settings at a context of `n_ctx` tokens. The number of steps follows from the given batch,
     /// or the recipe's, and the warmup fits into the given steps, or the recipe's.
     pub fn settings(&self, n_ctx: usize, given: &Settings) -> Settings {
-        let batch = self.batch(n_ctx);
+        let (mut own, mut shared) = (Settings::default(), Settings::default());
+        let read = own.read("recipe", self.set).and_then(|()| shared.read("recipe", SHARED));
+        debug_assert!(read.is_ok(), "{}: {read:?}", self.name);
+        let (own, batch) = (own.or(shared), self.batch(n_ctx));
         let steps = self.steps(n_ctx, given.batch.unwrap_or(batch));
-        let OptimParams { adamw, schedule, clip, ema } = self.optimiser(given.steps.unwrap_or(steps));
-        Settings {
-            steps: Some(steps),
-            batch: Some(batch),
-            lr: Some(schedule.lr),
-            lr_min: Some(schedule.lr_min),
-            warmup: Some(schedule.warmup),
-            warmup_shape: Some(schedule.warmup_shape),
-            schedule: Some(schedule.decay),
-            beta1: Some(adamw.beta1),
-            beta2: Some(adamw.beta2),
-            weight_decay: Some(adamw.weight_decay),
-            clip: Some(clip),
-            ema: Some(ema),
-            separator: self.separator.and_then(|text| text.parse().ok()),
-            packing: Some(self.data.packing),
-            upsample: Some(self.data.upsample),
-            doc_mask: Some(self.data.doc_mask),
-            eod_mask_loss: Some(self.data.mask_ends),
-            loss: Some(self.data.longce),
-            ..Settings::default()
-        }
-    }
-
-    /// The optimizer's settings for so many steps; a warm-up longer than these is cut.
-    pub fn optimiser(&self, steps: u64) -> OptimParams {
-        let schedule = Schedule {
-            lr: self.lr,
-            lr_min: self.lr_min,
-            warmup: self.warmup.min(steps),
-            warmup_shape: self.warmup_shape,
-            steps,
-            decay: self.decay,
-        };
-        OptimParams { adamw: self.adamw, schedule, clip: self.clip, ema: self.ema }
+        let warmup = own.warmup.map(|n| n.min(given.steps.unwrap_or(steps)));
+        Settings { steps: Some(steps), batch: Some(batch), warmup, ..own }
     }
 }

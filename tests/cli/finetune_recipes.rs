@@ -5,6 +5,7 @@ use crate::common::size;
 use crate::finetune::{fails, Folder};
 use ropewalk::data::Packing;
 use ropewalk::train::recipe::RECIPES;
+use ropewalk::train::Settings;
 
 const KNOTS: [&str; 2] = ["--transform", "utk-80:knots=#1/#2/#3/#4,marks=#5/#6/#7/#11/#12"];
 
@@ -48,14 +49,14 @@ fn each_recipe_trains_on_its_data() {
         let out = finetune(&folder, &output, &small(recipe.name, knots));
         let report = out.json();
         assert_eq!(report["steps"].as_u64(), Some(2), "{}: {out:?}", recipe.name);
-        let data = recipe.data;
+        let packing = recipe.settings(recipe.n_ctx, &Settings::default()).packing.unwrap();
         let told = report["recipe"][0].as_str().unwrap();
         let packs = told.contains("packing=");
         assert!(
-            !packs && data.packing == Packing::Pack || told.contains(&format!("packing={}", data.packing)),
+            !packs && packing == Packing::Pack || told.contains(&format!("packing={packing}")),
             "{told}"
         );
-        assert!(told.contains(&format!("transform {}", data.method.unwrap_or("none"))), "{told}");
+        assert!(told.contains(&format!("transform {}", recipe.method.unwrap_or("none"))), "{told}");
         assert!(!out.stderr.contains("steps the moving average is"), "{}: {}", recipe.name, out.stderr);
         let left_out = out
             .stderr
@@ -64,7 +65,7 @@ fn each_recipe_trains_on_its_data() {
         // It goes on under the same words, and not under other data.
         let again = finetune(&folder, &output, &[&small(recipe.name, knots)[..], &["--resume"]].concat());
         assert!(again.json()["steps"] == 2 && again.stderr.contains("resuming after step 2"), "{again:?}");
-        let other = if recipe.data.method == Some("utk-80") { "none" } else { "cip" };
+        let other = if recipe.method == Some("utk-80") { "none" } else { "cip" };
         let packing = if recipe.name == "pose" { &["--set", "packing=truncate"][..] } else { &[] };
         let other = [&small(recipe.name, &[])[..], &["--resume", "--transform", other], packing].concat();
         let refused = finetune(&folder, &output, &other);

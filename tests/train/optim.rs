@@ -7,9 +7,9 @@ use ropewalk::rope::Spec;
 use ropewalk::train::optim::{
     clip_factor, global_norm, AdamW, Decay, Moments, OptimParams, Optimizer, Schedule,
 };
-use ropewalk::train::recipe::{Data, Recipe, RECIPES};
+use ropewalk::train::recipe::{Recipe, RECIPES};
 use ropewalk::train::TrainAttention;
-use ropewalk::train::{Sequence, Trainable, Trainer};
+use ropewalk::train::{Sequence, Settings, Trainable, Trainer};
 
 use crate::common::rounding::rounding;
 use crate::common::some_tokens;
@@ -118,6 +118,17 @@ fn schedules_are_those_of_transformers() {
     assert_eq!((all.lr(3), all.lr(6), all.lr(9)), (0.5, 1.0, 0.5));
 }
 
+fn stated(recipe: &Recipe) -> Settings {
+    recipe.settings(recipe.n_ctx, &Settings::default())
+}
+
+fn optimiser(recipe: &Recipe, steps: u64) -> OptimParams {
+    let mut given = Settings::default();
+    given.steps = Some(steps);
+    let own = recipe.settings(recipe.n_ctx, &given);
+    given.or(own).optimiser().1
+}
+
 /// Recipes state what their sources do; figures of the controlled study's script are worked out by hand from DeepSpeed's
 /// `WarmupDecayLR`.
 #[test]
@@ -125,9 +136,9 @@ fn recipes_are_those_of_the_papers() {
     for r in RECIPES {
         let spec: Spec = r.rope.parse().unwrap();
         assert_eq!(spec.to_string(), r.rope, "{}", r.name);
-        r.separator.into_iter().for_each(|s| assert_ne!(s.parse::<Separator>().unwrap(), Separator::Auto));
+        assert_ne!(stated(r).separator, Some(Separator::Auto));
         let batch = r.batch(r.n_ctx);
-        r.optimiser(r.steps(r.n_ctx, batch)).schedule.check().unwrap();
+        optimiser(r, r.steps(r.n_ctx, batch)).schedule.check().unwrap();
     }
     let at = |name: &str| {
         let r = Recipe::find(name).unwrap();
@@ -143,7 +154,8 @@ fn recipes_are_those_of_the_papers() {
     assert_eq!((at("landmark"), landmark.attention.to_string()), ((128, 15_000), "landmark:block=64".into()));
     // Four fifths of the way from the top of a cosine to its bottom.
     let end = 2e-5 * 0.5 * (1.0 + (0.8 * std::f64::consts::PI).cos());
-    assert!((landmark.lr_min - end).abs() < 1e-9 && landmark.warmup == 15_000 * 3 / 100);
+    let schedule = optimiser(landmark, 15_000).schedule;
+    assert!((schedule.lr_min - end).abs() < 1e-9 && schedule.warmup == 15_000 * 3 / 100);
     // The released schedule, `get_cosine_schedule_with_warmup` with num_cycles = 0.4, in its own words.
     let released = |step: u64| {
         let (warmup, steps, num_cycles) = (450.0, 15_000.0, 0.4);
@@ -154,7 +166,6 @@ fn recipes_are_those_of_the_papers() {
         let progress = (step - warmup) / (steps - warmup);
         2e-5 * 0f64.max(0.5 * (1.0 + (std::f64::consts::PI * num_cycles * 2.0 * progress).cos()))
     };
-    let schedule = landmark.optimiser(15_000).schedule;
     for step in [0, 1, 449, 450, 451, 2000, 5000, 7725, 11_000, 14_999, 15_000] {
         let (found, want) = (schedule.lr(step), released(step));
         assert!((found - want).abs() < 1e-18, "step {step}: {found}, expected {want}");
@@ -164,8 +175,8 @@ fn recipes_are_those_of_the_papers() {
     assert!(others.into_iter().all(|r| r.attention == TrainAttention::Full && r.train == ["full"]));
     assert_eq!(at("drope"), (512, 5000), "10B tokens of 4,096 each");
     // 3 % of the steps, rounded up.
-    assert_eq!((at("clex"), Recipe::find("clex").unwrap().warmup), ((512, 954), 29));
-    let code = Recipe::find("lceg-code").unwrap().optimiser(120);
+    assert_eq!((at("clex"), stated(Recipe::find("clex").unwrap()).warmup), ((512, 954), Some(29)));
+    let code = optimiser(Recipe::find("lceg-code").unwrap(), 120);
     let rates = [(0, 0.0), (4, 2e-5 * 5f64.ln() / 20f64.ln()), (20, 2e-5), (70, 1e-5), (120, 0.0)];
     for (step, want) in rates {
         let found = code.schedule.lr(step);
@@ -177,21 +188,21 @@ fn recipes_are_those_of_the_papers() {
     assert_eq!((code.clip, code.ema), (1.0, 0.0));
     let longce = Recipe::find("longce").unwrap();
     assert_eq!((at("longce"), longce.rope, longce.n_ctx), ((8, 200), "pi:factor=8", 32_768));
-    let schedule = longce.optimiser(200).schedule;
+    let schedule = optimiser(longce, 200).schedule;
     assert_eq!(
         (schedule.lr(10), schedule.lr(20), schedule.lr(110), schedule.lr(200)),
         (1e-5, 2e-5, 1e-5, 0.0)
     );
-    let weights = longce.data.longce.unwrap().at(longce.n_ctx);
+    let weights = stated(longce).loss.flatten().unwrap().at(longce.n_ctx);
     assert_eq!((weights.short, weights.stride, weights.gamma), (4096, 1024, 5.0));
     let pose = Recipe::find("pose").unwrap();
-    assert_eq!((at("pose"), pose.n_ctx, pose.adamw.beta2), ((64, 1000), 2048, 0.999));
-    let schedule = pose.optimiser(1000).schedule;
+    assert_eq!((at("pose"), pose.n_ctx, stated(pose).beta2), ((64, 1000), 2048, Some(0.999)));
+    let schedule = optimiser(pose, 1000).schedule;
     assert_eq!((schedule.lr(0), schedule.lr(10), schedule.lr(1000)), (0.0, 2e-5, 0.0));
     assert!((schedule.lr(505) - 1e-5).abs() < 1e-18);
     // No average that the paper does not state.
-    assert!(RECIPES.iter().all(|r| r.ema == 0.0));
-    let paper = Recipe::find("lceg").unwrap().optimiser(954);
+    assert!(RECIPES.iter().all(|r| stated(r).ema == Some(0.0)));
+    let paper = optimiser(Recipe::find("lceg").unwrap(), 954);
     assert_eq!((paper.schedule.lr(10), paper.schedule.lr(953)), (1e-5, 2e-5));
     // A warm-up of one step starts from 0, as DeepSpeed's does, and from nothing that is no number.
     assert_eq!(Schedule { warmup: 1, ..code.schedule }.lr(0), 0.0);
@@ -202,10 +213,18 @@ fn recipes_are_those_of_the_papers() {
 fn recipes_have_the_data_of_the_papers() {
     let fu = "fu:length=4096,keep=0.1";
     let of = |name: &str| {
-        let Data { method, packing, upsample, doc_mask, mask_ends, longce } =
-            Recipe::find(name).unwrap().data;
-        assert!(!doc_mask, "{name}");
-        (method.unwrap_or("none"), packing.to_string(), upsample.to_string(), mask_ends, longce.is_some())
+        let recipe = Recipe::find(name).unwrap();
+        let set = stated(recipe);
+        assert_eq!(set.doc_mask, Some(false), "{name}");
+        let text = |key| set.text(key).unwrap();
+        let longce = set.loss.unwrap().is_some();
+        (
+            recipe.method.unwrap_or("none"),
+            text("packing"),
+            text("upsample"),
+            set.eod_mask_loss.unwrap(),
+            longce,
+        )
     };
     let plain =
         |packing: &str, upsample: &str| ("none", packing.to_owned(), upsample.to_owned(), false, false);
@@ -274,7 +293,7 @@ fn weight_decay_leaves_norms_and_biases_alone() {
 fn a_linear_warmup_is_not_written() {
     let json = |s: Schedule| serde_json::to_value(s).unwrap();
     assert_eq!(json(Schedule::constant(1.0, 9)).as_object().unwrap().len(), 5);
-    let log = Recipe::find("lceg-code").unwrap().optimiser(120).schedule;
+    let log = optimiser(Recipe::find("lceg-code").unwrap(), 120).schedule;
     assert_eq!(json(log)["warmup_shape"], "log");
     assert_eq!(serde_json::from_value::<Schedule>(json(log)).unwrap(), log);
 }
