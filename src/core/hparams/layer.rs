@@ -5,6 +5,8 @@
 //! attention of most of them to a sliding window. Layers with equal attention form a *kind*, and a rope
 //! method is planned once for each.
 
+use super::{MAX_CTX, MAX_DIM, MAX_FREQ_BASE};
+
 /// The numbers of one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayerHparams {
@@ -158,49 +160,45 @@ impl LayerAttention {
 
     /// Checks that the layer can be computed. The error is the metadata key, without the architecture's prefix, and the
     /// value expected there.
-    pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
+    pub(crate) fn check(&self) -> Result<(), (&'static str, String)> {
         let (n_head, n_kv, d) = (self.n_head, self.n_head_kv, self.n_embd_head);
-        let heads_key = "attention.head_count";
-        if n_head == 0 || d == 0 || n_head.saturating_mul(d) > super::MAX_DIM {
-            return Err((
-                heads_key,
-                format!("{n_head} heads of width {d} are more than {} values", super::MAX_DIM),
-            ));
+        let refuse = |key, what: String| Err((key, what));
+        if n_head == 0 || d == 0 || n_head.saturating_mul(d) > MAX_DIM {
+            let what = format!("{n_head} heads of width {d} are more than {MAX_DIM} values");
+            return refuse("attention.head_count", what);
         }
         check_heads(n_head, n_kv)?;
         if let Some(LayerRotation { freq_base, n_rot, .. }) = self.rotation {
             let key = "rope.dimension_count";
             if !(2..=d).contains(&n_rot) {
-                return Err((key, format!("expected 2 to {d}, found {n_rot}")));
+                return refuse(key, format!("expected 2 to {d}, found {n_rot}"));
             }
             if !n_rot.is_multiple_of(2) {
-                return Err((key, format!("expected an even number, found {n_rot}")));
+                return refuse(key, format!("expected an even number, found {n_rot}"));
             }
-            if !(freq_base > 1.0 && freq_base <= super::MAX_FREQ_BASE) {
-                let max = super::MAX_FREQ_BASE;
-                let what = format!("expected a number above 1, at most {max:e}, found {freq_base:e}");
-                return Err(("rope.freq_base", what));
+            if !(freq_base > 1.0 && freq_base <= MAX_FREQ_BASE) {
+                let expected = format_args!("a number above 1, at most {MAX_FREQ_BASE:e}");
+                return refuse("rope.freq_base", format!("expected {expected}, found {freq_base:e}"));
             }
         }
-        if let Some(window) = self.window.filter(|w| !(1..=super::MAX_CTX).contains(w)) {
-            return Err((
-                "attention.sliding_window",
-                format!("expected 1 to {}, found {window}", super::MAX_CTX),
-            ));
+        if let Some(window) = self.window.filter(|w| !(1..=MAX_CTX).contains(w)) {
+            return refuse("attention.sliding_window", format!("expected 1 to {MAX_CTX}, found {window}"));
         }
-        if !(self.scale.is_finite() && self.scale > 0.0) {
-            return Err(("attention.scale", format!("expected a number above 0, found {}", self.scale)));
+        let above_0 = |x: f32| x.is_finite() && x > 0.0;
+        if !above_0(self.scale) {
+            return refuse("attention.scale", format!("expected a number above 0, found {}", self.scale));
         }
-        if let Some(cap) = self.softcap.filter(|cap| !(cap.is_finite() && *cap > 0.0)) {
-            return Err(("attn_logit_softcapping", format!("expected a number above 0, found {cap}")));
+        if let Some(cap) = self.softcap.filter(|cap| !above_0(*cap)) {
+            return refuse("attn_logit_softcapping", format!("expected a number above 0, found {cap}"));
         }
-        match self.temperature {
-            Some(t)
-                if !(t.length > 0.0 && t.length.is_finite() && t.scale.is_finite() && t.offset >= 0.0) =>
-            {
-                Err(("attention.temperature_length", format!("expected numbers above 0, found {t:?}")))
+        let fits = |t: &AttentionTemperature| {
+            t.length > 0.0 && t.length.is_finite() && t.scale.is_finite() && t.offset >= 0.0
+        };
+        match self.temperature.filter(|t| !fits(t)) {
+            Some(t) => {
+                refuse("attention.temperature_length", format!("expected numbers above 0, found {t:?}"))
             }
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 }

@@ -41,9 +41,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     let local = args.count("local", || (l / 8).clamp(1, chunk.saturating_sub(1).max(1)))?;
     plan.mscale *= args.number("mscale", || 1.0)?;
     if local >= chunk {
-        return Err(RopeError::new(format!(
-            "rope method dca: local: expected below chunk {chunk}, found {local}"
-        )));
+        return Err(args.refuse("local", format_args!("below chunk {chunk}"), local));
     }
     if chunk >= l {
         args.note(format!(

@@ -31,7 +31,7 @@ pub(super) static METHOD: Method = Method {
 fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
     let m = args.count("window", || geo.n_ctx_orig as u64)? as i32;
     let g = args.count("global", || 10)? as i32;
-    if args.word("evict", "false")? == "true" {
+    if args.flag("evict")? {
         args.evict();
     }
     plan.branches = vec![Branch { reach: Reach { dist_end: m, ..Reach::CAUSAL }, ..Branch::PLAIN }];

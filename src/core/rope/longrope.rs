@@ -38,12 +38,10 @@ pub(super) static METHOD: Method = Method {
 fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
     let factors = match args.value("factors", || Value::Word("auto".into()))? {
         Value::List(factors) => {
-            let n_pairs = geo.n_rot / 2;
-            if factors.len() != n_pairs {
-                return Err(RopeError::new(format!(
-                    "rope method longrope: factors: expected {n_pairs} factors, one for each pair, found {}",
-                    factors.len()
-                )));
+            let n = geo.n_pairs();
+            if factors.len() != n {
+                let expected = format_args!("{n} factors, one for each pair");
+                return Err(args.refuse("factors", expected, factors.len()));
             }
             factors
         }

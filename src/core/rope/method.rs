@@ -149,28 +149,15 @@ impl<'a> Geometry<'a> {
         n_ctx: usize,
         original: Option<usize>,
     ) -> Result<Option<Self>, RopeError> {
-        let bad = |key: &str, expected: &str, found: &dyn std::fmt::Display| {
-            Err(RopeError::new(format!("{key}: expected {expected}, found {found}")))
-        };
         let n_ctx_orig = original.unwrap_or_else(|| hp.n_ctx_orig());
         check_contexts(hp, n_ctx, n_ctx_orig)?;
         let Some(LayerRotation { freq_base, n_rot, scaled }) = layer.rotation else { return Ok(None) };
+        layer.check().map_err(|(key, what)| RopeError::new(format!("{key}: {what}")))?;
         let n_head_kv = layer.n_head_kv;
-        if n_rot < 2 || !n_rot.is_multiple_of(2) {
-            return bad("rope.dimension_count", "an even number, at least 2", &n_rot);
-        }
-        if n_head_kv == 0 {
-            return bad("attention.head_count_kv", "at least 1", &0);
-        }
-        if n_rot.checked_mul(n_head_kv).is_none_or(|n| n > MAX_FREQS) {
-            return bad(
-                "rope.dimension_count x attention.head_count_kv",
-                &format!("at most {MAX_FREQS}"),
-                &format!("{n_rot} x {n_head_kv}"),
-            );
-        }
-        if !(freq_base > 1.0 && freq_base <= MAX_BASE) {
-            return bad("rope.freq_base", "a number above 1, at most 1e30", &freq_base);
+        if n_rot.saturating_mul(n_head_kv) > MAX_FREQS {
+            return Err(RopeError::new(format!(
+                "rope.dimension_count x attention.head_count_kv: expected at most {MAX_FREQS}, found {n_rot} x {n_head_kv}"
+            )));
         }
         let scaling = scaled.then_some(&hp.rope_scaling);
         let freq_factors = scaling.and_then(|s| s.freq_factors.as_deref());
@@ -367,10 +354,22 @@ impl<'a> Args<'a> {
 
     /// A [`Kind::Choice`].
     pub fn word(&mut self, key: &str, default: &'static str) -> Result<String, RopeError> {
-        match self.value(key, || Value::Word(default.into()))? {
-            Value::Word(w) => Ok(w),
-            other => Err(self.mismatch(key, &other)),
-        }
+        Ok(self.value(key, || Value::Word(default.into()))?.to_string())
+    }
+
+    /// A [`Kind::Choice`] of `false`, the default, and `true`.
+    pub(super) fn flag(&mut self, key: &str) -> Result<bool, RopeError> {
+        Ok(self.word(key, "false")? == "true")
+    }
+
+    /// The refusal of a value.
+    pub(super) fn refuse(
+        &self,
+        key: &str,
+        expected: impl std::fmt::Display,
+        found: impl std::fmt::Display,
+    ) -> RopeError {
+        RopeError::of_value(self.method.name, key, expected, found)
     }
 
     /// `factor`, by default the target context over the trained window, at least 1 and what the scaling of the

@@ -73,6 +73,11 @@ impl RopeError {
         RopeError { what, remedy: None }
     }
 
+    /// A parameter of a method that cannot have its value.
+    fn of_value(method: &str, key: &str, expected: impl Display, found: impl Display) -> RopeError {
+        RopeError::new(format!("rope method {method}: {key}: expected {expected}, found {found}"))
+    }
+
     /// The error, behind the place where it happened.
     pub fn at(self, place: impl Display) -> RopeError {
         RopeError { what: format!("{place}: {}", self.what), ..self }

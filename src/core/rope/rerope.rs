@@ -50,11 +50,8 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
             // Counted in parts of a position, of which the last query has this many.
             let add = w * (k - 1);
             if n - 1 + add > MAX_CTX {
-                return Err(RopeError::new(format!(
-                    "rope method rerope: leak: expected window x (leak - 1) + context up to {MAX_CTX}, found \
-                     {w} x {} + {n}",
-                    k - 1
-                )));
+                let expected = format_args!("window x (leak - 1) + context up to {MAX_CTX}");
+                return Err(args.refuse("leak", expected, format_args!("{w} x {} + {n}", k - 1)));
             }
             let k_pos = PosMap { unit: k as i32, ..PosMap::IDENTITY };
             Branch { q_pos: PosMap { add: add as i32, ..k_pos }, k_pos, reach: far }

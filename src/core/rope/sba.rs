@@ -30,10 +30,8 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
              changes."
         )),
         Some(0) => {
-            return Err(RopeError::new(format!(
-                "rope method sba: original: expected an original context in which the first pair turns at \
-                 least once, found {l} tokens"
-            )))
+            let expected = "an original context in which the first pair turns at least once";
+            return Err(args.refuse("original", expected, format_args!("{l} tokens")));
         }
         Some(dim) => {
             let base =

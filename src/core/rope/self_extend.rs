@@ -42,13 +42,11 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     let (l, n) = (geo.n_ctx_orig as u64, geo.n_ctx as u64);
     let w = args.count("window", || ((l / 8).max(1) + 1).next_power_of_two() / 2)?;
     let g = args.count("group", || default_group(w, n, l))?;
-    let log_scale = args.word("log-scale", "false")? == "true";
+    let log_scale = args.flag("log-scale")?;
     if !w.is_multiple_of(g) {
         let near = divisors(w).min_by_key(|d| (d.abs_diff(g), *d)).unwrap_or(1);
-        return Err(RopeError::new(format!(
-            "rope method self-extend: group: expected a divisor of window {w}, found {g}; the nearest is \
-             {near}"
-        )));
+        let found = format_args!("{g}; the nearest is {near}");
+        return Err(args.refuse("group", format_args!("a divisor of window {w}"), found));
     }
     if log_scale {
         if l < 2 {

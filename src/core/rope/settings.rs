@@ -126,6 +126,5 @@ pub(super) fn keeps_short(window: usize, n_ctx: usize, args: &mut Args<'_>) -> R
     if !args.is_given(KEEP_SHORT) {
         return Ok(false);
     }
-    let asked = args.word(KEEP_SHORT, "false")? == "true";
-    Ok(asked && n_ctx <= window)
+    Ok(args.flag(KEEP_SHORT)? && n_ctx <= window)
 }

@@ -38,9 +38,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     let local = args.count("local-value", || 128.min(shift - 1))?;
     plan.mscale *= args.number("mscale", || 1.0)?;
     if local >= shift {
-        return Err(RopeError::new(format!(
-            "rope method string: local-value: expected below shifted-offset {shift}, found {local}"
-        )));
+        return Err(args.refuse("local-value", format_args!("below shifted-offset {shift}"), local));
     }
     if n > shift {
         let longest = (n - 1 + local - shift).max(shift - 1);

@@ -59,22 +59,26 @@ pub enum Value {
 }
 
 impl Kind {
+    /// The words among the values allowed.
+    fn words(&self) -> &'static [&'static str] {
+        match *self {
+            Kind::Choice(words) => words,
+            Kind::ChoiceOrNumber { choices, .. } | Kind::ChoiceOrList { choices, .. } => choices,
+            Kind::Number { .. } | Kind::Count { .. } => &[],
+        }
+    }
+
     /// The values allowed, in words, for help and errors.
     pub fn allowed(&self) -> String {
-        match self {
-            Kind::Number { min, max } => format!("a number from {} to {}", number(*min), number(*max)),
+        let words = self.words().join(", ");
+        let range = |min: f64, max: f64| format!("from {} to {}", number(min), number(max));
+        match *self {
+            Kind::Number { min, max } => format!("a number {}", range(min, max)),
             Kind::Count { min, max } => format!("a whole number from {min} to {max}"),
-            Kind::Choice(words) => words.join(", "),
-            Kind::ChoiceOrNumber { choices, min, max } => {
-                format!("{}, or a number from {} to {}", choices.join(", "), number(*min), number(*max))
-            }
-            Kind::ChoiceOrList { choices, min, max } => {
-                format!(
-                    "{}, or numbers from {} to {} joined by `/`",
-                    choices.join(", "),
-                    number(*min),
-                    number(*max)
-                )
+            Kind::Choice(_) => words,
+            Kind::ChoiceOrNumber { min, max, .. } => format!("{words}, or a number {}", range(min, max)),
+            Kind::ChoiceOrList { min, max, .. } => {
+                format!("{words}, or numbers {} joined by `/`", range(min, max))
             }
         }
     }
@@ -82,20 +86,17 @@ impl Kind {
     /// Reads a value; the error names `method`, `key`, the values allowed and the text found.
     pub fn parse(&self, method: &str, key: &str, text: &str) -> Result<Value, RopeError> {
         let value = match self {
-            Kind::Number { .. } => text.parse().ok().map(|x: f64| Value::Number(x + 0.0)),
+            _ if self.words().contains(&text) => Some(Value::Word(text.into())),
+            Kind::Choice(_) => None,
+            Kind::Number { .. } | Kind::ChoiceOrNumber { .. } => {
+                text.parse().ok().map(|x: f64| Value::Number(x + 0.0))
+            }
             Kind::Count { .. } => text.parse().ok().map(Value::Count).or_else(|| {
                 let x = text.parse::<f64>().ok()?;
                 (x.fract() == 0.0 && (0.0..=9e15).contains(&x)).then_some(Value::Count(x as u64))
             }),
-            Kind::Choice(words) => words.contains(&text).then(|| Value::Word(text.into())),
-            Kind::ChoiceOrNumber { choices, .. } if choices.contains(&text) => Some(Value::Word(text.into())),
-            Kind::ChoiceOrNumber { .. } => text.parse().ok().map(|x: f64| Value::Number(x + 0.0)),
-            Kind::ChoiceOrList { choices, .. } => {
-                if choices.contains(&text) {
-                    Some(Value::Word(text.into()))
-                } else {
-                    text.split('/').map(|x| x.parse().ok()).collect::<Option<_>>().map(Value::List)
-                }
+            Kind::ChoiceOrList { .. } => {
+                text.split('/').map(|x| x.parse().ok()).collect::<Option<_>>().map(Value::List)
             }
         };
         match value {
@@ -107,13 +108,11 @@ impl Kind {
     /// Returns true if the value has this kind and lies in its range.
     pub fn accepts(&self, value: &Value) -> bool {
         match (self, value) {
-            (Kind::Number { min, max }, Value::Number(x)) => (*min..=*max).contains(x),
-            (Kind::Count { min, max }, Value::Count(n)) => (min..=max).contains(&n),
-            (Kind::Choice(words), Value::Word(w)) => words.contains(&w.as_str()),
-            (Kind::ChoiceOrNumber { min, max, .. }, Value::Number(x)) => (*min..=*max).contains(x),
-            (Kind::ChoiceOrNumber { choices, .. } | Kind::ChoiceOrList { choices, .. }, Value::Word(w)) => {
-                choices.contains(&w.as_str())
+            (_, Value::Word(w)) => self.words().contains(&w.as_str()),
+            (Kind::Number { min, max } | Kind::ChoiceOrNumber { min, max, .. }, Value::Number(x)) => {
+                (*min..=*max).contains(x)
             }
+            (Kind::Count { min, max }, Value::Count(n)) => (min..=max).contains(&n),
             (Kind::ChoiceOrList { min, max, .. }, Value::List(xs)) => {
                 !xs.is_empty() && xs.iter().all(|x| (*min..=*max).contains(x))
             }
@@ -122,7 +121,7 @@ impl Kind {
     }
 
     pub(super) fn refusal(&self, method: &str, key: &str, found: &str) -> RopeError {
-        RopeError::new(format!("rope method {method}: {key}: expected {}, found {found}", self.allowed()))
+        RopeError::of_value(method, key, self.allowed(), found)
     }
 }
 

@@ -54,9 +54,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     let ext = args.number("ext-factor", || 1.0)?;
     let attn = args.number("attn-factor", || 1.0)?;
     if fast < slow {
-        return Err(RopeError::new(format!(
-            "rope method yarn: beta-fast: expected at least beta-slow = {slow}, found {fast}"
-        )));
+        return Err(args.refuse("beta-fast", format_args!("at least beta-slow = {slow}"), fast));
     }
     let d = geo.n_rot as f64;
     let corr_dim =

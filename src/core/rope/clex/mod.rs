@@ -169,9 +169,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     let by_length = (geo.n_ctx as u64).div_ceil(geo.n_ctx_orig as u64);
     let t = args.count(FACTOR, || by_length.min(max))?;
     if t > max {
-        return Err(RopeError::new(format!(
-            "rope method clex: factor: expected at most max-factor {max}, found {t}"
-        )));
+        return Err(args.refuse(FACTOR, format_args!("at most max-factor {max}"), t));
     }
     if args.is_given(FACTOR) {
         args.note(format!("clex: t = {t}."));
@@ -197,11 +195,8 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     let param_factor = args.count(PARAM_FACTOR, || DEFAULT_PARAM)?;
     let step = args.number(STEP, || DEFAULT_STEP)?;
     if (max - 1) as f64 / step > MAX_STEPS {
-        return Err(RopeError::new(format!(
-            "rope method clex: step: expected at least {} for max-factor {max}, found {}",
-            number((max - 1) as f64 / MAX_STEPS),
-            number(step)
-        )));
+        let least = number((max - 1) as f64 / MAX_STEPS);
+        return Err(args.refuse(STEP, format_args!("at least {least} for max-factor {max}"), number(step)));
     }
     let act = args.word(ACT, "silu")?;
     let act = if act == "tanh" { Activation::Tanh } else { Activation::Silu };
@@ -229,12 +224,8 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     }
     // Four evaluations of two matrices in each step.
     let cost = (t - 1) as f64 / step * (8 * geo.n_pairs() * clex.n_hidden(geo.n_rot)) as f64;
-    geo.spend(cost).map_err(|most| {
-        RopeError::new(format!(
-            "rope method clex: step: expected {most} (steps x network), found {}",
-            approx(cost)
-        ))
-    })?;
+    geo.spend(cost)
+        .map_err(|most| args.refuse(STEP, format_args!("{most} (steps x network)"), approx(cost)))?;
     args.note("clex: the frequencies come from the adapter's network.");
     plan.freqs.theta = geo.divided(clex.theta(net, geo.freq_base, t as usize));
     Ok(())
@@ -242,7 +233,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
 
 /// Multiplies queries by ln(context) / ln(original), if asked to.
 fn scale_queries(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
-    if args.word(LOG_SCALE, "false")? != "true" {
+    if !args.flag(LOG_SCALE)? {
         return Ok(());
     }
     if geo.n_ctx_orig < 2 || geo.n_ctx < 2 {

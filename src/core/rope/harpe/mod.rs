@@ -78,7 +78,8 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     let bases = match args.value("bases", || Value::Word("search".into()))? {
         Value::List(bases) => {
             if bases.len() != geo.n_head_kv {
-                return Err(bad("bases", &format!("{} bases, one per KV head", geo.n_head_kv), bases.len()));
+                let expected = format_args!("{} bases, one per KV head", geo.n_head_kv);
+                return Err(args.refuse("bases", expected, bases.len()));
             }
             bases
         }
@@ -113,10 +114,6 @@ pub(super) fn explain(e: RopeError, value: &str) -> RopeError {
     }
 }
 
-fn bad(key: &str, expected: &str, found: impl std::fmt::Display) -> RopeError {
-    RopeError::new(format!("rope method harpe: {key}: expected {expected}, found {found}"))
-}
-
 /// Bases between a smallest and a largest one.
 fn derive(word: &str, geo: &Geometry<'_>, args: &mut Args<'_>) -> Result<Vec<f64>, RopeError> {
     let n = geo.n_head_kv;
@@ -128,7 +125,8 @@ fn derive(word: &str, geo: &Geometry<'_>, args: &mut Args<'_>) -> Result<Vec<f64
     let base_min = args.number("base-min", || geo.scaled_base(100.0, factor))?;
     let base_max = args.number("base-max", || geo.scaled_base(500.0, factor))?;
     if base_max < base_min {
-        return Err(bad("base-max", &format!("at least base-min = {}", number(base_min)), number(base_max)));
+        let expected = format_args!("at least base-min = {}", number(base_min));
+        return Err(args.refuse("base-max", expected, number(base_max)));
     }
     if !(args.is_given("base-min") && args.is_given("base-max")) {
         args.note(format!(
@@ -172,30 +170,28 @@ fn search_between(
         return Ok(vec![base_min; n]);
     }
     if lo >= hi {
-        return Err(bad("lo", &format!("less than hi = {hi}"), lo));
+        return Err(args.refuse("lo", format_args!("less than hi = {hi}"), lo));
     }
     if hi - lo > MAX_SPAN {
-        return Err(bad("hi - lo", &format!("at most {MAX_SPAN} positions"), hi - lo));
+        return Err(args.refuse("hi - lo", format_args!("at most {MAX_SPAN} positions"), hi - lo));
     }
     let steps = range / stride;
     if steps > MAX_STEPS {
-        return Err(bad("stride", &format!("at most {MAX_STEPS} candidate bases"), approx(steps.floor())));
+        let expected = format_args!("at most {MAX_STEPS} candidate bases");
+        return Err(args.refuse("stride", expected, approx(steps.floor())));
     }
     let search =
         Search { base_min, base_max, stride, lo: lo as usize, hi: hi as usize, n_rot: geo.n_rot, n_bases: n };
     if search.n_steps() + 1 < n {
-        return Err(bad(
-            "stride",
-            &format!("at least {n} candidate bases, one per KV head"),
-            search.n_steps() + 1,
-        ));
+        let expected = format_args!("at least {n} candidate bases, one per KV head");
+        return Err(args.refuse("stride", expected, search.n_steps() + 1));
     }
     if n == 1 {
         return Ok(vec![base_min]);
     }
     geo.spend(search.cost()).map_err(|most| {
         let expected = format!("{most} (candidates x positions x pairs); narrow lo..hi or widen stride");
-        bad("search", &expected, approx(search.cost()))
+        args.refuse("search", expected, approx(search.cost()))
     })?;
     let mut bases: Vec<f64> = search::bases(&search).iter().map(|p| p.base).collect();
     bases.sort_by(f64::total_cmp);
