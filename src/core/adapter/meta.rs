@@ -137,34 +137,29 @@ impl AdapterMeta {
     }
 
     fn set_named(&self, writer: &mut Writer<'_>, named: &dyn Fn(&str) -> String) -> Result<()> {
-        if let Some(n) = self.n_ctx {
-            let too_large = |_| gguf::Error::Argument(format!("{}: {n} is too large", keys::LORA_N_CTX));
-            writer.set(&named(keys::LORA_N_CTX), u32::try_from(n).map_err(too_large)?);
-        }
-        let rope = self.rope.as_ref().map(ToString::to_string);
-        let lineage = match self.ancestors.as_slice() {
-            [] => None,
-            runs => Some(serde_json::to_string(runs).map_err(|e| gguf::Error::Argument(e.to_string()))?),
-        };
+        let wrong = gguf::Error::Argument;
+        let too_large = |n: usize| wrong(format!("{}: {n} is too large", keys::LORA_N_CTX));
+        let n_ctx = self.n_ctx.map(|n| u32::try_from(n).map_err(|_| too_large(n))).transpose()?;
+        let runs = Some(&self.ancestors).filter(|runs| !runs.is_empty());
+        let lineage = runs.map(serde_json::to_string).transpose().map_err(|e| wrong(e.to_string()))?;
+        let text = |text: &Option<String>| text.as_deref().map(Value::from);
         let end = self.data_end.as_ref();
-        let texts = [
-            (keys::LORA_ROPE, rope.as_deref()),
-            (keys::LORA_ATTENTION, self.attention.as_deref()),
-            (keys::LORA_BASE, self.base.as_deref()),
-            (keys::LORA_DATA, self.data.as_deref()),
-            (keys::LORA_DATA_ORDER, end.map(|end| end.order.as_str())),
-            (keys::LORA_LINEAGE, lineage.as_deref()),
+        let values = [
+            (keys::LORA_N_CTX, n_ctx.map(Value::U32)),
+            (keys::LORA_ROPE, text(&self.rope.as_ref().map(ToString::to_string))),
+            (keys::LORA_ATTENTION, text(&self.attention)),
+            (keys::LORA_BASE, text(&self.base)),
+            (keys::LORA_DATA, text(&self.data)),
+            (keys::LORA_DATA_ORDER, end.map(|end| Value::from(end.order.as_str()))),
+            (keys::LORA_LINEAGE, text(&lineage)),
+            (keys::LORA_STEPS, self.steps.map(Value::U64)),
+            (keys::LORA_TOKENS, self.tokens.map(Value::U64)),
+            (keys::LORA_DATA_END, end.map(|end| Value::U64(end.token))),
         ];
-        for (key, text) in texts.into_iter().filter_map(|(key, text)| Some((key, text?))) {
-            writer.set(&named(key), text);
-        }
-        let numbers = [
-            (keys::LORA_STEPS, self.steps),
-            (keys::LORA_TOKENS, self.tokens),
-            (keys::LORA_DATA_END, end.map(|end| end.token)),
-        ];
-        for (key, n) in numbers.into_iter().filter_map(|(key, n)| Some((key, n?))) {
-            writer.set(&named(key), Value::U64(n));
+        for (key, value) in values {
+            if let Some(value) = value {
+                writer.set(&named(key), value);
+            }
         }
         Ok(())
     }

@@ -85,7 +85,12 @@ pub fn write(path: impl Into<Output>, adapter: &AdapterFile<'_>) -> Result<u64> 
         return bad(format!("alpha: expected a finite number other than 0, found {}", adapter.alpha));
     }
     let mut writer = Writer::new();
-    set_keys(&mut writer, adapter, alpha)?;
+    writer.set("general.type", "adapter");
+    writer.set("general.architecture", adapter.arch);
+    writer.set("adapter.type", "lora");
+    writer.set(keys::LORA_ALPHA, alpha);
+    adapter.meta.set(&mut writer)?;
+    writer.set(keys::VERSION, env!("CARGO_PKG_VERSION"));
     for p in &adapter.pairs {
         let weight = if p.weight == TOKEN_EMBD { "output.weight" } else { &p.weight };
         let info = PairInfo { weight: weight.to_owned(), n_in: p.n_in, rank, n_out: p.n_out };
@@ -100,16 +105,6 @@ pub fn write(path: impl Into<Output>, adapter: &AdapterFile<'_>) -> Result<u64> 
         add(&mut writer, path, &t.name, dtype, &t.shape, t.values)?;
     }
     writer.write(output)
-}
-
-fn set_keys(writer: &mut Writer<'_>, adapter: &AdapterFile<'_>, alpha: f32) -> Result<()> {
-    writer.set("general.type", "adapter");
-    writer.set("general.architecture", adapter.arch);
-    writer.set("adapter.type", "lora");
-    writer.set(keys::LORA_ALPHA, alpha);
-    adapter.meta.set(writer)?;
-    writer.set(keys::VERSION, env!("CARGO_PKG_VERSION"));
-    Ok(())
 }
 
 fn add<'a>(

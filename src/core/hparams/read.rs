@@ -128,9 +128,9 @@ impl KeyReader<'_> {
         Ok(n_key)
     }
 
-    /// A number above 0, also once it is rounded to f32.
+    /// A number above 0, also once it is rounded to f32, in which graphs compute.
     pub(super) fn positive(&self, name: &str) -> Result<Option<f64>> {
-        positive(self.file, &self.key(name))
+        self.number(name, "a number above 0", |x| (x as f32).is_finite() && x as f32 > 0.0)
     }
 
     /// Replaces `number` by a number above 0, if there is one under this name.
@@ -155,17 +155,10 @@ impl KeyReader<'_> {
     /// The file's key of ropewalk's own for windows, in place of the architecture's rule: an entry for each layer.
     pub(super) fn own_windows(&self, n_layer: usize) -> Result<Option<Vec<Option<usize>>>> {
         let key = super::keys::WINDOWS;
-        let wrong = |what: String| Err(self.file.error(key, what));
-        let windows = match self.file.value(key) {
-            None => return Ok(None),
-            Some(Value::Array(array)) => integers(array),
-            Some(_) => None,
-        };
-        let Some(windows) = windows else {
-            return wrong("expected an array of integers of 0 or more".into());
-        };
+        let Some(windows) = entries(self.file, key)? else { return Ok(None) };
         if windows.len() != n_layer {
-            return wrong(format!("expected {n_layer} entries, one per layer, found {}", windows.len()));
+            let what = format!("expected {n_layer} entries, one per layer, found {}", windows.len());
+            return Err(self.file.error(key, what));
         }
         let window = |n| in_range(self.file, key, n, 0, MAX_CTX).map(|n| Some(n).filter(|&n| n > 0));
         windows.map(window).collect::<Result<_>>().map(Some)
@@ -195,42 +188,25 @@ impl KeyReader<'_> {
 
     /// An array of whole numbers of 0 or more; `None` where there is no such key.
     pub(super) fn counts(&self, name: &str) -> Result<Option<Vec<u64>>> {
-        match self.file.value(&self.key(name)) {
-            None => Ok(None),
-            Some(Value::Array(array)) if integers(array).is_some() => {
-                Ok(integers(array).map(Iterator::collect))
-            }
-            Some(_) => Err(self.error(name, "expected an array of integers of 0 or more")),
-        }
+        Ok(entries(self.file, &self.key(name))?.map(Iterator::collect))
     }
 
     /// A number of 0 or more.
     pub(super) fn non_negative(&self, name: &str) -> Result<Option<f64>> {
-        match self.finite(name)? {
-            Some(x) if x < 0.0 => Err(self.error(name, format!("expected a number not below 0, found {x}"))),
-            x => Ok(x),
-        }
+        self.finite(name)?;
+        self.number(name, "a number not below 0", |x| x >= 0.0)
     }
 
     /// A finite number.
     pub(super) fn finite(&self, name: &str) -> Result<Option<f64>> {
+        self.number(name, "a finite number", f64::is_finite)
+    }
+
+    fn number(&self, name: &str, expected: &str, fits: impl Fn(f64) -> bool) -> Result<Option<f64>> {
         match self.file.get_opt::<f64>(&self.key(name))? {
-            Some(x) if !x.is_finite() => {
-                Err(self.error(name, format!("expected a finite number, found {x}")))
-            }
+            Some(x) if !fits(x) => Err(self.error(name, format!("expected {expected}, found {x}"))),
             x => Ok(x),
         }
-    }
-}
-
-fn positive(file: &File, key: &str) -> Result<Option<f64>> {
-    match file.get_opt::<f64>(key)? {
-        // f32 is what the graph computes in: a number that is 0 or infinite there is no better than one that
-        // is so here.
-        Some(x) if !(x as f32).is_finite() || (x as f32) <= 0.0 => {
-            Err(file.error(key, format!("expected a number above 0, found {x}")))
-        }
-        x => Ok(x),
     }
 }
 
@@ -246,6 +222,13 @@ fn in_range(file: &File, key: &str, n: u64, min: usize, max: usize) -> Result<us
         Ok(n) if (min..=max).contains(&n) => Ok(n),
         _ => Err(file.error(key, format!("expected {min} to {max}, found {n}"))),
     }
+}
+
+/// The entries of an array of whole numbers of 0 or more; `None` where there is no such key.
+fn entries<'f>(file: &'f File, key: &str) -> Result<Option<impl ExactSizeIterator<Item = u64> + 'f>> {
+    let Some(value) = file.value(key) else { return Ok(None) };
+    let entries = if let Value::Array(array) = value { integers(array) } else { None };
+    entries.map(Some).ok_or_else(|| file.error(key, "expected an array of integers of 0 or more"))
 }
 
 /// The entries of an integer array, without a copy; `None` for other arrays and negative entries.
