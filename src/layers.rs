@@ -391,15 +391,15 @@ impl LayerLoader<'_, '_> {
         let hp = self.hp();
         let (Some(net), None) = (hp.delta_net, hp.attention_of(self.il)) else { return Ok(None) };
         let (n_embd, n_head, n_value) = (hp.n_embd, net.n_head_v, net.n_embd_v());
-        let names = ids::delta_net(self.il);
+        let [conv, dt, a] = ids::delta_net(self.il);
         Ok(Some(DeltaNet {
             qkv: self.linear(Role::Qkv, n_embd, net.n_embd_conv(), Bias::No)?,
             gate: self.linear(Role::AttnGate, n_embd, n_value, Bias::No)?,
             alpha: self.linear(Role::SsmAlpha, n_embd, n_head, Bias::No)?,
             beta: self.linear(Role::SsmBeta, n_embd, n_head, Bias::No)?,
-            conv: self.loader.fixed(names.conv, &[net.n_conv, net.n_embd_conv()])?,
-            dt: self.loader.fixed(names.dt, &[n_head])?,
-            a: self.loader.fixed(names.a, &[n_head])?,
+            conv: self.loader.fixed(conv, &[net.n_conv, net.n_embd_conv()])?,
+            dt: self.loader.fixed(dt, &[n_head])?,
+            a: self.loader.fixed(a, &[n_head])?,
             norm: self.norm(NormRole::Ssm, net.n_embd_head)?,
             out: self.linear(Role::SsmOut, n_value, n_embd, Bias::No)?,
         }))

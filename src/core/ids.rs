@@ -52,7 +52,7 @@ macro_rules! roles {
         /// The name in GGUF files, without its suffix: `blk.3.attn_q`.
         impl fmt::Display for $id {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                let part = $table.iter().find(|r| r.0 == self.role).map_or("", |r| r.1);
+                let part = $table[self.role as usize].1;
                 match self.layer {
                     Some(il) => write!(f, "blk.{il}.{part}"),
                     None => f.write_str(part),
@@ -178,24 +178,10 @@ pub fn sinks(il: usize) -> String {
     format!("blk.{il}.attn_sinks.weight")
 }
 
-/// Names of the tensors of a gated delta-net that nothing trains or replaces.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeltaNetNames {
-    /// The convolution's weights, `[n_conv, n_embd_conv]`.
-    pub conv: String,
-    /// Added to alpha, `[n_head_v]`.
-    pub dt: String,
-    /// Factor on the rate of forgetting, `[n_head_v]`.
-    pub a: String,
-}
-
-/// The names of layer `il`.
-pub fn delta_net(il: usize) -> DeltaNetNames {
-    DeltaNetNames {
-        conv: format!("blk.{il}.ssm_conv1d.weight"),
-        dt: format!("blk.{il}.ssm_dt.bias"),
-        a: format!("blk.{il}.ssm_a"),
-    }
+/// Names of the tensors of layer `il`'s gated delta-net that nothing trains or replaces: the convolution's weights,
+/// `[n_conv, n_embd_conv]`; what is added to alpha, and the factor on the rate of forgetting, both `[n_head_v]`.
+pub fn delta_net(il: usize) -> [String; 3] {
+    ["ssm_conv1d.weight", "ssm_dt.bias", "ssm_a"].map(|part| format!("blk.{il}.{part}"))
 }
 
 impl Role {
@@ -209,18 +195,14 @@ impl Role {
         matches!(self, Role::GateExps | Role::UpExps | Role::DownExps)
     }
 
-    fn entry(self) -> (&'static str, &'static str) {
-        ROLES.iter().find(|r| r.0 == self).map_or(("", ""), |r| (r.1, r.2))
-    }
-
     /// Name in GGUF files, without layer and suffix: `attn_q`.
     pub fn gguf(self) -> &'static str {
-        self.entry().0
+        ROLES[self as usize].1
     }
 
     /// Name as a LoRA target: `q`.
     pub fn target(self) -> &'static str {
-        self.entry().1
+        ROLES[self as usize].2
     }
 
     /// The role of a LoRA target.

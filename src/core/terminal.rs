@@ -15,12 +15,12 @@ fn acts(c: char) -> bool {
 
 /// A text of several lines, with escapes such as `\u{1b}` in place of characters that a terminal may obey.
 pub fn shown(text: &str) -> Cow<'_, str> {
-    escaped(text, acts)
+    escaped(text, acts, |c| c.escape_default().to_string())
 }
 
 /// Escapes like [`shown`], in one line: line ends and tabs are escaped too.
 pub fn inline(text: &str) -> Cow<'_, str> {
-    escaped(text, |c| acts(c) || c.is_control())
+    escaped(text, |c| acts(c) || c.is_control(), |c| c.escape_default().to_string())
 }
 
 /// An error in one line: those of parsers repeat names of the file as they are.
@@ -28,7 +28,7 @@ pub fn one_line(error: impl std::fmt::Display) -> String {
     inline(&error.to_string()).into_owned()
 }
 
-fn escaped(text: &str, acts: impl Fn(char) -> bool) -> Cow<'_, str> {
+fn escaped(text: &str, acts: impl Fn(char) -> bool, escape: impl Fn(char) -> String) -> Cow<'_, str> {
     if !text.contains(&acts) {
         return Cow::Borrowed(text);
     }
@@ -38,7 +38,7 @@ fn escaped(text: &str, acts: impl Fn(char) -> bool) -> Cow<'_, str> {
         match c {
             // The end of a line as other systems write it.
             '\r' if rest.peek() == Some(&'\n') && !acts('\n') => {}
-            c if acts(c) => out.extend(c.escape_default()),
+            c if acts(c) => out += &escape(c),
             c => out.push(c),
         }
     }
@@ -80,17 +80,7 @@ impl Pieces {
 
 /// JSON in which DEL and characters past it that [`shown`] replaces are escaped, too; serde does the others.
 pub fn plain_json(json: String) -> String {
-    if !json.contains(acts) {
-        return json;
-    }
-    let mut out = String::with_capacity(json.len() + 16);
-    for c in json.chars() {
-        match c {
-            c if acts(c) => out += &format!("\\u{:04x}", u32::from(c)),
-            c => out.push(c),
-        }
-    }
-    out
+    escaped(&json, acts, |c| format!("\\u{:04x}", u32::from(c))).into_owned()
 }
 
 #[cfg(test)]

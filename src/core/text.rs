@@ -39,15 +39,10 @@ pub fn parse_bytes(text: &str) -> Result<usize, String> {
 
 /// Formats a count with its digits in groups of three: `12,345`.
 pub fn count(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
+    match n / 1000 {
+        0 => n.to_string(),
+        thousands => format!("{},{:03}", count(thousands), n % 1000),
     }
-    out
 }
 
 /// Why bytes are no text.

@@ -195,16 +195,16 @@ impl Tensors<'_> {
     fn delta_net(&mut self, il: usize, net: &DeltaNetHparams) {
         let embd = self.shape.n_embd as u64;
         let [conv, head, all] = [net.n_embd_conv(), net.n_head_v, net.n_embd_v()].map(|n| n as u64);
-        let names = ids::delta_net(il);
+        let [weights, dt, a] = ids::delta_net(il);
         let maps = [(Role::Qkv, conv), (Role::AttnGate, all), (Role::SsmAlpha, head), (Role::SsmBeta, head)];
         for (role, n_out) in maps {
             self.linear(LinearId::layer(il, role), [embd, n_out], 1.0, false);
         }
-        self.add(names.conv, &[net.n_conv as u64, conv], matrix(1.0, net.n_conv as u64));
-        self.add(names.dt, &[head], Fill::Normal(-1.0, 1.0));
+        self.add(weights, &[net.n_conv as u64, conv], matrix(1.0, net.n_conv as u64));
+        self.add(dt, &[head], Fill::Normal(-1.0, 1.0));
         // Heads that forget within a few tokens, and some that remember for long.
         let rate = |h: u64| -(2f32.powf(1.0 - 8.0 * h as f32 / head as f32));
-        self.add(names.a, &[head], Fill::Values((0..head).map(rate).collect()));
+        self.add(a, &[head], Fill::Values((0..head).map(rate).collect()));
         self.norm(NormId::layer(il, NormRole::Ssm), net.n_embd_head as u64);
         self.linear(LinearId::layer(il, Role::SsmOut), [all, embd], 1.0, false);
     }

@@ -4,6 +4,7 @@ use gguf::{Array, DType, File, Result, Value};
 
 use super::names::{self, Seen};
 use super::{Gelu, MAX_CTX, MAX_DIM};
+use crate::settings::quoted;
 
 /// Longer specs are not written by anything.
 const MAX_SPEC: usize = 1 << 16;
@@ -299,11 +300,6 @@ pub(super) fn gelu(file: &File) -> Result<Gelu> {
     match file.get_opt::<String>(key)?.as_deref() {
         None | Some("tanh") => Ok(Gelu::Tanh),
         Some("erf") => Ok(Gelu::Erf),
-        Some(other) => Err(file.error(key, format!("expected tanh or erf, found {:?}", clip(other)))),
+        Some(other) => Err(file.error(key, format!("expected tanh or erf, found {}", quoted(other)))),
     }
-}
-
-/// The first 40 characters, for error messages.
-pub(super) fn clip(text: &str) -> &str {
-    text.char_indices().nth(40).map_or(text, |(i, _)| &text[..i])
 }
