@@ -35,6 +35,6 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
         args.number("base", || geo.scaled_base(500.0, s))?
     };
     plan.freqs.theta = geo.table(base)?;
-    args.note(format!("abf: base {}, {} times the model's.", approx(base), approx(base / geo.freq_base)));
+    args.note(format!("base {}, {} times the model's.", approx(base), approx(base / geo.freq_base)));
     Ok(())
 }

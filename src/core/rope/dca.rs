@@ -45,7 +45,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     }
     if chunk >= l {
         args.note(format!(
-            "dca: chunk {chunk} shows distances up to {chunk}, beyond the original context of {l} tokens."
+            "chunk {chunk} shows distances up to {chunk}, beyond the original context of {l} tokens."
         ));
     }
     let (top, c) = (chunk as i32, (chunk - local) as i32);

@@ -55,6 +55,6 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     };
     let base = geo.ntk_base(t)?;
     plan.freqs.theta = geo.table(base)?;
-    args.note(format!("dynamic-ntk: t = {}, base {}, fixed for the session.", approx(t), approx(base)));
+    args.note(format!("t = {}, base {}, fixed for the session.", approx(t), approx(base)));
     Ok(())
 }

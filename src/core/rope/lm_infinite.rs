@@ -43,10 +43,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
         });
     }
     if m as usize > geo.n_ctx_orig {
-        args.note(format!(
-            "lm-infinite: window {m} is longer than the original context of {} tokens.",
-            geo.n_ctx_orig
-        ));
+        args.note(format!("window {m} is longer than the original context of {} tokens.", geo.n_ctx_orig));
     }
     Ok(())
 }

@@ -68,7 +68,7 @@ fn of_file(word: &str, geo: &Geometry<'_>, args: &mut Args<'_>) -> Result<Vec<f6
     if which == "auto" {
         which = if geo.n_ctx > geo.n_ctx_orig { "long" } else { "short" };
         args.note(format!(
-            "longrope: {which} factors for a context of {} tokens (original context {}).",
+            "{which} factors for a context of {} tokens (original context {}).",
             geo.n_ctx, geo.n_ctx_orig
         ));
     }

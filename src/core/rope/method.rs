@@ -301,9 +301,14 @@ impl<'a> Args<'a> {
         Args { method, given, asked: Vec::new(), used: Vec::new(), notes: Vec::new(), evict: false }
     }
 
-    /// A whole sentence that the user should see.
-    pub fn note(&mut self, note: impl Into<String>) {
-        self.notes.push(note.into());
+    /// A whole sentence that the user should see, which follows the method's name.
+    pub fn note(&mut self, note: impl std::fmt::Display) {
+        self.notes.push(format!("{}: {note}", self.method.name));
+    }
+
+    /// A whole sentence on a setting, which no method's name goes before.
+    pub(super) fn note_setting(&mut self, note: String) {
+        self.notes.push(note);
     }
 
     /// Keys that no later query sees are to leave the cache.
@@ -378,29 +383,26 @@ impl<'a> Args<'a> {
         let given = self.is_given("factor");
         let (needed, own) = (geo.n_ctx as f64 / geo.n_ctx_orig as f64, geo.own_factor);
         let factor = self.number("factor", || needed.max(own).max(1.0))?;
-        let (name, reach) = (self.method.name, factor * geo.n_ctx_orig as f64);
+        let reach = factor * geo.n_ctx_orig as f64;
         let (factor_text, n_ctx, original) = (number(factor), geo.n_ctx, geo.n_ctx_orig);
         if !given && own > needed.max(1.0) {
             self.note(format!(
-                "{name}: factor {factor_text} is the file's own, more than context {n_ctx} over the original \
-                 context of {original} tokens."
+                "factor {factor_text} is the file's own, more than context {n_ctx} over the original context of \
+                 {original} tokens."
             ));
         } else if !given {
             self.note(format!(
-                "{name}: factor {factor_text} = context {n_ctx} over the original context of {original} \
-                 tokens, at least 1."
+                "factor {factor_text} = context {n_ctx} over the original context of {original} tokens, at least 1."
             ));
         } else if geo.n_ctx as f64 > reach * (1.0 + 1e-9) {
+            let reach = reach.floor();
             self.note(format!(
-                "{name}: the context of {n_ctx} tokens is longer than factor x original = {} tokens.",
-                reach.floor()
+                "the context of {n_ctx} tokens is longer than factor x original = {reach} tokens."
             ));
         }
         if given && factor < own * (1.0 - 1e-9) {
-            self.note(format!(
-                "{name}: factor {factor_text} is less than the {} that the file declares.",
-                number(own)
-            ));
+            let own = number(own);
+            self.note(format!("factor {factor_text} is less than the {own} that the file declares."));
         }
         Ok(factor)
     }

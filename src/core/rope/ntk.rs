@@ -16,6 +16,6 @@ pub(super) static METHOD: Method = Method {
 fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
     let base = geo.ntk_base(args.factor(geo)?)?;
     plan.freqs.theta = geo.table(base)?;
-    args.note(format!("ntk: base {}.", approx(base)));
+    args.note(format!("base {}.", approx(base)));
     Ok(())
 }

@@ -20,7 +20,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     plan.freqs.theta = geo.table(geo.freq_base)?;
     if geo.n_ctx > geo.n_ctx_orig {
         args.note(format!(
-            "plain: the context of {} tokens is longer than the original context of {}.",
+            "the context of {} tokens is longer than the original context of {}.",
             geo.n_ctx, geo.n_ctx_orig
         ));
     }

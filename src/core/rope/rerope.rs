@@ -38,10 +38,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
         Some(k) => w + n.saturating_sub(1).saturating_sub(w).div_ceil(k),
     };
     if longest >= l {
-        args.note(format!(
-            "rerope: distances go up to {longest}; the largest trained distance is {}.",
-            l - 1
-        ));
+        args.note(format!("distances go up to {longest}; the largest trained distance is {}.", l - 1));
     }
     let far = Reach { dist_min: w as i32, ..Reach::CAUSAL };
     let far = match leak {

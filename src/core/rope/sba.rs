@@ -26,8 +26,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     let mut theta = geo.table(geo.freq_base)?;
     match theta.iter().position(|t| (l - 1.0) * t < TAU) {
         None => args.note(format!(
-            "sba: every pair turns at least once within the original context of {l} tokens, so nothing \
-             changes."
+            "every pair turns at least once within the original context of {l} tokens, so nothing changes."
         )),
         Some(0) => {
             let expected = "an original context in which the first pair turns at least once";
@@ -37,7 +36,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
             let base =
                 geo.freq_base * ((target - 1.0) / (l - 1.0)).powf(geo.n_rot as f64 / (2.0 * dim as f64));
             theta[dim..].copy_from_slice(&geo.table(base)?[dim..]);
-            args.note(format!("sba: base {} from pair {dim} on.", approx(base)));
+            args.note(format!("base {} from pair {dim} on.", approx(base)));
         }
     }
     plan.freqs.theta = theta;

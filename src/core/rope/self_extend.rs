@@ -62,19 +62,17 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
         plan.q_log_base = Some(l as f64);
     }
     if g == 1 {
-        args.note("self-extend: group 1 changes no distance.");
+        args.note("group 1 changes no distance.");
         return Ok(());
     }
     let longest = |g: u64| l.saturating_sub(w).saturating_mul(g).saturating_add(w).min(MAX_CTX);
     if w >= l {
         args.note(format!(
-            "self-extend: window {w} leaves no trained distance for far keys: original is {l}; a smaller \
-             window does."
+            "window {w} leaves no trained distance for far keys: original is {l}; a smaller window does."
         ));
     } else {
         args.note(format!(
-            "self-extend: up to {} tokens keep within trained distances: (original - window) x group + \
-             window.",
+            "up to {} tokens keep within trained distances: (original - window) x group + window.",
             longest(g)
         ));
         if n > longest(g) {
@@ -83,7 +81,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
             } else {
                 "no group reaches it with this window"
             };
-            args.note(format!("self-extend: the context of {n} tokens is longer than that; {way}."));
+            args.note(format!("the context of {n} tokens is longer than that; {way}."));
         }
     }
     let (w, g) = (w as i32, g as i32);

@@ -82,7 +82,10 @@ fn drop(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result
     for table in plan.freqs.theta.chunks_exact_mut(pairs) {
         table[pairs - dropped..].fill(0.0);
     }
-    args.note(format!("drop {}: the slowest {dropped} of {pairs} pairs are not rotated.", number(share)));
+    args.note_setting(format!(
+        "drop {}: the slowest {dropped} of {pairs} pairs are not rotated.",
+        number(share)
+    ));
     Ok(())
 }
 
@@ -94,7 +97,7 @@ fn drop(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result
 fn temperature(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
     let value = args.value(TEMPERATURE, || Value::Number(1.0))?;
     if plan.temperature.is_some() {
-        args.note(format!("temperature={value} replaces the attention temperature of the model."));
+        args.note_setting(format!("temperature={value} replaces the attention temperature of the model."));
     }
     if plan.q_log_base.is_some() || plan.q_factor != 1.0 {
         return Err(RopeError::new(format!(

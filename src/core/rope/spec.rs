@@ -114,11 +114,9 @@ impl Spec {
 impl FromStr for Spec {
     type Err = RopeError;
     fn from_str(s: &str) -> Result<Self, RopeError> {
+        let refuse = |what: String| Err(RopeError::new(format!("rope spec: {what}")));
         if s.len() > MAX_LEN {
-            return Err(RopeError::new(format!(
-                "rope spec: expected at most {MAX_LEN} bytes, found {}",
-                s.len()
-            )));
+            return refuse(format!("expected at most {MAX_LEN} bytes, found {}", s.len()));
         }
         let mut parts: Vec<Part> = Vec::new();
         if s.trim() == Spec::DECLARED {
@@ -126,25 +124,22 @@ impl FromStr for Spec {
         }
         for text in s.split('+') {
             if text.trim() == Spec::DECLARED {
-                return Err(RopeError::new(format!(
-                    "rope spec: {} stands alone; attention methods alone keep the frequencies that a file declares",
+                return refuse(format!(
+                    "{} stands alone; attention methods alone keep the frequencies that a file declares",
                     Spec::DECLARED
-                )));
+                ));
             }
             let part = parse_part(text.trim())?;
             let axis = part.method.axis;
             if let Some(other) = parts.iter().find(|other| other.method.axis == axis) {
-                return Err(RopeError::new(format!(
-                    "rope spec: {} and {} are both {axis} methods; a spec takes one of each axis",
-                    other.name(),
-                    part.name()
-                )));
+                let (one, two) = (other.name(), part.name());
+                return refuse(format!(
+                    "{one} and {two} are both {axis} methods; a spec takes one of each axis"
+                ));
             }
             let both = |(key, _): &&(&str, Value)| super::settings::once(key) && part.get(key).is_some();
             if let Some((key, _)) = parts.iter().flat_map(|other| &other.args).find(both) {
-                return Err(RopeError::new(format!(
-                    "rope spec: {key} is given twice; it applies to all methods of a spec"
-                )));
+                return refuse(format!("{key} is given twice; it applies to all methods of a spec"));
             }
             parts.push(part);
         }

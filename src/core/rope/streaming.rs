@@ -43,7 +43,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     }
     if sinks + window > geo.n_ctx_orig as u64 {
         args.note(format!(
-            "streaming: sinks + window = {} tokens are more than the original context of {}.",
+            "sinks + window = {} tokens are more than the original context of {}.",
             sinks + window,
             geo.n_ctx_orig
         ));

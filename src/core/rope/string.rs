@@ -43,13 +43,12 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     if n > shift {
         let longest = (n - 1 + local - shift).max(shift - 1);
         args.note(format!(
-            "string: within the context, distances go up to {longest}; the largest trained distance is {}.",
+            "within the context, distances go up to {longest}; the largest trained distance is {}.",
             l - 1
         ));
         if longest >= l {
             args.note(
-                "string: it is designed for contexts within the original context; a spec can join it \
-                 with a frequency method.",
+                "it is designed for contexts within the original context; a spec can join it with a frequency method.",
             );
         }
     }

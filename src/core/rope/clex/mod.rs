@@ -172,25 +172,22 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
         return Err(args.refuse(FACTOR, format_args!("at most max-factor {max}"), t));
     }
     if args.is_given(FACTOR) {
-        args.note(format!("clex: t = {t}."));
+        args.note(format!("t = {t}."));
     } else {
         args.absorb(FACTOR);
         args.note(format!(
-            "clex: t = {t} = context {} over the original context of {} tokens, rounded up, at most {max}; \
-             fixed for the session.",
+            "t = {t} = context {} over the original context of {} tokens, rounded up, at most {max}; fixed for the session.",
             geo.n_ctx, geo.n_ctx_orig
         ));
     }
     if geo.own_factor > t as f64 {
         let own = number(geo.own_factor);
-        args.note(format!("clex: t = {t} is less than the factor {own} that the file declares."));
+        args.note(format!("t = {t} is less than the factor {own} that the file declares."));
     }
     if by_length > t {
         let reach = t.saturating_mul(geo.n_ctx_orig as u64);
         let n_ctx = geo.n_ctx;
-        args.note(format!(
-            "clex: the context of {n_ctx} tokens is longer than t x original = {reach} tokens."
-        ));
+        args.note(format!("the context of {n_ctx} tokens is longer than t x original = {reach} tokens."));
     }
     let param_factor = args.count(PARAM_FACTOR, || DEFAULT_PARAM)?;
     let step = args.number(STEP, || DEFAULT_STEP)?;
@@ -205,7 +202,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     let untrained = geo.table(geo.ntk_base(scale)?)?;
     let Some(net) = geo.clex else {
         args.note(format!(
-            "clex: no adapter has a trained network; the untrained one equals ntk with factor {}.",
+            "no adapter has a trained network; the untrained one equals ntk with factor {}.",
             number(scale)
         ));
         plan.freqs.theta = untrained;
@@ -226,7 +223,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     let cost = (t - 1) as f64 / step * (8 * geo.n_pairs() * clex.n_hidden(geo.n_rot)) as f64;
     geo.spend(cost)
         .map_err(|most| args.refuse(STEP, format_args!("{most} (steps x network)"), approx(cost)))?;
-    args.note("clex: the frequencies come from the adapter's network.");
+    args.note("the frequencies come from the adapter's network.");
     plan.freqs.theta = geo.divided(clex.theta(net, geo.freq_base, t as usize));
     Ok(())
 }

@@ -130,8 +130,8 @@ fn derive(word: &str, geo: &Geometry<'_>, args: &mut Args<'_>) -> Result<Vec<f64
     }
     if !(args.is_given("base-min") && args.is_given("base-max")) {
         args.note(format!(
-            "harpe: bases from {} to {}; the paper's 100 and 500 times the model's base at factor 32, as a \
-             power law, are {} and {} times at factor {}.",
+            "bases from {} to {}; the paper's 100 and 500 times the model's base at factor 32, as a power \
+             law, are {} and {} times at factor {}.",
             approx(base_min),
             approx(base_max),
             approx(geo.scaled_base(100.0, factor) / geo.freq_base),
@@ -166,7 +166,7 @@ fn search_between(
     let hi = args.count("hi", || target as u64)?;
     let lo = args.count("lo", || (hi / 8).min(1000))?;
     if range == 0.0 {
-        args.note("harpe: base-min equals base-max, so every head has that base.");
+        args.note("base-min equals base-max, so every head has that base.");
         return Ok(vec![base_min; n]);
     }
     if lo >= hi {
