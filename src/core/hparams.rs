@@ -20,6 +20,7 @@ pub use layer::{
     AttentionTemperature, DeltaNetHparams, ExpertHparams, LayerAttention, LayerHparams, LayerRotation,
 };
 pub use names::standard_name;
+pub(crate) use read::check_factors;
 use read::KeyReader;
 pub use scaling::RopeScaling;
 

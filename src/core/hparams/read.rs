@@ -274,14 +274,19 @@ pub(super) fn factors(file: &File, name: &str, n_rot: usize) -> Result<Option<Ve
     checked_factors(file, name, file.floats(tensor)?, n_rot).map(Some)
 }
 
-/// One factor per rotated pair, each finite and above 0.
 pub(super) fn checked_factors(file: &File, name: &str, values: Vec<f32>, n_rot: usize) -> Result<Vec<f32>> {
-    if values.len() != n_rot / 2 {
-        return Err(file.error(name, format!("expected {} values, found {}", n_rot / 2, values.len())));
+    check_factors(&values, n_rot).map_err(|what| file.error(name, what))?;
+    Ok(values)
+}
+
+/// An error, the end of a sentence, unless there is one factor per rotated pair, each finite and above 0.
+pub(crate) fn check_factors(factors: &[f32], n_rot: usize) -> Result<(), String> {
+    if factors.len() != n_rot / 2 {
+        return Err(format!("expected {} values, found {}", n_rot / 2, factors.len()));
     }
-    match values.iter().position(|x| !x.is_finite() || *x <= 0.0) {
-        Some(i) => Err(file.error(name, format!("expected numbers above 0, found {} at {i}", values[i]))),
-        None => Ok(values),
+    match factors.iter().position(|x| !x.is_finite() || *x <= 0.0) {
+        Some(i) => Err(format!("expected numbers above 0, found {} at {i}", factors[i])),
+        None => Ok(()),
     }
 }
 

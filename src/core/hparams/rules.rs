@@ -36,22 +36,24 @@ const RULES: &[Rules] = &[
     Rules { arch: "gemma2", layer: gemma2, model: gemma2_model },
     Rules { arch: "gemma3", layer: gemma3, model: gemma_model },
     Rules { arch: "gpt-oss", layer: gpt_oss, model: mixture },
-    Rules { arch: "gptneox", layer: same, model: gptneox_model },
+    Rules { arch: "gptneox", model: gptneox_model, ..USUAL },
     Rules { arch: "granite", layer: granite, model: granite_model },
-    Rules { arch: "mistral3", layer: mistral3, model: as_it_is },
-    Rules { arch: "olmo2", layer: olmo2, model: as_it_is },
-    Rules { arch: "qwen35", layer: same, model: delta_net::qwen35 },
-    Rules { arch: "qwen35moe", layer: same, model: qwen35moe_model },
-    Rules { arch: "qwen3moe", layer: same, model: mixture },
-    Rules { arch: "phi3", layer: same, model: phi3_model },
-    Rules { arch: "smollm3", layer: smollm3, model: as_it_is },
+    Rules { arch: "mistral3", layer: mistral3, ..USUAL },
+    Rules { arch: "olmo2", layer: olmo2, ..USUAL },
+    Rules { arch: "qwen35", model: delta_net::qwen35, ..USUAL },
+    Rules { arch: "qwen35moe", model: qwen35moe_model, ..USUAL },
+    Rules { arch: "qwen3moe", model: mixture, ..USUAL },
+    Rules { arch: "phi3", model: phi3_model, ..USUAL },
+    Rules { arch: "smollm3", layer: smollm3, ..USUAL },
 ];
+
+/// Rules that change nothing.
+const USUAL: Rules = Rules { arch: "", layer: |_, _, _| Ok(()), model: |_, _| Ok(()) };
 
 impl Rules {
     /// The rules of this architecture; those of most change nothing.
     pub(super) fn of(arch: &str) -> Rules {
-        let found = RULES.iter().find(|r| r.arch == arch).copied();
-        found.unwrap_or(Rules { arch: "", layer: same, model: as_it_is })
+        RULES.iter().find(|r| r.arch == arch).copied().unwrap_or(USUAL)
     }
 }
 
@@ -69,14 +71,6 @@ pub(super) fn one_base(arch: &str) -> bool {
 /// Architectures whose layers with a window have a base apart, where the file says so.
 pub(super) fn has_sliding_base(arch: &str) -> bool {
     ["gemma2", "gemma3", "gpt-oss", "olmo2"].contains(&arch)
-}
-
-fn same(_: &KeyReader<'_>, _: usize, _: &mut LayerAttention) -> Result<()> {
-    Ok(())
-}
-
-fn as_it_is(_: &KeyReader<'_>, _: &mut Hparams) -> Result<()> {
-    Ok(())
 }
 
 /// No rotation in every fourth layer.

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use super::value::{approx, number, rounded};
 use super::{Kind, LayerPlan, Part, RopeError, Value};
-use crate::hparams::{ClexNet, Hparams, LayerAttention, LayerRotation, RopeScaling};
+use crate::hparams::{check_factors, ClexNet, Hparams, LayerAttention, LayerRotation, RopeScaling};
 
 /// The half of a plan that a method decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -202,23 +202,9 @@ impl<'a> Geometry<'a> {
         self.n_rot / 2
     }
 
-    /// An error unless `factors` are `n_rot/2` positive numbers (infinite is allowed: that pair is not
-    /// rotated).
+    /// An error unless `factors` are `n_rot/2` finite numbers above 0.
     pub fn check_factors(&self, tensor: &str, factors: &[f32]) -> Result<(), RopeError> {
-        if factors.len() != self.n_pairs() {
-            return Err(RopeError::new(format!(
-                "{tensor}: expected {} values (rope.dimension_count / 2), found {}",
-                self.n_pairs(),
-                factors.len()
-            )));
-        }
-        match factors.iter().position(|f| f.is_nan() || *f <= 0.0) {
-            Some(i) => Err(RopeError::new(format!(
-                "{tensor}: expected positive values, found {} at index {i}",
-                factors[i]
-            ))),
-            None => Ok(()),
-        }
+        check_factors(factors, self.n_rot).map_err(|what| RopeError::new(format!("{tensor}: {what}")))
     }
 
     /// `base^(-2j/d)`, radians per position, `[n_rot/2]`.

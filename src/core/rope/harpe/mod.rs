@@ -50,21 +50,13 @@ pub(super) static METHOD: Method = Method {
     about: "HARPE: one base per KV head, chosen so that their waveforms fill each other's valleys",
     axis: Axis::Frequency,
     params: &[
-        Param {
-            key: "bases",
-            kind: Kind::ChoiceOrList { choices: WORDS, min: 1.0 + 1e-6, max: MAX_BASE },
-            default: "search",
-            unit: "",
-            about: "rule that chooses the bases, or one base per KV head",
+        param! { "bases", ChoiceOrList { choices: WORDS, min: 1.0 + 1e-6, max: MAX_BASE }, "search", "",
+            "rule that chooses the bases, or one base per KV head"
         },
         base("base-min", "freq_base * factor^(ln 100 / ln 32)", "smallest base"),
         base("base-max", "freq_base * factor^(ln 500 / ln 32)", "no base lies above"),
-        Param {
-            key: "stride",
-            kind: Kind::Number { min: 1e-6, max: MAX_BASE },
-            default: "(base-max - base-min) * 3/400",
-            unit: "",
-            about: "distance between candidate bases",
+        param! { "stride", Number { min: 1e-6, max: MAX_BASE }, "(base-max - base-min) * 3/400", "",
+            "distance between candidate bases"
         },
         position("lo", "1000, at most hi / 8", "first position of the waveforms compared"),
         position("hi", "factor * original", "last position of the waveforms compared"),
