@@ -196,6 +196,7 @@ fn shorter(plan: &WindowPlan, texts: &Texts) -> String {
 }
 
 /// Negative log-likelihoods of one length, averaged in every way that is reported.
+#[derive(Default)]
 struct Sums {
     /// Width in tokens of a bucket.
     width: usize,
@@ -223,15 +224,7 @@ impl Sums {
         let width = params.bucket.unwrap_or(ctx.div_ceil(8)).clamp(1, ctx);
         let buckets = vec![Mean::default(); ctx.div_ceil(width)];
         let longppl = params.longppl.map(longppl::Sums::new);
-        Sums {
-            width,
-            buckets,
-            by_token: Mean::default(),
-            by_window: Mean::default(),
-            windows: Vec::new(),
-            by_text: BTreeMap::new(),
-            longppl,
-        }
+        Sums { width, buckets, longppl, ..Sums::default() }
     }
 
     /// Takes in the values of one window.

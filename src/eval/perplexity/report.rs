@@ -249,27 +249,30 @@ impl Report {
     }
 }
 
+fn shown(x: Option<f64>) -> String {
+    x.map_or("-".into(), number)
+}
+
 impl Row {
     fn cells(&self) -> Vec<String> {
+        let windows = match self.windows == self.windows_total {
+            true => self.windows.to_string(),
+            false => format!("{} of {}", self.windows, self.windows_total),
+        };
         vec![
             self.ctx.to_string(),
             number(self.headline.ppl),
-            self.headline.ppl_stderr.map(number).unwrap_or("-".into()),
+            shown(self.headline.ppl_stderr),
             number(self.token_weighted.ppl),
             number(self.window_mean.ppl),
             self.tokens.to_string(),
-            if self.windows == self.windows_total {
-                self.windows.to_string()
-            } else {
-                format!("{} of {}", self.windows, self.windows_total)
-            },
+            windows,
             format!("{:.1}", self.tokens_per_s),
         ]
     }
 
     fn longppl_cells(&self) -> Option<Vec<String>> {
         let found = self.longppl?;
-        let shown = |x: Option<f64>| x.map(number).unwrap_or("-".into());
         Some(vec![
             self.ctx.to_string(),
             shown(found.longppl),
@@ -286,7 +289,7 @@ impl Row {
                 self.ctx.to_string(),
                 format!("{}-{}", b.start, b.end - 1),
                 number(b.value.ppl),
-                b.value.ppl_stderr.map(number).unwrap_or("-".into()),
+                shown(b.value.ppl_stderr),
                 b.tokens.to_string(),
             ]
         })
