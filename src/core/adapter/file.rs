@@ -81,12 +81,8 @@ impl AdapterReader {
         }
         let activated = "adapter.alora.invocation_tokens";
         if file.value(activated).is_some() {
-            return Err(refuse(
-                &file,
-                activated,
-                "an adapter that is always on",
-                "one that tokens switch on",
-            ));
+            let expected = "an adapter that is always on";
+            return Err(refuse(&file, activated, expected, "one that tokens switch on"));
         }
         let arch: String = file.get("general.architecture")?;
         // llama.cpp reads a missing alpha as 0, and 0 as no factor: the user's scale alone counts.
@@ -327,12 +323,8 @@ fn landmarks(file: &File, meta: &AdapterMeta) -> Result<Option<Landmarks>> {
             }
             (None, Some(_)) => {
                 let found = meta.attention.as_deref().map_or_else(|| "none".into(), quoted);
-                return Err(refuse(
-                    file,
-                    keys::LORA_ATTENTION,
-                    format!("landmark, for there is {name}"),
-                    found,
-                ));
+                let expected = format!("landmark, for there is {name}");
+                return Err(refuse(file, keys::LORA_ATTENTION, expected, found));
             }
             _ => {}
         }

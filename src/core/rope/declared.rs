@@ -28,34 +28,31 @@ impl Spec {
     /// all angles by `factor`, which no method here does: an error.
     pub(super) fn of_keys(hp: &Hparams) -> Result<Spec, RopeError> {
         let s = &hp.rope_scaling;
+        let refuse = |what: &str| Err(RopeError::new(format!("{what}; name a rope spec to use instead")));
         if let Some(fault) = &s.fault {
-            return Err(RopeError::new(format!("{fault}; name a rope spec to use instead")));
+            return refuse(fault);
         }
+        let kind = s.kind.as_deref();
         let factor = s.factor.filter(|f| *f != 0.0).unwrap_or(1.0);
-        let mut args: Vec<(&str, Option<Value>)> = Vec::new();
-        let number = |x: Option<f64>| x.map(Value::Number);
         let attn = s.attn_factor.filter(|a| *a != 1.0);
-        if let (None | Some("none" | "linear"), Some(attn)) = (s.kind.as_deref(), attn) {
-            return Err(RopeError::new(format!(
-                "rope.scaling.attn_factor: expected 1 or none with rope.scaling.type {}, found {attn}; name \
-                 a rope spec to use instead",
-                s.kind.as_deref().unwrap_or("linear")
-            )));
+        if let (None | Some("none" | "linear"), Some(attn)) = (kind, attn) {
+            return refuse(&format!(
+                "rope.scaling.attn_factor: expected 1 or none with rope.scaling.type {}, found {attn}",
+                kind.unwrap_or("linear")
+            ));
         }
-        if s.kind.as_deref() == Some("longrope") && factor != 1.0 {
-            return Err(RopeError::new(format!(
+        if kind == Some("longrope") && factor != 1.0 {
+            return refuse(&format!(
                 "rope.scaling.factor: expected 1 or none with rope.scaling.type longrope, found {factor} (llama.cpp divides \
-                 angles by it on top of the factor tensors); name a rope spec to use instead"
-            )));
+                 angles by it on top of the factor tensors)"
+            ));
         }
-        let name = match s.kind.as_deref() {
+        let number = |x: Option<f64>| x.map(Value::Number);
+        let (name, mut args) = match kind {
             Some("none") => return Ok(Spec::plain()),
             Some("yarn") if factor == 1.0 && attn.is_none() => return Ok(Spec::plain()),
             None | Some("linear") if factor == 1.0 => return Ok(Spec::plain()),
-            None | Some("linear") => {
-                args.push(("factor", number(Some(factor))));
-                "pi"
-            }
+            None | Some("linear") => ("pi", vec![("factor", number(Some(factor)))]),
             Some("yarn") => {
                 let ext = s.yarn_ext_factor.filter(|e| *e >= 0.0);
                 let yarn_attn = s.yarn_attn_factor.filter(|a| ext == Some(0.0) && *a >= 0.0);
@@ -63,30 +60,26 @@ impl Spec {
                     (None, None) => None,
                     (a, b) => Some(a.unwrap_or(1.0) * b.unwrap_or(1.0)),
                 };
-                args.push(("factor", number(Some(factor))));
-                args.push(("beta-fast", number(s.yarn_beta_fast.filter(|b| *b >= 0.0))));
-                args.push(("beta-slow", number(s.yarn_beta_slow.filter(|b| *b >= 0.0))));
-                args.push(("ext-factor", number(ext)));
-                args.push(("attn-factor", number(attn)));
-                // llama.cpp divides by it, too, only where it computes the magnitude itself.
-                args.push(("log-multiplier", number(s.yarn_log_mul)));
-                "yarn"
+                let args = vec![
+                    ("factor", number(Some(factor))),
+                    ("beta-fast", number(s.yarn_beta_fast.filter(|b| *b >= 0.0))),
+                    ("beta-slow", number(s.yarn_beta_slow.filter(|b| *b >= 0.0))),
+                    ("ext-factor", number(ext)),
+                    ("attn-factor", number(attn)),
+                    // llama.cpp divides by it, too, only where it computes the magnitude itself.
+                    ("log-multiplier", number(s.yarn_log_mul)),
+                ];
+                ("yarn", args)
             }
-            Some("longrope") => {
-                args.push(("attn-factor", number(s.attn_factor)));
-                "longrope"
-            }
+            Some("longrope") => ("longrope", vec![("attn-factor", number(s.attn_factor))]),
             Some(other) => {
-                let instead = match other {
-                    "dynamic" => {
-                        format!("dynamic-ntk:factor={factor} is the method of transformers; name it")
-                    }
-                    _ => "name a rope spec to use instead".into(),
-                };
-                return Err(RopeError::new(format!(
-                    "rope.scaling.type: expected none, linear, yarn or longrope, found {}; {instead}",
-                    quoted(other)
-                )));
+                let expected = "none, linear, yarn or longrope";
+                let what = format!("rope.scaling.type: expected {expected}, found {}", quoted(other));
+                if other == "dynamic" {
+                    let method = format!("dynamic-ntk:factor={factor} is the method of transformers");
+                    return Err(RopeError::new(format!("{what}; {method}; name it")));
+                }
+                return refuse(&what);
             }
         };
         let original = s.n_ctx_orig.filter(|n| *n > 0 && !s.n_ctx_orig_kept);
