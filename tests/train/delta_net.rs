@@ -6,9 +6,7 @@ use gguf::{Array, Value};
 use ropewalk::adapter::{AdapterMeta, AdapterSpec};
 use ropewalk::hparams::DeltaNetHparams;
 use ropewalk::model::{Model, ModelParams};
-use ropewalk::train::{
-    write_adapter, Checkpointing, MemoryPlan, Sequence, TrainAttention, TrainParams, Trainable, Trainer,
-};
+use ropewalk::train::{write_adapter, MemoryPlan, Sequence, TrainAttention, TrainParams, Trainable, Trainer};
 use ropewalk::DType;
 
 use crate::common::naive::worst_row;
@@ -20,6 +18,7 @@ use crate::landmark::adapter;
 use crate::landmark_session::{exact, without_landmark, BLOCK};
 use crate::resumed::{resumed, PLAIN};
 use crate::run::World;
+use crate::same::blocks_do_not_matter;
 
 /// A layer with attention between two without; heads of values in groups of two, on heads of keys.
 fn shape(name: &str) -> Shape {
@@ -110,42 +109,11 @@ fn what_changes_attention_leaves_delta_nets_alone() {
     }
 }
 
-fn gradients(model: &Model, settings: &TrainParams, n: usize) -> (f64, Vec<Vec<f32>>) {
-    let mut trainer = Trainer::new(model, settings).unwrap();
-    fill(&mut trainer);
-    // What another sequence leaves in the tensors of states does not count.
-    trainer.loss(Sequence::new(&some_tokens(15, 9))).unwrap();
-    let loss = trainer.accumulate(Sequence::new(&some_tokens(n + 1, N_VOCAB)), 1.0).unwrap();
-    (loss, trainer.params().grads().unwrap())
-}
-
 #[test]
 fn blocks_threads_and_what_is_kept_do_not_matter() {
     for name in NAMES {
-        let model = model(name, DType::F32);
         let whole = settings(96, 96, "plain");
-        let (loss, want) = gradients(&model, &whole, 90);
-        let n = roundings(model.hparams(), 90);
-        let (of_loss, of_gradients) = (two_orders(n), two_orders(3 * n + 90));
-        for n_block in [1, 2, 7, 32, 89, 90] {
-            let mut first = None;
-            for (keep, n_threads) in
-                [(Checkpointing::Inputs, 1), (Checkpointing::Attention, 2), (Checkpointing::Products, 3)]
-            {
-                let cut = whole.clone().n_block(n_block).n_threads(n_threads).checkpointing(Some(keep));
-                let (l, got) = gradients(&model, &cut, 90);
-                let norm =
-                    |x: &mut dyn Iterator<Item = f32>| x.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt();
-                let off = got.iter().zip(&want).map(|(a, b)| {
-                    norm(&mut a.iter().zip(b).map(|(a, b)| a - b)) / norm(&mut b.iter().copied())
-                });
-                let off = off.fold(0.0, f64::max);
-                let close = off < of_gradients && (l - loss).abs() < of_loss * loss;
-                assert!(close, "{name}: {n_block} {keep:?}: {off:.1e} of {of_gradients:.1e}, {l} and {loss}");
-                let first = first.get_or_insert_with(|| got.clone());
-                assert!(*first == got, "{name}: {n_block} {keep:?} is not the same to the bit");
-            }
-        }
+        blocks_do_not_matter(name, &model(name, DType::F32), &whole, &[1, 2, 7, 32, 89, 90], [1, 2, 3]);
     }
 }
 
