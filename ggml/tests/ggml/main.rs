@@ -13,11 +13,9 @@ mod dtype;
 mod experts;
 #[path = "../../../tests/common/fetched.rs"]
 mod fetched;
-mod eight_bits;
 mod gemm;
 mod gguf;
 mod graph;
-mod integers;
 mod loss;
 mod machine;
 mod ops;
@@ -29,7 +27,6 @@ mod pool;
 #[path = "../../../tests/common/process.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod process;
+mod products;
 mod recurrent;
-mod short_floats;
 mod soft_max;
-mod tiled;
