@@ -237,24 +237,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_first_and_nothing_that_is_no_number() {
-        let (mut order, mut ids) = (Vec::new(), [0; 3]);
-        top_k(&[1.0, 5.0, f32::NAN, 5.0, -1.0, 7.0], &mut order, &mut ids);
-        assert_eq!(ids, [5, 1, 3]);
-        top_k(&[f32::NAN, f32::NAN, 0.0], &mut order, &mut ids);
-        assert_eq!(ids, [2, 0, 1]);
-        top_k(&[f32::NEG_INFINITY, f32::INFINITY, -0.0, 0.0], &mut order, &mut ids);
-        assert_eq!(ids, [1, 3, 2]);
-    }
-
-    #[test]
-    fn rows_by_expert() {
-        let groups = Groups::of(&[2, 0, 2, 3, 0, 2], 5);
-        let rows: Vec<&[usize]> = (0..5).map(|e| groups.rows(e)).collect();
-        assert_eq!(rows, [&[1, 4][..], &[], &[0, 2, 5], &[3], &[]]);
-    }
-
-    #[test]
     fn gradients_of_routers_are_slopes() {
         let logits = [0.3f32, -1.0, 2.0, 0.7, 1.1];
         let (chosen, d_weights) = ([2, 4, 3], [0.5f32, -1.5, 2.0]);

@@ -288,60 +288,6 @@ impl Scratch {
 mod tests {
     use super::*;
 
-    /// Against sums in f64, of shapes around whole tiles, panels and chunks.
-    #[test]
-    fn products() {
-        if !available() {
-            return; // The tests of crate `ggml` say so.
-        }
-        let number = |i: usize| ((i * 7919) % 2003) as f32 / 1001.5 - 1.0;
-        for (k, n, m) in [(1, 1, 1), (32, 32, 32), (33, 40, 50), (576, 31, 33), (512, 64, 65), (1100, 70, 40)]
-        {
-            let x: Vec<f32> = (0..n * k).map(number).collect();
-            let w: Vec<f32> = (0..m * k).map(|i| number(i + 5)).collect();
-            let shape = Shape { k, n };
-            let mut packed = vec![u32::MAX; shape.n_words().unwrap()];
-            for pair in 0..shape.n_pairs() {
-                shape.pack(pair, |i| &x[i * k..(i + 1) * k], &mut packed[shape.words_of(pair)]);
-            }
-            let mut out = vec![f32::NAN; n * m];
-            let mut scratch = Scratch::default();
-            let read = |row: usize, from: usize, out: &mut [f32]| {
-                out.copy_from_slice(&w[row * k + from..][..out.len()]);
-            };
-            let middle = shape.n_pairs() / 2;
-            for (pairs, rows) in
-                [(0..middle, 0..m), (middle..shape.n_pairs(), 0..m / 2), (middle..shape.n_pairs(), m / 2..m)]
-            {
-                let mut to = Output::new(&mut out, m);
-                scratch.multiply(&packed, shape, read, to.part(rows, shape.rows_of(pairs)));
-            }
-            let sums = |out: &[f32], m: usize, w_at: &dyn Fn(usize, usize) -> f32| {
-                for (i, out) in out.iter().enumerate() {
-                    let terms = || (0..k).map(|j| f64::from(x[i / m * k + j]) * f64::from(w_at(i % m, j)));
-                    let (sum, bound) = (terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>());
-                    let bound = 2f64.powi(-15) * bound + 1e-9;
-                    assert!((f64::from(*out) - sum).abs() <= bound, "{k} {n} {m} {i}: {out}, expected {sum}");
-                }
-            };
-            sums(&out, m, &|row, j| w[row * k + j]);
-
-            // The same floats as a weight of k rows of m.
-            out.fill(f32::NAN);
-            let read = |row: usize, from: usize, out: &mut [f32]| {
-                out.copy_from_slice(&w[row * m + from..][..out.len()]);
-            };
-            for (pairs, columns) in [(0..middle, 0..m), (middle..shape.n_pairs(), 0..m)] {
-                for first in columns.clone().step_by(48) {
-                    let mut to = Output::new(&mut out, m);
-                    let to = to.part(first..columns.end.min(first + 48), shape.rows_of(pairs.clone()));
-                    scratch.multiply_transposed(&packed, shape, read, to);
-                }
-            }
-            sums(&out, m, &|column, j| w[j * m + column]);
-        }
-    }
-
     /// Whatever an output covers, nothing is written past its last float, or outside pairs of tiles.
     #[test]
     fn rows_beyond_the_floats_are_refused() {

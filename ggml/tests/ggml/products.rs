@@ -169,7 +169,9 @@ fn of_short_floats() {
             eprintln!("{dtype}: no such product on this processor, not tested");
             continue;
         }
-        for [k, m, n] in [[1, 1, 1], [33, 5, 3], [64, 200, 17], [576, 192, 70], [1536, 65, 20]] {
+        // Around whole words, registers and panels.
+        let odd = [[1, 1, 1], [2, 33, 7], [31, 5, 6], [33, 5, 3], [515, 31, 4], [513, 64, 12], [1100, 70, 9]];
+        for [k, m, n] in odd.into_iter().chain([[64, 200, 17], [576, 192, 70], [1536, 65, 20]]) {
             let shape = if transposed { [m, k] } else { [k, m] };
             let (w, mut held) = stored(dtype, &shape, &Rng(k as u64).values(k * m));
             if transposed {
@@ -205,7 +207,9 @@ fn in_tiles() {
     let shapes = [[256, 1, 1], [512, 33, 31], [768, 64, 32], [1536, 70, 100]];
     let all = types.into_iter().flat_map(|dtype| shapes.map(|shape| (dtype, shape, 3)));
     let divided = DIVIDED.map(|[m, n, threads]| (DType::Q8_0, [576, m, n], threads));
-    let odd = [(DType::F32, [37, 50, 20], 2)];
+    // Around whole tiles, panels and chunks.
+    let odd = [[1, 1, 1], [37, 50, 20], [33, 50, 40], [512, 65, 64], [1100, 40, 70]];
+    let odd = odd.map(|shape| (DType::F32, shape, 2));
     for (dtype, [k, m, n], threads) in all.chain(divided).chain(odd) {
         let (w, mut held) = stored(dtype, &[k, m], &Rng(7 + k as u64).values(k * m));
         let (other, more) = stored(DType::F16, &[k, 40], &Rng(k as u64).values(k * 40));
@@ -226,15 +230,13 @@ fn in_tiles() {
             },
             definition,
         );
-        if k > 37 {
-            check(
-                &format!("{what} transposed"),
-                &columns,
-                [m, n, threads],
-                |b, x| b.packed_product_t(b.stored(&w)?, b.pack(x)?),
-                definition,
-            );
-        }
+        check(
+            &format!("{what} transposed"),
+            &columns,
+            [m, n, threads],
+            |b, x| b.packed_product_t(b.stored(&w)?, b.pack(x)?),
+            definition,
+        );
     }
 }
 

@@ -276,7 +276,6 @@ unsafe fn multiply() {
 // On a processor without AMX these tests test nothing; those of crate `ggml` say so.
 mod tests {
     use super::*;
-    use crate::amx::SIDE;
 
     #[test]
     fn transposed() {
@@ -324,34 +323,5 @@ mod tests {
         tiles.cut(&[f32::from_bits(0xffff_e000), f32::NAN], &mut high, &mut low);
         let halves = [high[0], high[0] >> 16].map(|h| half::bf16::from_bits(h as u16));
         assert!(halves.iter().all(|h| h.is_nan()));
-    }
-
-    /// Against sums in f64.
-    #[test]
-    fn products_of_tiles() {
-        let Some(tiles) = Tiles::new() else { return };
-        let number = |i: usize| ((i * 7919) % 2003) as f32 / 1001.5 - 1.0;
-        const WORDS: usize = 2 * ROWS;
-        let a: Vec<f32> = (0..SIDE * 2 * WORDS).map(number).collect();
-        let b: Vec<f32> = (0..2 * WORDS * SIDE).map(|i| number(i + 77)).collect();
-        let left: (Vec<u32>, Vec<u32>) = (0..SIDE * WORDS).map(|i| words(a[2 * i], a[2 * i + 1])).unzip();
-        let right = (0..WORDS * SIDE).map(|i| {
-            let (word, column) = (i / SIDE, i % SIDE);
-            words(b[2 * word * SIDE + column], b[(2 * word + 1) * SIDE + column])
-        });
-        let right: (Vec<u32>, Vec<u32>) = right.unzip();
-        let left = Operand { high: &left.0, low: &left.1, row: WORDS, tile: ROWS * WORDS, step: ROWS };
-        let right = Operand { high: &right.0, low: &right.1, row: SIDE, tile: ROWS, step: ROWS * SIDE };
-        let mut out = vec![0.5; SIDE * SIDE];
-        for add in [true, false] {
-            // SAFETY: SIDE rows of SIDE.
-            unsafe { tiles.product(&left, &right, WORDS / ROWS, add, out.as_mut_ptr(), SIDE) };
-            for (i, out) in out.iter().enumerate() {
-                let (row, column) = (i / SIDE, i % SIDE);
-                let term = |k: usize| f64::from(a[row * 2 * WORDS + k]) * f64::from(b[k * SIDE + column]);
-                let sum = (0..2 * WORDS).map(term).sum::<f64>() + if add { 0.5 } else { 0.0 };
-                assert!((f64::from(*out) - sum).abs() < 6e-5, "{row} {column}: {out}, expected {sum}");
-            }
-        }
     }
 }
