@@ -1,6 +1,7 @@
-//! Branched attention against a naive one in f64 that reads the same rounded keys and values.
+//! Branched attention, and ggml's flash attention, against a naive one in f64 that reads the same rounded keys and values.
 
 use crate::common::*;
+use crate::ops::product_bound;
 use crate::soft_max::{summed, Score, SoftMax};
 use ggml::attention::{AttentionBranch, Scoring};
 use ggml::graph::{Builder, Executor};
@@ -41,6 +42,8 @@ enum Mask {
     Biased(u64),
     /// Whole stretches of columns and whole rows are hidden.
     Patches,
+    /// Blocks of 64 columns are hidden, seen in part or seen; the first column always is.
+    Blocks,
 }
 
 /// A part as stored: queries, and caches with a few cells more than are attended to.
@@ -71,6 +74,11 @@ impl Case {
                     Mask::Causal => c + self.n_tokens <= n + t,
                     Mask::Random(one_in) | Mask::Biased(one_in) => rng.next().is_multiple_of(one_in),
                     Mask::Patches => t != hidden_row && !(from..to).contains(&c),
+                    Mask::Blocks => match (3 * t + c / 64 + 2) % 4 {
+                        0 => c == 0,
+                        1 => c == 0 || rng.next().is_multiple_of(2),
+                        _ => true,
+                    },
                 };
                 let bias = if matches!(self.mask, Mask::Biased(_)) { rng.unit() * 4.0 } else { 0.0 };
                 mask.push(if seen { half::f16::from_f32(bias).to_f32() } else { HIDDEN });
@@ -122,13 +130,20 @@ impl Case {
         1.0 / (self.d as f32).sqrt()
     }
 
-    /// By definition, and how far floats may be off.
-    fn naive(&self, parts: &[Stored], mask: &[f32]) -> (Vec<f64>, Vec<f64>) {
+    /// By definition, and how far floats may be off, in ggml's own op as well.
+    fn naive(&self, parts: &[Stored], mask: &[f32], ggmls: bool) -> (Vec<f64>, Vec<f64>) {
         // In AMX tiles factors are cut into two bfloat16 each, and of their four products the least is left
         // out: that, and what either second one leaves, are 2^-18 of the product.
         let halves = if has_tiles() { 3.0 / f64::from(1 << 18) } else { 0.0 };
+        // ggml sums weighted values of half precision in it: a weight, a product and a sum are rounded to 11
+        // bits, and to multiples of 2^-24.
+        let n = self.columns();
+        let (short, least) = match self.types.1 {
+            DType::F16 if ggmls => (2f64.powi(-11) / UNIT * rounding(n + 24), n as f64 * 2f64.powi(-24)),
+            _ => (halves, 0.0),
+        };
         let cap = self.softcap.map(f64::from);
-        let (n, scale) = (self.columns() + 1, f64::from(self.scale()));
+        let (n, scale) = (n + 1, f64::from(self.scale()));
         let mut all = Vec::new();
         for (t, mask) in mask.chunks(self.columns()).enumerate() {
             for h in 0..self.n_head() {
@@ -140,7 +155,10 @@ impl Case {
                         let row = c * self.n_head_kv + h / self.n_rep;
                         let k = &p.k.1[row * self.d..][..self.d];
                         let terms = || q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k));
-                        let off = (rounding(self.d + 6) + halves) * terms().map(f64::abs).sum::<f64>();
+                        let off = match ggmls {
+                            true => product_bound(self.types.0, k, q),
+                            false => (rounding(self.d + 6) + halves) * terms().map(f64::abs).sum::<f64>(),
+                        };
                         let score = Score::of_product(terms().sum(), off, scale, cap);
                         seen.push((score.plus(f64::from(bias)), &p.v.1[row * self.d_v..][..self.d_v]));
                     }
@@ -149,8 +167,8 @@ impl Case {
                 seen.extend(self.sinks().get(h).map(|&sink| (Score::given(f64::from(sink)), &none[..])));
                 let scores: Vec<Score> = seen.iter().map(|(score, _)| *score).collect();
                 let p = SoftMax::new(&scores, n);
-                let weighed = |i: usize| p.weigh(summed(n) + halves, |c| f64::from(seen[c].1[i]));
-                all.extend((0..self.d_v).map(weighed));
+                let weighed = |i: usize| p.weigh(summed(n) + short, |c| f64::from(seen[c].1[i]));
+                all.extend((0..self.d_v).map(weighed).map(|(out, off)| (out, off + least)));
             }
         }
         all.into_iter().unzip()
@@ -160,7 +178,24 @@ impl Case {
         let mut rng = Rng(self.seed);
         let (parts, mask) = (self.stored(&mut rng), self.mask(&mut rng));
         let got = eval(exec, |b, feed| self.build(b, feed, &parts, &mask)).unwrap();
-        let (want, off) = self.naive(&parts, &mask);
+        let (want, off) = self.naive(&parts, &mask, false);
+        assert_within(&got, &want, |i| off[i], &format!("{self:?}"));
+    }
+
+    /// The first part by ggml's op.
+    fn check_ggmls(&self, exec: &mut Executor) {
+        let mut rng = Rng(self.seed);
+        let (parts, mask) = (self.stored(&mut rng), self.mask(&mut rng));
+        let (p, n) = (&parts[0], self.columns());
+        let got = eval(exec, |b, feed| {
+            let q = feed.f32(b, &[self.d, self.n_head(), self.n_tokens], &p.q)?;
+            let k = heads_of(b, b.stored(&p.k.0)?, self.d, n, self.n_head_kv)?;
+            let v = heads_of(b, b.stored(&p.v.0)?, self.d_v, n, self.n_head_kv)?;
+            let mask = feed.f16(b, &[n, self.n_tokens], &mask)?;
+            b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, mask, self.scale())
+        })
+        .unwrap();
+        let (want, off) = self.naive(&parts, &mask, true);
         assert_within(&got, &want, |i| off[i], &format!("{self:?}"));
     }
 }
@@ -249,6 +284,27 @@ fn a_token_over_caches_of_every_type_and_heads_of_every_grouping() {
             let softcap = Some(2.0).filter(|_| n_rep % 4 == 0);
             let n = vec![301, 1, 64];
             Case { d_v: 96, n_rep, n, types, mask, softcap, ..PLAIN }.check(&mut exec);
+        }
+    }
+}
+
+#[test]
+fn flash_attention_is_attention() {
+    let mut rng = Rng(6);
+    let alike = [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0].map(|d| (d, d));
+    for threads in [1, 3] {
+        let mut exec = executor(threads);
+        for types in alike.into_iter().chain([(DType::Q8_0, DType::F16)]) {
+            for round in 0..4 {
+                let d = rng.pick(&[32, 64, 96, 128]);
+                let d_v = if round == 0 { 64 } else { d };
+                let (n_head_kv, n_rep) = (rng.int(1, 3), rng.int(1, 4));
+                let n = vec![rng.pick(&[1, 7, 64, 256, 300, 768])];
+                let (n_tokens, mask) = (rng.pick(&[1, 2, 5, 33, 70]), Mask::Blocks);
+                let seed = rng.next();
+                Case { d, d_v, n_head_kv, n_rep, n_tokens, n, types, mask, seed, ..PLAIN }
+                    .check_ggmls(&mut exec);
+            }
         }
     }
 }

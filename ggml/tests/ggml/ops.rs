@@ -1,7 +1,7 @@
-//! Ops against naive ones in f64 on random shapes: products, norms, gates, rows, softmax, attention.
+//! Ops against naive ones in f64 on random shapes: products, norms, gates, rows, softmax.
 
 use crate::common::*;
-use crate::soft_max::{summed, Score, SoftMax};
+use crate::soft_max::{Score, SoftMax};
 use ggml::{DType, Error};
 
 /// Largest magnitude in each block of `n` of a row.
@@ -11,7 +11,7 @@ fn block_max(row: &[f32], n: usize) -> Vec<f64> {
 }
 
 /// How far a product may be off: what rounding the activations (and summing in f32) can do at most.
-fn product_bound(dtype: DType, w: &[f32], x: &[f32]) -> f64 {
+pub(crate) fn product_bound(dtype: DType, w: &[f32], x: &[f32]) -> f64 {
     let terms: f64 = w.iter().zip(x).map(|(w, x)| f64::from((w * x).abs())).sum();
     // Each term, and what quantized blocks are multiplied by.
     let f32_sum = terms * rounding(2 * w.len()) + 1e-9;
@@ -316,99 +316,4 @@ fn soft_max_under_a_mask() {
         }
         assert_within(&got, &want, |i| bounds[i], "soft_max");
     }
-}
-
-struct Attention {
-    d: usize,
-    dv: usize,
-    kv: usize,
-    group: usize,
-    cells: usize,
-    n: usize,
-}
-
-/// Causal over random positions, with whole blocks of cells hidden from some tokens; every token sees cell 0.
-fn mask(rng: &mut Rng, a: &Attention) -> Vec<f32> {
-    let mut mask = vec![0.0; a.cells * a.n];
-    for row in mask.chunks_mut(a.cells) {
-        for block in row.chunks_mut(64) {
-            match rng.int(0, 3) {
-                0 => block.fill(f32::NEG_INFINITY),
-                1 => block
-                    .iter_mut()
-                    .for_each(|m| *m = if rng.int(0, 1) == 0 { f32::NEG_INFINITY } else { 0.0 }),
-                _ => {}
-            }
-        }
-        row[0] = 0.0;
-    }
-    mask
-}
-
-#[test]
-fn flash_attention_is_attention() {
-    let mut rng = Rng(6);
-    let same = |d| (d, d);
-    let types = [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0].map(same);
-    let kinds = types.into_iter().chain([(DType::Q8_0, DType::F16)]);
-    for threads in [1, 3] {
-        let mut exec = executor(threads);
-        for (tk, tv) in kinds.clone() {
-            for round in 0..4 {
-                let d = rng.pick(&[32, 64, 96, 128]);
-                let a = Attention {
-                    d,
-                    dv: if round == 0 { 64 } else { d },
-                    kv: rng.int(1, 3),
-                    group: rng.int(1, 4),
-                    cells: rng.pick(&[1, 7, 64, 256, 300, 768]),
-                    n: rng.pick(&[1, 2, 5, 33, 70]),
-                };
-                agrees(&mut exec, &mut rng, &a, [tk, tv]);
-            }
-        }
-    }
-}
-
-fn agrees(exec: &mut ggml::graph::Executor, rng: &mut Rng, a: &Attention, [tk, tv]: [DType; 2]) {
-    let heads = a.kv * a.group;
-    let (k, hk) = stored(tk, &[a.d * a.kv, a.cells], &rng.values(a.d * a.kv * a.cells));
-    let (v, hv) = stored(tv, &[a.dv * a.kv, a.cells], &rng.values(a.dv * a.kv * a.cells));
-    let q: Vec<f32> = rng.values(a.d * heads * a.n).iter().map(|x| 3.0 * x).collect();
-    let mask = mask(rng, a);
-    let scale = 1.0 / (a.d as f32).sqrt();
-    let got = eval(exec, |b, feed| {
-        let k = heads_of(b, b.stored(&k)?, a.d, a.cells, a.kv)?;
-        let v = heads_of(b, b.stored(&v)?, a.dv, a.cells, a.kv)?;
-        let q = b.permute(feed.f32(b, &[a.d, heads, a.n], &q)?, [0, 2, 1, 3])?;
-        b.flash_attn(q, k, v, feed.f16(b, &[a.cells, a.n], &mask)?, scale)
-    })
-    .unwrap();
-    let (mut want, mut bounds) = (Vec::new(), Vec::new());
-    // Weighted values of half precision are summed in it: a weight, a product and a sum are rounded to 11
-    // bits, and to multiples of 2^-24.
-    let (short, least) = match tv {
-        DType::F16 => (2f64.powi(-11) / UNIT * rounding(a.cells + 24), a.cells as f64 * 2f64.powi(-24)),
-        _ => (0.0, 0.0),
-    };
-    for t in 0..a.n {
-        for h in 0..heads {
-            let q = &q[(t * heads + h) * a.d..][..a.d];
-            let score = |c: usize| {
-                let k = &hk[(c * a.kv + h / a.group) * a.d..][..a.d];
-                let dot: f64 = q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
-                let off = product_bound(tk, k, q);
-                Score::of_product(dot, off, f64::from(scale), None).plus(f64::from(mask[t * a.cells + c]))
-            };
-            let p = SoftMax::new(&(0..a.cells).map(score).collect::<Vec<_>>(), a.cells);
-            for i in 0..a.dv {
-                let value = |c: usize| f64::from(hv[(c * a.kv + h / a.group) * a.dv + i]);
-                let (out, off) = p.weigh(summed(a.cells) + short, value);
-                want.push(out);
-                bounds.push(off + least);
-            }
-        }
-    }
-    let what = format!("{tk}/{tv} d {} {} kv {}x{}", a.d, a.dv, a.kv, a.group);
-    assert_within(&got, &want, |i| bounds[i], &format!("{what} cells {} tokens {}", a.cells, a.n));
 }
