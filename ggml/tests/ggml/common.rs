@@ -271,11 +271,6 @@ pub fn assert_within(got: &[f32], want: &[f64], bound: impl Fn(usize) -> f64, wh
     }
 }
 
-pub fn max_error(got: &[f32], want: &[f64]) -> f64 {
-    assert_eq!(got.len(), want.len());
-    got.iter().zip(want).map(|(g, w)| (f64::from(*g) - w).abs()).fold(0.0, f64::max)
-}
-
 /// Fails unless it is an error of this op, with a message.
 pub fn refused<T>(result: Result<T>, op: &str) {
     match result {
