@@ -115,9 +115,13 @@ impl Case {
             with_tensors.push(AttentionBranch { q, k, v });
         }
         let mask = feed.mask(b, [self.columns(), self.n_tokens], mask)?;
+        b.attention(&with_tensors, mask, self.scoring(b, feed)?)
+    }
+
+    fn scoring<'c>(&self, b: &Builder<'c>, feed: &mut Feed) -> Result<Scoring<'c>> {
         let sinks = self.sinks();
         let sinks = if sinks.is_empty() { None } else { Some(feed.f32(b, &[sinks.len()], &sinks)?) };
-        b.attention(&with_tensors, mask, Scoring { scale: self.scale(), softcap: self.softcap, sinks })
+        Ok(Scoring { scale: self.scale(), softcap: self.softcap, sinks })
     }
 
     /// One for each head, or none at all.
@@ -192,7 +196,7 @@ impl Case {
             let k = heads_of(b, b.stored(&p.k.0)?, self.d, n, self.n_head_kv)?;
             let v = heads_of(b, b.stored(&p.v.0)?, self.d_v, n, self.n_head_kv)?;
             let mask = feed.f16(b, &[n, self.n_tokens], &mask)?;
-            b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, mask, self.scale())
+            b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, mask, self.scoring(b, feed)?)
         })
         .unwrap();
         let (want, off) = self.naive(&parts, &mask, true);
@@ -301,9 +305,10 @@ fn flash_attention_is_attention() {
                 let (n_head_kv, n_rep) = (rng.int(1, 3), rng.int(1, 4));
                 let n = vec![rng.pick(&[1, 7, 64, 256, 300, 768])];
                 let (n_tokens, mask) = (rng.pick(&[1, 2, 5, 33, 70]), Mask::Blocks);
+                let (softcap, sinks) = (Some(1.5).filter(|_| round % 2 == 1), round > 1);
                 let seed = rng.next();
-                Case { d, d_v, n_head_kv, n_rep, n_tokens, n, types, mask, seed, ..PLAIN }
-                    .check_ggmls(&mut exec);
+                let shape = Case { d, d_v, n_head_kv, n_rep, n_tokens, n, types, ..PLAIN };
+                Case { mask, softcap, sinks, seed, ..shape }.check_ggmls(&mut exec);
             }
         }
     }

@@ -4,7 +4,6 @@ mod attention;
 mod attention_landmark;
 mod attention_parts;
 mod attention_refuse;
-mod attention_scoring;
 mod attention_top;
 mod attention_train;
 mod common;
