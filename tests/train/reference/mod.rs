@@ -1,12 +1,10 @@
 //! Training on the default model against what `tests/reference/training.py` found by automatic differentiation in f64: losses,
-//! gradients, fifty steps. And an adapter that training made, in a session.
+//! gradients, fifty steps.
 
 mod curve;
 mod gradients;
 mod recording;
-mod session;
 
-use std::path::Path;
 use std::sync::OnceLock;
 
 use convert::{convert, Options};
@@ -29,21 +27,15 @@ fn of_gradient(hp: &Hparams, n: usize) -> f64 {
     rounding(3 * roundings(hp, n) + n)
 }
 
-/// The default model's file with all weights in F32, written once in a run of the tests.
-fn wide_file() -> &'static Path {
-    static FILE: OnceLock<std::path::PathBuf> = OnceLock::new();
-    FILE.get_or_init(|| {
+/// The default model with all weights in F32.
+fn wide() -> &'static Model {
+    static MODEL: OnceLock<Model> = OnceLock::new();
+    MODEL.get_or_init(|| {
         let path = scratch("train-reference-f32.gguf");
         let options = Options::default().dtype(Some(DType::F32)).force(true);
         convert(default_model(), &path, &options, &Control::default()).unwrap();
-        path
+        load(&path)
     })
-}
-
-/// The same, loaded.
-fn wide() -> &'static Model {
-    static MODEL: OnceLock<Model> = OnceLock::new();
-    MODEL.get_or_init(|| load(wide_file()))
 }
 
 /// The default model as shipped, in Q4_1.
