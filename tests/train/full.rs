@@ -4,7 +4,7 @@ use convert::random::{write, Shape};
 use convert::{convert, Options};
 use ropewalk::control::Control;
 use ropewalk::gguf::File;
-use ropewalk::model::{Model, ModelParams};
+use ropewalk::model::Model;
 use ropewalk::train::optim::{OptimParams, Optimizer, Schedule};
 use ropewalk::train::{MemoryPlan, Sequence, TrainAttention, TrainParams, Trainable, Trainer};
 use ropewalk::DType;
@@ -12,7 +12,7 @@ use ropewalk::DType;
 use crate::common::rounding::two_orders;
 use crate::common::{load, open, params, roundings, scratch, some_tokens};
 use crate::differences::check;
-use crate::gradients::{lora, models, settings, N_VOCAB};
+use crate::gradients::{models, settings, N_VOCAB};
 
 fn all(n_ctx: usize, n_block: usize, spec: &str) -> TrainParams {
     settings(n_ctx, n_block, spec).trainable(Trainable::Full)
@@ -128,19 +128,4 @@ fn memory_is_planned_with_every_parameter() {
     let part = |name: &str| plan.parts.iter().find(|p| p.0 == name).map(|p| p.1 + p.2).unwrap();
     assert_eq!((part("trained tensors and gradients"), part("optimizer")), (16 * n, 8 * n));
     assert!(trainer.params().n_bytes().abs_diff(8 * n) < n / 10, "{}", trainer.params().n_bytes());
-}
-
-/// The parameters that a file lacks are an error where the model is loaded, never here.
-#[test]
-fn an_adapter_in_force_is_refused() {
-    let (_, model) = models().remove(0);
-    let mut how = settings(16, 8, "plain");
-    lora(&mut how).rank = 2;
-    let trainer = Trainer::new(&model, &how).unwrap();
-    let path = scratch("full-adapter.gguf");
-    ropewalk::train::write_adapter(&path, &trainer, None, Default::default()).unwrap();
-    let adapters = vec![ropewalk::adapter::AdapterSpec::new(path, 1.0)];
-    let with = Model::load(model.file().path(), &ModelParams::cpu().adapters(adapters)).unwrap();
-    let e = Trainer::new(&with, &all(16, 8, "plain")).map(|_| ()).unwrap_err().to_string();
-    assert!(e.contains("merge the adapters first"), "{e}");
 }
