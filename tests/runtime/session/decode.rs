@@ -1,4 +1,4 @@
-//! One sequence: chunks, single tokens, truncation, prompts.
+//! One sequence: quantized weights in chunks, rows that are wanted, truncation, and calls that fail.
 
 use ropewalk::model::Error;
 use ropewalk::session::{Attention, Session};
@@ -12,22 +12,6 @@ const N: usize = 301;
 
 /// Mean KL divergence, nats, between two orders of the same sums where activations are rounded to 8 bits on the way.
 const QUANTISED_KL: f64 = 3e-3;
-
-#[test]
-fn chunked_prefill_is_one_shot() {
-    for shape in SHAPES {
-        let m = model(shape, DType::F32);
-        let tokens = some_tokens(N, m.hparams().n_vocab);
-        for (kv, bound) in KV {
-            let whole = all_logits(m, &with_kv(512, kv), &tokens);
-            for n_ubatch in [1, 7, 64, 255, 256] {
-                let p = with_kv(512, kv).n_ubatch(n_ubatch);
-                let what = format!("{shape}, {kv} cache, {n_ubatch} at once");
-                assert_close(&whole, &all_logits(m, &p, &tokens), bound, &what);
-            }
-        }
-    }
-}
 
 #[test]
 fn chunked_prefill_is_one_shot_with_quantised_weights() {
@@ -63,33 +47,6 @@ fn the_default_model_chunked_decoded_and_one_shot() {
         let d = compare(&whole, &all_logits(&m, &p, &tokens), &tokens, n_vocab);
         println!("{n_ubatch} at once: {d:?}");
         assert!(d.kl < DEFAULT_KL, "{n_ubatch} at once: {d:?}");
-    }
-}
-
-#[test]
-fn decode_is_prefill() {
-    for shape in SHAPES {
-        let m = model(shape, DType::F32);
-        let n_vocab = m.hparams().n_vocab;
-        let tokens = some_tokens(N, n_vocab);
-        for (kv, bound) in KV {
-            let whole = all_logits(m, &with_kv(N, kv), &tokens);
-            let mut s = open(m, &with_kv(N, kv));
-            let (start, rest) = tokens.split_at(100);
-            let mut rows = s.decode(&batch_of(0, start)).unwrap();
-            assert_eq!(rows.n_rows(), 100);
-            let mut all: Vec<f32> = (0..100).flat_map(|i| rows.row(i).to_vec()).collect();
-            for (i, &t) in rest.iter().enumerate() {
-                if i % 2 == 0 {
-                    all.extend_from_slice(s.append(&[t]).unwrap());
-                } else {
-                    rows = s.decode(&batch_of(0, &[t])).unwrap();
-                    all.extend_from_slice(rows.row(0));
-                }
-            }
-            assert_eq!(s.tokens(0), tokens);
-            assert_close(&whole, &all, bound, &format!("{shape}, {kv} cache"));
-        }
     }
 }
 
