@@ -8,7 +8,7 @@ use convert::random::{write, Shape};
 use ropewalk::DType;
 
 use super::finetune::Folder;
-use crate::common::program::{run, run_in, run_with, Output};
+use crate::common::program::{run, run_in, run_with, split, Output};
 
 const THESIS: &str = "My thesis.\n\nChapter 1. Everything that I have written in four years.\n";
 
@@ -17,13 +17,13 @@ struct Case {
     name: &'static str,
     /// The option's value in the folder, and the arguments in which `OUT` stands for it.
     out: &'static str,
-    args: &'static [&'static str],
+    args: Vec<&'static str>,
     /// Whether the call can be made a second time over what it has written.
     again: bool,
 }
 
-const fn case(name: &'static str, out: &'static str, args: &'static [&'static str], again: bool) -> Case {
-    Case { name, out, args, again }
+fn case(name: &'static str, out: &'static str, line: &'static str, again: bool) -> Case {
+    Case { name, out, args: split(line), again }
 }
 
 const MODEL: [&str; 5] = ["--device", "cpu", "-t", "1", "-q"];
@@ -32,163 +32,63 @@ const TRAIN: [&str; 12] =
 
 fn cases() -> Vec<Case> {
     vec![
-        case("rope --plot", "a.svg", &["rope", "pi:factor=2", "-m", "tiny.gguf", "--plot", "OUT"], true),
-        case("rope --plot", "a.png", &["rope", "pi:factor=2", "-m", "tiny.gguf", "--plot", "OUT"], true),
-        case(
-            "rope --map",
-            "a.svg",
-            &["rope", "self-extend:group=4", "-m", "tiny.gguf", "--map", "OUT"],
-            true,
-        ),
+        case("rope --plot", "a.svg", "rope pi:factor=2 -m tiny.gguf --plot OUT", true),
+        case("rope --plot", "a.png", "rope pi:factor=2 -m tiny.gguf --plot OUT", true),
+        case("rope --map", "a.svg", "rope self-extend:group=4 -m tiny.gguf --map OUT", true),
         case(
             "inspect --map",
             "a.png",
-            &[
-                "inspect",
-                "tiny.gguf",
-                "--map",
-                "distance=50",
-                "-f",
-                "texts/0.txt",
-                "--ctx",
-                "100",
-                "--plot",
-                "OUT",
-                "MODEL",
-            ],
+            "inspect tiny.gguf --map distance=50 -f texts/0.txt --ctx 100 --plot OUT MODEL",
             true,
         ),
         case(
             "perplexity --plot",
             "a.svg",
-            &["perplexity", "-m", "tiny.gguf", "-f", "texts/0.txt", "--ctx", "100", "--plot", "OUT", "MODEL"],
+            "perplexity -m tiny.gguf -f texts/0.txt --ctx 100 --plot OUT MODEL",
             true,
         ),
         case(
             "convert --imatrix-from",
             "i.gguf",
-            &["convert", "tiny.gguf", "--imatrix-from", "texts/0.txt", "--ctx", "100", "-o", "OUT", "MODEL"],
+            "convert tiny.gguf --imatrix-from texts/0.txt --ctx 100 -o OUT MODEL",
             true,
         ),
         case(
             "eval --plot",
             "a.svg",
-            &[
-                "eval",
-                "json_kv",
-                "-l",
-                "2048",
-                "-n",
-                "2",
-                "--set",
-                "depths=0/100",
-                "-m",
-                "tiny.gguf",
-                "--plot",
-                "OUT",
-                "MODEL",
-            ],
+            "eval json_kv -l 2048 -n 2 --set depths=0/100 -m tiny.gguf --plot OUT MODEL",
             true,
         ),
         case(
             "eval --output",
             "a.jsonl",
-            &[
-                "eval",
-                "json_kv",
-                "-l",
-                "2048",
-                "-n",
-                "1",
-                "--set",
-                "depths=0/100",
-                "-m",
-                "tiny.gguf",
-                "--output",
-                "OUT",
-                "MODEL",
-            ],
+            "eval json_kv -l 2048 -n 1 --set depths=0/100 -m tiny.gguf --output OUT MODEL",
             true,
         ),
         case(
             "advise --search",
             "a.json",
-            &[
-                "advise",
-                "--search",
-                "-m",
-                "tiny.gguf",
-                "-f",
-                "texts/0.txt",
-                "--ctx",
-                "1024",
-                "-o",
-                "OUT",
-                "MODEL",
-            ],
+            "advise --search -m tiny.gguf -f texts/0.txt --ctx 1024 -o OUT MODEL",
             false,
         ),
         case(
             "advise --search --resume",
             "a.json",
-            &[
-                "advise",
-                "--search",
-                "-m",
-                "tiny.gguf",
-                "-f",
-                "texts/0.txt",
-                "--ctx",
-                "1024",
-                "-o",
-                "OUT",
-                "--resume",
-                "MODEL",
-            ],
+            "advise --search -m tiny.gguf -f texts/0.txt --ctx 1024 -o OUT --resume MODEL",
             false,
         ),
-        case("convert", "c.gguf", &["convert", "tiny.gguf", "-o", "OUT"], true),
-        case("convert --type", "c.gguf", &["convert", "--type", "f16", "tiny.gguf", "-o", "OUT"], true),
-        case(
-            "convert, a mixture",
-            "c.gguf",
-            &["convert", "--type", "q4_k_s", "tiny.gguf", "-o", "OUT"],
-            true,
-        ),
-        case("finetune -o", "l.gguf", &["finetune", "TRAIN", "-o", "OUT"], true),
-        case(
-            "finetune --targets full",
-            "m.gguf",
-            &["finetune", "FLOATS", "--targets", "full", "-o", "OUT"],
-            true,
-        ),
-        case(
-            "finetune, log",
-            "thesis.tex",
-            &["finetune", "TRAIN", "-o", "l.gguf", "--set", "log=thesis.tex"],
-            true,
-        ),
-        case("finetune --plot", "p.png", &["finetune", "TRAIN", "-o", "l.gguf", "--plot", "OUT"], true),
-        case(
-            "finetune, cache",
-            "t.tokens",
-            &["finetune", "TRAIN", "-o", "l.gguf", "--set", "cache=t.tokens"],
-            true,
-        ),
-        case("finetune, its log", "l.log.jsonl", &["finetune", "TRAIN", "-o", "l.gguf"], true),
-        case("finetune, its plot", "l.loss.svg", &["finetune", "TRAIN", "-o", "l.gguf"], true),
-        case(
-            "finetune, checkpoints",
-            "steps",
-            &["finetune", "TRAIN", "-o", "l.gguf", "--set", "checkpoints=steps"],
-            false,
-        ),
-        case(
-            "finetune --inspect-data",
-            "p.lengths.svg",
-            &["finetune", "TRAIN", "--inspect-data", "--plot", "p.svg"],
-            true,
-        ),
+        case("convert", "c.gguf", "convert tiny.gguf -o OUT", true),
+        case("convert --type", "c.gguf", "convert --type f16 tiny.gguf -o OUT", true),
+        case("convert, a mixture", "c.gguf", "convert --type q4_k_s tiny.gguf -o OUT", true),
+        case("finetune -o", "l.gguf", "finetune TRAIN -o OUT", true),
+        case("finetune --targets full", "m.gguf", "finetune FLOATS --targets full -o OUT", true),
+        case("finetune, log", "thesis.tex", "finetune TRAIN -o l.gguf --set log=thesis.tex", true),
+        case("finetune --plot", "p.png", "finetune TRAIN -o l.gguf --plot OUT", true),
+        case("finetune, cache", "t.tokens", "finetune TRAIN -o l.gguf --set cache=t.tokens", true),
+        case("finetune, its log", "l.log.jsonl", "finetune TRAIN -o l.gguf", true),
+        case("finetune, its plot", "l.loss.svg", "finetune TRAIN -o l.gguf", true),
+        case("finetune, checkpoints", "steps", "finetune TRAIN -o l.gguf --set checkpoints=steps", false),
+        case("finetune --inspect-data", "p.lengths.svg", "finetune TRAIN --inspect-data --plot p.svg", true),
     ]
 }
 
@@ -219,7 +119,7 @@ fn left_alone(folder: &Folder, case: &Case, what: &[u8]) {
     let at = folder.file(case.out);
     fs::write(&at, what).unwrap();
     let before = names(folder.dir.path());
-    let output = call(folder, case.args, case.out);
+    let output = call(folder, &case.args, case.out);
     assert!(matches!(output.code, 1 | 2), "{}: {output:?}", case.name);
     let last = output.stderr.lines().last().unwrap_or_default();
     assert!(last.contains(case.out) && !output.stderr.contains("panicked"), "{}: {output:?}", case.name);
@@ -274,7 +174,7 @@ fn force_replaces_any_file_but_no_folder() {
         let folder = folder();
         let at = folder.file(case.out);
         fs::write(&at, THESIS).unwrap();
-        let args = [case.args, &["--force"]].concat();
+        let args = [&case.args[..], &["--force"]].concat();
         let output = call(&folder, &args, case.out);
         assert_eq!(output.code, 0, "{}: {output:?}", case.name);
         assert!(fs::read(&at).unwrap() != THESIS.as_bytes(), "{}", case.name);
@@ -347,7 +247,7 @@ fn a_record_starts_anew_only_if_it_is_forced() {
 
     let eval = |more: &[&str]| {
         let case = cases().into_iter().find(|c| c.name == "eval --output").unwrap();
-        call(&folder, &[case.args, more].concat(), case.out)
+        call(&folder, &[&case.args[..], more].concat(), case.out)
     };
     assert_eq!(eval(&[]).code, 0);
     // What a run of an earlier version began is none of ours without the header.
@@ -369,7 +269,7 @@ fn an_earlier_output_is_replaced() {
     for case in cases().iter().filter(|c| c.again) {
         let folder = folder();
         for n in 0..2 {
-            let output = call(&folder, case.args, case.out);
+            let output = call(&folder, &case.args, case.out);
             assert_eq!(output.code, 0, "{}, call {n}: {output:?}", case.name);
             assert!(folder.file(case.out).metadata().unwrap().len() > 0, "{}", case.name);
             // A run with checkpoints is gone on with, or they are removed.
