@@ -52,10 +52,7 @@ fn each_recipe_trains_on_its_data() {
         let packing = recipe.settings(recipe.n_ctx, &Settings::default()).packing.unwrap();
         let told = report["recipe"][0].as_str().unwrap();
         let packs = told.contains("packing=");
-        assert!(
-            !packs && packing == Packing::Pack || told.contains(&format!("packing={packing}")),
-            "{told}"
-        );
+        assert!(!packs && packing == Packing::Pack || told.contains(&format!("packing={packing}")), "{told}");
         assert!(told.contains(&format!("transform {}", recipe.method.unwrap_or("none"))), "{told}");
         assert!(!out.stderr.contains("steps the moving average is"), "{}: {}", recipe.name, out.stderr);
         let left_out = out
