@@ -30,6 +30,7 @@ use crate::math::Math;
 use crate::rope::MAX_BRANCHES;
 
 pub(crate) use attend::is_single;
+pub(crate) use products::reduce;
 pub use attend::{Cached, GraphInputs, KindInputs, SeenInputs};
 pub use blocks::Graph;
 pub use delta_net::{DeltaInputs, Regroup, SeqGroups};

@@ -34,6 +34,17 @@ fn known<T: Copy>(
     Ok(prepared)
 }
 
+/// One or more tensors joined, first to last.
+pub(crate) fn reduce<'c>(
+    parts: impl IntoIterator<Item = Result<Tensor<'c>>>,
+    join: impl Fn(Tensor<'c>, Tensor<'c>) -> Result<Tensor<'c>>,
+) -> Result<Tensor<'c>> {
+    let mut parts = parts.into_iter();
+    let none = Error::Op { op: "reduce", what: "expected at least one tensor, found none".into() };
+    let first = parts.next().unwrap_or(Err(none))?;
+    parts.try_fold(first, |all, part| join(all, part?))
+}
+
 /// Builds products of F32 tensors.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Products<'a, 'c> {

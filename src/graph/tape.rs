@@ -14,7 +14,7 @@ use ggml::{DType, Result};
 
 use super::activations::{centered, without_gaps, Activations};
 use super::experts::ExpertsEntry;
-use super::products::Products;
+use super::products::{reduce, Products};
 use super::{Choice, Pass};
 use crate::hparams::Gelu;
 use crate::ids::{LinearId, NormId, ParamId};
@@ -195,12 +195,8 @@ impl<'a, 'c> Tape<'a, 'c> {
         let b = p.b;
         let Choice { dequantize, kernel } = p.choose(weight.def().dtype, x, Pass::Training);
         let Some(to) = dequantize else { return p.product(kernel, b.stored(weight)?, x) };
-        let mut all: Option<Tensor<'c>> = None;
-        for rows in self.row_blocks(weight) {
-            let part = p.product(kernel, self.dequantized(p, id, weight, rows, to)?, x)?;
-            all = Some(all.map_or(Ok(part), |before| b.concat(before, part, 0))?);
-        }
-        all.ok_or_else(|| no_rows(id))
+        let part = |rows| p.product(kernel, self.dequantized(p, id, weight, rows, to)?, x);
+        reduce(self.row_blocks(weight).into_iter().map(part), |all, part| b.concat(all, part, 0))
     }
 
     /// A weight, transposed, times `d [n_out, T]`.
@@ -214,13 +210,11 @@ impl<'a, 'c> Tape<'a, 'c> {
         let b = p.b;
         let Choice { dequantize, kernel } = p.choose(weight.def().dtype, d, Pass::Training);
         let Some(to) = dequantize else { return p.product_transposed(kernel, b.stored(weight)?, d) };
-        let mut sum: Option<Tensor<'c>> = None;
-        for rows in self.row_blocks(weight) {
+        let part = |rows: RowBlock| {
             let part = if rows.1 == d.ne()[0] { d } else { b.columns(d, rows.0, rows.1)? };
-            let part = p.product_transposed(kernel, self.dequantized(p, id, weight, rows, to)?, part)?;
-            sum = Some(sum.map_or(Ok(part), |before| b.add(before, part))?);
-        }
-        sum.ok_or_else(|| no_rows(id))
+            p.product_transposed(kernel, self.dequantized(p, id, weight, rows, to)?, part)
+        };
+        reduce(self.row_blocks(weight).into_iter().map(part), |sum, part| b.add(sum, part))
     }
 
     /// Rows of a weight as floats `[n_in, n]`. On the CPU a whole weight is
@@ -389,13 +383,6 @@ fn split_back<'c>(
         let what = format!("{} of {} columns have a gradient", of_parts.len(), parts.len());
         return if of_parts.is_empty() { Ok(()) } else { Err(ggml::Error::Op { op: "split", what }) };
     }
-    let mut whole: Option<Tensor<'c>> = None;
-    for part in of_parts {
-        whole = Some(whole.map_or(Ok(part), |before| p.b.concat(before, part, 0))?);
-    }
-    whole.map_or(Ok(()), |d| grads.add(p, x, d))
-}
-
-fn no_rows(id: LinearId) -> ggml::Error {
-    ggml::Error::Op { op: "linear", what: format!("{id} has no rows") }
+    let whole = reduce(of_parts.into_iter().map(Ok), |all, part| p.b.concat(all, part, 0))?;
+    grads.add(p, x, whole)
 }

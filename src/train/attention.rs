@@ -13,7 +13,7 @@ use ggml::tensor::Tensor;
 use ggml::{DType, Error, Result};
 
 use super::seen::Seen;
-use crate::graph::{middle_and_half, Online, Part, Places, MAX_PLACE, TILE_BYTES};
+use crate::graph::{middle_and_half, reduce, Online, Part, Places, MAX_PLACE, TILE_BYTES};
 use crate::hparams::LayerAttention;
 use crate::rope::Reach;
 
@@ -164,13 +164,11 @@ impl<'c> Attend<'c> {
                 return b.landmark_attention(all, block, self.scoring.scale);
             }
         };
-        let mut out: Option<Tensor<'c>> = None;
-        for group in self.groups() {
+        let of_group = |group: HeadGroup| {
             let part = self.part(b, &group, [q, k, v])?;
-            let more = self.online(b, seen, &group)?.forward(&[part])?.heads_lse(b)?;
-            out = Some(out.map_or(Ok(more), |before| b.concat(before, more, 1))?);
-        }
-        out.ok_or_else(nothing)
+            self.online(b, seen, &group)?.forward(&[part])?.heads_lse(b)
+        };
+        reduce(self.groups().into_iter().map(of_group), |all, more| b.concat(all, more, 1))
     }
 
     /// The gradient of the queries, `[d, n_head, n]`, from the output of [`Attend::forward`] and the gradient `d_out`
@@ -203,15 +201,13 @@ impl<'c> Attend<'c> {
                 return Ok(q);
             }
         };
-        let mut d_q: Option<Tensor<'c>> = None;
-        for group in self.groups() {
+        let of_group = |group: HeadGroup| {
             let part = self.part(b, &group, [q, k, v])?;
             let [out, d_out] = [out, d_out].map(|x| heads_of(b, x, &group.heads));
             let below = [self.keys(b, dk, &group)?, self.keys(b, dv, &group)?];
-            let more = self.online(b, seen, &group)?.backward(&part, out?, d_out?, below)?;
-            d_q = Some(d_q.map_or(Ok(more), |before| b.concat(before, more, 1))?);
-        }
-        d_q.ok_or_else(nothing)
+            self.online(b, seen, &group)?.backward(&part, out?, d_out?, below)
+        };
+        reduce(self.groups().into_iter().map(of_group), |all, more| b.concat(all, more, 1))
     }
 
     /// The query heads in groups that see the same keys and share as many of them, in their order.
@@ -269,10 +265,6 @@ fn of_whole_kv_heads(heads: Range<usize>, n_rep: usize, table: usize) -> Vec<Hea
 fn heads_of<'c>(b: &Builder<'c>, x: Tensor<'c>, heads: &Range<usize>) -> Result<Tensor<'c>> {
     let (ne, nb) = (x.ne(), x.nb());
     b.view(x, [ne[0], heads.len(), ne[2], 1], [nb[1], nb[2], nb[2] * ne[2]], nb[1] * heads.start)
-}
-
-fn nothing() -> Error {
-    Error::Op { op: "attention", what: "expected at least one head, found none".into() }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use ggml::Result;
 
 use super::attention::Attend;
 use super::cache::LayerCache;
+use crate::graph::reduce;
 use crate::rope::PosMap;
 
 /// Keys under each map of positions, and values; or the gradients of these.
@@ -24,16 +25,11 @@ pub(super) struct Keys<'c> {
 }
 
 impl<'c> Stored<'c> {
-    /// Keys and values of the cache.
-    pub(super) fn of(b: &Builder<'c>, cache: &LayerCache) -> Result<Stored<'c>> {
-        let keys = cache.keys.iter().map(|key| Ok(Keys { map: key.map, rows: b.stored(&key.k)? }));
-        Ok(Stored { keys: keys.collect::<Result<_>>()?, v: b.stored(&cache.v)? })
-    }
-
-    /// The gradients of keys and values.
-    pub(super) fn of_grads(b: &Builder<'c>, cache: &LayerCache) -> Result<Stored<'c>> {
-        let keys = cache.keys.iter().map(|key| Ok(Keys { map: key.map, rows: b.stored(&key.dk)? }));
-        Ok(Stored { keys: keys.collect::<Result<_>>()?, v: b.stored(&cache.dv)? })
+    /// Keys and values of the cache, or their gradients.
+    pub(super) fn of(b: &Builder<'c>, cache: &LayerCache, gradients: bool) -> Result<Stored<'c>> {
+        let stored = |value, gradient| b.stored(if gradients { gradient } else { value });
+        let keys = cache.keys.iter().map(|key| Ok(Keys { map: key.map, rows: stored(&key.k, &key.dk)? }));
+        Ok(Stored { keys: keys.collect::<Result<_>>()?, v: stored(&cache.v, &cache.dv)? })
     }
 }
 
@@ -76,8 +72,5 @@ impl<'c> AttendPart<'c> {
 
 /// The sum of one or more tensors of equal shape.
 pub(super) fn sum<'c>(b: &Builder<'c>, terms: &[Tensor<'c>]) -> Result<Tensor<'c>> {
-    let none =
-        || ggml::Error::Op { op: "attention", what: "expected at least one branch, found none".into() };
-    let (&first, rest) = terms.split_first().ok_or_else(none)?;
-    rest.iter().try_fold(first, |sum, &term| b.add(sum, term))
+    reduce(terms.iter().copied().map(Ok), |sum, term| b.add(sum, term))
 }

@@ -200,7 +200,7 @@ impl Ctx<'_> {
             let attn = gate.map_or(Ok(attn), |gate| g.gated(attn, gate))?;
             let y = net.after_attention(g, layer.x, attn)?;
             layer.ids.out = Some(b.output(y));
-            Ok(layer.finish())
+            Ok(layer.ids.finished(g))
         })
     }
 
@@ -215,7 +215,7 @@ impl Ctx<'_> {
             let mut layer = LayerGraph::new(g, self, block)?;
             let Qkv { k, v, .. } = qkv(net.before_attention(g, layer.x)?)?;
             layer.store(k, v)?;
-            Ok(layer.finish())
+            Ok(layer.ids.finished(g))
         })
     }
 
@@ -232,7 +232,7 @@ impl Ctx<'_> {
             let (d_y_id, d_y) = b.input("d_y", DType::F32, &[n_embd, block.n])?;
             layer.ids.d_y = Some(d_y_id);
             let Qkv { q, k, v, gate } = qkv(net.before_attention(g, layer.x)?)?;
-            let stored = if alone { layer.store(k, v)? } else { Stored::of(b, &layer.cache)? };
+            let stored = if alone { layer.store(k, v)? } else { Stored::of(b, &layer.cache, false)? };
             let parts = layer.attend(q)?;
             let attn_out = if self.checkpointing >= Checkpointing::Attention {
                 let shape = [d + 1, n_head, block.n];
@@ -252,7 +252,7 @@ impl Ctx<'_> {
             self.sum(b, &trained)?;
             let d_attn = above[1].ok_or_else(|| unreached("attention"))?;
             let d_attn = b.reshape(d_attn, &[d, n_head, block.n])?;
-            let sums = Stored::of_grads(b, &layer.cache)?;
+            let sums = Stored::of(b, &layer.cache, true)?;
             let (mut d_queries, mut d_keys) = (Vec::new(), Vec::new());
             for part in &parts {
                 let grad = part.backward(b, &stored, attn_out, d_attn, &sums)?;
@@ -261,12 +261,12 @@ impl Ctx<'_> {
             }
             // All branches have added to the gradients of keys.
             for (keys, sums) in stored.keys.iter().zip(&sums.keys) {
-                let grad = layer.block_rows(sums.rows)?;
-                layer.angles_back(layer.block_rows(keys.rows)?, grad)?;
+                let grad = layer.heads(sums.rows, block.start)?;
+                layer.angles_back(layer.heads(keys.rows, block.start)?, grad)?;
                 d_keys.push(layer.rotation.keys_back(b, grad, keys.map)?);
             }
             let (d_q, d_k) = (sum(b, &d_queries)?, sum(b, &d_keys)?);
-            let d_v = b.cont(layer.block_rows(sums.v)?)?;
+            let d_v = b.cont(layer.heads(sums.v, block.start)?)?;
             let flat = |t: Tensor<'_>| t.ne()[0] * t.ne()[1];
             let mut seeds = vec![
                 (q, b.reshape(d_q, &[flat(d_q), block.n])?),
@@ -276,7 +276,7 @@ impl Ctx<'_> {
             seeds.extend(gate.zip(above.get(2).copied().flatten()));
             let d_x = self.below(g, layer.x, above[0], &seeds)?;
             layer.ids.out = Some(b.output(d_x));
-            Ok(layer.finish())
+            Ok(layer.ids.finished(g))
         })
     }
 
@@ -342,11 +342,10 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         Ok(LayerGraph { g, ctx, block, layer, branches, cache, x, trains_angles, rotation, ids })
     }
 
-    /// `[heads * d, n]` as `[d, heads, n]`.
-    fn heads(&self, t: Tensor<'c>) -> Result<Tensor<'c>> {
-        let (d, nb) = (self.layer.n_embd_head, t.nb());
-        let heads = t.ne()[0] / d;
-        self.g.b.view(t, [d, heads, self.block.n, 1], [4 * d, nb[1], nb[1] * self.block.n], 0)
+    /// The rows of the block's tokens, of which `first` is the first one, as heads: `[heads * d, ..]` to `[d, heads, n]`.
+    fn heads(&self, rows: Tensor<'c>, first: usize) -> Result<Tensor<'c>> {
+        let (d, n, row) = (self.layer.n_embd_head, self.block.n, rows.nb()[1]);
+        self.g.b.view(rows, [d, rows.ne()[0] / d, n, 1], [4 * d, row, row * n], first * row)
     }
 
     /// Rotates keys and stores keys and values in the block's rows of the cache. Returns the updated keys and
@@ -355,7 +354,7 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         let b = self.g.b;
         let (id, cells) = b.input("cells", DType::I64, &[self.block.n])?;
         self.ids.cells = Some(id);
-        let heads = self.heads(k)?;
+        let heads = self.heads(k, 0)?;
         let rotated = |to: &KeyCache| {
             let k = self.rotation.keys(b, heads, to.map)?;
             let k = b.reshape(k, &[k.ne()[0] * k.ne()[1], self.block.n])?;
@@ -378,7 +377,7 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         let how = How { own: capabilities.custom_ops, bf16, split, block };
         let sinks = self.ctx.setup.transformer.layers[self.block.il].sinks();
         let mut sinks = sinks.map(|sinks| b.stored(sinks)).transpose()?;
-        let heads = self.heads(q)?;
+        let heads = self.heads(q, 0)?;
         let mut parts = Vec::with_capacity(self.branches.len());
         for branch in self.branches {
             // Sinks count once.
@@ -406,17 +405,6 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         let (b, d) = (self.g.b, self.layer.n_embd_head);
         let heads = b.cont(b.columns(attn_out, 0, d)?)?;
         b.reshape(heads, &[d * self.layer.n_head, self.block.n])
-    }
-
-    /// The block's rows of a tensor of the cache, as heads.
-    fn block_rows(&self, all: Tensor<'c>) -> Result<Tensor<'c>> {
-        let (d, nb, n) = (self.layer.n_embd_head, all.nb(), self.block.n);
-        let ne = [d, self.layer.n_head_kv, n, 1];
-        self.g.b.view(all, ne, [4 * d, nb[1], nb[1] * n], self.block.start * nb[1])
-    }
-
-    fn finish(self) -> LayerIds {
-        self.ids.finished(self.g)
     }
 }
 

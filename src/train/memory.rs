@@ -194,10 +194,10 @@ impl MemoryPlan {
 
     /// Bytes on the device and on the host. On the CPU they are the same memory.
     pub fn totals(&self) -> (usize, usize) {
-        let sum = |f: fn(&(&'static str, usize, usize)) -> usize| {
-            self.parts.iter().map(f).fold(0, usize::saturating_add)
+        let add = |sum: (usize, usize), part: &(&str, usize, usize)| {
+            (sum.0.saturating_add(part.1), sum.1.saturating_add(part.2))
         };
-        (sum(|p| p.1), sum(|p| p.2))
+        self.parts.iter().fold((0, 0), add)
     }
 
     /// Returns true if the plan fits.
