@@ -144,17 +144,9 @@ impl<'a, 'c> Cached<'a, 'c> {
                 _ => None,
             };
             let branches = &plan.branches;
-            kinds.push(KindAttention {
-                layer,
-                branches,
-                key_maps,
-                spans,
-                rotation,
-                seen,
-                mask_f32,
-                block,
-                top,
-            });
+            let kind =
+                KindAttention { layer, branches, key_maps, spans, rotation, seen, mask_f32, block, top };
+            kinds.push(kind);
             inputs.push(KindInputs { seen: seen_ids, rotation: ids, turns: turns_id.flatten() });
         }
         let recurrence = hp

@@ -73,19 +73,9 @@ impl<'c> Graph<'_, 'c> {
         self.record(|| {
             let (gating, activation) = (experts.gating, experts.activation);
             let stacks = [&experts.gate, &experts.up, &experts.down].map(|stack| stack.weight.clone());
-            TapeEntry::Experts(Box::new(ExpertsEntry {
-                out,
-                x,
-                logits,
-                chosen,
-                weights,
-                gate,
-                up,
-                down,
-                gating,
-                activation,
-                stacks,
-            }))
+            let entry =
+                ExpertsEntry { out, x, logits, chosen, weights, gate, up, down, gating, activation, stacks };
+            TapeEntry::Experts(Box::new(entry))
         });
         Ok(out)
     }

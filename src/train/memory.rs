@@ -239,26 +239,25 @@ impl MemoryPlan {
     /// An error when it does not fit into what is free.
     pub fn check(&self, model: &Model) -> Result<()> {
         let budget = Budget::of(model);
-        if !self.fits(budget) {
-            let (device, host) = self.totals();
-            let there =
-                budget.host.map_or(String::new(), |n| format!(" and {} on the host", bytes(n as u64)));
-            let what = format!(
-                "training at ctx {} needs {} on {} and {} on the host, {} is available{there}",
-                self.n_ctx,
-                bytes(device as u64),
-                model.device(),
-                bytes(host as u64),
-                bytes(budget.device as u64)
-            );
-            let (needed, free) = match budget.host {
-                None => (device.saturating_add(host), budget.device),
-                Some(most) if device <= budget.device => (host, most),
-                Some(_) => (device, budget.device),
-            };
-            return Err(Error::OutOfMemory { needed, free: Some(free), what, remedy: None });
+        if self.fits(budget) {
+            return Ok(());
         }
-        Ok(())
+        let (device, host) = self.totals();
+        let there = budget.host.map_or(String::new(), |n| format!(" and {} on the host", bytes(n as u64)));
+        let what = format!(
+            "training at ctx {} needs {} on {} and {} on the host, {} is available{there}",
+            self.n_ctx,
+            bytes(device as u64),
+            model.device(),
+            bytes(host as u64),
+            bytes(budget.device as u64)
+        );
+        let (needed, free) = match budget.host {
+            None => (device.saturating_add(host), budget.device),
+            Some(most) if device <= budget.device => (host, most),
+            Some(_) => (device, budget.device),
+        };
+        Err(Error::OutOfMemory { needed, free: Some(free), what, remedy: None })
     }
 }
 

@@ -52,16 +52,7 @@ fn read(t: &StoreTensor, n: usize) -> Result<Vec<f32>> {
 /// Output and gradients of queries, keys and values, in blocks of queries, last to first.
 fn run(case: &Case, own: bool, n_block: usize) -> Result<[Vec<f32>; 4]> {
     let Case { n_head, n_head_kv, d, n, scale, .. } = *case;
-    let layer = LayerAttention {
-        n_head,
-        n_head_kv,
-        n_embd_head: d,
-        rotation: None,
-        window: None,
-        temperature: None,
-        scale,
-        softcap: None,
-    };
+    let layer = LayerAttention { scale, ..LayerAttention::new(n_head, n_head_kv, d) };
     let group = TrainAttention::Shifted { group: None }.group(n).unwrap();
     let seen = Seen::new(&[], n, group);
     let (q, grad) = (values(n * n_head * d, 1), values(n * n_head * d, 4));

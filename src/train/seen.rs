@@ -168,16 +168,7 @@ mod tests {
     use super::*;
 
     fn layer(window: Option<usize>) -> LayerAttention {
-        LayerAttention {
-            n_head: 2,
-            n_head_kv: 1,
-            n_embd_head: 4,
-            rotation: None,
-            window,
-            temperature: None,
-            scale: 1.0,
-            softcap: None,
-        }
+        LayerAttention { window, ..LayerAttention::new(2, 1, 4) }
     }
 
     fn firsts(seen: &Seen, layer: &LayerAttention, table: usize) -> Vec<i32> {
