@@ -30,7 +30,6 @@ use crate::math::Math;
 use crate::rope::MAX_BRANCHES;
 
 pub(crate) use attend::is_single;
-pub(crate) use products::reduce;
 pub use attend::{Cached, GraphInputs, KindInputs, SeenInputs};
 pub use blocks::Graph;
 pub use delta_net::{DeltaInputs, Regroup, SeqGroups};
@@ -41,6 +40,7 @@ pub use online::{
     middle_and_half, n_tensors as n_tensors_of_tiles, n_tensors_of_single, Online, Part, Places, Single,
     MAX_PLACE, NOWHERE, TILE_BYTES, UNSEEN,
 };
+pub(crate) use products::reduce;
 pub use rotate::{turns, Pairing, Positions, Rotation, RotationInputs};
 pub use tape::{Gradient, Recording, SavedActivation};
 
