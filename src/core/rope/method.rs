@@ -104,10 +104,9 @@ impl PartialEq for Method {
 
 /// The numbers of a model, of one kind of its layers and of the target that methods work from; checked once.
 #[derive(Debug, Clone, Copy)]
-pub struct Geometry<'a> {
+pub(super) struct Geometry<'a> {
     /// Rotary dimensions `d`: even, at least 2.
     pub n_rot: usize,
-    /// Key-value heads.
     pub n_head_kv: usize,
     /// The file's base.
     pub freq_base: f64,
@@ -197,18 +196,17 @@ impl<'a> Geometry<'a> {
         Ok(())
     }
 
-    /// Pairs of rotary dimensions.
-    pub fn n_pairs(&self) -> usize {
+    pub(super) fn n_pairs(&self) -> usize {
         self.n_rot / 2
     }
 
     /// An error unless `factors` are `n_rot/2` finite numbers above 0.
-    pub fn check_factors(&self, tensor: &str, factors: &[f32]) -> Result<(), RopeError> {
+    pub(super) fn check_factors(&self, tensor: &str, factors: &[f32]) -> Result<(), RopeError> {
         check_factors(factors, self.n_rot).map_err(|what| RopeError::new(format!("{tensor}: {what}")))
     }
 
     /// `base^(-2j/d)`, radians per position, `[n_rot/2]`.
-    pub fn powers(&self, base: f64) -> Result<Vec<f64>, RopeError> {
+    pub(super) fn powers(&self, base: f64) -> Result<Vec<f64>, RopeError> {
         if !(base > 1.0 && base <= MAX_BASE) {
             return Err(RopeError::new(format!(
                 "rope base: expected a number above 1, at most 1e30, found {}",
@@ -222,12 +220,12 @@ impl<'a> Geometry<'a> {
     ///
     /// Every method but `longrope` keeps those factors: they belong to the trained model, and the methods act
     /// on top of what it was trained with.
-    pub fn table(&self, base: f64) -> Result<Vec<f64>, RopeError> {
+    pub(super) fn table(&self, base: f64) -> Result<Vec<f64>, RopeError> {
         Ok(self.divided(self.powers(base)?))
     }
 
     /// Frequencies `[n_rot/2]` with the file's `rope_freqs.weight` divided in.
-    pub fn divided(&self, mut theta: Vec<f64>) -> Vec<f64> {
+    pub(super) fn divided(&self, mut theta: Vec<f64>) -> Vec<f64> {
         if let Some(ff) = self.freq_factors {
             theta.iter_mut().zip(ff).for_each(|(t, f)| *t /= f64::from(*f));
         }
@@ -236,7 +234,7 @@ impl<'a> Geometry<'a> {
 
     /// `base * scale^(d/(d-2))`: the base under which the slowest pair is interpolated `scale` times
     /// (NTK-aware scaling).
-    pub fn ntk_base(&self, scale: f64) -> Result<f64, RopeError> {
+    pub(super) fn ntk_base(&self, scale: f64) -> Result<f64, RopeError> {
         if self.n_rot < 4 {
             return Err(RopeError::new(
                 "rope.dimension_count: expected at least 4 to change the base for, found 2".into(),
@@ -248,7 +246,7 @@ impl<'a> Geometry<'a> {
 
     /// The base, `ratio` times larger for 32 times the window, at `factor`: b * factor^(ln ratio / ln 32), to
     /// six digits; b itself at 1.
-    pub fn scaled_base(&self, ratio: f64, factor: f64) -> f64 {
+    pub(super) fn scaled_base(&self, ratio: f64, factor: f64) -> f64 {
         if factor == 1.0 {
             self.freq_base
         } else {
@@ -259,7 +257,7 @@ impl<'a> Geometry<'a> {
 
 /// A method's parameters: takes what was given, fills in defaults, and keeps both for the plan's spec. It
 /// also gathers the method's notes.
-pub struct Args<'a> {
+pub(super) struct Args<'a> {
     method: &'static Method,
     given: &'a Part,
     asked: Vec<&'static str>,
@@ -288,7 +286,7 @@ impl<'a> Args<'a> {
     }
 
     /// A whole sentence that the user should see, which follows the method's name.
-    pub fn note(&mut self, note: impl std::fmt::Display) {
+    pub(super) fn note(&mut self, note: impl std::fmt::Display) {
         self.notes.push(format!("{}: {note}", self.method.name));
     }
 
@@ -298,17 +296,16 @@ impl<'a> Args<'a> {
     }
 
     /// Keys that no later query sees are to leave the cache.
-    pub fn evict(&mut self) {
+    pub(super) fn evict(&mut self) {
         self.evict = true;
     }
 
-    /// Returns true if the user gave this parameter.
-    pub fn is_given(&self, key: &str) -> bool {
+    pub(super) fn is_given(&self, key: &str) -> bool {
         self.given.get(key).is_some()
     }
 
     /// The value given, or the default, which must be allowed too.
-    pub fn value(&mut self, key: &str, default: impl FnOnce() -> Value) -> Result<Value, RopeError> {
+    pub(super) fn value(&mut self, key: &str, default: impl FnOnce() -> Value) -> Result<Value, RopeError> {
         let name = self.method.name;
         let param = self.method.keys().find(|p| p.key == key).ok_or_else(|| {
             RopeError::new(format!("rope method {name}: {key} is not among its parameters"))
@@ -327,24 +324,21 @@ impl<'a> Args<'a> {
         Ok(value)
     }
 
-    /// A [`Kind::Number`].
-    pub fn number(&mut self, key: &str, default: impl FnOnce() -> f64) -> Result<f64, RopeError> {
+    pub(super) fn number(&mut self, key: &str, default: impl FnOnce() -> f64) -> Result<f64, RopeError> {
         match self.value(key, || Value::Number(default()))? {
             Value::Number(x) => Ok(x),
             other => Err(self.mismatch(key, &other)),
         }
     }
 
-    /// A [`Kind::Count`].
-    pub fn count(&mut self, key: &str, default: impl FnOnce() -> u64) -> Result<u64, RopeError> {
+    pub(super) fn count(&mut self, key: &str, default: impl FnOnce() -> u64) -> Result<u64, RopeError> {
         match self.value(key, || Value::Count(default()))? {
             Value::Count(n) => Ok(n),
             other => Err(self.mismatch(key, &other)),
         }
     }
 
-    /// A [`Kind::Choice`].
-    pub fn word(&mut self, key: &str, default: &'static str) -> Result<String, RopeError> {
+    pub(super) fn word(&mut self, key: &str, default: &'static str) -> Result<String, RopeError> {
         Ok(self.value(key, || Value::Word(default.into()))?.to_string())
     }
 
@@ -353,7 +347,6 @@ impl<'a> Args<'a> {
         Ok(self.word(key, "false")? == "true")
     }
 
-    /// The refusal of a value.
     pub(super) fn refuse(
         &self,
         key: &str,
@@ -365,7 +358,7 @@ impl<'a> Args<'a> {
 
     /// `factor`, by default the target context over the trained window, at least 1 and what the scaling of the
     /// file reaches; notes what it covers.
-    pub fn factor(&mut self, geo: &Geometry<'_>) -> Result<f64, RopeError> {
+    pub(super) fn factor(&mut self, geo: &Geometry<'_>) -> Result<f64, RopeError> {
         let given = self.is_given("factor");
         let (needed, own) = (geo.n_ctx as f64 / geo.n_ctx_orig as f64, geo.own_factor);
         let factor = self.number("factor", || needed.max(own).max(1.0))?;
@@ -394,13 +387,13 @@ impl<'a> Args<'a> {
     }
 
     /// Replaces the value of a parameter by the one it came to (`auto` by its choice).
-    pub fn resolve(&mut self, key: &'static str, value: Value) {
+    pub(super) fn resolve(&mut self, key: &'static str, value: Value) {
         self.used.retain(|(k, _)| *k != key);
         self.used.push((key, value));
     }
 
     /// Leaves a parameter that others now stand for out of the plan's spec.
-    pub fn absorb(&mut self, key: &str) {
+    pub(super) fn absorb(&mut self, key: &str) {
         self.used.retain(|(k, _)| *k != key);
     }
 

@@ -49,11 +49,10 @@ use std::fmt::Display;
 use crate::remedy::Remedy;
 
 pub use clex::{Activation, Clex, ClexGradient};
-pub use harpe::search::{bases as harpe_search, Pick, Search};
-pub use harpe::waveform::Waveform;
 pub use inspect::{BranchView, Inspection, KindView, Pair, PairKind, ReachView, Table};
 pub use layer_plan::{Freqs, LayerPlan};
-pub use method::{Args, Axis, Geometry, Method, Param};
+use method::{Args, Geometry};
+pub use method::{Axis, Method, Param};
 pub use plan::Plan;
 pub use reach::{Branch, Chunks, PosMap, Reach, MAX_BRANCHES};
 pub use spec::{Part, Spec};

@@ -1,9 +1,9 @@
 //! `harpe`: a base for each head.
 
-pub(super) mod search;
+mod search;
 #[cfg(test)]
 mod tests;
-pub(super) mod waveform;
+mod waveform;
 
 use super::method::{MAX_BASE, MAX_CTX};
 use super::value::{approx, number, rounded};
@@ -185,7 +185,7 @@ fn search_between(
         let expected = format!("{most} (candidates x positions x pairs); narrow lo..hi or widen stride");
         args.refuse("search", expected, approx(search.cost()))
     })?;
-    let mut bases: Vec<f64> = search::bases(&search).iter().map(|p| p.base).collect();
+    let mut bases: Vec<f64> = search::bases(&search).into_iter().map(|(base, _)| base).collect();
     bases.sort_by(f64::total_cmp);
     Ok(bases)
 }

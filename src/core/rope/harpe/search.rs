@@ -6,7 +6,7 @@ use super::waveform::{Waveform, MAX_EXTREMA};
 
 /// The candidates and positions of a search.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Search {
+pub(super) struct Search {
     /// Smallest base; always in the result.
     pub base_min: f64,
     /// No candidate lies above.
@@ -23,18 +23,9 @@ pub struct Search {
     pub n_bases: usize,
 }
 
-/// One step of a search.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Pick {
-    /// The base taken.
-    pub base: f64,
-    /// Pairs of a peak and a valley at most 3 positions apart that it brought; 0 for the first.
-    pub n: u64,
-}
-
 impl Search {
     /// Steps from `base_min` to the last candidate.
-    pub fn n_steps(&self) -> usize {
+    pub(super) fn n_steps(&self) -> usize {
         // A hair more, so that a stride that divides the range ends on base_max.
         ((self.base_max - self.base_min) / self.stride + 1e-6).max(0.0) as usize
     }
@@ -71,13 +62,14 @@ const SCAN: usize = 8;
 /// Peaks and valleys closer than this complement each other.
 const RADIUS: usize = 3;
 
-/// The search that makes Table 2, in the order it picks; sort the bases to give them to heads.
+/// The search that makes Table 2: bases in the order it picks, to be sorted for heads, each with the number of pairs that it
+/// brought, 0 for the first.
 ///
 /// From `base_min`, again and again the candidate that has the most (its peak, a valley held) and (its
 /// valley, a peak held) pairs at most 3 positions apart, ties by the smallest mean square of their distances,
 /// then by the smallest base. Its extrema join those held, with repeats, and every position then held as a
 /// peak and as a valley is dropped from both. Fewer bases than wanted when candidates run out.
-pub fn bases(search: &Search) -> Vec<Pick> {
+pub(super) fn bases(search: &Search) -> Vec<(f64, u64)> {
     let mut free = search.candidates();
     if free.is_empty() || search.n_bases == 0 {
         return Vec::new();
@@ -86,7 +78,7 @@ pub fn bases(search: &Search) -> Vec<Pick> {
     let first = free.remove(0);
     first.peaks.iter().for_each(|p| peaks.add(*p));
     first.valleys.iter().for_each(|v| valleys.add(*v));
-    let mut picks = vec![Pick { base: first.base, n: 0 }];
+    let mut picks = vec![(first.base, 0)];
     while picks.len() < search.n_bases {
         // With n equal, the smaller sum of squares is the smaller mean.
         let best = free
@@ -100,7 +92,7 @@ pub fn bases(search: &Search) -> Vec<Pick> {
             .min();
         let Some((std::cmp::Reverse(n), _, i)) = best else { break };
         let c = free.remove(i);
-        picks.push(Pick { base: c.base, n });
+        picks.push((c.base, n));
         c.peaks.iter().for_each(|p| peaks.add(*p));
         c.valleys.iter().for_each(|v| valleys.add(*v));
         // Only a position just added can be in both.

@@ -24,9 +24,9 @@ const LANES: usize = 32;
 
 /// f_b(m) = 2/sqrt(d) * sum over j < d/2 of cos(m b^(-2j/d)), at the integers `lo ..= hi`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Waveform {
+pub(super) struct Waveform {
     lo: usize,
-    f: Vec<f64>,
+    pub(super) f: Vec<f64>,
 }
 
 impl Waveform {
@@ -34,7 +34,7 @@ impl Waveform {
     ///
     /// Within a block cos((m+32)θ) = 2 cos(32θ) cos(mθ) - cos((m-32)θ), started exactly; the error of 64 such
     /// steps stays below 1e-11, and the search bears 1e-7.
-    pub fn new(base: f64, d: usize, lo: usize, hi: usize) -> Waveform {
+    pub(super) fn new(base: f64, d: usize, lo: usize, hi: usize) -> Waveform {
         let n = hi.saturating_sub(lo) + 1;
         let mut f = vec![0.0; n.next_multiple_of(LANES)];
         for j in 0..d / 2 {
@@ -71,18 +71,13 @@ impl Waveform {
         Waveform { lo, f }
     }
 
-    /// Value at a position from `lo` to `hi`.
-    pub fn at(&self, position: usize) -> Option<f64> {
-        self.f.get(position.checked_sub(self.lo)?).copied()
-    }
-
     /// At most 30 peaks, ascending: scanned from the left, each the highest point of the 500 positions after
     /// the one before.
     ///
     /// Among the strict local maxima, ends excluded, one within 1e-3 of the target (at first the highest of
     /// all) sets the next target, and is taken if more than 50 beyond the last one taken. While the target is
     /// not met it stands.
-    pub fn peaks(&self) -> Vec<usize> {
+    pub(super) fn peaks(&self) -> Vec<usize> {
         let f = &self.f;
         let tops = self.strict(|y, x| y < x);
         let Some(mut target) = tops.iter().map(|i| f[*i]).reduce(f64::max) else { return Vec::new() };
@@ -107,7 +102,7 @@ impl Waveform {
 
     /// At most 30 valleys, ascending: scanned from the right, each the lowest point of everything before the
     /// one after. No mirror image of [`Self::peaks`].
-    pub fn valleys(&self) -> Vec<usize> {
+    pub(super) fn valleys(&self) -> Vec<usize> {
         let f = &self.f;
         let bottoms = self.strict(|y, x| y > x);
         let Some(mut target) = bottoms.iter().map(|i| f[*i]).reduce(f64::min) else { return Vec::new() };
