@@ -59,7 +59,11 @@ impl<'f> Contents<'f> {
             None => {
                 let trained = self.trained.as_ref().map_or(String::new(), |meta| trained_text(meta) + "\n");
                 let unread = self.unread.as_ref().map_or(String::new(), |unread| format!("note: {unread}\n"));
-                rope_text(&self.rope) + &unread + &trained
+                let rope = match &self.rope {
+                    Ok(spec) => spec.clone(),
+                    Err(why) => format!("not known ({})", inline(why)),
+                };
+                format!("declared rope: {rope}\n{unread}{trained}")
             }
         };
         s += &format!("\nmetadata, {} keys\n", file.metadata().len());
@@ -129,13 +133,6 @@ impl<'f> Contents<'f> {
 /// Adds numbers of tensors, elements, and bytes.
 fn sum(a: (u64, u64, u64), b: (u64, u64, u64)) -> (u64, u64, u64) {
     (a.0 + b.0, a.1 + b.1, a.2 + b.2)
-}
-
-fn rope_text(rope: &Result<String, String>) -> String {
-    match rope {
-        Ok(spec) => format!("declared rope: {spec}\n"),
-        Err(why) => format!("declared rope: not known ({})\n", inline(why)),
-    }
 }
 
 /// The different ranks of the adapter's pairs.

@@ -121,11 +121,6 @@ impl Plan {
         self.kinds.iter().find(|k| k.applies).unwrap_or(&self.kinds[0])
     }
 
-    /// The layers of a kind, ascending.
-    pub fn layers_of(&self, kind: usize) -> impl Iterator<Item = usize> + '_ {
-        self.layers.iter().enumerate().filter(move |(_, k)| **k == Some(kind)).map(|(il, _)| il)
-    }
-
     /// Returns true if tokens are rotated and see each other as under another plan of the same model, even if the specs
     /// have other names.
     pub fn same_positions(&self, other: &Plan) -> bool {

@@ -37,7 +37,7 @@ fn a_method_acts_where_layers_see_further_than_in_training() {
     assert_close(&frequencies(found.layer(2)), &own.iter().map(|t| t / 4.0).collect::<Vec<_>>());
     assert_eq!((found.layer(0).applies, found.layer(2).applies), (false, true));
     assert_eq!((found.kinds().len(), found.layer(5) == found.main()), (2, true));
-    assert_eq!(found.layers_of(1).collect::<Vec<_>>(), [2, 5]);
+    assert_eq!(hp.layers_of(1).collect::<Vec<_>>(), [2, 5]);
     assert!(
         found.notes.iter().any(|n| n.contains("layers 0, 1, 3, 4") && n.contains("512")),
         "{:?}",
@@ -93,7 +93,8 @@ fn layers_without_rotation_have_no_frequencies() {
         (view.kinds[1].n_rot, view.kinds[1].tables.len(), view.kinds[1].layers.as_slice()),
         (0, 0, &[2, 5][..])
     );
-    assert_eq!(view.main().layers, [0, 1, 3, 4]);
+    let applies = view.kinds.iter().find(|k| k.applies).expect("a kind");
+    assert_eq!(applies.layers, [0, 1, 3, 4]);
     // Without any rotation there is nothing to change.
     let none = Hparams { attention: vec![LayerAttention::new(9, 3, 64)], ..model(1e4, 64, 8192) };
     assert!(plan("plain", &none, 99).is_ok());

@@ -63,13 +63,6 @@ pub struct KindView {
     pub window: Option<usize>,
 }
 
-impl Inspection {
-    /// The first kind that the spec acts on, else the first, for output that shows only one kind.
-    pub fn main(&self) -> &KindView {
-        self.kinds.iter().find(|k| k.applies).unwrap_or(&self.kinds[0])
-    }
-}
-
 /// The frequencies of one KV head, or of all.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Table {
@@ -181,7 +174,7 @@ impl Plan {
             pairs: table.iter().zip(&file).enumerate().map(pair).collect(),
         });
         Ok(KindView {
-            layers: self.layers_of(kind).collect(),
+            layers: hp.layers_of(kind).collect(),
             applies: plan.applies,
             base: layer.rotation.map(|r| r.freq_base),
             base_from: hp.base_from(kind),
