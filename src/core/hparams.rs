@@ -365,12 +365,12 @@ fn read_layers(
     n_embd: usize,
     rule: rules::LayerRule,
 ) -> Result<(Vec<LayerAttention>, Vec<LayerHparams>)> {
-    let n_ff = keys.per_layer("feed_forward_length", n_layer, MAX_DIM)?;
+    let n_ff = keys.per_layer("feed_forward_length", n_layer)?;
     // Mixtures of experts may have only theirs.
-    let of_experts = || keys.per_layer("expert_feed_forward_length", n_layer, MAX_DIM);
+    let of_experts = || keys.per_layer("expert_feed_forward_length", n_layer);
     let n_ff = n_ff.map_or_else(of_experts, |n_ff| Ok(Some(n_ff)))?;
     let n_ff = n_ff.ok_or_else(|| keys.missing("feed_forward_length"))?;
-    let n_head = keys.per_layer("attention.head_count", n_layer, MAX_DIM)?;
+    let n_head = keys.per_layer("attention.head_count", n_layer)?;
     let n_head = n_head.ok_or_else(|| keys.missing("attention.head_count"))?;
     let n_head_kv = keys.heads_kv(n_layer)?;
     let n_head_kv = n_head_kv.unwrap_or_else(|| n_head.clone());

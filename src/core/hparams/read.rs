@@ -68,20 +68,14 @@ impl KeyReader<'_> {
 
     /// A count of at least 1 for each layer: one number for all of them, or an array with an entry for each, behind
     /// which those of layers that draft may follow.
-    pub(super) fn per_layer(&self, name: &str, n_layer: usize, max: usize) -> Result<Option<Vec<usize>>> {
-        self.per_layer_from(name, n_layer, 1, max)
+    pub(super) fn per_layer(&self, name: &str, n_layer: usize) -> Result<Option<Vec<usize>>> {
+        self.per_layer_from(name, n_layer, 1)
     }
 
-    fn per_layer_from(
-        &self,
-        name: &str,
-        n_layer: usize,
-        min: usize,
-        max: usize,
-    ) -> Result<Option<Vec<usize>>> {
+    fn per_layer_from(&self, name: &str, n_layer: usize, min: usize) -> Result<Option<Vec<usize>>> {
         let key = self.key(name);
         let Some(Value::Array(array)) = self.file.value(&key) else {
-            return Ok(count(self.file, &key, 1, max)?.map(|n| vec![n; n_layer]));
+            return Ok(count(self.file, &key, 1, MAX_DIM)?.map(|n| vec![n; n_layer]));
         };
         let values = integers(array)
             .ok_or_else(|| self.file.error(&key, "expected an integer or an array of integers"))?;
@@ -90,7 +84,8 @@ impl KeyReader<'_> {
             let what = format!("expected {n_all} entries, one per layer, found {}", values.len());
             return Err(self.file.error(&key, what));
         }
-        values.take(n_layer).map(|n| in_range(self.file, &key, n, min, max)).collect::<Result<_>>().map(Some)
+        let value = |n| in_range(self.file, &key, n, min, MAX_DIM);
+        values.take(n_layer).map(value).collect::<Result<_>>().map(Some)
     }
 
     /// Key-value heads of each layer. Where layers may be without attention, some writers give those none: they are
@@ -98,9 +93,9 @@ impl KeyReader<'_> {
     pub(super) fn heads_kv(&self, n_layer: usize) -> Result<Option<Vec<usize>>> {
         let name = "attention.head_count_kv";
         if !super::rules::has_delta_nets(self.prefix) {
-            return self.per_layer(name, n_layer, MAX_DIM);
+            return self.per_layer(name, n_layer);
         }
-        let heads = self.per_layer_from(name, n_layer, 0, MAX_DIM)?;
+        let heads = self.per_layer_from(name, n_layer, 0)?;
         Ok(heads.map(|heads| {
             let most = heads.iter().copied().max().unwrap_or(0);
             heads.into_iter().map(|n| if n == 0 { most } else { n }).collect()

@@ -161,7 +161,7 @@ fn mixture(keys: &KeyReader<'_>, hp: &mut Hparams) -> Result<()> {
     let n_used = keys.count("expert_used_count", 1, n_expert)?;
     // Experts chosen within groups.
     keys.count_opt("expert_group_count", 0, 1)?;
-    match keys.per_layer("expert_feed_forward_length", hp.n_layer, super::MAX_DIM)? {
+    match keys.per_layer("expert_feed_forward_length", hp.n_layer)? {
         Some(widths) => hp.layers.iter_mut().zip(widths).for_each(|(layer, n_ff)| layer.n_ff = n_ff),
         None => hp.layers.iter_mut().for_each(|layer| layer.n_ff = (layer.n_ff / n_used).max(1)),
     }
