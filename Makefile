@@ -12,7 +12,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: help setup build install models gemma benchmarks texts train-texts demo test quick soak test-device fmt lint lines doc unit bench fuzz sanitize check-cuda clean
+.PHONY: help setup build install wheel test-python models gemma benchmarks texts train-texts demo test quick soak test-device fmt lint lines doc unit bench fuzz sanitize check-cuda clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -27,6 +27,12 @@ build: setup ## build target/release/ropewalk and target/release/convert
 install: setup ## install the program into cargo's bin directory, man pages and completions into ~/.local/share
 	$(CARGO) install --locked --path .
 	"$${CARGO_HOME:-$$HOME/.cargo}/bin/ropewalk" completions --install "$${XDG_DATA_HOME:-$$HOME/.local/share}"
+
+wheel: setup ## build the Python package, with the program, into target/wheels
+	@scripts/python.sh wheel
+
+test-python: setup ## build the wheel, install it into a new virtual environment, and run its tests and type checks
+	@scripts/python.sh test
 
 # Downloads files that are published in Python packages: $(call packages,DIRECTORY,NAMES).
 packages = @python3 scripts/packages.py $(1) $(2) <models/packages.json

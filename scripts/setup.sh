@@ -2,6 +2,7 @@
 # Installs the build requirements that this machine lacks, by package name, with apt-get. Existing tools are unchanged.
 #   scripts/setup.sh build        a C++ compiler, cmake, libclang (the C bindings are generated at build time), pip
 #   scripts/setup.sh lint         rustfmt and clippy
+#   scripts/setup.sh python       virtual environments and strip, for scripts/python.sh
 #   scripts/setup.sh device       a software Vulkan device (Mesa's lavapipe) and xz, for scripts/test-device.sh
 set -euo pipefail
 
@@ -35,6 +36,14 @@ build() {
     python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
     # A terminal for a test.
     have script || missing+=(bsdutils)
+    install ${missing[@]+"${missing[@]}"}
+}
+
+python() {
+    local missing=()
+    have python3 || missing+=(python3)
+    python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
+    have strip || missing+=(binutils)
     install ${missing[@]+"${missing[@]}"}
 }
 
@@ -83,9 +92,9 @@ lint() {
 }
 
 case "${1:-}" in
-build | lint | device) "$1" ;;
+build | lint | python | device) "$1" ;;
 *)
-    say "usage: scripts/setup.sh build|lint|device"
+    say "usage: scripts/setup.sh build|lint|python|device"
     exit 2
     ;;
 esac

@@ -43,6 +43,8 @@ pub struct Progress<'a> {
     pub done: u64,
     /// Units in all, as far as that is known.
     pub total: u64,
+    /// Figures of the unit, by name, for programs: those of an optimizer step.
+    pub figures: &'a [(&'static str, f64)],
 }
 
 /// How the caller of a long function watches it and stops it. Cheap to copy.
@@ -89,8 +91,19 @@ impl<'a> Control<'a> {
 
     /// Tells the caller how far the work is.
     pub fn report(&self, what: fmt::Arguments<'_>, done: u64, total: u64) {
+        self.report_figures(what, done, total, &[]);
+    }
+
+    /// [`Control::report`] with figures.
+    pub fn report_figures(
+        &self,
+        what: fmt::Arguments<'_>,
+        done: u64,
+        total: u64,
+        figures: &[(&'static str, f64)],
+    ) {
         if let Some(progress) = self.progress {
-            progress(&Progress { what, done, total });
+            progress(&Progress { what, done, total, figures });
         }
     }
 

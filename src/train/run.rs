@@ -246,9 +246,13 @@ impl Run {
             if is_due(step.step) {
                 self.validate(control)?;
             }
-            let val = self.history().last_validation();
-            let val = val.map_or(String::new(), |v| format!(", val ppl {:.3}", v.exp()));
-            control.report(format_args!("loss {loss:.4}{val}, {rate:.0} tokens/s"), step.step, n_steps);
+            let val_loss = self.history().last_validation();
+            let val = val_loss.map_or(String::new(), |v| format!(", val ppl {:.3}", v.exp()));
+            let what = format_args!("loss {loss:.4}{val}, {rate:.0} tokens/s");
+            let mut figures =
+                vec![("loss", loss), ("lr", step.lr), ("grad_norm", step.grad_norm), ("tokens_per_s", rate)];
+            figures.extend(val_loss.map(|v| ("val_loss", v)));
+            control.report_figures(what, step.step, n_steps, &figures);
             let every = self.params.save_every;
             if step.step == n_steps || (every > 0 && step.step.is_multiple_of(every)) {
                 self.save_or_say(control);

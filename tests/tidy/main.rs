@@ -208,7 +208,7 @@ fn read(path: &str) -> String {
 /// Every Rust file of the project.
 fn sources() -> Vec<Source> {
     let mut paths = vec![root().join("build.rs")];
-    for folder in ["src", "ggml", "convert", "tests", "benches", "fuzz"] {
+    for folder in ["src", "ggml", "convert", "python", "tests", "benches", "fuzz"] {
         walk(&root().join(folder), &mut paths);
     }
     let mut out: Vec<Source> = paths
@@ -390,7 +390,7 @@ fn only_the_command_lines_print_and_read_the_environment() {
     let mut faults = Vec::new();
     for source in sources() {
         let p = source.path.as_str();
-        let library = ["src/", "convert/src/"].iter().any(|f| p.starts_with(f))
+        let library = ["src/", "convert/src/", "python/"].iter().any(|f| p.starts_with(f))
             || p.starts_with("ggml/") && p.contains("/src/");
         // Tests say what they skip on a processor that lacks it.
         let may = ["src/cli/", "convert/src/cli"].iter().any(|f| p.starts_with(f))

@@ -1,0 +1,172 @@
+//! Measurements: perplexity and published benchmarks.
+
+use std::path::{Path, PathBuf};
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use ropewalk::eval::suite::{self, FileStore, Params, Store, Unkept};
+use ropewalk::eval::{documents, one_object, protocol, Document, SessionSource};
+use ropewalk::gguf::Output;
+use ropewalk::tasks::Task;
+use ropewalk::{tasks, Error, Spec};
+use serde_json::{Map, Value};
+
+use crate::args::{self, object, Lengths, Paths, Texts};
+use crate::error::{argument, mistake, raised, RopewalkError};
+use crate::model::Model;
+use crate::work::{self, Callbacks};
+
+/// The texts to measure: files, and texts as they are.
+fn read(files: Vec<PathBuf>, texts: Vec<String>) -> PyResult<Vec<Document>> {
+    let mut all = Vec::new();
+    for path in files {
+        let bytes =
+            std::fs::read(&path).map_err(|source| raised(Error::Io { path: path.clone(), source }))?;
+        all.extend(documents(&path.to_string_lossy(), bytes).map_err(raised)?);
+    }
+    let named = |(i, text): (usize, String)| Document::text(format!("text {}", i + 1), text);
+    all.extend(texts.into_iter().enumerate().map(named));
+    Ok(all)
+}
+
+/// Measures perplexity at several lengths by a named protocol, on files (plain text, `.jsonl`, or token ids in `.bin`) or on
+/// texts. Several methods can be compared. `ctx` is the context to plan methods for, if it is larger than a length.
+/// Returns the report that `ropewalk perplexity --json` prints.
+#[pyfunction]
+#[pyo3(signature = (
+    model, *, files=None, texts=None, lengths=None, rope=None, protocol=None, stride=None, ctx=None, max_windows=None,
+    kv="f16", n_threads=0, math="auto", progress=None
+))]
+#[allow(clippy::too_many_arguments, reason = "keyword arguments")]
+pub(crate) fn perplexity<'py>(
+    py: Python<'py>,
+    model: &Model,
+    files: Option<Paths>,
+    texts: Option<Texts>,
+    lengths: Option<Lengths>,
+    rope: Option<Texts>,
+    protocol: Option<&str>,
+    stride: Option<usize>,
+    ctx: Option<usize>,
+    max_windows: Option<usize>,
+    kv: &str,
+    n_threads: usize,
+    math: &str,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (name, model) = (model.name(), model.handle());
+    let texts = read(files.map_or_else(Vec::new, Paths::list), texts.map_or_else(Vec::new, Texts::list))?;
+    let rule = match protocol {
+        Some(name) => protocol::protocol(name).map_err(mistake)?,
+        None => protocol::default_protocol(stride),
+    };
+    let lengths = lengths.map_or_else(|| vec![model.hparams().n_ctx_train], Lengths::list);
+    let params = ropewalk::eval::perplexity::Params::new(rule, lengths)
+        .stride(stride)
+        .ctx(ctx)
+        .max_windows(max_windows);
+    let session = args::session(0, kv, n_threads, math)?;
+    let specs = args::specs(rope)?;
+    let callbacks = Callbacks { progress, ..Callbacks::default() };
+    let reports = work::run(py, &callbacks, |control| -> Result<Vec<_>, Error> {
+        let measure = |spec: &Option<Spec>| {
+            let source = SessionSource::new(&model, session.clone().rope(spec.clone()));
+            ropewalk::eval::perplexity::run(&source, name, &texts, &params, control)
+        };
+        specs.iter().map(measure).collect()
+    })?;
+    let report = one_object(&reports.map_err(raised)?).map_err(|e| RopewalkError::new_err(e.to_string()))?;
+    object(py, &report)
+}
+
+/// Runs published benchmarks, and returns a dict for each task, method, and length. `tasks` are names of tasks or groups, as
+/// `ropewalk eval --list` shows them, and `options` their settings. Lengths are of prompt and answer together. Data is read
+/// from the directory `data`. With `output`, every sample is saved there as a line of JSON, and samples that the file has
+/// are not run again.
+#[pyfunction]
+#[pyo3(signature = (
+    model, tasks, lengths=None, *, rope=None, samples=None, seed=None, options=None, data=None, output=None, force=false,
+    ctx=None, parallel=8, kv="f16", n_threads=0, math="auto", progress=None
+))]
+#[allow(clippy::too_many_arguments, reason = "keyword arguments")]
+pub(crate) fn evaluate<'py>(
+    py: Python<'py>,
+    model: &Model,
+    tasks: Texts,
+    lengths: Option<Lengths>,
+    rope: Option<Texts>,
+    samples: Option<usize>,
+    seed: Option<u64>,
+    options: Option<&Bound<'py, PyDict>>,
+    data: Option<PathBuf>,
+    output: Option<PathBuf>,
+    force: bool,
+    ctx: Option<usize>,
+    parallel: usize,
+    kv: &str,
+    n_threads: usize,
+    math: &str,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (name, model) = (model.name(), model.handle());
+    let tasks = named(&tasks.list())?;
+    let options = args::settings(options)?;
+    let known = |key: &&String| tasks.iter().any(|task| task.info().options.iter().any(|o| o.name == **key));
+    if let Some(key) = options.keys().find(|key| !known(key)) {
+        return Err(argument("options", "settings of the tasks", key));
+    }
+    let lengths = lengths.map_or_else(Vec::new, Lengths::list);
+    let data = data.unwrap_or_else(|| Path::new("models/benchmarks").to_owned());
+    let session = args::session(0, kv, n_threads, math)?;
+    let specs = args::specs(rope)?;
+    let callbacks = Callbacks { progress, ..Callbacks::default() };
+    let rows = work::run(py, &callbacks, |control| -> PyResult<Vec<Value>> {
+        let mut store: Box<dyn Store> = match output {
+            Some(path) => Box::new(FileStore::open(Output::new(path, force)).map_err(raised)?),
+            None => Box::new(Unkept),
+        };
+        let params =
+            Params::new(lengths, &data).ctx(ctx).samples(samples).seed(seed).options(options).batch(parallel);
+        let mut rows = Vec::new();
+        for task in tasks {
+            for spec in &specs {
+                let source = SessionSource::new(&model, session.clone().rope(spec.clone()));
+                let params = params.clone().identity(source.identity().map_err(raised)?);
+                let report =
+                    suite::run(&source, name, task, &params, &mut *store, control).map_err(raised)?;
+                rows.extend(flat(&report)?);
+                if control.stopped() {
+                    return Ok(rows);
+                }
+            }
+        }
+        Ok(rows)
+    })??;
+    object(py, &rows)
+}
+
+/// The tasks that are named, groups taken apart, each once.
+fn named(names: &[String]) -> PyResult<Vec<&'static dyn Task>> {
+    let mut all: Vec<&'static dyn Task> = Vec::new();
+    for name in names {
+        for task in tasks::find(name).map_err(mistake)? {
+            if !all.iter().any(|t| t.info().name == task.info().name) {
+                all.push(task);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// The rows of a report, each with what the report says of all.
+fn flat(report: &suite::Report) -> PyResult<Vec<Value>> {
+    let json = serde_json::to_value(report).map_err(|e| RopewalkError::new_err(e.to_string()))?;
+    let Value::Object(mut top) = json else { return Ok(Vec::new()) };
+    let rows = top.remove("results");
+    let whole = |row: &Value| {
+        let mut whole: Map<String, Value> = top.clone();
+        whole.extend(row.as_object().cloned().unwrap_or_default());
+        Value::from(whole)
+    };
+    Ok(rows.as_ref().and_then(Value::as_array).map_or_else(Vec::new, |rows| rows.iter().map(whole).collect()))
+}

@@ -1,0 +1,152 @@
+//! A model file on a device.
+
+use std::path::{Path, PathBuf};
+
+use pyo3::prelude::*;
+use ropewalk::{Device, ModelParams, Token};
+
+use crate::args::{self, Paths};
+use crate::error::raised;
+use crate::plan::Plan;
+use crate::session::Session;
+
+/// A model file on a device. Sessions and measurements share its weights. Several threads can use one model.
+#[pyclass(frozen, module = "ropewalk")]
+pub(crate) struct Model {
+    native: ropewalk::Model,
+    name: String,
+}
+
+impl Model {
+    /// Another handle of the model.
+    pub(crate) fn handle(&self) -> ropewalk::Model {
+        self.native.clone()
+    }
+
+    /// Its name in reports: that of its file, and those of its adapters.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+#[pymethods]
+impl Model {
+    #[new]
+    #[pyo3(signature = (path, device="auto", lora=None))]
+    fn new(py: Python<'_>, path: PathBuf, device: &str, lora: Option<Paths>) -> PyResult<Model> {
+        let params = ModelParams::auto().device(Device::from(device)).adapters(args::adapters(lora)?);
+        let native = py.detach(|| ropewalk::Model::load(&path, &params)).map_err(raised)?;
+        let adapters = params.adapters.iter().map(|a| format!(" + {}:{}", file_name(&a.path), a.scale));
+        let name = std::iter::once(file_name(&path)).chain(adapters).collect();
+        Ok(Model { native, name })
+    }
+
+    /// The architecture, as `general.architecture` in the file.
+    #[getter]
+    fn architecture(&self) -> &str {
+        &self.native.hparams().arch
+    }
+
+    /// The context that the model was trained for, in tokens.
+    #[getter]
+    fn n_ctx_train(&self) -> usize {
+        self.native.hparams().n_ctx_train
+    }
+
+    /// Number of layers.
+    #[getter]
+    fn n_layer(&self) -> usize {
+        self.native.hparams().n_layer
+    }
+
+    /// Tokens in the vocabulary.
+    #[getter]
+    fn n_vocab(&self) -> usize {
+        self.native.hparams().n_vocab
+    }
+
+    /// Bytes of its weights and adapters on the device.
+    #[getter]
+    fn n_bytes(&self) -> usize {
+        self.native.n_bytes()
+    }
+
+    /// Path of the file.
+    #[getter]
+    fn path(&self) -> PathBuf {
+        self.native.file().path().to_owned()
+    }
+
+    /// The device, such as `cpu` or `cuda:0`.
+    #[getter]
+    fn device(&self) -> &str {
+        self.native.device()
+    }
+
+    /// The RoPE method of sessions that name none: the one that the file declares, or that an adapter was trained under.
+    #[getter]
+    fn default_rope(&self) -> PyResult<String> {
+        Ok(self.native.default_rope().map_err(raised)?.to_string())
+    }
+
+    /// The model in one line.
+    #[getter]
+    fn description(&self) -> String {
+        let hp = self.native.hparams();
+        format!(
+            "{}: {}, {} layers, trained on {} tokens, on {}",
+            self.name,
+            hp.arch,
+            hp.n_layer,
+            hp.n_ctx_train,
+            self.native.device()
+        )
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<ropewalk.Model {}>", self.description())
+    }
+
+    /// The tokens of a text. With `add_special`, BOS and EOS are added if the model's file asks for them. With
+    /// `parse_special`, text such as `<|im_start|>` becomes its token.
+    #[pyo3(signature = (text, add_special=true, parse_special=false))]
+    fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> PyResult<Vec<Token>> {
+        self.native.vocab().tokenize(text, add_special, parse_special).map_err(raised)
+    }
+
+    /// The text of tokens. With `special`, special tokens are in it.
+    #[pyo3(signature = (tokens, special=false))]
+    fn detokenize(&self, tokens: Vec<Token>, special: bool) -> PyResult<String> {
+        self.native.vocab().detokenize(&tokens, special).map_err(raised)
+    }
+
+    /// Opens a session: a context of `n_ctx` tokens (by default, the trained context) under one RoPE method.
+    #[pyo3(signature = (n_ctx=None, rope=None, kv="f16", n_threads=0, math="auto"))]
+    fn session(
+        &self,
+        py: Python<'_>,
+        n_ctx: Option<usize>,
+        rope: Option<&str>,
+        kv: &str,
+        n_threads: usize,
+        math: &str,
+    ) -> PyResult<Session> {
+        let n_ctx = n_ctx.unwrap_or(self.native.hparams().n_ctx_train);
+        let params = args::session(n_ctx, kv, n_threads, math)?.rope(args::spec(rope)?);
+        let native = py.detach(|| ropewalk::Session::new(&self.native, &params)).map_err(raised)?;
+        Ok(Session::new(native))
+    }
+
+    /// What a RoPE method does to this model at a context, without opening a session.
+    #[pyo3(signature = (rope=None, n_ctx=None))]
+    fn plan(&self, rope: Option<&str>, n_ctx: Option<usize>) -> PyResult<Plan> {
+        let n_ctx = n_ctx.unwrap_or(self.native.hparams().n_ctx_train);
+        let params = ropewalk::SessionParams::new(n_ctx).rope(args::spec(rope)?);
+        let plan = ropewalk::Session::plan_of(&self.native, &params).map_err(raised)?;
+        Ok(Plan::new(plan, self.native.hparams().clone()))
+    }
+}

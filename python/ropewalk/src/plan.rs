@@ -1,0 +1,142 @@
+//! RoPE methods, and what they do to a model.
+
+use std::path::PathBuf;
+
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods};
+use pyo3::prelude::*;
+use ropewalk::gguf::File;
+use ropewalk::hparams::Hparams;
+use ropewalk::rope::{self, METHODS};
+use serde_json::json;
+
+use crate::args::{self, object};
+use crate::error::raised;
+
+/// A RoPE method for one model and one context: its frequencies, and the distances that the model is shown. If kinds of
+/// layers differ, arrays are those of the first kind that the method changes; `to_dict` has all kinds.
+#[pyclass(frozen, module = "ropewalk")]
+pub(crate) struct Plan {
+    plan: rope::Plan,
+    hp: Hparams,
+}
+
+impl Plan {
+    pub(crate) fn new(plan: rope::Plan, hp: Hparams) -> Plan {
+        Plan { plan, hp }
+    }
+}
+
+/// Rows of equal length as an array of two dimensions.
+fn table(py: Python<'_>, rows: usize, values: Vec<f64>) -> PyResult<Bound<'_, PyArray2<f64>>> {
+    let columns = values.len() / rows.max(1);
+    values.into_pyarray(py).reshape([rows, columns])
+}
+
+#[pymethods]
+impl Plan {
+    /// The method, with every default filled in.
+    #[getter]
+    fn spec(&self) -> String {
+        self.plan.spec.to_string()
+    }
+
+    /// The context that the plan is made for, in tokens.
+    #[getter]
+    fn n_ctx(&self) -> usize {
+        self.plan.n_ctx
+    }
+
+    /// The trained context that the method counts from, in tokens.
+    #[getter]
+    fn n_ctx_orig(&self) -> usize {
+        self.plan.n_ctx_orig(&self.hp)
+    }
+
+    /// Facts and warnings.
+    #[getter]
+    fn notes(&self) -> Vec<String> {
+        self.plan.notes.clone()
+    }
+
+    /// Factor on rotated queries and keys.
+    #[getter]
+    fn mscale(&self) -> f64 {
+        self.plan.main().mscale
+    }
+
+    /// Radians per position. A row is a table of frequencies: one for all heads, or one per KV head. A column is a pair of
+    /// dimensions.
+    #[getter]
+    fn frequencies<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<f64>>> {
+        let freqs = &self.plan.main().freqs;
+        table(py, freqs.n_tables, freqs.theta.clone())
+    }
+
+    /// A base per KV head, for methods that have them.
+    #[getter]
+    fn bases<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyArray1<f64>>> {
+        self.plan.bases().map(|bases| bases.to_vec().into_pyarray(py))
+    }
+
+    /// The distance that the model is shown between each query and key at these positions: a row per query, and NaN for keys
+    /// that it does not see.
+    fn distances<'py>(
+        &self,
+        py: Python<'py>,
+        queries: Vec<u32>,
+        keys: Vec<u32>,
+    ) -> PyResult<Bound<'py, PyArray2<f64>>> {
+        let layer = self.plan.main();
+        let position = |at: u32| i32::try_from(at).unwrap_or(i32::MAX);
+        let distance = |q: u32, k: u32| match k <= q {
+            true => layer.distance(position(q), position(k)).unwrap_or(f64::NAN),
+            false => f64::NAN,
+        };
+        let all = queries.iter().flat_map(|&q| keys.iter().map(move |&k| (q, k)));
+        let values: Vec<f64> = all.map(|(q, k)| distance(q, k)).collect();
+        table(py, queries.len(), values)
+    }
+
+    /// All of the plan: for each kind of layer its frequencies, pair by pair, and which keys queries see.
+    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let view = self.plan.inspect(&self.hp).map_err(raised)?;
+        let report = json!({
+            "rope": view.rope.to_string(),
+            "n_ctx": view.n_ctx,
+            "n_ctx_orig": view.n_ctx_orig,
+            "n_held": view.n_held,
+            "kinds": view.kinds,
+            "recurrent_layers": view.recurrent,
+            "notes": view.notes,
+        });
+        object(py, &report)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<ropewalk.Plan {} at {} tokens>", self.plan.spec, self.plan.n_ctx)
+    }
+}
+
+/// All RoPE methods: a dict each, with its name, axis, parameters, and what it does.
+#[pyfunction]
+pub(crate) fn methods(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    let rows = METHODS.iter().map(|m| {
+        let params: Vec<_> = m.params.iter().chain(m.settings()).collect();
+        json!({ "name": m.name, "about": m.about, "axis": m.axis.to_string(), "params": params })
+    });
+    object(py, &rows.collect::<Vec<_>>())
+}
+
+/// What a RoPE method does to the model in a file, of which only the metadata is read. Without a method, it is the one that
+/// the file declares; without a context, the trained one.
+#[pyfunction]
+#[pyo3(signature = (path, rope=None, n_ctx=None))]
+pub(crate) fn inspect(path: PathBuf, rope: Option<&str>, n_ctx: Option<usize>) -> PyResult<Plan> {
+    let hp = Hparams::from_gguf(&File::open(&path).map_err(raised)?).map_err(raised)?;
+    let spec = match args::spec(rope)? {
+        Some(spec) => spec,
+        None => rope::Spec::declared(&hp).map_err(raised)?,
+    };
+    let plan = rope::Plan::new(&spec, &hp, n_ctx.unwrap_or(hp.n_ctx_train)).map_err(raised)?;
+    Ok(Plan::new(plan, hp))
+}
