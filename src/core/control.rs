@@ -202,6 +202,16 @@ mod tests {
     }
 
     #[test]
+    fn figures_reach_the_watcher() {
+        let seen = Mutex::new(Vec::new());
+        let watch = |p: &Progress<'_>| seen.lock().unwrap().push((p.done, p.figures.to_vec()));
+        let control = Control::default().with_progress(&watch);
+        control.report(format_args!("x"), 1, 2);
+        control.report_figures(format_args!("x"), 2, 2, &[("loss", 0.5)]);
+        assert_eq!(*seen.lock().unwrap(), [(1, vec![]), (2, vec![("loss", 0.5)])]);
+    }
+
+    #[test]
     fn a_default_control_watches_nothing() {
         let control = Control::default();
         control.report(format_args!("x"), 1, 2);

@@ -79,7 +79,7 @@ impl Prompt {
 /// Adapters, each as `FILE`, `FILE:SCALE`, or `FILE:force`.
 pub(crate) fn adapters(paths: Option<Paths>) -> PyResult<Vec<AdapterSpec>> {
     let paths = paths.map_or_else(Vec::new, Paths::list);
-    paths.iter().map(|path| path.to_string_lossy().parse().map_err(mistake)).collect()
+    paths.iter().map(|path| path.to_string_lossy().parse::<AdapterSpec>().map_err(mistake)).collect()
 }
 
 /// A RoPE method.
@@ -99,7 +99,7 @@ pub(crate) fn specs(texts: Option<Texts>) -> PyResult<Vec<Option<Spec>>> {
 /// Settings of sessions.
 pub(crate) fn session(n_ctx: usize, kv: &str, n_threads: usize, math: &str) -> PyResult<SessionParams> {
     let kv_type = DType::parse(kv).ok_or_else(|| argument("kv", "f32, f16, q8_0 or q4_0", kv))?;
-    let math: Math = math.parse().map_err(mistake)?;
+    let math = math.parse::<Math>().map_err(mistake)?;
     Ok(SessionParams::new(n_ctx).kv_type(kv_type).n_threads(n_threads).math(math))
 }
 

@@ -1,0 +1,162 @@
+"""Errors by kind, signals, and threads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import SENTENCE
+
+import ropewalk
+
+
+def test_errors_have_kinds(model: ropewalk.Model, path: Path, tmp_path: Path) -> None:
+    session = model.session(64, n_threads=1)
+    with pytest.raises(ropewalk.ContextFull) as full:
+        session.nll(SENTENCE * 2)
+    assert (full.value.n_ctx, full.value.free) == (64, 64) and full.value.needed > 64
+    with pytest.raises(ropewalk.FileError, match="nowhere.gguf"):
+        ropewalk.Model(tmp_path / "nowhere.gguf")
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(OSError, match="broken.gguf"):
+        ropewalk.Model(broken)
+    with pytest.raises(ropewalk.OutOfMemory) as memory:
+        model.session(2**31 - 1)
+    assert memory.value.needed > (memory.value.free or 0)
+    for wrong in (
+        lambda: model.session(64, rope="yarm"),
+        lambda: model.session(64, kv="q5_0"),
+        lambda: model.session(64, math="f64"),
+        lambda: session.nll(SENTENCE[:10], start=0),
+        lambda: session.logits(SENTENCE[:10], last=100),
+        lambda: session.nll([1, 2, 100_000]),
+        lambda: ropewalk.convert(path, tmp_path / "x.gguf", dtype="q9_9"),
+        lambda: ropewalk.finetune(model, "text", tmp_path / "x.gguf", recipe="none of them"),
+        lambda: ropewalk.finetune(model, "text", tmp_path / "x.gguf", settings={"warmpu": 1}),
+    ):
+        with pytest.raises(ValueError) as e:
+            wrong()
+        assert isinstance(e.value, ropewalk.ArgumentError) and "\n" not in str(e.value)
+    existing = tmp_path / "existing.gguf"
+    existing.write_text("not ours")
+    with pytest.raises(ropewalk.RopewalkError, match="existing.gguf"):
+        ropewalk.random_model(existing)
+    ropewalk.random_model(existing, force=True)
+    with pytest.raises(TypeError):
+        session.nll([0.5, 1.5])  # type: ignore[list-item]
+    # The session works on after all of this.
+    assert session.nll(SENTENCE[:32]).shape[0] > 0
+
+
+def test_an_error_of_a_callback_ends_the_work(model: ropewalk.Model, text: Path, tmp_path: Path) -> None:
+    steps: list[float] = []
+    callers: set[threading.Thread] = set()
+
+    def stop(step: dict[str, float]) -> None:
+        steps.append(step["step"])
+        callers.add(threading.current_thread())
+        if step["step"] == 2:
+            raise LookupError("enough")
+
+    output = tmp_path / "a.gguf"
+    with pytest.raises(LookupError, match="enough"):
+        ropewalk.finetune(model, text, output, rope="pi:factor=2", n_ctx=64, steps=10**6, on_step=stop)
+    assert steps == [1, 2]
+    assert callers == {threading.main_thread()}
+
+
+def interruption() -> threading.Timer:
+    """Ctrl-C, a moment after it is started."""
+    return threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+
+
+def test_ctrl_c_stops_training_which_resumes(model: ropewalk.Model, text: Path, tmp_path: Path) -> None:
+    adapter = tmp_path / "a.gguf"
+    timer = interruption()
+
+    def begun(note: str) -> None:
+        # The only notes after this one are those of validations, which are many steps apart.
+        if note.startswith("step 0"):
+            timer.start()
+
+    def train(steps: int, resume: bool) -> dict[str, object]:
+        how = {"rope": "pi:factor=2", "n_ctx": 64, "steps": steps, "resume": resume, "n_threads": 1}
+        return ropewalk.finetune(model, text, adapter, **how, on_note=begun)  # type: ignore[arg-type]
+
+    with pytest.raises(KeyboardInterrupt):
+        train(10**6, resume=False)
+    timer.join()
+    (newest,) = sorted((tmp_path / "a.checkpoints").glob("step-*.safetensors"))[-1:]
+    done = int(newest.stem.split("-")[1])
+    assert not adapter.exists()
+    report = train(done + 2, resume=True)
+    assert report["steps"] == done + 2 and adapter.exists()
+
+
+def test_ctrl_c_leaves_a_session_usable(model: ropewalk.Model) -> None:
+    session = model.session(4096, n_threads=1)
+    tokens = model.tokenize(SENTENCE * 60)[:4000]
+    expected = session.nll(tokens[:100])
+    timer = interruption()
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        while True:
+            session.nll(tokens)
+            session.clear()
+    timer.join()
+    session.clear()
+    np.testing.assert_array_equal(session.nll(tokens[:100]), expected)
+
+
+def test_threads_share_a_model_and_not_a_session(model: ropewalk.Model) -> None:
+    texts = [SENTENCE * 4 + str(i) for i in range(6)]
+    expected = [model.session(512, n_threads=1).nll(text) for text in texts]
+    found: dict[int, object] = {}
+
+    def measure(i: int) -> None:
+        found[i] = model.session(512, n_threads=1).nll(texts[i])
+
+    threads = [threading.Thread(target=measure, args=(i,)) for i in range(len(texts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, nll in enumerate(expected):
+        np.testing.assert_array_equal(found[i], nll)
+
+    # A second caller is told so, and does not wait. It runs at all because the first one computes without the GIL.
+    session = model.session(4096, n_threads=1)
+    tokens = model.tokenize(SENTENCE * 60)[:4000]
+    end = threading.Event()
+
+    def work() -> None:
+        while not end.is_set():
+            try:
+                session.nll(tokens)
+            except ropewalk.SessionBusy:
+                pass
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        with pytest.raises(ropewalk.SessionBusy):
+            while worker.is_alive():
+                session.clear()
+    finally:
+        end.set()
+        worker.join()
+
+
+def test_the_package_runs_the_program() -> None:
+    command = [sys.executable, "-m", "ropewalk", "--version"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.split()[:2] == ["ropewalk", ropewalk.__version__]
+    wrong = subprocess.run([*command[:3], "nothing"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2 and "nothing" in wrong.stderr

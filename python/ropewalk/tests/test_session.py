@@ -1,0 +1,105 @@
+"""Sessions: each number is found in two ways."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import SENTENCE, Cli
+
+import ropewalk
+
+
+def exact(model: ropewalk.Model, n_ctx: int = 256) -> ropewalk.Session:
+    """A session that rounds nothing, whose numbers do not depend on how tokens are batched."""
+    return model.session(n_ctx, kv="f32", math="f32", n_threads=1)
+
+
+def test_a_model_says_what_it_is(model: ropewalk.Model, path: Path) -> None:
+    assert (model.architecture, model.n_layer, model.n_vocab, model.n_ctx_train) == ("llama", 2, 320, 512)
+    assert model.path == path and model.device == "cpu" and model.default_rope == "plain"
+    assert "tiny.gguf" in model.description and model.description in repr(model)
+    assert model.n_bytes > 0
+    tokens = model.tokenize(SENTENCE, add_special=False)
+    assert model.detokenize(tokens) == model.detokenize(np.array(tokens)) == SENTENCE
+
+
+def test_likelihoods_are_those_of_the_logits(model: ropewalk.Model) -> None:
+    session = exact(model)
+    tokens = model.tokenize(SENTENCE)
+    nll = session.nll(tokens)
+    assert nll.dtype == np.float32 and nll.shape == (len(tokens) - 1,)
+    assert session.tokens == tokens[: len(session.tokens)]
+    logits = session.logits(np.array(tokens), last=len(tokens))
+    assert logits.shape == (len(tokens), model.n_vocab)
+    p = np.exp(logits.astype(np.float64))
+    by_hand = -np.log(p / p.sum(axis=1, keepdims=True))[np.arange(len(tokens) - 1), tokens[1:]]
+    np.testing.assert_allclose(nll, by_hand, rtol=1e-4)
+    # A part of them, with the keys of the others reused; and the same from the text.
+    np.testing.assert_allclose(session.nll(tokens, start=20), nll[19:], rtol=1e-3)
+    np.testing.assert_array_equal(exact(model).nll(SENTENCE), nll)
+    np.testing.assert_allclose(session.logits(tokens)[0], logits[-1], rtol=1e-3, atol=1e-3)
+
+
+def test_a_continuation_has_the_likelihood_of_its_tokens(model: ropewalk.Model) -> None:
+    session = exact(model)
+    score = session.score("The rope walk was", " a long shed")
+    whole = model.tokenize("The rope walk was a long shed")
+    prompt = model.tokenize("The rope walk was")
+    n = len(prompt)
+    nll = session.nll(whole, start=n)
+    assert score.n_tokens == len(nll) and not score.greedy
+    assert score.logprob == pytest.approx(-float(nll.sum()), rel=1e-4)
+    # The model itself takes the most likely tokens.
+    pieces = session.generate(prompt, 4, ignore_eos=True)
+    list(pieces)
+    logits = session.logits(prompt + pieces.tokens[:-1], last=4)
+    assert logits.argmax(axis=1).tolist() == pieces.tokens
+
+
+def test_generation_is_that_of_the_program(model: ropewalk.Model, path: Path, cli: Cli) -> None:
+    method = "yarn:factor=2"
+    args = ["-m", path, "-p", "Once upon a time", "-n", 24, "--ctx", 256, "--rope", method, "--ignore-eos"]
+    machine = ["--math", "f32", "-t", 1, "--device", "cpu"]
+    for temperature in [0.0, 0.8]:
+        sampling = ["--temp", temperature, "--top-k", 40, "--top-p", 1, "--min-p", 0, "--seed", 5]
+        said = cli("run", *args, *machine, *sampling)
+        session = model.session(256, rope=method, math="f32", n_threads=1)
+        pieces = session.generate("Once upon a time", 24, temperature=temperature, top_k=40, seed=5, ignore_eos=True)
+        assert "".join(pieces) == said["text"]
+        assert pieces.tokens == said["tokens"] and pieces.stop_reason == "length" == said["stop"]
+        assert session.plan.spec == said["rope"]
+
+
+def test_generations_end(model: ropewalk.Model) -> None:
+    session = model.session(64, n_threads=1)
+    pieces = session.generate("Once", ignore_eos=True, temperature=1)
+    assert pieces.stop_reason is None
+    text = "".join(pieces)
+    assert pieces.stop_reason == "context" and len(session.tokens) == 64
+    letter = next(c for c in text if c.isascii() and c.isalnum())
+    pieces = session.generate("Once", ignore_eos=True, temperature=1, stop=letter)
+    assert "".join(pieces) == text[: text.index(letter)] and pieces.stop_reason == "stop"
+    # A generation whose context was changed by another call is an error, not other text.
+    pieces = session.generate("Once", 8, ignore_eos=True)
+    session.clear()
+    with pytest.raises(ropewalk.RopewalkError, match="expected sequence 0 to hold"):
+        next(pieces)
+
+
+def test_memory_does_not_grow(model: ropewalk.Model) -> None:
+    def resident() -> int:
+        fields = Path("/proc/self/statm").read_text().split()
+        return int(fields[1]) * 4096
+
+    def use(n: int) -> int:
+        for _ in range(n):
+            session = model.session(2048, n_threads=1)
+            session.logits(SENTENCE)
+        return session.memory["kv"] + session.memory["compute"]
+
+    use(30)
+    before = resident()
+    each = use(300)
+    assert resident() - before < 30 * each
