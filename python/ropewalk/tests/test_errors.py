@@ -101,7 +101,7 @@ def test_ctrl_c_stops_training_which_resumes(model: ropewalk.Model, text: Path, 
 
 
 def test_ctrl_c_leaves_a_session_usable(model: ropewalk.Model) -> None:
-    session = model.session(4096, n_threads=1)
+    session = model.session(4096, kv="f32", math="f32", n_threads=1)
     tokens = model.tokenize(SENTENCE * 60)[:4000]
     expected = session.nll(tokens[:100])
     timer = interruption()
@@ -112,7 +112,7 @@ def test_ctrl_c_leaves_a_session_usable(model: ropewalk.Model) -> None:
             session.clear()
     timer.join()
     session.clear()
-    np.testing.assert_array_equal(session.nll(tokens[:100]), expected)
+    np.testing.assert_allclose(session.nll(tokens[:100]), expected, rtol=1e-4)
 
 
 def test_threads_share_a_model_and_not_a_session(model: ropewalk.Model) -> None:
