@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 use anyhow::Context;
 use ropewalk::control::Control;
+use ropewalk::fetch::FetchError;
 use ropewalk::model::Error;
 use ropewalk::session::Session;
 use ropewalk_core::signals::{self, Signals};
@@ -38,7 +39,9 @@ pub(crate) fn check(interrupted: bool, text: &str) -> anyhow::Result<()> {
 /// The exit code for an error that came of a signal: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
 pub(crate) fn exit_code(e: &anyhow::Error) -> Option<u8> {
     let is_stop = |e: &(dyn std::error::Error + 'static)| {
-        e.is::<Stopped>() || matches!(e.downcast_ref::<Error>(), Some(Error::Interrupted))
+        e.is::<Stopped>()
+            || matches!(e.downcast_ref::<Error>(), Some(Error::Interrupted))
+            || matches!(e.downcast_ref::<FetchError>(), Some(FetchError::Stopped { .. }))
     };
     let signal = SIGNALS.get()?.received()?;
     e.chain().any(is_stop).then(|| signals::exit_code(signal))
