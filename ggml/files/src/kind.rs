@@ -12,6 +12,9 @@ use crate::{foreign, refused, Error, Result};
 /// Bytes of a file that the marks of [`Kind::new`] are looked for in.
 pub const HEAD: u64 = 64 << 10;
 
+/// Names of what this process was started with.
+const STREAMS: [&str; 5] = ["/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"];
+
 /// A kind of file that a program writes, and the mark that it recognizes one by.
 #[derive(Debug, Clone, Copy)]
 pub struct Kind {
@@ -113,7 +116,8 @@ impl Kind {
     }
 
     /// Checks that an output may take the place of what is at its path: nothing, an empty file, a file with the mark of
-    /// this kind or, if it is forced, any regular file. A symbolic link counts as the file that it leads to.
+    /// this kind or, if it is forced, any regular file. A symbolic link counts as the file that it leads to; a stream of this
+    /// process (`/dev/stdout`) is none, for its name would be replaced.
     ///
     /// # Errors
     /// With the path: anything else is there, also a link that leads nowhere; a file that cannot be read.
@@ -127,7 +131,9 @@ impl Kind {
             Err(e) => return Err(Error::new(path, e)),
         }
         let is_empty = match fs::metadata(path) {
-            Ok(found) if found.is_file() => found.len() == 0,
+            Ok(found) if found.is_file() && !STREAMS.iter().any(|at| path.starts_with(at)) => {
+                found.len() == 0
+            }
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(Error::new(path, e)),
             // Renaming over a device or a pipe would remove it.
             Ok(_) => return refuse("exists and is not a regular file; use another name"),
@@ -235,6 +241,17 @@ mod tests {
             assert!(said.contains(why), "{name}: {said}");
             assert_eq!(NOTE.claim(Output::new(at(name), true)).is_ok(), name == "to-thesis");
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn streams_of_this_process_are_no_files() {
+        use std::os::fd::AsRawFd;
+        let file = tempfile::tempfile().unwrap();
+        let at = format!("/dev/fd/{}", file.as_raw_fd());
+        assert!(fs::metadata(&at).is_ok());
+        let said = NOTE.claim(Output::new(&at, true)).unwrap_err().to_string();
+        assert!(said.contains("not a regular file"), "{said}");
     }
 
     #[test]
