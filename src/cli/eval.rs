@@ -13,7 +13,7 @@ use serde_json::{json, Value};
 
 use super::interrupt::Interrupt;
 use super::methods::Comparison;
-use super::options::{lengths, tokens, ForceArgs, Lengths, ModelArgs, RopesArgs};
+use super::options::{check_apart, lengths, tokens, ForceArgs, Lengths, ModelArgs, RopesArgs};
 use super::output::{self, OutputArgs};
 use super::{hints, models, template, usage, Command};
 
@@ -110,7 +110,10 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let choice = args.model.resolve()?;
     let interrupt = Interrupt::install()?;
     let mut store: Box<dyn Store> = match &args.out {
-        Some(path) => Box::new(open_store(path, args)?),
+        Some(path) => {
+            check_apart(choice.files(), &[path])?;
+            Box::new(open_store(path, args)?)
+        }
         None => Box::new(Unkept),
     };
     let model = models::load(&choice, &args.output)?;

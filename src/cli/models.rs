@@ -83,6 +83,11 @@ pub(crate) struct ModelChoice {
 }
 
 impl ModelChoice {
+    /// The files of the model and of its adapters that were named.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        std::iter::once(&self.path).chain(self.params.adapters.iter().map(|adapter| &adapter.path))
+    }
+
     /// Gives, for a spec, sessions of this model under it.
     pub(crate) fn sources<'m>(&'m self, model: &'m Model) -> impl Fn(&Spec) -> Box<dyn LmSource + 'm> {
         move |spec| Box::new(SessionSource::new(model, self.session(0, Some(spec))))

@@ -283,7 +283,7 @@ pub(crate) fn check_apart<'p>(
         for output in outputs {
             if files::same_file(input, output)? {
                 let what = "the output is one of the files to read; name another file";
-                return Err(usage(format!("{}: {what}", outputs[0].display())));
+                return Err(usage(format!("{}: {what}", output.display())));
             }
         }
     }

@@ -42,10 +42,11 @@ pub(crate) fn run(
     out: OutputArgs,
 ) -> anyhow::Result<()> {
     let to = record.path();
-    check_apart(files.iter().chain([&choice.path]), &[to])?;
+    check_apart(files.iter().chain(choice.files()), &[to])?;
     // What cannot be written is said before the work.
     search::RECORD.claim(record.clone())?;
-    if to.exists() && !params.resume && !record.is_forced() {
+    let is_there = to.metadata().is_ok_and(|found| found.len() > 0);
+    if is_there && !params.resume && !record.is_forced() {
         let what = "already exists: --resume continues from it, --force starts over";
         return Err(usage(format!("{} {what}", to.display())));
     }

@@ -194,7 +194,10 @@ pub fn run<'a>(
         params.attn_factor,
     );
     let mut record = match &params.record {
-        Some(to) if params.resume && to.path().exists() => Record::read(to.path(), &of)?,
+        // Nothing has been scored where the file is missing or empty.
+        Some(to) if params.resume && to.path().metadata().is_ok_and(|found| found.len() > 0) => {
+            Record::read(to.path(), &of)?
+        }
         _ => Record { of, scored: Vec::new() },
     };
 
