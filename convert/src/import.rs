@@ -56,6 +56,12 @@ pub(crate) fn import(
         false => {}
     }
     job::check_adapters(output, options)?;
+    // Weights are compared below, by all their names.
+    let name = output.file_name().unwrap_or_default().to_string_lossy();
+    let parent = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if ropewalk_import::is_read(&name) && same_file(parent, folder)? {
+        return Err(is_input(output));
+    }
     mixture.as_ref().map(quantizer::Quantizer::new).transpose()?;
     check.as_deref().map(divergence::text).transpose()?;
     let tokenizing = tokenizing.as_ref().map(|by| match by {
@@ -68,9 +74,7 @@ pub(crate) fn import(
     let checkpoint = Checkpoint::open(folder, pre.as_deref(), tokenizing.as_ref())?;
     for path in checkpoint.paths() {
         if same_file(path, output)? {
-            let what =
-                format!("{}: the output is one of the input files; name another file", output.display());
-            return Err(Error::Usage(what));
+            return Err(is_input(output));
         }
     }
     if !more {
@@ -106,6 +110,10 @@ pub(crate) fn import(
     notes.extend(report.notes.iter().map(|note| renamed(note, staged.path(), folder)));
     report.notes = notes;
     Ok(report)
+}
+
+fn is_input(output: &Path) -> Error {
+    Error::Usage(format!("{}: the output is one of the input files; name another file", output.display()))
 }
 
 fn size(staged: &Scratch) -> Result<u64> {

@@ -26,7 +26,10 @@ pub(crate) const COMMAND: Command = Command {
               `study merge DIR.. -o OUT` merges the directories of all parts.",
     example: "study examples/study-small.toml -o out/study --plan\n\
               study examples/study-small.toml -o out/study --shard 1/2",
-    args: Args::augment_args,
+    args: |command| {
+        let force = "Replace any file that has the name of a report [default: replace only earlier reports]";
+        Args::augment_args(command).mut_arg("force", |arg| arg.help(force))
+    },
     run: |m| run(&Args::from_arg_matches(m)?),
 };
 
