@@ -230,6 +230,13 @@ fn fill(
     })?;
     let weights: BTreeSet<String> = weights.into_iter().collect();
     keep(&|name: &str| is_read(name) || weights.contains(name))?;
+    // All of them, before the first has filled the disk.
+    let missing = |s: &Sibling| {
+        let here = fs::metadata(unfinished.join(&s.rfilename)).map_or(0, |m| m.len());
+        s.size.unwrap_or_default().saturating_sub(here)
+    };
+    let sizes = all.iter().copied().filter(|s| weights.contains(&s.rfilename));
+    transfer::check_space(unfinished, sizes.map(missing).fold(0, u64::saturating_add))?;
     each(&|name: &str| weights.contains(name))?;
     Ok(filled)
 }

@@ -237,7 +237,7 @@ fn total(answer: &Answer, at: u64, expected: Option<u64>, linked: Option<u64>) -
 }
 
 /// Returns an error if this user may not write so many bytes there, as far as the file system says.
-fn check_space(folder: &Path, needed: u64) -> Result<()> {
+pub(super) fn check_space(folder: &Path, needed: u64) -> Result<()> {
     #[cfg(unix)]
     {
         use ropewalk_core::text::bytes;

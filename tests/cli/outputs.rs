@@ -243,7 +243,11 @@ fn a_record_starts_anew_only_if_it_is_forced() {
     assert!(record.starts_with("{\"ropewalk\":\"the record of a search\",\"version\":1}\n"), "{record}");
     assert!(search(&[]).stderr.contains("--resume continues from it"));
     assert_eq!((search(&["--resume"]).code, read("a.json")), (0, record.clone()));
-    assert_eq!((search(&["--force"]).code, read("a.json")), (0, record));
+    assert_eq!((search(&["--force"]).code, read("a.json")), (0, record.clone()));
+    for more in [&[][..], &["--resume"]] {
+        fs::write(folder.file("a.json"), "").unwrap();
+        assert_eq!((search(more).code, read("a.json")), (0, record.clone()));
+    }
 
     let eval = |more: &[&str]| {
         let case = cases().into_iter().find(|c| c.name == "eval --output").unwrap();
@@ -259,6 +263,11 @@ fn a_record_starts_anew_only_if_it_is_forced() {
     assert_eq!(read("a.jsonl"), rest);
     assert_eq!(eval(&["--force"]).code, 0);
     assert_eq!(read("a.jsonl"), format!("{header}\n{rest}"));
+    let model = fs::read(folder.file("tiny.gguf")).unwrap();
+    let case = cases().into_iter().find(|c| c.name == "eval --output").unwrap();
+    let output = call(&folder, &[&case.args[..], &["--force"]].concat(), "tiny.gguf");
+    assert!(output.code == 2 && output.stderr.contains("tiny.gguf: the output is one of"), "{output:?}");
+    assert!(fs::read(folder.file("tiny.gguf")).unwrap() == model);
     // Behind the header an unfinished line is cut.
     fs::write(folder.file("a.jsonl"), format!("{header}\n{rest}{{\"ta")).unwrap();
     assert_eq!((eval(&[]).code, read("a.jsonl")), (0, format!("{header}\n{rest}")));

@@ -164,6 +164,9 @@ fn what_a_folder_cannot_have_is_wrong_usage() {
     let weights = dir.path().join("checkpoint/model-00001-of-00003.safetensors");
     let weights = weights.to_str().unwrap();
     fails(&[llama, "-o", weights, "--pre", "gpt-2"], 2, &["the output is one of the input files"]);
+    let config = Path::new(llama).join("config.json");
+    let forced = [llama, "-o", config.to_str().unwrap(), "--pre", "gpt-2", "--force"];
+    fails(&forced, 2, &["config.json: the output is one of the input files"]);
     assert!(!Path::new(out).exists());
     let tiny = crate::cli::tiny(dir.path());
     fails(&[tiny.to_str().unwrap(), "-o", out, "--pre", "gpt-2"], 2, &["--pre applies only to directories"]);
