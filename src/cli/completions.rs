@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::{Args as _, FromArgMatches};
 use clap_complete::Shell;
+use files::Kind;
 
 use super::{app, output, Command};
 
@@ -65,5 +66,7 @@ fn script(shell: Shell) -> Vec<u8> {
 fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let shown = || path.display().to_string();
     std::fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).with_context(shown)?;
-    std::fs::write(path, bytes).with_context(shown)
+    // Whatever has the name is replaced, and no link is followed.
+    let kind = Kind::new("a file to install", |_| true);
+    Ok(files::replace(path, &kind, |out| out.write_all(bytes).map_err(|e| files::Error::new(path, e)))?)
 }

@@ -20,6 +20,10 @@ use crate::control::{Control, Progress};
 
 /// Size limit of a hub's listing of a repository, in bytes: a few hundred for each file.
 const MAX_LISTING: usize = 16 << 20;
+/// Files of a repository, at most.
+const MAX_FILES: usize = 100_000;
+/// Chat templates of a repository, at most: as many as an import reads.
+const MAX_TEMPLATES: usize = 64;
 
 /// A folder that is in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,13 +166,19 @@ fn check_present(repo: &Repo, path: &Path, control: &Control<'_>) -> Result<Pull
 /// Asks the hub which commit is the newest, and which files it has.
 fn list(hub: &Hub, repo: &Repo, control: &Control<'_>) -> Result<Listing> {
     let body = transfer::listing(hub, repo, MAX_LISTING, control)?;
-    let listing: Listing = serde_json::from_slice(&body).map_err(|e| {
+    let mut listing: Listing = serde_json::from_slice(&body).map_err(|e| {
         let e = said(&e.to_string());
         other(repo, format_args!("expected a list of files, found something else: {e}"))
     })?;
     if !(7..=64).contains(&listing.sha.len()) || !source::is_hex(&listing.sha) {
         return Err(other(repo, "its list of files names no commit"));
     }
+    let n_files = listing.siblings.len();
+    if n_files > MAX_FILES {
+        return Err(other(repo, format_args!("has {n_files} files, expected at most {MAX_FILES}")));
+    }
+    let mut seen = BTreeSet::new();
+    listing.siblings.retain(|s| seen.insert(s.rfilename.clone()));
     Ok(listing)
 }
 
@@ -192,6 +202,11 @@ fn fill(
         if !gguf.is_empty() {
             what += &format!("; it has GGUF files, of which one can be pulled: {}", said(&gguf.join(" ")));
         }
+        return Err(other(repo, what));
+    }
+    let n_templates = names().filter(|n| ropewalk_import::template(n).is_some()).count();
+    if n_templates > MAX_TEMPLATES {
+        let what = format_args!("expected at most {MAX_TEMPLATES} chat templates, found {n_templates}");
         return Err(other(repo, what));
     }
     partial::make_folder(unfinished, 0o777)?;

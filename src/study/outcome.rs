@@ -101,6 +101,8 @@ const PERPLEXITY: (f64, f64) = (0.99, 1e100);
 const PERCENT: (f64, f64) = (-1e-6, 100.0 + 1e-6);
 /// What a machine can take; a number that is not finite would not come back out of JSON.
 const FINITE: (f64, f64) = (0.0, f64::MAX);
+/// Buckets, parts or metrics of a cell, at most: a report's work grows with them.
+const MAX_PARTS: usize = 4096;
 /// Bytes of the reason of a failure, at most.
 const MAX_REASON: usize = 16 << 10;
 
@@ -108,6 +110,12 @@ impl CellResult {
     /// The fault that makes a result unfit to be kept, if there is one: a figure that no measurement gives. Reports
     /// rely on these ranges. `is_perplexity` is that of the cell's task.
     pub(crate) fn fault(&self, is_perplexity: bool) -> Option<String> {
+        let n_parts = self.buckets.len().max(self.by.len()).max(self.metrics.len());
+        if n_parts > MAX_PARTS {
+            return Some(format!(
+                "expected at most {MAX_PARTS} buckets, parts, and metrics, found {n_parts}"
+            ));
+        }
         let score = if is_perplexity { PERPLEXITY } else { PERCENT };
         let metrics = self.metrics.iter().map(|m| ("metrics", m.value, score));
         let intervals = self.metrics.iter().map(|m| m.interval).chain([self.interval]).flatten();

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use files::{foreign, Output};
@@ -33,10 +33,17 @@ impl Shard {
         Ok(Shard { plan: Plan::read_in(&folder, names)?, folder, _lock: lock })
     }
 
-    /// Copies the samples of a cell, if there are any. Whoever resumes from them reads them line by line.
+    /// Copies the samples of a cell, if there are any. A run that resumes from them reads them line by line.
     fn samples(&self, hash: &str, out: &mut dyn Write) -> Result<()> {
-        self.folder.copy(&samples_file(hash), MAX_SAMPLES, out)?;
-        Ok(())
+        let at = samples_file(hash);
+        self.folder.copy(&at, MAX_SAMPLES, out)?;
+        let Some(file) = self.folder.file(&at)? else { return Ok(()) };
+        let (header, mut head, path) = (SAMPLES.header(), Vec::new(), self.folder.path().join(&at));
+        file.take(header.len() as u64).read_to_end(&mut head).map_err(|e| Error::io(&path, e))?;
+        if head.is_empty() || head == header.as_bytes() {
+            return Ok(());
+        }
+        Err(Error::folder(&path, format!("expected samples that begin with {}", header.trim_end())))
     }
 }
 

@@ -123,12 +123,15 @@ fn a_likelihood_beyond_all_measure_is_named_in_every_folder() {
 
 /// A sparse file takes no room on the disk of whoever sends it.
 #[test]
-fn samples_are_of_a_size() {
+fn samples_are_samples_of_a_size() {
     let study = shards();
     let path = only(&study.at("bad/samples"));
     let file = fs::File::options().write(true).truncate(true).open(&path).unwrap();
     file.set_len((1 << 30) + 1).unwrap();
     refused(&study, &path, "found more than 1073741824 bytes");
+    // Nor is any other file taken for samples.
+    fs::write(&path, "PRIVATE KEY\n").unwrap();
+    refused(&study, &path, "expected samples that begin with");
 }
 
 #[cfg(unix)]
