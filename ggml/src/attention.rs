@@ -209,12 +209,17 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// A source as rows of floats: three-dimensional, of a type that converts to f32, its elements side by side within rows.
+/// A source as rows of floats.
+///
+/// # Panics
+/// If its type does not convert to floats, or the elements of a row do not lie side by side.
 pub(crate) fn rows(t: Source<'_>) -> Rows<'_> {
     let t = t.tensor();
     // SAFETY: a static table with an entry for every type.
-    let to_float = unsafe { (*sys::ggml_get_type_traits(t.type_)).to_float };
-    let format = match (t.type_, to_float) {
+    let traits = unsafe { &*sys::ggml_get_type_traits(t.type_) };
+    let converts = t.type_ == sys::GGML_TYPE_F32 || traits.to_float.is_some();
+    assert!(converts && t.nb[0] == traits.type_size, "rows to convert");
+    let format = match (t.type_, traits.to_float) {
         (sys::GGML_TYPE_F16, _) => Format::F16,
         (sys::GGML_TYPE_Q8_0, _) => Format::Q8_0,
         (sys::GGML_TYPE_Q4_0, _) => Format::Q4_0,
@@ -225,8 +230,7 @@ pub(crate) fn rows(t: Source<'_>) -> Rows<'_> {
     let ne = [0, 1, 2].map(|i| t.ne[i] as usize);
     // SAFETY: the row is whole blocks of a type ggml knows.
     let row_bytes = unsafe { sys::ggml_row_size(t.type_, t.ne[0]) };
-    // SAFETY: rows that the op has checked, which have values and stay as they are; the type's conversion reads its own
-    // blocks.
+    // SAFETY: rows of a source, which has values and stays as it is; the type's conversion reads its own blocks.
     unsafe { Rows::new(t.data as *const u8, ne, [t.nb[1], t.nb[2]], row_bytes, format) }
 }
 

@@ -213,11 +213,11 @@ thread_local! {
     static BACKWARD: RefCell<backward::Scratch> = RefCell::default();
 }
 
-/// F32 with contiguous rows and strides of whole floats, as heads.
+/// Rows of floats as heads.
 pub(crate) fn heads_of(t: Source<'_>) -> Heads<'_> {
     let ([d, n_head, n, _], nb) = (t.ne(), t.tensor().nb);
-    // SAFETY: rows that the op has checked, which have values and stay as they are.
-    unsafe { Heads::new(t.tensor().data as *const f32, [d, n_head, n], [nb[1] / 4, nb[2] / 4]) }
+    // SAFETY: rows of a source, which has values and stays as it is.
+    unsafe { Heads::new(t.float_rows(), [d, n_head, n], [nb[1] / 4, nb[2] / 4]) }
 }
 
 /// # Safety

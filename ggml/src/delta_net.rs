@@ -221,18 +221,18 @@ thread_local! {
     static BACKWARD: RefCell<backward::Scratch> = RefCell::default();
 }
 
-/// Columns of the rows of a sequence in heads: F32 rows of whole heads of `d` at a distance of whole floats.
+/// Columns of the rows of floats of a sequence in heads of `d`.
 fn cut(t: Source<'_>, d: usize, seq: usize) -> Heads<'_> {
     let ([width, n, n_seqs, _], nb) = (t.ne(), t.tensor().nb);
     assert!(seq < n_seqs && width.is_multiple_of(d), "{width} columns in heads of {d}");
     // SAFETY: rows of a sequence of a source, which has values and stays as it is.
     unsafe {
-        let first = (t.tensor().data as *const f32).add(seq * (nb[2] / 4));
+        let first = t.float_rows().add(seq * (nb[2] / 4));
         Heads::new(first, [d, width / d, n], [d, nb[1] / 4])
     }
 }
 
-/// For each token, how many of its document come before it; empty where all are of one document.
+/// For each token, how many of its document come before it; empty if all are of one document.
 fn past<'a>(part: &Part<'a>, source: usize) -> &'a [i32] {
     part.optional(source).map(|past| past.all::<i32>()).unwrap_or_default()
 }

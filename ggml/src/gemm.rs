@@ -70,7 +70,7 @@ impl<'c> Builder<'c> {
 fn matrix(t: Source<'_>) -> Matrix<'_> {
     let ([n_rows, n_cols, ..], [_, step, ..]) = (t.ne(), t.tensor().nb);
     // SAFETY: the elements of a source, which has values and stays as it is; strides are those of the tensor, whole floats.
-    unsafe { Matrix::at(t.tensor().data as *const f32, n_rows, n_cols, 1, step / 4) }
+    unsafe { Matrix::at(t.float_rows(), n_rows, n_cols, 1, step / 4) }
 }
 
 fn run_product(part: Part<'_>, contraction: Contraction) {

@@ -243,16 +243,28 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// The first of rows of floats: the elements of a row lie side by side, and rows are whole floats apart.
+    ///
+    /// # Panics
+    /// If it is not such rows of F32.
+    pub(crate) fn float_rows(self) -> *const f32 {
+        let ([n, ne @ ..], [step, nb @ ..]) = (self.ne(), self.0.nb);
+        let size = size_of::<f32>();
+        let whole = ne.iter().zip(nb).all(|(&n, nb)| n <= 1 || nb.is_multiple_of(size));
+        // ggml takes a tensor whose rows have one element for contiguous whatever its first step.
+        assert!(whole && (n <= 1 || step == size), "rows of floats, {:?} bytes apart", self.0.nb);
+        self.data::<f32>()
+    }
+
     /// A row of floats.
     ///
     /// # Panics
-    /// If there is no such row, or it is not F32 side by side.
+    /// If there is no such row, or these are not [`Source::float_rows`].
     pub(crate) fn row(self, at: [usize; 3]) -> &'a [f32] {
-        let ([n, ne @ ..], [step, nb @ ..]) = (self.ne(), self.0.nb);
+        let ([n, ne @ ..], [_, nb @ ..]) = (self.ne(), self.0.nb);
+        assert!(at.iter().zip(ne).all(|(i, n)| *i < n), "row {at:?} of {ne:?}");
         let offset: usize = at.iter().zip(nb).map(|(i, nb)| i * nb).sum();
-        let inside = at.iter().zip(ne).all(|(i, n)| *i < n);
-        assert!(inside && step == size_of::<f32>() && offset.is_multiple_of(step), "row {at:?} of {ne:?}");
         // SAFETY: a row of the tensor, which has values and which nobody writes meanwhile.
-        unsafe { std::slice::from_raw_parts(self.data::<f32>().byte_add(offset), n) }
+        unsafe { std::slice::from_raw_parts(self.float_rows().byte_add(offset), n) }
     }
 }
