@@ -217,7 +217,7 @@ pub(crate) struct RowReader<'a> {
 
 impl<'a> RowReader<'a> {
     /// # Panics
-    /// If it is no matrix and no contiguous stack of matrices, of a type that converts to floats.
+    /// If it is neither a matrix nor a contiguous stack of matrices, or its type does not convert to floats.
     pub(crate) fn new(w: Source<'a>) -> RowReader<'a> {
         let w = w.tensor();
         // SAFETY: a static table with an entry for every type.

@@ -269,7 +269,7 @@ fn run_conv(part: &Part<'_>, units: &Units) {
         units.work(n_units * s, part.nth, |unit| {
             let (seq, unit) = (unit / n_units, unit % n_units);
             let inputs = conv_inputs(part, 0, w, seq);
-            // SAFETY: the result is contiguous F32 [channels, n, s], and units of work write channels of their own.
+            // SAFETY: the result is contiguous F32 [channels, n, s], and units of work write different channels.
             unsafe { scratch.run(&inputs, unit, &mut written(part, channels * n * seq, [w, n_units, n])) };
         });
     });
@@ -282,7 +282,7 @@ fn run_conv_back(part: &Part<'_>, units: &Units) {
     let ([_, n_units, n], [.., n_before]) = (inputs.x.shape(), inputs.before.shape());
     CONV.with_borrow_mut(|scratch| {
         units.work(n_units, part.nth, |unit| {
-            // SAFETY: the result is contiguous F32 [channels, n_conv - 1 + n], and units of work write channels of their own.
+            // SAFETY: the result is contiguous F32 [channels, n_conv - 1 + n], and units of work write different channels.
             unsafe {
                 let mut d_rows = written(part, 0, [w, n_units, n_before + n]);
                 scratch.differentiate(&inputs, unit, d_out, d_after, &mut d_rows);
@@ -311,7 +311,7 @@ fn run_rule(part: &Part<'_>, rule: &Rule) {
             let (seq, head) = (unit / n_head_k, unit % n_head_k);
             let inputs = rule_inputs(part, 0, rule, seq);
             // SAFETY: the result is contiguous F32 [d * n_head_v, (n + d) * s], of which the last d * s rows are the
-            // states; units of work write value heads of their own.
+            // states; units of work write different value heads.
             unsafe {
                 let mut out = written(part, width * n * seq, [d, n_head_v, n]);
                 let mut states = written(part, width * (n * s + d * seq), [d * d, n_head_v, 1]);
@@ -329,7 +329,7 @@ fn run_rule_back(part: &Part<'_>, rule: &Rule) {
     let width = d * n_heads;
     BACKWARD.with_borrow_mut(|scratch| {
         rule.units.work(n_head_k, part.nth, |head| {
-            // SAFETY: the result is contiguous F32, these four one after the other; units of work write heads of their own.
+            // SAFETY: the result is contiguous F32, these four one after the other; units of work write different heads.
             unsafe {
                 let mut to = backward::Outputs {
                     d_qkv: written(part, 0, [d, n_heads, n]),

@@ -51,8 +51,9 @@ pub(crate) unsafe extern "C" fn run<F: Fn(Part<'_>) + Sync>(
 /// A part of a node that runs: there is one for each number below that of all parts, and all are done before the next node
 /// runs.
 ///
-/// Sources have values and stay as they are meanwhile: the result is not in their memory, for custom ops do not run in place,
-/// but that of `Builder::custom_over` is in the first one's. Whoever writes to a source sees to it that no other is there.
+/// Sources have values and stay as they are meanwhile: custom ops do not run in place, so the result is not in their memory,
+/// except that the result of `Builder::custom_over` is in the memory of the first. An op that writes to a source makes sure
+/// that no other source is there.
 pub(crate) struct Part<'a> {
     node: &'a sys::ggml_tensor,
     pub(crate) ith: usize,
@@ -96,7 +97,7 @@ impl<'a> Part<'a> {
     /// The rows of the result that this part computes, and their numbers.
     ///
     /// # Panics
-    /// If the result is not contiguous, of this type.
+    /// If the result is not contiguous, or of another type.
     pub(crate) fn rows<T: Element>(self) -> impl Iterator<Item = (usize, &'a mut [T])> {
         let [n, ..] = self.ne();
         let (data, n_rows) = (Source(self.node).elements::<T>(), self.ne()[1..].iter().product());
@@ -109,7 +110,7 @@ impl<'a> Part<'a> {
     /// here, such as those of a group's missing rows.
     ///
     /// # Panics
-    /// If the result is no list of I32, or has no room.
+    /// If the result is not a list of I32, or too short.
     pub(crate) fn words(
         self,
         first: usize,
@@ -225,7 +226,7 @@ impl<'a> Source<'a> {
     /// All elements.
     ///
     /// # Panics
-    /// If it is not contiguous, of this type.
+    /// If it is not contiguous, or of another type.
     pub(crate) fn all<T: Element>(self) -> &'a [T] {
         // SAFETY: so many elements, which have values and which nobody writes meanwhile.
         unsafe { std::slice::from_raw_parts(self.elements::<T>(), self.ne().iter().product()) }

@@ -189,7 +189,7 @@ impl Job {
             None => {
                 let name = Corpus::file_name(model.vocab(), &sources, &separator)?;
                 let path = folder.or(self.output.parent()).unwrap_or(Path::new("")).join(name);
-                // Nobody named this file, so whoever put a link there may mean one elsewhere.
+                // The user did not name this file, so a link there may be somebody else's.
                 if path.is_symlink() {
                     let what = "is a symbolic link, expected a token cache; name another with `cache`";
                     return Err(failed(format!("{}: {what}", path.display())));

@@ -133,7 +133,7 @@ pub struct MemoryUse {
     pub compute: usize,
 }
 
-/// The parts that there are, with their names.
+/// The parts in use, with their names.
 impl std::fmt::Display for MemoryUse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let [weights, kv, states, compute] =

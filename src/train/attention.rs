@@ -25,8 +25,8 @@ pub(super) enum SeenInput<T = InputId> {
     Runs(T),
     /// The same ranges, where ops are not our own; keys stand in the order of positions.
     Places(Places<T>),
-    /// I32 `[2, n]` as for runs, `[n_keys]` and `[n]`: keys lie in the order of positions, in one table. And positions of
-    /// a block.
+    /// I32 `[2, n]` as for runs, `[n_keys]` and `[n]`: keys lie in the order of positions, in one table. Then the number
+    /// of positions in a block.
     Landmark([T; 3], usize),
 }
 

@@ -147,8 +147,8 @@ fn names(params: &ParamSet) -> Vec<String> {
     params.list().iter().map(|t| t.id.to_string()).collect()
 }
 
-/// The vectors of a checkpoint by the name of their tensor in the file: values, both moments, and averages, which there
-/// may be none of, in the order of what is trained.
+/// The vectors of a checkpoint by the name of their tensor in the file: values, both moments, and averages where they are
+/// kept, each in the order of what is trained.
 fn named<V>(names: &[String], vectors: [Vec<V>; 4]) -> Vec<(String, V)> {
     let of_kind = |(kind, vectors): (&'static str, Vec<V>)| {
         names.iter().zip(vectors).map(move |(name, vector)| (format!("{kind}.{name}"), vector))

@@ -69,7 +69,7 @@ pub(super) struct Ctx<'a> {
     /// The plan of the sequence at hand.
     pub(super) plan: &'a Plan,
     pub(super) checkpointing: Checkpointing,
-    /// True if there is dropout.
+    /// True in training steps, which have dropout.
     pub(super) training: bool,
     /// True if sequences are cut into groups: shifted sparse attention.
     pub(super) grouped: bool,

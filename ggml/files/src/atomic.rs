@@ -157,7 +157,7 @@ impl Write for Steps<'_> {
 /// A process that is killed meanwhile may leave a part. Nothing is synced.
 ///
 /// # Errors
-/// With `path`: a link is there, a file with another name too, something other than a regular file; or the disk.
+/// With `path`: a link is there, a file that has a second name, or something other than a regular file; or the disk.
 pub fn append(path: &Path, bytes: &[u8]) -> Result<()> {
     let io = |source| Error::new(path, source);
     let mut how = OpenOptions::new();

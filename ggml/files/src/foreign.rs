@@ -3,7 +3,7 @@
 //!
 //! Such a name may be that of a pipe that never ends, or of a device. Every file is opened here: regular files only,
 //! without waiting for anybody; and what is read whole is read up to a limit. Inside a folder of somebody else's, names
-//! may be links to private files, too: a [`Folder`] follows no link below itself.
+//! may also be links to private files: a [`Folder`] follows no link below itself.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;

@@ -56,8 +56,8 @@ pub fn own_folder(path: &Path) -> io::Result<()> {
 /// Opens the regular file at `path` for reading and for changing it where it is; `None` where nothing is.
 ///
 /// # Errors
-/// With `path`: a link, a file with another name too, which would change elsewhere; something other than a regular
-/// file; the disk.
+/// With `path`: a link, a file that has a second name and would change there; something other than a regular file; the
+/// disk.
 pub fn open_in_place(path: &Path) -> Result<Option<File>> {
     match open_unlinked(path, OpenOptions::new().read(true).write(true)) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),

@@ -10,11 +10,11 @@ use crate::{parse, Value};
 /// Start of the keys that only this program writes.
 const OWN: &str = "ropewalk.";
 
-/// A model: any GGUF file that says of itself to be nothing else.
+/// A model: a GGUF file with a key of this program that does not say that it is an adapter or an importance matrix.
 pub const MODEL: Kind = Kind::parsed("a model with keys of ropewalk", |path| is_ours(path, "model"));
-/// An adapter.
+/// An adapter, with a key of this program.
 pub const ADAPTER: Kind = Kind::parsed("an adapter with keys of ropewalk", |path| is_ours(path, "adapter"));
-/// An importance matrix.
+/// An importance matrix, with a key of this program.
 pub const IMATRIX: Kind =
     Kind::parsed("an importance matrix with keys of ropewalk", |path| is_ours(path, "imatrix"));
 

@@ -2,8 +2,8 @@
 //! an illegal instruction somewhere, without a word. Constructors of C++ run before `main`: those are not covered.
 //!
 //! The compiler may use any instruction it was allowed to, so what asks the processor is assembly, and the rest has
-//! nothing but calls and comparisons of constants. (`is_x86_feature_detected!` is no help: of what the program
-//! is compiled for, the compiler takes the answer to be yes.) On other systems than Linux on x86-64 nothing is
+//! nothing but calls and comparisons of constants. (`is_x86_feature_detected!` does not help: for what the program
+//! is compiled for, the compiler assumes that the answer is yes.) On other systems than Linux on x86-64 nothing is
 //! checked.
 
 /// Returns if the processor has all that the program was compiled for; else the process has ended, with exit
@@ -22,7 +22,7 @@ mod x86_64 {
     const EBX: u64 = 1;
     const ECX: u64 = 2;
     const EDX: u64 = 3;
-    /// Parts of XCR0, what the operating system saves of the registers: of SSE and AVX; of AVX-512, too.
+    /// Parts of XCR0, what the operating system saves of the registers: those of SSE and AVX, and with them those of AVX-512.
     const YMM: u32 = 0x06;
     const ZMM: u32 = 0xe6;
 
@@ -137,7 +137,7 @@ mod x86_64 {
 
         #[test]
         fn what_no_processor_has_is_lacking() {
-            // A reserved bit, a leaf past the last, and a part of XCR0 that there is not.
+            // A reserved bit, leaves past the last, and a part of XCR0 that does not exist.
             assert!(!has(1, 0, ECX, 16, 0));
             assert!(!has(0x0fff_ffff, 0, EAX, 0, 0));
             assert!(!has(0x8fff_ffff, 0, EAX, 0, 0));

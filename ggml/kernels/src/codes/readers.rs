@@ -107,7 +107,7 @@ macro_rules! with_a_fifth_bit {
             ) -> [L::Ints; 8] {
                 let mut codes = halves(l, b);
                 for (i, code) in codes.iter_mut().enumerate() {
-                    // A product moves each of four bits to the fifth of a byte of its own.
+                    // A product moves each of four bits to the fifth bit of another byte.
                     let four = and(l, l.right(bits[0], 4 * i), 15);
                     let fifth = and(l, l.mul(four, l.all(0x0204_0810)), 0x1010_1010);
                     *code = l.or(*code, fifth);
