@@ -39,6 +39,18 @@ fn choice_and_values_of_the_chosen() {
     }
 }
 
+/// ggml takes rows of one number for contiguous whatever the step to the next element.
+#[test]
+fn rows_of_one_score_may_be_a_column() {
+    let scores = Rng(3).values(5);
+    let got = eval(&mut executor(2), |b, feed| {
+        let rows = b.permute(feed.f32(b, &[5, 1], &scores)?, [1, 0, 2, 3])?;
+        b.one_hot(b.top_k(rows, 1)?, false)
+    })
+    .unwrap();
+    assert_eq!(got, [1.0; 5]);
+}
+
 #[test]
 fn the_chosen_are_ones_among_zeros() {
     let mut rng = Rng(2);
