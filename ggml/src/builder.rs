@@ -54,7 +54,7 @@ pub struct Builder<'c> {
     pub(crate) inputs: RefCell<Vec<Input>>,
     pub(crate) outputs: RefCell<Vec<NonNull<sys::ggml_tensor>>>,
     pub(crate) stores: RefCell<Vec<Arc<Store>>>,
-    pub(crate) userdata: RefCell<Vec<Arc<dyn Any + Send + Sync>>>,
+    pub(crate) functions: RefCell<Vec<Arc<dyn Any + Send + Sync>>>,
     /// Tensor headers left of the arena's budget.
     pub(crate) left: Cell<usize>,
     /// Nodes that are in the graph already.
@@ -107,9 +107,9 @@ impl<'c> Builder<'c> {
         Ok(())
     }
 
-    /// Keeps user data of a node alive as long as the graph.
-    pub(crate) fn keep(&self, data: Arc<dyn Any + Send + Sync>) {
-        self.userdata.borrow_mut().push(data);
+    /// Keeps the function of a node alive as long as the graph.
+    pub(crate) fn keep(&self, f: Arc<dyn Any + Send + Sync>) {
+        self.functions.borrow_mut().push(f);
     }
 
     /// An input tensor, filled through [`Executor::set`](crate::graph::Executor::set) and its kin.

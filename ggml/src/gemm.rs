@@ -2,7 +2,7 @@
 //! tokens.
 //!
 //! ggml's product of floats wants both operands contracted over their rows, and is slower; the kernels of
-//! crate `gemm` take any strides. Each of ggml's threads computes a part of the result with them alone.
+//! crate `gemm` take any strides. Each part of a node computes a part of the result with them alone.
 
 use kernels::gemm::{divide, multiply, Matrix};
 

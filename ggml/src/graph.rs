@@ -36,7 +36,7 @@ struct Built {
     inputs: Vec<Input>,
     outputs: Vec<NonNull<sys::ggml_tensor>>,
     stores: Vec<Arc<Store>>,
-    _userdata: Vec<Arc<dyn Any + Send + Sync>>,
+    _functions: Vec<Arc<dyn Any + Send + Sync>>,
     _arena: Arena,
 }
 
@@ -189,18 +189,18 @@ impl Executor {
             inputs: RefCell::default(),
             outputs: RefCell::default(),
             stores: RefCell::default(),
-            userdata: RefCell::default(),
+            functions: RefCell::default(),
             left: Cell::new(max_tensors),
             expanded: RefCell::default(),
         };
         let result = f(&builder)?;
-        let Builder { inputs, outputs, stores, userdata, .. } = builder;
-        let (inputs, outputs, mut stores, userdata) =
-            (inputs.into_inner(), outputs.into_inner(), stores.into_inner(), userdata.into_inner());
+        let Builder { inputs, outputs, stores, functions, .. } = builder;
+        let (inputs, outputs, mut stores, functions) =
+            (inputs.into_inner(), outputs.into_inner(), stores.into_inner(), functions.into_inner());
         // One order for all executors: two that lock the same stores must not wait for each other.
         stores.sort_by_key(|s| Arc::as_ptr(s) as usize);
         Ok((
-            Built { graph, computed: false, inputs, outputs, stores, _userdata: userdata, _arena: arena },
+            Built { graph, computed: false, inputs, outputs, stores, _functions: functions, _arena: arena },
             result,
         ))
     }

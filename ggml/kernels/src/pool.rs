@@ -172,6 +172,7 @@ struct Job {
     /// The number of the job (32 bits), how many parts it has, and how many are taken (16 each): in one word, so that
     /// no thread takes a part of one job for that of another.
     ticket: AtomicU64,
+    /// Parts that are not finished.
     left: AtomicUsize,
     call: UnsafeCell<*const (dyn Fn(usize) + Sync)>,
 }
