@@ -257,8 +257,8 @@ fn run_tiles(part: &Part<'_>, tiling: &Tiling) {
         // read for many queries stay in the cache for those of one head.
         let n_heads = if n_ranges > 1 { tiling.n_head_kv } else { 1 };
         let n_units = tiling.n_head_kv / n_heads * n_queries * n_ranges;
-        let step = part.nth.max(1);
-        for i in (part.ith..n_units).step_by(step) {
+        let step = part.nth().max(1);
+        for i in (part.ith()..n_units).step_by(step) {
             let (range, queries, head) = (i % n_ranges, i / n_ranges % n_queries, i / n_ranges / n_queries);
             let span = |i: usize, n: usize, of: usize| i * n..((i + 1) * n).min(of);
             let tile = Tile {

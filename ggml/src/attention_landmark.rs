@@ -193,7 +193,7 @@ fn run_forward(part: &Part<'_>, schedule: &Schedule<Blocks>, take: Option<Take>)
         row[..d_v].copy_from_slice(values);
         row[d_v] = lse;
     };
-    schedule.units.work(n_tiles * n_head_kv, part.nth, |i| {
+    schedule.units.work(n_tiles * n_head_kv, part.nth(), |i| {
         // Last tokens first: causal, they see most.
         let tile = n_tiles - 1 - i / n_head_kv;
         let tokens = tile * schedule.tokens..((tile + 1) * schedule.tokens).min(n_tokens);

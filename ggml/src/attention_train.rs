@@ -249,7 +249,7 @@ fn run_forward(part: &Part<'_>, schedule: &Schedule<Plain>) {
     // SAFETY: the result is contiguous F32 [d_v + 1, n_head, T], and no source's memory.
     let mut out = unsafe { heads_mut(part.node()) };
     FORWARD.with_borrow_mut(|scratch| {
-        schedule.units.work(n_tiles * n_head_kv, part.nth, |i| {
+        schedule.units.work(n_tiles * n_head_kv, part.nth(), |i| {
             // Last tokens first: causal, they see most.
             let tile = n_tiles - 1 - i / n_head_kv;
             let tokens = tile * schedule.tokens..((tile + 1) * schedule.tokens).min(n_tokens);
@@ -274,7 +274,7 @@ fn run_backward<R: Row>(part: &Part<'_>, schedule: &Schedule<R>) {
     let (len, lanes) = (d * schedule.n_rep * n_tokens, part.ne()[3]);
     let (tile_len, out) = (schedule.row.tile(), part.floats());
     BACKWARD.with_borrow_mut(|scratch| {
-        schedule.units.work(lanes * n_head_kv, part.nth, |i| {
+        schedule.units.work(lanes * n_head_kv, part.nth(), |i| {
             let (lane, head) = (i / n_head_kv, i % n_head_kv);
             // SAFETY: the result is F32 [d, n_rep * T, n_head_kv, lanes], and units of work are different pairs of the last
             // two.

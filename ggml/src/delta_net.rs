@@ -266,7 +266,7 @@ fn run_conv(part: &Part<'_>, units: &Units) {
     let w = channels_at_once(channels);
     let n_units = channels / w;
     CONV.with_borrow_mut(|scratch| {
-        units.work(n_units * s, part.nth, |unit| {
+        units.work(n_units * s, part.nth(), |unit| {
             let (seq, unit) = (unit / n_units, unit % n_units);
             let inputs = conv_inputs(part, 0, w, seq);
             // SAFETY: the result is contiguous F32 [channels, n, s], and units of work write different channels.
@@ -281,7 +281,7 @@ fn run_conv_back(part: &Part<'_>, units: &Units) {
     let inputs = conv_inputs(part, 2, w, 0);
     let ([_, n_units, n], [.., n_before]) = (inputs.x.shape(), inputs.before.shape());
     CONV.with_borrow_mut(|scratch| {
-        units.work(n_units, part.nth, |unit| {
+        units.work(n_units, part.nth(), |unit| {
             // SAFETY: the result is contiguous F32 [channels, n_conv - 1 + n], and units of work write different channels.
             unsafe {
                 let mut d_rows = written(part, 0, [w, n_units, n_before + n]);
@@ -307,7 +307,7 @@ fn run_rule(part: &Part<'_>, rule: &Rule) {
     let &Rule { d, n_head_k, n_head_v, .. } = rule;
     let width = d * n_head_v;
     FORWARD.with_borrow_mut(|scratch| {
-        rule.units.work(n_head_k * s, part.nth, |unit| {
+        rule.units.work(n_head_k * s, part.nth(), |unit| {
             let (seq, head) = (unit / n_head_k, unit % n_head_k);
             let inputs = rule_inputs(part, 0, rule, seq);
             // SAFETY: the result is contiguous F32 [d * n_head_v, (n + d) * s], of which the last d * s rows are the
@@ -328,7 +328,7 @@ fn run_rule_back(part: &Part<'_>, rule: &Rule) {
     let [_, n_heads, n] = inputs.qkv.shape();
     let width = d * n_heads;
     BACKWARD.with_borrow_mut(|scratch| {
-        rule.units.work(n_head_k, part.nth, |head| {
+        rule.units.work(n_head_k, part.nth(), |head| {
             // SAFETY: the result is contiguous F32, these four one after the other; units of work write different heads.
             unsafe {
                 let mut to = backward::Outputs {

@@ -137,7 +137,7 @@ fn run_shared(part: &Part<'_>, work: &Work) {
     let (many, n_units) = (at_once(work.layout.k()), m.div_ceil(UNIT));
     SCRATCH.with_borrow_mut(|(_, panel)| {
         // Units that follow one another share floats.
-        work.units.work(n_units * n.div_ceil(many), part.nth, |unit| {
+        work.units.work(n_units * n.div_ceil(many), part.nth(), |unit| {
             let (from, first) = (unit / n_units * many, unit % n_units * UNIT);
             let rows = &bytes[first * row_bytes..m.min(first + UNIT) * row_bytes];
             let which = (from, many.min(n - from));

@@ -271,7 +271,7 @@ fn products(part: &Part<'_>, product: &Product) {
     };
     let n_units = if transposed { shape.units_t() } else { shape.units() };
     SCRATCH.with_borrow_mut(|scratch| {
-        units.work(n_units * n_expert, part.nth, |i| {
+        units.work(n_units * n_expert, part.nth(), |i| {
             let (expert, unit) = (i / n_units, i % n_units);
             let rows = groups.rows(expert);
             if rows.is_empty() {

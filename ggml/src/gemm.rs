@@ -78,7 +78,7 @@ fn run_product(part: Part<'_>, contraction: Contraction) {
     let a = if contraction == Contraction::Rows { a.transposed() } else { a };
     let b = if contraction == Contraction::Outer { b.transposed() } else { b };
     let (m, n) = (a.n_rows(), b.n_cols());
-    let (rows, cols) = divide(m, n, part.ith, part.nth);
+    let (rows, cols) = divide(m, n, part.ith(), part.nth());
     if rows.is_empty() || cols.is_empty() {
         return;
     }

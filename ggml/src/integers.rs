@@ -103,9 +103,9 @@ fn run_product(part: &Part<'_>, work: &Work) {
     let product = Product { dtype: work.dtype, row, packed, shape };
     let n_rows = m.div_ceil(ROWS);
     // Every part of the tokens converts the weight anew, so they are cut only where there are few rows.
-    let n_parts = (UNITS * part.nth.max(1)).div_ceil(n_rows.max(1)).min(shape.n / TOKENS).max(1);
+    let n_parts = (UNITS * part.nth().max(1)).div_ceil(n_rows.max(1)).min(shape.n / TOKENS).max(1);
     SCRATCH.with_borrow_mut(|scratch| {
-        work.units.work(n_rows * n_parts, part.nth, |unit| {
+        work.units.work(n_rows * n_parts, part.nth(), |unit| {
             let (part, at) = (unit / n_rows, unit % n_rows);
             let tokens = shape.n * part / n_parts..shape.n * (part + 1) / n_parts;
             let rows = at * ROWS..m.min((at + 1) * ROWS);

@@ -56,13 +56,23 @@ pub(crate) unsafe extern "C" fn run<F: Fn(Part<'_>) + Sync>(
 /// that no other source is there.
 pub(crate) struct Part<'a> {
     node: &'a sys::ggml_tensor,
-    pub(crate) ith: usize,
-    pub(crate) nth: usize,
+    ith: usize,
+    nth: usize,
 }
 
 impl<'a> Part<'a> {
     pub(crate) fn node(&self) -> &'a sys::ggml_tensor {
         self.node
+    }
+
+    /// The number of this part.
+    pub(crate) fn ith(&self) -> usize {
+        self.ith
+    }
+
+    /// How many parts there are.
+    pub(crate) fn nth(&self) -> usize {
+        self.nth
     }
 
     /// Shape of the result.

@@ -111,7 +111,7 @@ fn narrow(t: &mut sys::ggml_tensor, dim: usize, range: &Range<usize>) {
 fn run_part(part: &Part<'_>, op: sys::ggml_op, device: Device) {
     let ([m, n, heads, _], [_, _, n_matrices, _]) = (part.ne(), part.source(0).ne());
     let of_experts = op == sys::GGML_OP_MUL_MAT_ID;
-    let (shape, i, n_parts) = ([m, n, heads], part.ith, part.nth);
+    let (shape, i, n_parts) = ([m, n, heads], part.ith(), part.nth());
     let cut = match cut(shape, n_matrices, n_parts) {
         // The dimensions are rows of a weight, places and tokens, and a row's products do not depend on the others.
         _ if of_experts && n_parts > 1 => Cut::Rows,

@@ -71,7 +71,7 @@ thread_local! {
 
 fn run_product(part: Part<'_>, format: Format, transposed: bool) {
     let ([m, n, ..], x) = (part.ne(), part.source(1));
-    let (columns, rows) = divide(m, n, part.ith, part.nth);
+    let (columns, rows) = divide(m, n, part.ith(), part.nth());
     if columns.is_empty() || rows.is_empty() {
         return;
     }

@@ -31,7 +31,7 @@ pub use run::{run, Prepared, Report};
 pub use stages::run_stages;
 
 /// The settings of a fine-tuning job. A setting that is `None` has the value of the recipe, or else its default.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Job {
     /// RoPE method; without it and without a recipe, the method that the model's file declares.
@@ -89,7 +89,32 @@ pub struct Job {
 impl Job {
     /// Makes a job with default settings.
     pub fn new(data: Vec<Source>, output: impl Into<PathBuf>) -> Job {
-        Job { data, output: output.into(), seed: 42, n_block: 512, ..Job::default() }
+        Job {
+            rope: None,
+            n_ctx: None,
+            attention: None,
+            recipe: None,
+            targets: None,
+            rank: None,
+            alpha: None,
+            given: Settings::default(),
+            data,
+            transform: None,
+            chat: false,
+            answers_only: false,
+            template: None,
+            init: None,
+            resume: false,
+            seed: 42,
+            output: output.into(),
+            plot: None,
+            force: false,
+            types_of: None,
+            n_block: 512,
+            n_threads: 0,
+            math: Math::Auto,
+            portable: false,
+        }
     }
 }
 

@@ -330,7 +330,7 @@ pub fn list(folder: &Path) -> Vec<PathBuf> {
 /// length are right are counted, and only those are removed. A file that cannot be removed stays.
 pub fn prune(folder: &Path, keep: usize) {
     let is_whole = |p: &PathBuf| {
-        let is_ours = p.symlink_metadata().is_ok_and(|m| m.is_file()) && CHECKPOINT.claim(p).is_ok();
+        let is_ours = p.symlink_metadata().is_ok_and(|m| m.is_file()) && CHECKPOINT.marks(p).unwrap_or(false);
         is_ours && Map::open(p).is_ok_and(|map| parts(&map).is_ok())
     };
     let whole: Vec<PathBuf> = list(folder).into_iter().filter(is_whole).collect();

@@ -82,17 +82,6 @@ macro_rules! types {
                 }
             }
         }
-
-        $(impl From<$i> for Value {
-            fn from(v: $i) -> Value {
-                Value::$int(v)
-            }
-        })*
-        $(impl From<$o> for Value {
-            fn from(v: $o) -> Value {
-                Value::$other(v)
-            }
-        })*
     };
 }
 
@@ -218,8 +207,13 @@ from_value! {
     Vec<Vec<u8>>, "array of strings": Value::Array(Array::String(v)) => Some(v.clone());
 }
 
-macro_rules! arrays {
+macro_rules! into_value {
     ($($t:ty => $variant:ident;)*) => {$(
+        impl From<$t> for Value {
+            fn from(v: $t) -> Value {
+                Value::$variant(v)
+            }
+        }
         impl From<Vec<$t>> for Value {
             fn from(v: Vec<$t>) -> Value {
                 Value::Array(Array::$variant(v))
@@ -227,7 +221,7 @@ macro_rules! arrays {
         }
     )*};
 }
-arrays! {
+into_value! {
     u32 => U32; i32 => I32; u64 => U64; i64 => I64; f32 => F32; f64 => F64; bool => Bool;
 }
 impl From<&str> for Value {
