@@ -143,7 +143,7 @@ pub(crate) static FAMILIES: &[Family] = &[
         place: places::cohere2,
         ..PLAIN
     },
-    // `conversion/gemma.py`.
+    // Gemma 2 (`conversion/gemma.py`).
     Family {
         classes: &["Gemma2ForCausalLM"],
         arch: "gemma2",
@@ -159,7 +159,7 @@ pub(crate) static FAMILIES: &[Family] = &[
         keys: keys::gemma2,
         ..LIKE_GEMMA
     },
-    // Its text model.
+    // Gemma 3, its text model (the same file).
     Family {
         classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
         arch: "gemma3",
@@ -289,7 +289,7 @@ pub(crate) static FAMILIES: &[Family] = &[
         },
         ..MINISTRAL3
     },
-    // `conversion/olmo.py`.
+    // OLMo 2 (`conversion/olmo.py`).
     Family {
         classes: &["Olmo2ForCausalLM"],
         class: Class {
@@ -407,7 +407,7 @@ pub(crate) static FAMILIES: &[Family] = &[
         },
         ..LIKE_QWEN35
     },
-    // The experts of Qwen 3, and one that is shared.
+    // Qwen 3.5 with the experts of Qwen 3, and one that is shared.
     Family {
         classes: &["Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"],
         arch: "qwen35moe",
@@ -436,7 +436,7 @@ pub(crate) static FAMILIES: &[Family] = &[
         place: places::qwen35moe,
         ..LIKE_QWEN35
     },
-    // Experts in a tensor each or stacked.
+    // Qwen 3 with experts, in a tensor each or stacked.
     Family {
         classes: &["Qwen3MoeForCausalLM"],
         arch: "qwen3moe",
