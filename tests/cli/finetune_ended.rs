@@ -223,10 +223,11 @@ fn a_checkpoint_that_cannot_be_written_ends_nothing() {
     let whole = std::fs::read(folder.file("whole.gguf")).unwrap();
     let child = folder.at_work("a.gguf", &more);
     signal(&child, "-STOP");
-    let last = folder.names("a.checkpoints").into_iter().rfind(|n| n.ends_with(".safetensors"));
     // A file in place of the folder stands for the full disk.
     std::fs::rename(folder.file("a.checkpoints"), folder.file("moved")).unwrap();
     std::fs::write(folder.file("a.checkpoints"), "").unwrap();
+    // Listed after that: a process may run on for a moment after the call that stops it.
+    let last = folder.names("moved").into_iter().rfind(|n| n.ends_with(".safetensors"));
     signal(&child, "-CONT");
     let out = child.wait_with_output().unwrap();
     let said = String::from_utf8(out.stderr).unwrap();
