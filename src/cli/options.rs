@@ -7,7 +7,7 @@ use anyhow::{anyhow, bail, Context};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use files::Output;
 use ropewalk::adapter::AdapterSpec;
-use ropewalk::eval::{documents, Document};
+use ropewalk::eval::{documents, Document, MAX_DOCUMENTS};
 use ropewalk::math::Math;
 use ropewalk::model::ModelParams;
 use ropewalk::plot::{self, PlotError};
@@ -357,9 +357,6 @@ fn read_at_most(source: impl Read, name: &str, most: u64) -> anyhow::Result<Vec<
     }
     Ok(bytes)
 }
-
-/// Most bytes of texts to measure on, because they are held.
-const MAX_DOCUMENTS: u64 = 256 << 20;
 
 /// The documents of files, or of stdin for `-`.
 pub(crate) fn read_documents(files: &[PathBuf]) -> anyhow::Result<Vec<Document>> {

@@ -1,7 +1,7 @@
 //! Texts to measure on: one document per file, one per line of a JSON Lines file, or a stream of token ids.
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ropewalk_core::text::{decode, Invalid};
 
@@ -33,6 +33,23 @@ impl Document {
     pub fn text(name: impl Into<String>, text: impl Into<String>) -> Document {
         Document { name: name.into(), content: Content::Text(text.into()) }
     }
+}
+
+/// Bytes of the files of one measurement, at most: they are held in memory.
+pub const MAX_DOCUMENTS: u64 = 256 << 20;
+
+/// Reads the documents in files, which have at most [`MAX_DOCUMENTS`] bytes in all.
+///
+/// # Errors
+/// Returns an error if a file is not a regular one or too large, and those of [`documents`].
+pub fn read_documents(paths: &[PathBuf]) -> Result<Vec<Document>> {
+    let (mut found, mut left) = (Vec::new(), MAX_DOCUMENTS);
+    for path in paths {
+        let bytes = files::foreign::read_file(path, left)?;
+        left -= bytes.len() as u64;
+        found.extend(documents(&path.to_string_lossy(), bytes)?);
+    }
+    Ok(found)
 }
 
 /// Reads the documents in a file's bytes. The extension of `name` selects the format. In JSON Lines

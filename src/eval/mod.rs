@@ -54,7 +54,7 @@ pub mod stats;
 pub mod suite;
 mod table;
 
-pub use document::{documents, Content, Document};
+pub use document::{documents, read_documents, Content, Document, MAX_DOCUMENTS};
 pub use methods::one_object;
 pub use session::SessionSource;
 

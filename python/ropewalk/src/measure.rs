@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use ropewalk::eval::suite::{self, FileStore, Params, Store, Unkept};
-use ropewalk::eval::{documents, one_object, protocol, Document, SessionSource};
+use ropewalk::eval::{one_object, protocol, read_documents, Document, SessionSource};
 use ropewalk::gguf::Output;
 use ropewalk::tasks::Task;
 use ropewalk::{tasks, Error, Spec};
@@ -18,12 +18,7 @@ use crate::work::{self, Callbacks};
 
 /// The texts to measure: files, and texts as they are.
 fn read(files: Vec<PathBuf>, texts: Vec<String>) -> PyResult<Vec<Document>> {
-    let mut all = Vec::new();
-    for path in files {
-        let bytes =
-            std::fs::read(&path).map_err(|source| raised(Error::Io { path: path.clone(), source }))?;
-        all.extend(documents(&path.to_string_lossy(), bytes).map_err(raised)?);
-    }
+    let mut all = read_documents(&files).map_err(raised)?;
     let named = |(i, text): (usize, String)| Document::text(format!("text {}", i + 1), text);
     all.extend(texts.into_iter().enumerate().map(named));
     Ok(all)

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use ropewalk::gguf::File;
 use ropewalk::hparams::Hparams;
 use ropewalk::rope::{self, METHODS};
+use ropewalk::Error;
 use serde_json::json;
 
 use crate::args::{self, object};
@@ -92,8 +93,15 @@ impl Plan {
             true => layer.distance(position(q), position(k)).unwrap_or(f64::NAN),
             false => f64::NAN,
         };
+        let mut values: Vec<f64> = Vec::new();
+        let n = queries.len().saturating_mul(keys.len());
+        if values.try_reserve_exact(n).is_err() {
+            let needed = n.saturating_mul(size_of::<f64>());
+            let what = format!("distances: cannot allocate {needed} bytes");
+            return Err(raised(Error::OutOfMemory { needed, free: None, what, remedy: None }));
+        }
         let all = queries.iter().flat_map(|&q| keys.iter().map(move |&k| (q, k)));
-        let values: Vec<f64> = all.map(|(q, k)| distance(q, k)).collect();
+        values.extend(all.map(|(q, k)| distance(q, k)));
         table(py, queries.len(), values)
     }
 

@@ -55,6 +55,31 @@ def test_errors_have_kinds(model: ropewalk.Model, path: Path, tmp_path: Path) ->
     assert session.nll(SENTENCE[:32]).shape[0] > 0
 
 
+def test_what_is_no_text_file_is_refused(model: ropewalk.Model, tmp_path: Path) -> None:
+    pipe, huge, dangling = tmp_path / "pipe", tmp_path / "huge", tmp_path / "dangling"
+    os.mkfifo(pipe)
+    with huge.open("wb") as file:
+        file.truncate(2**34)
+    dangling.symlink_to(tmp_path / "nowhere")
+    for path in (pipe, huge, dangling, tmp_path, Path("/dev/zero")):
+        with pytest.raises(ropewalk.FileError, match=path.name) as e:
+            ropewalk.perplexity(model, files=path, lengths=64)
+        assert "\n" not in str(e.value)
+        with pytest.raises(ropewalk.RopewalkError):
+            ropewalk.finetune(model, path, tmp_path / "a.gguf", n_ctx=64, steps=1)
+        if path != tmp_path:
+            with pytest.raises(ropewalk.RopewalkError):
+                ropewalk.Model(path)
+            with pytest.raises(ropewalk.RopewalkError):
+                ropewalk.rope.inspect(path)
+
+
+def test_arrays_beyond_memory_are_errors(model: ropewalk.Model) -> None:
+    many = list(range(2**22))
+    with pytest.raises(ropewalk.OutOfMemory):
+        model.plan("yarn:factor=2").distances(many, many)
+
+
 def test_an_error_of_a_callback_ends_the_work(model: ropewalk.Model, text: Path, tmp_path: Path) -> None:
     steps: list[float] = []
     callers: set[threading.Thread] = set()
