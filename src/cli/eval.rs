@@ -98,6 +98,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     let options = options(args, &tasks)?;
     args.force.check_plot("--plot", args.plot.as_ref())?;
+    if args.plot.is_some() && args.plot == args.out {
+        return Err(usage("--plot: expected another file than --output"));
+    }
     if args.plot.is_some() && !tasks.iter().any(|task| task.info().has_length) {
         return Err(usage("--plot: expected a task with --lengths, found none"));
     }

@@ -66,7 +66,7 @@ impl Spec {
                     ("beta-slow", number(s.yarn_beta_slow.filter(|b| *b >= 0.0))),
                     ("ext-factor", number(ext)),
                     ("attn-factor", number(attn)),
-                    // llama.cpp divides by it, too, only where it computes the magnitude itself.
+                    // llama.cpp also divides by it, but only where it computes the magnitude itself.
                     ("log-multiplier", number(s.yarn_log_mul)),
                 ];
                 ("yarn", args)

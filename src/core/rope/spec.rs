@@ -153,7 +153,7 @@ fn parse_part(text: &str) -> Result<Part, RopeError> {
     let pairs = settings::pairs(&owner(method), rest, &keys(method)).map_err(RopeError::new)?;
     let read = |(key, value)| {
         let param = param(method, key)?;
-        let value = param.kind.parse(name, key, value).map_err(|e| super::harpe::explain(e, value))?;
+        let value = param.kind.parse(name, key, value).map_err(|e| super::harpe::explain(e, key, value))?;
         Ok((param.key, value))
     };
     Ok(Part::new(method, pairs.into_iter().map(read).collect::<Result<_, _>>()?))

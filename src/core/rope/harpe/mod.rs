@@ -97,9 +97,9 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
 }
 
 /// Adds the reason to a refusal of Algorithm 1, which earlier versions wrote into files.
-pub(super) fn explain(e: RopeError, value: &str) -> RopeError {
-    match value {
-        "algorithm1" => RopeError::new(format!(
+pub(super) fn explain(e: RopeError, key: &str, value: &str) -> RopeError {
+    match (key, value) {
+        ("bases", "algorithm1") => RopeError::new(format!(
             "{e}: HARPE's Algorithm 1 as printed was removed, because it does not give its Table 2"
         )),
         _ => e,
