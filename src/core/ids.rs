@@ -85,7 +85,7 @@ roles! {
         SsmOut "ssm_out" "ssm_out";
         /// Gate of a gated feed-forward.
         Gate "ffn_gate" "gate";
-        /// Up projection of the feed-forward; where the file has no gate of its own, it may hold both, the gate
+        /// Up projection of the feed-forward; where the file has no separate gate, it may hold both, the gate
         /// first (Phi-3).
         Up "ffn_up" "up";
         /// Down projection of the feed-forward.

@@ -78,7 +78,7 @@ impl Pieces {
     }
 }
 
-/// JSON in which DEL and characters past it that [`shown`] replaces are escaped, too; serde does the others.
+/// JSON in which DEL and later characters that [`shown`] replaces are also escaped; serde escapes the others.
 pub fn plain_json(json: String) -> String {
     escaped(&json, acts, |c| format!("\\u{:04x}", u32::from(c))).into_owned()
 }

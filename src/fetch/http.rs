@@ -99,7 +99,7 @@ pub(super) fn follow(
         let answer = get(&url, token)?;
         let leads_on = matches!(answer.status, 301 | 302 | 303 | 307 | 308);
         if own {
-            // For large files the hub's tag is the sha256. Tags of other servers can look like one, too.
+            // For large files the hub's tag is the sha256. Tags of other servers can also look like one.
             let tag = answer.header("x-linked-etag").or(answer.header("etag").filter(|_| !leads_on));
             let sha256 = tag.map(|t| t.trim_matches('"')).filter(|t| is_sha256(t));
             known.sha256 = known.sha256.or(sha256.map(str::to_owned));

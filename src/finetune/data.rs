@@ -189,7 +189,7 @@ impl Job {
             None => {
                 let name = Corpus::file_name(model.vocab(), &sources, &separator)?;
                 let path = folder.or(self.output.parent()).unwrap_or(Path::new("")).join(name);
-                // The user did not name this file, so a link there may be somebody else's.
+                // The user did not name this file, so another user may have put a link there.
                 if path.is_symlink() {
                     let what = "is a symbolic link, expected a token cache; name another with `cache`";
                     return Err(failed(format!("{}: {what}", path.display())));

@@ -30,9 +30,9 @@ fn bench_measures_ours_and_libllama() {
     assert!(small.code == 1 && small.stderr.contains("needs 48"), "{small:?}");
 }
 
-/// One turn of the script that measures speed beside other work, with one thread, so that libllama has none to wait for.
+/// One turn of the script that measures speed on a busy machine, with one thread, so that libllama waits for no other.
 #[test]
-fn the_speed_beside_other_work_is_a_table() {
+fn the_speed_on_a_busy_machine_is_a_table() {
     let dir = tempfile::tempdir().unwrap();
     let program = env!("CARGO_BIN_EXE_ropewalk");
     let folder = dir.path().to_str().unwrap();

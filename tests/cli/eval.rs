@@ -7,7 +7,7 @@ fn on_model<'a>(args: &[&'a str]) -> Vec<&'a str> {
     [args, &["-m", model(), "--device", "cpu", "-t", "1", "-q"]].concat()
 }
 
-/// Fails with this code and nothing on stdout; what is said is one line, or clap's own, and holds these.
+/// Fails with this code and nothing on stdout. Its message is one line, or clap's, and contains these.
 #[track_caller]
 pub(crate) fn refused(output: &Output, code: i32, holds: &[&str]) {
     assert!(output.code == code && output.stdout.is_empty(), "{output:?}");

@@ -1,4 +1,4 @@
-//! Every output of the program: a file of somebody else under its name is left as it is unless it is forced away, an
+//! Every output of the program: another program's file under its name stays as it is without `--force`, an
 //! earlier output is replaced.
 
 use std::fs;

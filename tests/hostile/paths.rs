@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::commands::{ended, Ended};
 use crate::{common, small_model};
 
-/// No call has more to read than a limit: on a busy machine, too.
+/// Every call reads a bounded amount, so this also suffices on a busy machine.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// A thing, and how it is put at a path.
@@ -46,7 +46,7 @@ const fn row(option: &'static str, at: &'static str, line: &'static str) -> Row 
     Row { option, at, line, valid: &[] }
 }
 
-/// An output. A huge file is one of somebody else like any other: `tests/cli/outputs.rs`.
+/// An output. A huge file is like any other foreign file: `tests/cli/outputs.rs` has those.
 const fn out(option: &'static str, at: &'static str, line: &'static str) -> Row {
     Row { option, at, line, valid: &[HUGE] }
 }

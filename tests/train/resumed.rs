@@ -90,7 +90,7 @@ fn data_setups() -> Vec<Setup> {
     ]
 }
 
-/// Attention and methods of which each has a state or inputs of its own, and training of all parameters.
+/// Attention and methods of which each has a separate state or separate inputs, and training of all parameters.
 fn attention_setups() -> Vec<Setup> {
     let of = |rope| Setup { rope, ..PLAIN };
     vec![

@@ -177,7 +177,7 @@ pub fn to_peft(
     Ok(report)
 }
 
-/// The kinds of file in the folder. Only tensors can have a mark: the others are ours if they lie beside such.
+/// The kinds of file in the folder. Only tensors can have a mark. The others are ours if the folder has such tensors.
 const TENSORS: Kind = Kind::new("an adapter for PEFT that ropewalk wrote", |head| {
     let (rest, key) = (head.get(8..).unwrap_or_default(), format!("\"{}\":", keys::VERSION));
     rest.starts_with(b"{\"__metadata__\":{") && rest.windows(key.len()).any(|bytes| bytes == key.as_bytes())
@@ -187,7 +187,7 @@ const SETTINGS: Kind =
 const POSITIONS: Kind =
     Kind::parsed("the positions of an adapter that ropewalk wrote", |path| has(path, "rope_type"));
 
-/// Returns true if the file is JSON with this key, beside tensors with our mark.
+/// Returns true if the file is JSON with this key, in a folder whose tensors have our mark.
 fn has(path: &Path, key: &str) -> bool {
     let json = || serde_json::from_slice::<Value>(&files::foreign::read_file(path, MAX_CONFIG).ok()?).ok();
     TENSORS.marks(&path.with_file_name(MODEL)).unwrap_or(false)

@@ -21,7 +21,7 @@ fn edit(folder: &Path, change: impl FnOnce(&mut Value)) {
     std::fs::write(path, value.to_string()).unwrap();
 }
 
-/// The recorded `qwen2` with a change of its tokenizer: what is said of it with and without a forced kind.
+/// The recorded `qwen2` with a changed tokenizer: the errors with and without a forced kind.
 fn open(change: impl FnOnce(&mut Value)) -> [Option<String>; 2] {
     let dir = tempfile::tempdir().unwrap();
     let folder = folder(dir.path(), "qwen2", "bpe");

@@ -50,7 +50,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// An empty one beside `path`, where nothing is, a file of this `kind` or, for a forced output, any file.
+    /// Makes an empty one in the folder of `path`, if nothing is at `path`, a file of this `kind`, or, for a forced output,
+    /// any file.
     ///
     /// # Errors
     /// With `path`: something of another kind is there, or the disk.

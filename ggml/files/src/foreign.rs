@@ -1,9 +1,9 @@
 //! Files that a user or another file names, and files of a folder that somebody else filled: a shard, an archive that
 //! was unpacked, a shared models folder.
 //!
-//! Such a name may be that of a pipe that never ends, or of a device. Every file is opened here: regular files only,
-//! without waiting for anybody; and what is read whole is read up to a limit. Inside a folder of somebody else's, names
-//! may also be links to private files: a [`Folder`] follows no link below itself.
+//! Such a name can lead to a pipe that never ends, or to a device. Every file is opened here: only regular files, without
+//! waiting for a writer, and a file that is read whole has a limit. In a folder that somebody else filled, a name can also be
+//! a link to a private file: a [`Folder`] follows no link below itself.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;

@@ -247,7 +247,7 @@ pub(super) fn longrope(c: &Config, k: &mut Keys) -> Result<Vec<Tensor>> {
         Some(factor) => factor,
         None => f64::from(c.u32("max_position_embeddings")?) / original,
     };
-    // transformers takes `su` and `yarn` in these files for LongRoPE, too.
+    // transformers takes `su` and `yarn` in these files for LongRoPE as well.
     let factor = match c.rope_type()?.as_str() {
         "su" | "longrope" | "yarn" if scale > 1.0 => (1.0 + scale.ln() / original.ln()).sqrt(),
         "su" | "longrope" | "yarn" => 1.0,

@@ -121,7 +121,7 @@ fn a_likelihood_beyond_all_measure_is_named_in_every_folder() {
     }
 }
 
-/// A sparse file takes no room on the disk of whoever sends it.
+/// A sparse file takes no room on its sender's disk.
 #[test]
 fn samples_are_samples_of_a_size() {
     let study = shards();
