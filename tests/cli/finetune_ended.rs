@@ -29,7 +29,8 @@ impl Folder {
     fn at_work(&self, output: &str, more: &[&str]) -> Child {
         let child = self.start(output, more);
         let log = self.file(output).with_extension("log.jsonl");
-        wait_for(|| std::fs::read_to_string(&log).unwrap_or_default().lines().count() >= 4);
+        // The header, the first validation, and three steps: a checkpoint after each second one is there.
+        wait_for(|| std::fs::read_to_string(&log).unwrap_or_default().lines().count() >= 5);
         child
     }
 
