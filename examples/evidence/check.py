@@ -7,7 +7,7 @@ from units import all_units, plan_hashes
 
 
 def check(place):
-    place = Place(None, place.plan, place.folder, place.threads, place.given)
+    place = Place(None, place.plan, place.folder, place.threads, place.given, place.device)
     records = place.records()
     units = all_units(place.plan, records)
     names = [u.id for u in units]

@@ -57,14 +57,12 @@ def seconds_of(work, known):
 def measure_rates(place):
     """Measures rates for about a minute: two windows of the default model, and a few steps of the small model if it exists."""
     path = place.inside("rates.json")
-    known = (
-        json.loads(path.read_text(encoding="utf-8"))
-        if path.is_file()
-        else {"processor": processor(), "threads": place.threads, "rates": {}}
-    )
-    if known["threads"] != place.threads or known["processor"] != processor():
-        known = {"processor": processor(), "threads": place.threads, "rates": {}}
-    device = ["--device", "cpu", "-t", place.threads, "--json", "-q"]
+    known = {"processor": processor(place.device), "threads": place.threads, "rates": {}}
+    if path.is_file():
+        read = json.loads(path.read_text(encoding="utf-8"))
+        if all(read[key] == known[key] for key in ("processor", "threads")):
+            known = read
+    device = ["--device", place.device, "-t", place.threads, "--json", "-q"]
     if "read" not in known["rates"]:
         print("measuring the prefill rate", file=sys.stderr)
         text = material.documents(place, "long")[0]
@@ -236,7 +234,7 @@ class Runner:
             "commands": [" ".join(["ropewalk", *(place.shown(quoted(a)) for a in s.args)]) for s in steps],
             "needs": {n: records[n]["output"] for n in unit.needs if records[n].get("output")},
             "inputs": {place.shown(ROOT / path): place.sha256(path) for path in unit.inputs(place)},
-            "processor": processor(),
+            "processor": processor(place.device),
             "threads": place.threads,
             "seed": unit.seed,
             "date": now(),
@@ -280,6 +278,7 @@ def take(place, only=None, count=None, remake=None):
         units = all_units(place.plan, records)
         hashes = plan_hashes(units)
         runner.between()
+        others = False
         for unit in units:
             word, why = state(unit, place, records, hashes, units)
             again = remake == unit.id and word == "recorded" and not place.model(unit.id).is_file()
@@ -290,6 +289,7 @@ def take(place, only=None, count=None, remake=None):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 lock.close()
+                others = True
                 continue
             # Another run can have written it by now.
             fresh = place.records().get(unit.id)
@@ -325,7 +325,10 @@ def take(place, only=None, count=None, remake=None):
             done += 1
             break
         else:
-            break
+            # What another run measures now can make more units ready.
+            if not others:
+                break
+            time.sleep(1)
     if failed:
         raise Problem(f"{len(failed)} units failed: {', '.join(failed)}")
     print(
@@ -427,13 +430,14 @@ def main():
     parser.add_argument("--import", dest="folder", metavar="DIR", help="import matching records of other machines")
     parser.add_argument("--program", metavar="DIR", help="use the ropewalk in this directory instead of building one")
     parser.add_argument("--threads", "-t", type=int, default=0, help="threads; 0 uses one per core [default: 0]")
+    parser.add_argument("--device", metavar="NAME", default="cpu", help="cpu, or cuda:0, ... [default: cpu]")
     parser.add_argument("--only", metavar="PREFIX", help="run only units whose name starts with PREFIX")
     parser.add_argument("--count", type=int, metavar="N", help="run at most N units")
     parser.add_argument("--remake", metavar="UNIT", help="rebuild the model of a recorded unit, and compare it")
     parser.add_argument("--records", metavar="DIR", help="directory of the records [default: docs/results/records]")
     args = parser.parse_args()
     more = {"records": pathlib.Path(args.records).resolve()} if args.records else {}
-    place = Place(args.out, threads=args.threads, program=args.program, **more)
+    place = Place(args.out, threads=args.threads, program=args.program, device=args.device, **more)
     if args.check:
         check.check(place)
     elif args.list:

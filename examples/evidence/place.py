@@ -1,5 +1,6 @@
 """The working directory of one machine (frozen program, texts, models, unfinished work), and the records."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -56,11 +57,12 @@ def read_records(folder):
 class Place:
     """Paths and program of one run. `out` can be None if only the plan and the records are needed."""
 
-    def __init__(self, out=None, plan=None, records=RECORDS, threads=0, program=None):
+    def __init__(self, out=None, plan=None, records=RECORDS, threads=0, program=None, device="cpu"):
         self.out = pathlib.Path(out).resolve() if out else None
         self.plan = plan or read_plan()
         self.folder = records
         self.threads = threads
+        self.device = device
         self.given = pathlib.Path(program).resolve() if program else None
         self.sums = {}
 
@@ -159,7 +161,14 @@ class Place:
         return source / "target/release"
 
 
-def processor():
+def processor(device="cpu"):
+    """Returns the name of the processor, or of the GPU that computes. Without nvidia-smi, a GPU is named as `--device` does."""
+    if device.startswith("cuda:"):
+        ask = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "--id=" + device.removeprefix("cuda:")]
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):
+            return subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
+    if device != "cpu":
+        return device
     with open("/proc/cpuinfo") as file:
         for line in file:
             if line.startswith(("model name", "Model")):

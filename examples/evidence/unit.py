@@ -99,7 +99,7 @@ def right_or_wrong(report, samples):
 
 
 def device(place):
-    return ["--device", "cpu", "-t", str(place.threads), "--json", "-q"]
+    return ["--device", place.device, "-t", str(place.threads), "--json", "-q"]
 
 
 def perplexity(place, name, model, texts, ctx, bucket, more=()):
