@@ -6,7 +6,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use files::same_file;
 use gguf::{DType, File, Output, TensorInfo, Value, Writer};
 use ropewalk_core::adapter::{AdapterReader, AdapterSpec};
 use ropewalk_core::hparams::{keys, Hparams};
@@ -20,7 +19,7 @@ use crate::rope::{self, FactorTensors, Factors};
 use ropewalk_core::control::Control;
 
 use crate::report::{Report, RopeReport};
-use crate::{avoidable, rows, staged, types, Error, Mixture, Result, Work};
+use crate::{avoidable, check_none_is, rows, staged, types, Error, Mixture, Result, Work};
 
 ropewalk_core::setters! {
     /// The changes to make to a file. With none, it is rewritten as one file of GGUF version 3.
@@ -222,16 +221,6 @@ pub(crate) fn check_output(file: &File, output: &Path, options: &Options) -> Res
 /// Checks that the output is no adapter that is read.
 pub(crate) fn check_adapters(output: &Path, options: &Options) -> Result<()> {
     check_none_is(output, options.adapters.iter().map(|a| &a.path), "an adapter to merge")
-}
-
-fn check_none_is<'a>(output: &Path, paths: impl Iterator<Item = &'a PathBuf>, what: &str) -> Result<()> {
-    for path in paths {
-        if same_file(path, output)? {
-            let what = format!("{}: the output is {what}; name another file", output.display());
-            return Err(Error::Usage(what));
-        }
-    }
-    Ok(())
 }
 
 /// A context to write a method for if none is given, and why.

@@ -21,8 +21,10 @@ mod rows;
 mod staged;
 pub mod types;
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use files::same_file;
 use gguf::Defect;
 use ropewalk_core::control::Control;
 use ropewalk_core::remedy::Remedy;
@@ -98,6 +100,17 @@ impl Error {
 
 fn avoidable(what: impl Into<String>, remedy: Remedy) -> Error {
     Error::Avoidable { what: what.into(), remedy }
+}
+
+/// Checks that the output is none of the files at the paths.
+fn check_none_is<'a>(output: &Path, paths: impl IntoIterator<Item = &'a PathBuf>, what: &str) -> Result<()> {
+    for path in paths {
+        if same_file(path, output)? {
+            let what = format!("{}: the output is {what}; name another file", output.display());
+            return Err(Error::Usage(what));
+        }
+    }
+    Ok(())
 }
 
 impl From<ropewalk_import::Error> for Error {

@@ -3,12 +3,12 @@
 
 use std::path::{Path, PathBuf};
 
-use files::{same_file, Scratch};
+use files::Scratch;
 use gguf::{DType, File, Writer};
 use ropewalk_core::control::Control;
 
 use crate::requantize::{self, TensorError};
-use crate::{divergence, job, quantizer, Error, Options, Report, Result, Work};
+use crate::{check_none_is, divergence, job, quantizer, Error, Options, Report, Result, Work};
 
 ropewalk_core::setters! {
     /// A mixture of types that libllama's own quantizer writes, and llama-quantize's options for it.
@@ -43,13 +43,7 @@ pub(crate) fn convert(
         None => None,
     };
     let read = options.mixture.iter().filter_map(|m| m.imatrix.as_ref()).chain(&options.check);
-    for path in read {
-        if same_file(path, output)? {
-            let what =
-                format!("{}: the output is one of the files to read; name another file", output.display());
-            return Err(Error::Usage(what));
-        }
-    }
+    check_none_is(output, read, "one of the files to read")?;
     let quantizer = options.mixture.as_ref().map(quantizer::Quantizer::new).transpose()?;
     let file = File::open(input)?;
     let before = Options { dtype: None, mixture: None, check: None, ..options.clone() };

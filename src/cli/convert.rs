@@ -100,7 +100,8 @@ fn weighed(
         return Err(usage(format!("{}: {what}", input.display())));
     }
     let at = if alone { to.clone() } else { to.with_extension("imatrix.gguf") };
-    check_apart(texts.iter().chain([input]).chain(args.lora.iter().map(|a| &a.path)), &[to, &at])?;
+    let read = texts.iter().chain([input]).chain(args.lora.iter().map(|a| &a.path)).chain(&options.check);
+    check_apart(read, &[to, &at])?;
     if to.is_dir() {
         return Err(usage(format!("--output {}: expected a file, found a folder", to.display())));
     }

@@ -114,7 +114,11 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let interrupt = Interrupt::install()?;
     let mut store: Box<dyn Store> = match &args.out {
         Some(path) => {
-            check_apart(choice.files(), &[path])?;
+            let data = tasks.iter().flat_map(|task| {
+                let dir = models::data_for(args.data.as_deref(), *task);
+                task.info().files.iter().map(move |file| dir.join(file.name))
+            });
+            check_apart(choice.files().chain(&data.collect::<Vec<_>>()), &[path])?;
             Box::new(open_store(path, args)?)
         }
         None => Box::new(Unkept),

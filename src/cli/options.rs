@@ -274,14 +274,14 @@ impl ForceArgs {
     }
 }
 
-/// An error if an output is one of the files to read.
+/// An error if an output is one of the files to read, or another part of a model that is one.
 pub(crate) fn check_apart<'p>(
     inputs: impl IntoIterator<Item = &'p PathBuf>,
     outputs: &[&Path],
 ) -> anyhow::Result<()> {
-    for input in inputs {
+    for input in inputs.into_iter().flat_map(|path| gguf::parts(path)) {
         for output in outputs {
-            if files::same_file(input, output)? {
+            if files::same_file(&input, output)? {
                 let what = "the output is one of the files to read; name another file";
                 return Err(usage(format!("{}: {what}", output.display())));
             }

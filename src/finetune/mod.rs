@@ -64,6 +64,8 @@ pub struct Job {
     pub template: Option<Apart>,
     /// Adapter whose values training starts from.
     pub init: Option<PathBuf>,
+    /// Other files that are read, such as a file of stages: no output may replace them.
+    pub inputs: Vec<PathBuf>,
     /// True if the run resumes from its newest checkpoint.
     pub resume: bool,
     /// Random seed of the adapter, the data order, and dropout.
@@ -104,6 +106,7 @@ impl Job {
             answers_only: false,
             template: None,
             init: None,
+            inputs: Vec::new(),
             resume: false,
             seed: 42,
             output: output.into(),

@@ -89,7 +89,10 @@ impl Job {
         ];
         outputs.extend(self.given.cache.clone().map(|p| ("`cache`", p)));
         let texts = self.data.iter().map(|s| &s.path);
-        let read: Vec<PathBuf> = texts.chain(&self.init).map(|p| real(p)).chain([real(model)]).collect();
+        let others = self.init.iter().chain(&self.types_of).chain(&self.inputs);
+        let read = texts.chain(others).map(PathBuf::as_path).chain([model]);
+        // A split model is read whole.
+        let read: Vec<PathBuf> = read.flat_map(gguf::parts).map(|p| real(&p)).collect();
         for (i, (option, path)) in outputs.iter().enumerate() {
             let at = real(path);
             if let Some(input) = read.iter().find(|r| at.starts_with(r)) {

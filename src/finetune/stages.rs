@@ -50,7 +50,8 @@ impl Job {
                 one.given.output_type = Some(OutputType::F32);
             }
             if i > 0 {
-                one.init = None;
+                // Read by the first stage, also when the run resumes.
+                one.inputs.extend(one.init.take());
             }
             all.push(one);
         }

@@ -273,6 +273,57 @@ fn a_record_starts_anew_only_if_it_is_forced() {
     assert_eq!((eval(&[]).code, read("a.jsonl")), (0, format!("{header}\n{rest}")));
 }
 
+/// Writes `tiny.gguf` in two parts.
+fn split_model(folder: &Folder) {
+    let file = gguf::File::open(&folder.file("tiny.gguf")).unwrap();
+    let half = file.tensors().len() / 2;
+    for (no, tensors) in [(0u16, &file.tensors()[..half]), (1, &file.tensors()[half..])] {
+        let mut writer = if no == 0 { gguf::Writer::with_metadata_of(&file) } else { gguf::Writer::new() };
+        writer.set("split.no", gguf::Value::U16(no)).set("split.count", gguf::Value::U16(2));
+        writer.set("split.tensors.count", gguf::Value::I32(file.tensors().len() as i32));
+        for t in tensors {
+            writer.copy_tensor(&file, t).unwrap();
+        }
+        writer.write(folder.file(&format!("part-0000{}-of-00002.gguf", no + 1))).unwrap();
+    }
+}
+
+/// Not even by force: all parts of a model, stages, adapters, data of benchmarks.
+#[test]
+fn a_file_that_is_read_is_never_replaced() {
+    let folder = Folder::new();
+    split_model(&folder);
+    let stage = "[[stage]]\nctx = 48\nsteps = 1\n";
+    fs::write(folder.file("stages.toml"), stage.repeat(2)).unwrap();
+    fs::write(folder.file("lora.gguf"), THESIS).unwrap();
+    fs::create_dir_all(folder.file("data/short")).unwrap();
+    fs::write(folder.file("data/short/gsm8k_test.jsonl.gz"), THESIS).unwrap();
+    let (first, second) = ("part-00001-of-00002.gguf", "part-00002-of-00002.gguf");
+    let (train, train_split) = ("finetune -d texts -m tiny.gguf -t 1", format!("finetune TRAIN -m {first}"));
+    let stages = format!("{train} --stages stages.toml");
+    for (line, out) in [
+        (format!("{train_split} -o OUT"), second),
+        (format!("{train_split} -o l.gguf --set log={second}"), second),
+        (format!("{stages} -o OUT"), "stages.toml"),
+        (format!("{stages} --lora lora.gguf -o OUT"), "lora.gguf"),
+        (format!("advise --search -m {first} -f texts/0.txt --ctx 1024 -o OUT MODEL"), second),
+        (format!("convert {first} --imatrix-from texts/0.txt --ctx 100 -o OUT MODEL"), second),
+        (format!("convert {first} -o OUT"), second),
+        (format!("eval json_kv -l 2048 -n 1 -m {first} --output OUT MODEL"), second),
+        (
+            "eval gsm8k -n 1 -m tiny.gguf --data data --output OUT MODEL".into(),
+            "data/short/gsm8k_test.jsonl.gz",
+        ),
+    ] {
+        let line = line.replace("TRAIN", "-d texts --ctx 48 --steps 1 -t 1");
+        let before = (fs::read(folder.file(out)).unwrap(), names(folder.dir.path()));
+        let output = call(&folder, &split(&format!("{line} --force")), out);
+        assert!(output.code == 2 && output.stderr.contains(out), "{line}: {output:?}");
+        assert!(output.stderr.contains("input") || output.stderr.contains("to read"), "{line}: {output:?}");
+        assert!((fs::read(folder.file(out)).unwrap(), names(folder.dir.path())) == before, "{line}");
+    }
+}
+
 #[test]
 fn an_earlier_output_is_replaced() {
     for case in cases().iter().filter(|c| c.again) {

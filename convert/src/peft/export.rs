@@ -20,7 +20,7 @@ use super::positions::rope_scaling;
 use super::{is_repository, refuse, shown, AdapterReport, CONFIG, MODEL, PREFIX, ROPE};
 use crate::merge::OUTPUT;
 use crate::rope::default_ctx;
-use crate::{rows, Error, Result};
+use crate::{check_none_is, rows, Error, Result};
 
 /// Converts the LoRA file `adapter`, for the model whose GGUF file is `base` (of any types), to a PEFT adapter in `folder`,
 /// which is made. Tensors become F32; rsLoRA is written as the alpha that it comes to. `repository` is the model's, `ORG/REPO`,
@@ -125,7 +125,9 @@ pub fn to_peft(
     let parts = || [&length[..], &header].into_iter().chain(out.iter().map(|(.., bytes)| &bytes[..]));
     let rope = positions(&reader, &base)?;
     // All, before the first is written.
+    let lora = adapter.to_owned();
     for (name, kind) in [(MODEL, TENSORS), (ROPE, POSITIONS), (CONFIG, SETTINGS)] {
+        check_none_is(&folder.join(name), base.paths().iter().chain([&lora]), "the input")?;
         kind.claim(to.join(name))?;
     }
     std::fs::create_dir_all(folder).map_err(|e| files::Error::new(folder, e))?;

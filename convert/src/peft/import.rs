@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use files::same_file;
 use gguf::{DType, File, Output, Value, Writer};
 use ropewalk_core::adapter::{target, AdapterReader};
 use ropewalk_core::hparams::keys;
@@ -15,7 +14,7 @@ use super::embedding::{self, Changed};
 use super::names::Names;
 use super::{refuse, AdapterReport, CONFIG, MODEL, PREFIX};
 use crate::merge::OUTPUT;
-use crate::{Error, Result};
+use crate::{check_none_is, Error, Result};
 
 /// Converts the PEFT adapter in `folder`, trained on the model whose GGUF file is `base` (of any types), to the LoRA file
 /// `output`. Tensors become F32. An embedding with a pair or with trained rows is computed from the model's own.
@@ -30,12 +29,8 @@ pub fn from_peft(
     let (folder, base, to) = (folder.as_ref(), base.as_ref(), output.into());
     let output = to.path();
     let (model_path, config_path) = (folder.join(MODEL), folder.join(CONFIG));
-    for (path, what) in [(base, "the model"), (&model_path, "the adapter"), (&config_path, "the adapter")] {
-        if same_file(path, output)? {
-            let what = format!("{}: the output is {what}; name another file", output.display());
-            return Err(Error::Usage(what));
-        }
-    }
+    check_none_is(output, &gguf::parts(base), "the model")?;
+    check_none_is(output, [&model_path, &config_path], "the adapter")?;
     let config = Config::read(&config_path)?;
     if !model_path.exists() && folder.join(PICKLED).exists() {
         let what = format!("is a pickle, which can run code: save it as {MODEL} with PEFT's save_pretrained");

@@ -23,7 +23,7 @@ pub use parse::{
     parse, Header, DEFAULT_ALIGNMENT, MAX_ALIGNMENT, MAX_ARRAY_LEN, MAX_DEPTH, MAX_KEYS, MAX_KEY_BYTES,
     MAX_METADATA_BYTES, MAX_NAME_BYTES, MAX_STRING_BYTES, MAX_TENSORS,
 };
-pub use split::MAX_PARTS;
+pub use split::{parts, MAX_PARTS};
 pub use value::{Array, FromValue, Value};
 pub use write::{encoded, DataFn, Writer};
 

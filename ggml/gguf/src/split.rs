@@ -75,6 +75,21 @@ pub(super) fn check_part<'v>(
     Ok(())
 }
 
+/// The paths of all parts of a split model, by the name of one: three for `NAME-00002-of-00003.gguf`. For any other name, the
+/// path itself. Nothing is opened, and no file need be there.
+pub fn parts(path: &Path) -> Vec<PathBuf> {
+    let all = || {
+        let name = path.file_name()?.to_str()?;
+        let (stem, count) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
+        let (prefix, no) = stem.rsplit_once('-')?;
+        let count = count.parse::<u64>().ok().filter(|n| *n <= MAX_PARTS)?;
+        let no = no.parse::<u64>().ok().filter(|n| (1..=count).contains(n))?;
+        let part = |no| format!("{prefix}{}", suffix(no, count));
+        (part(no - 1) == name).then(|| (0..count).map(|no| path.with_file_name(part(no))).collect())
+    };
+    all().unwrap_or_else(|| vec![path.to_owned()])
+}
+
 /// `no` counts from 0, as the key does; the name counts from 1.
 fn suffix(no: u64, count: u64) -> String {
     format!("-{:05}-of-{count:05}.gguf", no + 1)

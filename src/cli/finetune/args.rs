@@ -180,6 +180,7 @@ impl Args {
         let mut job = self.training.job(self.data.clone(), output)?;
         job.rope = self.rope.spec()?;
         job.init = self.lora.as_ref().map(|lora| lora.path.clone());
+        job.inputs = self.stages.iter().cloned().collect();
         job.resume = self.resume;
         job.plot = self.plot.clone();
         job.force = self.force.force;

@@ -166,3 +166,31 @@ fn wrong_names_and_keys_are_refused() {
     let b = Bytes::header(3, 0, 2).key("split.count", U32).u32(2).key("split.no", U8).u8(0);
     refused(b, "m-00001-of-00002.gguf", "key split.tensors.count: found none, expected an integer");
 }
+
+#[test]
+fn parts_are_known_by_the_name_of_one() {
+    let named = |name: &str| {
+        let found = gguf::parts(&Path::new("models").join(name));
+        found
+            .iter()
+            .map(|p| p.strip_prefix("models").unwrap().to_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let all = ["a-b-00001-of-00003.gguf", "a-b-00002-of-00003.gguf", "a-b-00003-of-00003.gguf"];
+    for name in all {
+        assert_eq!(named(name), all);
+    }
+    assert_eq!(named("a-00001-of-65535.gguf").len(), 65535);
+    for whole in [
+        "a.gguf",
+        "a-00001-of-00003.bin",
+        "a-00000-of-00003.gguf",
+        "a-00004-of-00003.gguf",
+        "a-1-of-3.gguf",
+        "a-00001-of-99999.gguf",
+        "a-00001-of-000003.gguf",
+        "00001-of-00003.gguf",
+    ] {
+        assert_eq!(named(whole), [whole]);
+    }
+}
