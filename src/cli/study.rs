@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as _, FromArgMatches};
 use ropewalk::finetune::JobError;
+use ropewalk::remedy::Remedy;
 use ropewalk::studies::{self, Settings, Training};
 use ropewalk::study::{self, merge, report, Folder, Plan, Summary};
 use ropewalk::tasks::Task;
@@ -27,7 +28,7 @@ pub(crate) const COMMAND: Command = Command {
     example: "study examples/study-small.toml -o out/study --plan\n\
               study examples/study-small.toml -o out/study --shard 1/2",
     args: |command| {
-        let force = "Replace any file that has the name of a report [default: replace only earlier reports]";
+        let force = "Replace any file that has the name of an output [default: replace only earlier outputs]";
         Args::augment_args(command).mut_arg("force", |arg| arg.help(force))
     },
     run: |m| run(&Args::from_arg_matches(m)?),
@@ -106,10 +107,15 @@ impl studies::Program for Program<'_> {
     }
 
     fn reason(&self, error: &JobError) -> String {
-        match error {
-            JobError::Settings(text) | JobError::Run(text) => options(text),
+        let text = match error {
+            JobError::Settings(text) | JobError::Run(text) => return options(text),
             JobError::Failed(e) => format!("{e}{}", hints::of_cell(e)),
             e => e.to_string(),
+        };
+        match files::Exists::causes(error) {
+            // No other name can be used: the study names its files.
+            true => text.replace("; use another name", "; delete it") + &hints::text(Remedy::Force),
+            false => text,
         }
     }
 }

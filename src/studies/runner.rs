@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use gguf::Output;
 use ropewalk_core::text::hex;
 
 use super::Settings;
@@ -125,7 +126,7 @@ impl Runner for SessionRunner<'_> {
         Ok(parts.join(" "))
     }
 
-    fn train(&mut self, cell: &Cell<'_>, out: &Path, control: &Control<'_>) -> Result<(), Failure> {
+    fn train(&mut self, cell: &Cell<'_>, out: &Output, control: &Control<'_>) -> Result<(), Failure> {
         let Some(recipe) = &cell.method.train else { return Ok(()) };
         // Its weights are not in memory twice.
         self.loaded = None;
@@ -142,7 +143,7 @@ impl Runner for SessionRunner<'_> {
         &mut self,
         cell: &Cell<'_>,
         trained: Option<&Path>,
-        samples: &Path,
+        samples: &Output,
         control: &Control<'_>,
     ) -> Result<CellResult, Failure> {
         let started = Instant::now();
@@ -380,7 +381,7 @@ fn of_benchmark(
     model: &Model,
     settings: &Settings<'_>,
     data: Option<&Path>,
-    samples: &Path,
+    samples: &Output,
     control: &Control<'_>,
 ) -> Result<CellResult, Failure> {
     let found = tasks::find(&cell.task.name).map_err(|e| Failure::Failed(e.to_string()))?;
@@ -417,7 +418,7 @@ fn of_benchmark(
         identity: source.identity().map_err(failed)?,
         ..suite::Params::new(length(cell)?, &data)
     };
-    let mut store = FileStore::open(samples).map_err(failed)?;
+    let mut store = FileStore::open(samples.clone()).map_err(failed)?;
     let report = suite::run(source, "", task, &params, &mut store, control).map_err(failed)?;
     let Some(row) = report.results.into_iter().next().filter(|_| !report.interrupted) else {
         return Err(Failure::Stopped);

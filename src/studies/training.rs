@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use gguf::Output;
+
 use super::runner::load;
 use crate::control::Control;
 use crate::data::Source;
@@ -32,18 +34,19 @@ impl Training {
         Ok(format!("{rope:?}, {settings}, {batch}, {optimiser:?}, {texts}"))
     }
 
-    /// Trains an adapter and puts it at `output`, with checkpoints and log in the same folder. Goes on from the newest
-    /// checkpoint there. A link in the place of an output file or a checkpoint is an error.
+    /// Trains an adapter and puts it at `output`, with checkpoints and log in the same folder, which replace as much. Goes on
+    /// from the newest checkpoint there. A link in the place of an output file or a checkpoint is an error.
     pub(super) fn run(
         &self,
         model: &Path,
         data: &[PathBuf],
-        output: &Path,
+        output: &Output,
         control: &Control<'_>,
     ) -> Result<()> {
         let mut job = Job {
             data: data.iter().cloned().map(Source::from).collect(),
-            output: output.to_owned(),
+            output: output.path().to_owned(),
+            force: output.is_forced(),
             ..self.job.clone()
         };
         let steps = checkpoint::list(&job.checkpoints());
@@ -55,8 +58,8 @@ impl Training {
         job.resume = !steps.is_empty();
         let params = ModelParams { device: self.device.clone(), ..ModelParams::auto() };
         let report = finetune::run(&job, &load(model, &params)?, control)?;
-        let problems = report.run.problems.iter();
-        problems.for_each(|what| control.note(format_args!("{} is whole, but {what}", output.display())));
+        let (problems, output) = (report.run.problems.iter(), output.path().display());
+        problems.for_each(|what| control.note(format_args!("{output} is whole, but {what}")));
         Ok(())
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use files::Output;
 use ropewalk_core::control::Control;
 use ropewalk_core::text::{bytes, count};
 use serde::Serialize;
@@ -37,7 +38,7 @@ pub trait Runner {
     ///
     /// # Errors
     /// Why it could not; every cell of the model under this method is then a failed one.
-    fn train(&mut self, cell: &Cell<'_>, out: &Path, control: &Control<'_>) -> Result<(), Failure>;
+    fn train(&mut self, cell: &Cell<'_>, out: &Output, control: &Control<'_>) -> Result<(), Failure>;
 
     /// Measures a cell. `trained` is the adapter that [`Runner::train`] gave, for a method with a recipe.
     /// `samples` is a file for the samples, of JSON Lines; what a stopped run has left there may be used.
@@ -48,7 +49,7 @@ pub trait Runner {
         &mut self,
         cell: &Cell<'_>,
         trained: Option<&Path>,
-        samples: &Path,
+        samples: &Output,
         control: &Control<'_>,
     ) -> Result<CellResult, Failure>;
 
@@ -187,7 +188,7 @@ pub fn run(
         let outcome = identity.map_err(Failure::Failed).and_then(|identity| {
             let trained = trainer.adapter(&cell, &identity, folder, runner, control)?;
             let samples = folder.samples(&hash);
-            folder.holds(&samples).map_err(|e| Failure::Failed(e.to_string()))?;
+            folder.holds(samples.path()).map_err(|e| Failure::Failed(e.to_string()))?;
             runner.run(&cell, trained.as_deref(), &samples, control)
         });
         let state = match outcome {
@@ -234,13 +235,13 @@ impl Trainer {
             return known.clone().map(Some).map_err(Failure::Failed);
         }
         let out = folder.adapter(&name);
-        let trained = match folder.holds(&out) {
+        let trained = match folder.holds(out.path()) {
             Ok(true) => Ok(()),
             Ok(false) => runner.train(cell, &out, control),
             Err(e) => Err(Failure::Failed(e.to_string())),
         };
         let trained = match trained {
-            Ok(()) => Ok(out),
+            Ok(()) => Ok(out.path().to_owned()),
             Err(Failure::Failed(why)) => Err(format!("training: {why}")),
             Err(Failure::Stopped) => return Err(Failure::Stopped),
         };

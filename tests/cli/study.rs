@@ -118,6 +118,56 @@ fn training_goes_on_from_its_checkpoint() {
     assert_eq!(std::fs::read(&adapter).unwrap(), bytes);
 }
 
+/// An earlier version began neither samples nor logs with a header.
+#[test]
+fn force_replaces_records_of_an_earlier_version() {
+    let folder = with_plan(WORDS);
+    let texts = r#"{ name = "perplexity", protocol = "window", max_windows = 2 }"#;
+    let samples = r#"{ name = "json_kv", samples = 1, options = { depths = "0/100" } }"#;
+    let text = plan(WORDS).replace("[48, 64]", "[2048]").replace(texts, samples);
+    std::fs::write(folder.file("plan.toml"), text).unwrap();
+    let counts = |more: &[&str]| {
+        let report = study(&folder, &[&["plan.toml", "-o", "out"], more].concat()).json();
+        (report["done"].as_u64().unwrap(), report["failed"].as_u64().unwrap())
+    };
+    assert_eq!(counts(&[]), (2, 0));
+    let adapters = folder.file("out/adapters");
+    let adapter = adapters.join(names(&adapters, ".gguf").pop().unwrap());
+    let log = adapter.with_extension("log.jsonl");
+    let all = hub::names(&folder.file("out/samples"));
+    let mut records: Vec<_> = all.iter().map(|name| folder.file("out/samples").join(name)).collect();
+    assert_eq!(records.len(), 2);
+    records.push(log.clone());
+    for path in &records {
+        let text = std::fs::read_to_string(path).unwrap();
+        std::fs::write(path, text.split_once('\n').unwrap().1).unwrap();
+    }
+    std::fs::remove_dir_all(folder.file("out/cells")).unwrap();
+    std::fs::remove_dir_all(adapter.with_extension("checkpoints")).unwrap();
+    std::fs::remove_file(&adapter).unwrap();
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+    let before: Vec<String> = records.iter().map(|path| read(path)).collect();
+    assert_eq!(counts(&[]), (0, 2));
+    assert!(records.iter().zip(&before).all(|(path, text)| read(path) == *text));
+    let report = read(&folder.file("out/report.html"));
+    for why in [
+        "is not the record of an evaluation; delete it, or replace it with --force",
+        "is not the log of a training run; delete it, or replace it with --force",
+    ] {
+        assert!(report.contains(why), "{report}");
+    }
+    assert_eq!(counts(&["--force"]), (2, 0));
+    assert!(records.iter().all(|path| read(path).starts_with("{\"ropewalk\":")));
+    // Samples of this version are gone on with, also by force: one of another name stays.
+    std::fs::remove_dir_all(folder.file("out/cells")).unwrap();
+    let known = read(&records[0]);
+    let other = known.lines().nth(1).unwrap().replacen("\"id\":\"", "\"id\":\"other-", 1) + "\n";
+    assert!(!known.contains(&other));
+    std::fs::write(&records[0], known.clone() + &other).unwrap();
+    assert_eq!(counts(&["--force"]), (2, 0));
+    assert_eq!(read(&records[0]), known + &other);
+}
+
 #[test]
 fn a_plan_names_no_files_to_write() {
     for words in [

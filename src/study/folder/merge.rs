@@ -103,9 +103,9 @@ pub fn merge(dirs: &[PathBuf], out: impl Into<Output>, names: &dyn Names) -> Res
         }
     }
     for (shard, failed, record) in better {
-        let to = merged.samples(&record.hash);
         if shard.folder.file(&samples_file(&record.hash))?.is_some() {
-            files::replace(&to, &SAMPLES, |out| shard.samples(&record.hash, out))?;
+            let to = merged.samples(&record.hash);
+            files::replace(to, &SAMPLES, |out| shard.samples(&record.hash, out))?;
         }
         merged.put(&record)?;
         // Last, so that the cell has an outcome whatever happens.

@@ -38,8 +38,8 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Opens the folder of a plan, which is made when there is none. If it is forced, reports in it replace any regular
-    /// file; nothing else does.
+    /// Opens the folder of a plan, which is made when there is none. If it is forced, reports in it, new samples and the
+    /// outputs of trainings replace any regular file; nothing else does.
     ///
     /// # Errors
     /// Another process has it open; it holds another plan; a link or something else stands for a part of it; the disk.
@@ -91,14 +91,17 @@ impl Folder {
         self.output.join(name)
     }
 
-    /// The file for the samples of a cell.
-    pub fn samples(&self, hash: &str) -> PathBuf {
-        self.path().join(samples_file(hash))
+    /// The file for the samples of a cell. It is forced, if the folder is, only where something else than samples is: those
+    /// of a stopped run stay.
+    pub fn samples(&self, hash: &str) -> Output {
+        let output = self.output.join(samples_file(hash));
+        let is_ours = SAMPLES.marks(output.path()).unwrap_or(false);
+        Output::new(output.path(), output.is_forced() && !is_ours)
     }
 
     /// The file for the adapter that a recipe gives, by a hash of all that determines it.
-    pub fn adapter(&self, hash: &str) -> PathBuf {
-        self.path().join("adapters").join(format!("{hash}.gguf"))
+    pub fn adapter(&self, hash: &str) -> Output {
+        self.output.join("adapters").join(format!("{hash}.gguf"))
     }
 
     fn cell(&self, hash: &str) -> PathBuf {

@@ -3,6 +3,7 @@
 use std::cell::Cell as Counter;
 use std::path::{Path, PathBuf};
 
+use files::Output;
 use ropewalk_core::control::{Control, Stop};
 use ropewalk_study::{
     run, Breakdown, Bucket, Cell, CellResult, Estimate, Failure, Folder, Known, Metric, Plan, Result, Runner,
@@ -261,20 +262,20 @@ impl Runner for Fake {
         Ok(self.identity.into())
     }
 
-    fn train(&mut self, cell: &Cell<'_>, out: &Path, _: &Control<'_>) -> Result<(), Failure> {
+    fn train(&mut self, cell: &Cell<'_>, out: &Output, _: &Control<'_>) -> Result<(), Failure> {
         assert_eq!(cell.method.train.as_ref().unwrap().args, ["--steps", "100"]);
         self.trained += 1;
         if self.fails.is_some_and(|(part, _)| part == "training") {
             return Err(Failure::Failed("the loss is not a number".into()));
         }
-        std::fs::write(out, "adapter").map_err(|e| Failure::Failed(e.to_string()))
+        std::fs::write(out.path(), "adapter").map_err(|e| Failure::Failed(e.to_string()))
     }
 
     fn run(
         &mut self,
         cell: &Cell<'_>,
         trained: Option<&Path>,
-        samples: &Path,
+        samples: &Output,
         control: &Control<'_>,
     ) -> Result<CellResult, Failure> {
         let key = cell.key().to_string();
@@ -288,7 +289,7 @@ impl Runner for Fake {
         if let Some((_, why)) = self.fails.filter(|(part, _)| key.contains(part)) {
             return Err(Failure::Failed(why.into()));
         }
-        std::fs::write(samples, format!("{}{{\"sample\": {key:?}}}\n", SAMPLES.header())).unwrap();
+        std::fs::write(samples.path(), format!("{}{{\"sample\": {key:?}}}\n", SAMPLES.header())).unwrap();
         self.ran.push(key);
         Ok(self.made_up(cell))
     }
