@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use files::Kind;
+use files::{Kind, Scratch};
 use gguf::{float, DType, File, Output};
 use ropewalk_core::adapter::{AdapterReader, ModuleInfo, PairInfo};
 use ropewalk_core::hparams::{keys, Hparams};
@@ -133,27 +133,30 @@ pub fn to_peft(
     std::fs::create_dir_all(folder).map_err(|e| files::Error::new(folder, e))?;
     let write = |name: &str, kind: &Kind, parts: &mut dyn Iterator<Item = &[u8]>| {
         let path = folder.join(name);
-        files::replace(to.join(name), kind, |out| {
+        let mut file = Scratch::beside(to.join(name), kind)?;
+        file.write(|out| {
             let mut parts = &mut *parts;
             Iterator::try_for_each(&mut parts, |part| out.write_all(part))
                 .map_err(|e| files::Error::new(&path, e))
-        })
+        })?;
+        Ok::<_, files::Error>(file)
     };
-    write(MODEL, &TENSORS, &mut parts())?;
-    match &rope {
+    let weights = write(MODEL, &TENSORS, &mut parts())?;
+    let scaling = match &rope {
         Positions::Scaling(value) => {
-            write(ROPE, &POSITIONS, &mut [format!("{value:#}\n").as_bytes()].into_iter())?;
+            Some(write(ROPE, &POSITIONS, &mut [format!("{value:#}\n").as_bytes()].into_iter())?)
         }
-        // Of an earlier export.
-        _ => match std::fs::remove_file(folder.join(ROPE)) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                return Err(files::Error::new(folder.join(ROPE), e).into());
-            }
-            _ => {}
-        },
+        _ => None,
+    };
+    let settings = write(CONFIG, &SETTINGS, &mut [format!("{config:#}\n").as_bytes()].into_iter())?;
+    // Where the settings are, the folder is whole. Those of an earlier export go first, for they say nothing of these weights.
+    remove(&folder.join(CONFIG))?;
+    weights.place()?;
+    match scaling {
+        Some(scaling) => scaling.place()?,
+        None => remove(&folder.join(ROPE))?,
     }
-    // Last: where it is, the folder is whole.
-    write(CONFIG, &SETTINGS, &mut [format!("{config:#}\n").as_bytes()].into_iter())?;
+    settings.place()?;
     let n_bytes: usize = parts().map(<[u8]>::len).sum();
     let mut report = AdapterReport::of(&reader, n_bytes as u64);
     if let Some(name) = repository.as_ref().filter(|_| !given) {
@@ -177,6 +180,14 @@ pub fn to_peft(
         });
     }
     Ok(report)
+}
+
+/// Removes a file of an earlier export, if it is there.
+fn remove(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(files::Error::new(path, e).into()),
+        _ => Ok(()),
+    }
 }
 
 /// The kinds of file in the folder. Only tensors can have a mark. The others are ours if the folder has such tensors.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use convert::peft::{from_peft, to_peft};
 use convert::{convert, Options};
-use files::faults::walk;
+use files::faults::{failing_at, walk};
 use gguf::{DType, File};
 use llama::oracle::{Oracle, OracleParams};
 use proptest::prelude::*;
@@ -400,4 +400,40 @@ fn an_export_replaces_an_export_alone() {
     let before = names.map(|name| std::fs::read(folder.join(name)).unwrap());
     to_peft(&adapter, base("qwen2"), &folder, None).unwrap();
     assert!(before == names.map(|name| std::fs::read(folder.join(name)).unwrap()));
+}
+
+/// Whatever step of it fails, no settings lie next to the weights of another adapter.
+#[test]
+fn an_export_that_fails_leaves_no_folder_that_looks_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let [old, new, folder] = ["old.gguf", "new.gguf", "out"].map(|name| dir.path().join(name));
+    from_peft(fixture("llama"), base("llama"), &old).unwrap();
+    from_peft(fixture("cases/layers"), base("llama"), &new).unwrap();
+    let export = |adapter: &Path| to_peft(adapter, base("llama"), &folder, None).map(drop);
+    let read = || {
+        let names = ["adapter_config.json", "adapter_model.safetensors"];
+        let found = names.map(|name| std::fs::read(folder.join(name)).ok());
+        let n_files = std::fs::read_dir(&folder).unwrap().count();
+        assert_eq!(n_files, found.iter().flatten().count(), "another file is left");
+        found
+    };
+    let [before, after] = [&old, &new].map(|adapter| {
+        export(adapter).unwrap();
+        read()
+    });
+    assert!(before[0] != after[0] && before[1] != after[1]);
+    let mut n_parts = 0;
+    for n in 0.. {
+        export(&old).unwrap();
+        let (done, step) = failing_at(n, || export(&new));
+        let found = read();
+        assert!(found[0].is_none() || found == before || found == after, "{step:?}, step {n}");
+        n_parts += usize::from(found[0].is_none());
+        assert_eq!(done.is_ok(), step.is_none());
+        if step.is_none() {
+            assert!(found == after);
+            break;
+        }
+    }
+    assert!(n_parts > 0, "no step failed between the weights and the settings");
 }
