@@ -186,13 +186,16 @@ fn bring(
 }
 
 /// Puts what is complete in place, with its record: a record without a file says nothing, a file without a record would
-/// be of unknown origin.
+/// be of unknown origin. What another program has put there meanwhile stays, without the record.
 fn place(unfinished: &Path, dir: &Path, path: &Path, record: &impl Serialize) -> Result<()> {
     origin::write(path, record)?;
-    if path.symlink_metadata().is_ok() {
+    if let Err(e) = files::rename_new(unfinished, path) {
+        if e.kind() != std::io::ErrorKind::AlreadyExists {
+            return Err(io(path)(e));
+        }
+        let _ = std::fs::remove_file(Origin::path_of(path));
         return Err(other(path.display(), "was created by another program in the meantime"));
     }
-    std::fs::rename(unfinished, path).map_err(io(path))?;
     files::sync_folder(dir).map_err(io(dir))
 }
 

@@ -239,3 +239,23 @@ fn sums_of_known_contents() {
     assert_eq!(sum, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     assert_eq!((n, *last.lock().unwrap()), (3, (3, 3)));
 }
+
+#[test]
+fn what_another_program_puts_in_place_meanwhile_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::write(at("thesis"), "My thesis").unwrap();
+    std::fs::create_dir(at("folder")).unwrap();
+    let origin = Origin { source: "hf:o/r/f".into(), revision: None, bytes: 3, sha256: EMPTY.into() };
+    for name in ["thesis", "folder"] {
+        std::fs::write(at("unfinished"), "new").unwrap();
+        let said = place(&at("unfinished"), dir.path(), &at(name), &origin).unwrap_err().to_string();
+        assert!(said.contains("was created by another program"), "{said}");
+        assert!(Origin::read(&at(name)).unwrap().is_none(), "{name} has a record");
+    }
+    assert_eq!(std::fs::read(at("thesis")).unwrap(), b"My thesis");
+    place(&at("unfinished"), dir.path(), &at("new"), &origin).unwrap();
+    assert_eq!(std::fs::read(at("new")).unwrap(), b"new");
+    assert_eq!(Origin::read(&at("new")).unwrap(), Some(origin));
+    assert!(!at("unfinished").exists());
+}

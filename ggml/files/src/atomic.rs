@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::Path;
 
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempPath};
 
 use crate::faults::{step, Step};
 use crate::kind::{Kind, Output};
@@ -173,6 +173,23 @@ pub fn append(path: &Path, bytes: &[u8]) -> Result<()> {
     written.map_err(io)
 }
 
+/// Renames a file or folder to a name that nothing has. What another program puts there at that moment stays, but for an
+/// empty folder, and on file systems that know neither this nor hard links.
+///
+/// # Errors
+/// [`ErrorKind::AlreadyExists`] if something has the name; or the disk.
+pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    let mut path = TempPath::from_path(from);
+    // It is no temporary file: on an error it stays.
+    path.disable_cleanup(true);
+    match path.persist_noclobber(to) {
+        Ok(()) => Ok(()),
+        Err(e) if e.error.kind() == ErrorKind::AlreadyExists => Err(e.error),
+        Err(_) if fs::symlink_metadata(to).is_ok() => Err(ErrorKind::AlreadyExists.into()),
+        Err(_) => fs::rename(from, to),
+    }
+}
+
 /// Syncs a folder, so that files renamed into it are there after a power cut.
 ///
 /// # Errors
@@ -243,6 +260,27 @@ mod tests {
         fs::remove_file(&b).unwrap();
         fs::hard_link(&a, &b).unwrap();
         assert!(same_file(&a, &b).unwrap());
+    }
+
+    #[test]
+    fn a_new_name_is_one_that_nothing_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("a"), "a").unwrap();
+        fs::write(at("thesis"), "My thesis").unwrap();
+        fs::create_dir(at("folder")).unwrap();
+        fs::write(at("folder/b"), "b").unwrap();
+        for (from, to) in [("a", "thesis"), ("folder", "thesis"), ("a", "folder"), ("a", "a")] {
+            let e = rename_new(&at(from), &at(to)).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::AlreadyExists, "{from} {to}: {e}");
+        }
+        assert_eq!(fs::read(at("a")).unwrap(), b"a");
+        assert_eq!(fs::read(at("thesis")).unwrap(), b"My thesis");
+        rename_new(&at("a"), &at("new")).unwrap();
+        rename_new(&at("folder"), &at("other")).unwrap();
+        assert_eq!(rename_new(&at("a"), &at("b")).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(names(folder.path()), ["new", "other", "thesis"]);
+        assert_eq!(fs::read(at("other/b")).unwrap(), b"b");
     }
 
     fn names(folder: &Path) -> Vec<String> {
