@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use ropewalk_import::{is_read, TEMPLATES};
 use serde::{Deserialize, Serialize};
 
-use super::error::{io, other, said, Result};
+use super::error::{io, other, said, FetchError, Result};
 use super::origin::{self, Origin};
 use super::{bring, check, claim, is_sha256, partial, place, source, taken, transfer};
 use super::{Hub, Pulled, Repo, Request, Source, ELSEWHERE};
@@ -256,12 +256,33 @@ fn fill(
     Ok(filled)
 }
 
-/// Writes the record of a file that was made from a repository, so that it is found by that name.
+/// Makes the file `to` of a repository's folder, so that it is found by the repository's name. `make` writes it to the path
+/// that it is given, among the unfinished files. It is in place only when it has a record, so a pull that is killed leaves
+/// none of unknown origin. Returns what `make` does, or `None` if a file has the name already.
 ///
 /// # Errors
-/// A file that cannot be read, or a record that cannot be written.
-pub fn record(path: &Path, repo: &Repo, revision: &str, control: &Control<'_>) -> Result<()> {
-    let (sha256, bytes) = super::sha256_of(path, control)?;
-    let (source, revision) = (repo.to_string(), Some(revision.to_owned()));
-    origin::write(path, &Origin { source, revision, bytes, sha256 })
+/// Something else has the name; another pull makes it; the errors of `make`, and those of the disk.
+pub fn make_file<T, E: From<FetchError>>(
+    to: &Path,
+    repo: &Repo,
+    revision: &str,
+    control: &Control<'_>,
+    make: impl FnOnce(&Path) -> Result<T, E>,
+) -> Result<Option<T>, E> {
+    let dir = to.parent().unwrap_or(Path::new(""));
+    let name = to.file_name().unwrap_or_default().to_string_lossy();
+    let Some(lock) = claim(dir, &name, false)? else { return Ok(None) };
+    let unfinished = lock.unfinished("made");
+    // Of a pull that was killed.
+    partial::remove(&unfinished)?;
+    let recorded = |made: T| -> Result<Option<T>, E> {
+        let (sha256, bytes) = super::sha256_of(&unfinished, control)?;
+        let (source, revision) = (repo.to_string(), Some(revision.to_owned()));
+        place(&unfinished, dir, to, &Origin { source, revision, bytes, sha256 })?;
+        Ok(Some(made))
+    };
+    let done = make(&unfinished).and_then(recorded);
+    // Nothing is there after the last step.
+    let _ = partial::remove(&unfinished);
+    done
 }

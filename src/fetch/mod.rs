@@ -30,7 +30,7 @@ use crate::control::Control;
 pub use error::FetchError;
 use error::{io, other, said, Result};
 pub use find::{find, Found};
-pub use folder::{pull_folder, record, PulledFolder};
+pub use folder::{make_file, pull_folder, PulledFolder};
 pub use origin::Origin;
 pub use packages::{PackagedFile, PackagedSet};
 use partial::{Lock, Partial};

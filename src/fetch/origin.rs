@@ -50,7 +50,7 @@ impl Origin {
     ///
     /// # Errors
     /// Anything else is there.
-    pub fn check_place(of: &Path) -> Result<()> {
+    pub(super) fn check_place(of: &Path) -> Result<()> {
         let path = Origin::path_of(of);
         if path.is_symlink() {
             return Err(other(path.display(), "is a symbolic link, expected the record of a pull"));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -426,4 +427,34 @@ fn one_pull_at_a_time_writes_a_folder() {
     assert!(output.code == 1 && output.stderr.contains("is already being pulled"), "{output:?}");
     assert_eq!(first.join().unwrap().code, 0);
     whole(&hub, &repository, dir.path(), &[]);
+}
+
+/// Killed at the moment when the GGUF file is there, it has left the record as well. What an earlier one has not finished is
+/// made anew, and a file of somebody else stays.
+#[test]
+fn a_converted_file_is_in_place_only_with_its_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let (hub, shared) = hub(Repository::new(), |_, _| {});
+    let repository = shared.lock().unwrap().clone();
+    whole(&hub, &repository, dir.path(), &[]);
+    let convert = ["--convert", "--pre", "gpt-2", "-q"];
+    let [made, record] = ["", ".source.json"].map(|end| dir.path().join(format!("tiny-llama.gguf{end}")));
+    std::fs::write(&made, "My thesis").unwrap();
+    let output = hub.pull(dir.path(), &[&[REPO], &convert[..]].concat());
+    assert!(output.code == 1 && output.stderr.contains("no record says that it was made"), "{output:?}");
+    assert_eq!(std::fs::read(&made).unwrap(), b"My thesis");
+    std::fs::remove_file(&made).unwrap();
+    std::fs::create_dir(dir.path().join(".partial")).unwrap();
+    std::fs::write(dir.path().join(".partial/tiny-llama.gguf.made"), "half of it").unwrap();
+    let mut call = hub.call(dir.path(), &[&[REPO], &convert[..]].concat());
+    let mut child = call.stdout(Stdio::null()).spawn().unwrap();
+    while !made.exists() {
+        assert!(child.try_wait().unwrap().is_none() || made.exists(), "it made no file");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let recorded: Value = serde_json::from_slice(&std::fs::read(&record).unwrap()).unwrap();
+    assert_eq!(recorded["sha256"].as_str().unwrap(), sum(&std::fs::read(&made).unwrap()));
+    let output = whole(&hub, &repository, dir.path(), &convert[..3]);
+    assert!(output.stderr.contains("tiny-llama.gguf: already converted"), "{output:?}");
 }

@@ -94,7 +94,15 @@ fn converted(
     interrupt: &Interrupt,
 ) -> anyhow::Result<PathBuf> {
     let shown = target.display();
-    if target.symlink_metadata().is_ok() {
+    let made = with_bar(args.out.progress(0, "converting", Unit::Bytes), interrupt, |control| {
+        fetch::make_file(&target, repo, &pulled.revision, control, |at| {
+            let mut report = convert::convert(&pulled.path, at, options, control).map_err(failed)?;
+            let (from, to) = (at.display().to_string(), shown.to_string());
+            report.notes.iter_mut().for_each(|note| *note = note.replace(&from, &to));
+            Ok::<_, anyhow::Error>(report)
+        })
+    })?;
+    let Some(report) = made else {
         let same = |o: &Origin| {
             o.source == repo.to_string() && o.revision.as_deref() == Some(pulled.revision.as_str())
         };
@@ -107,15 +115,8 @@ fn converted(
         }
         args.out.note(format_args!("{shown}: already converted"));
         return Ok(target);
-    }
-    Origin::check_place(&target)?;
-    let report = with_bar(args.out.progress(0, "converting", Unit::Bytes), interrupt, |control| {
-        convert::convert(&pulled.path, &target, options, control).map_err(failed)
-    })?;
+    };
     report.notes.iter().for_each(|note| args.out.note(format_args!("{note}")));
-    with_bar(args.out.progress(0, "recording", Unit::Bytes), interrupt, |control| {
-        fetch::record(&target, repo, &pulled.revision, control)
-    })?;
     args.out.note(format_args!("{shown}: {}; ropewalk run -m {repo} finds it", bytes(report.bytes)));
     Ok(target)
 }
