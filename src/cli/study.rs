@@ -6,7 +6,7 @@ use clap::{Args as _, FromArgMatches};
 use ropewalk::finetune::JobError;
 use ropewalk::remedy::Remedy;
 use ropewalk::studies::{self, Settings, Training};
-use ropewalk::study::{self, merge, report, Folder, Plan, Summary};
+use ropewalk::study::{self, merge, report, Folder, Plan, Results, Summary};
 use ropewalk::tasks::Task;
 use ropewalk::DType;
 use serde_json::json;
@@ -80,13 +80,12 @@ fn run(args: &Args) -> anyhow::Result<()> {
     settings.template = Some(template::program()?);
     let note = |line: std::fmt::Arguments<'_>| args.output.note(options(&line.to_string()));
     let control = interrupt.control().with_notes(&note);
-    let out = || args.force.output(&args.out);
     if args.listing {
-        let folder = if args.out.exists() { Some(Folder::open(out(), &plan, &settings)?) } else { None };
-        let listing = studies::list(&plan, folder.as_ref(), &settings, &control)?;
+        let results = Results::open(&args.out, &plan, &settings)?;
+        let listing = studies::list(&plan, results.as_ref(), &settings, &control)?;
         return args.output.result(&listing, || listing.text(&plan.title));
     }
-    let folder = Folder::open(out(), &plan, &settings)?;
+    let folder = Folder::open(args.force.output(&args.out), &plan, &settings)?;
     let done = {
         let draw = draw(args.output.progress(plan.len() as u64, "measuring", Unit::Steps));
         studies::run(&plan, &folder, &settings, &control.with_progress(&draw))?

@@ -45,7 +45,7 @@ use crate::finetune::JobError;
 use crate::model::Device;
 use crate::session::SessionParams;
 use crate::study::report::{self, Report};
-use crate::study::{self, Folder, Known, Listing, Names, Plan, Shard, Summary};
+use crate::study::{self, Folder, Known, Listing, Names, Plan, Results, Shard, Summary};
 use crate::tasks::{self, Task};
 
 pub use training::Training;
@@ -144,16 +144,16 @@ pub fn run(
     Ok(Done { summary, report: report::write(folder, plan)? })
 }
 
-/// Estimates the cost of the shard's cells. `folder` is the study's directory, if it exists.
+/// Estimates the cost of the shard's cells. `results` are those of the study, if it has begun. Nothing is written.
 ///
 /// # Errors
-/// Returns an error if the directory's results cannot be read.
+/// Returns an error if the results cannot be read.
 pub fn list(
     plan: &Plan,
-    folder: Option<&Folder>,
+    results: Option<&Results>,
     settings: &Settings<'_>,
     control: &Control<'_>,
 ) -> study::Result<Listing> {
     let mut runner = SessionRunner::new(plan, settings, *control);
-    study::list(plan, folder, &mut runner, settings.shard, control)
+    study::list(plan, results, &mut runner, settings.shard, control)
 }

@@ -18,7 +18,7 @@ mod run;
 
 pub use cell::{Cell, Key};
 pub use error::{Error, Result};
-pub use folder::{merge, Folder, SAMPLES};
+pub use folder::{merge, Folder, Results, SAMPLES};
 pub use outcome::{Breakdown, Bucket, CellResult, Failure, Metric, Record, State};
 pub use plan::{
     Attention, Known, Method, Model, Names, Parameters, Plan, Recipe, Task, Template, Trained, MAX_CELLS,

@@ -12,7 +12,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use crate::cell::{Cell, VERSION};
-use crate::folder::Folder;
+use crate::folder::{Folder, Results};
 use crate::outcome::{reason, CellResult, Failure, Record, State};
 use crate::{Error, Plan, Result, MAX_CELLS};
 
@@ -316,13 +316,13 @@ pub struct Row {
     pub problems: Vec<String>,
 }
 
-/// Estimates the cost of a shard's cells. `folder` is that of the study, if there is one already.
+/// Estimates the cost of a shard's cells. `results` are those of the study, if there are some already.
 ///
 /// # Errors
-/// The folder.
+/// The results.
 pub fn list(
     plan: &Plan,
-    folder: Option<&Folder>,
+    results: Option<&Results>,
     runner: &mut dyn Runner,
     shard: Shard,
     control: &Control<'_>,
@@ -342,8 +342,8 @@ pub fn list(
         let Some(row) = rows.last_mut() else { continue };
         row.cells += 1;
         let hash = hash(&cell, runner, &mut texts);
-        if let (Some(folder), Ok((hash, _))) = (folder, &hash) {
-            if folder.get(hash)?.is_some_and(|r| r.result().is_some()) {
+        if let (Some(results), Ok((hash, _))) = (results, &hash) {
+            if results.get(hash)?.is_some_and(|r| r.result().is_some()) {
                 row.done += 1;
                 continue;
             }

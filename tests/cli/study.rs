@@ -118,6 +118,20 @@ fn training_goes_on_from_its_checkpoint() {
     assert_eq!(std::fs::read(&adapter).unwrap(), bytes);
 }
 
+#[test]
+fn a_listing_writes_nothing() {
+    let folder = with_plan(WORDS);
+    let out = folder.file("out");
+    let done = || study(&folder, &["plan.toml", "-o", "out", "--plan"]).json()["done"].as_u64().unwrap();
+    assert!(done() == 0 && !out.exists());
+    std::fs::create_dir(&out).unwrap();
+    assert_eq!((done(), hub::names(&out)), (0, Vec::new()));
+    study(&folder, &["plan.toml", "-o", "out"]).json();
+    std::fs::remove_dir_all(out.join("adapters")).unwrap();
+    let names = hub::names(&out);
+    assert_eq!((done(), hub::names(&out)), (4, names));
+}
+
 /// An earlier version began neither samples nor logs with a header.
 #[test]
 fn force_replaces_records_of_an_earlier_version() {

@@ -32,9 +32,59 @@ use crate::{Error, Plan, Result};
 #[derive(Debug)]
 pub struct Folder {
     output: Output,
+    results: Results,
+    _lock: files::Lock,
+}
+
+/// The results in the folder of a study, of which nothing is changed. A study may run there meanwhile, for it replaces each
+/// result at once.
+#[derive(Debug)]
+pub struct Results {
     contents: foreign::Folder,
     planned: Planned,
-    _lock: files::Lock,
+}
+
+impl Results {
+    /// Opens the results of a plan; `None` if there is no folder, or no study in it.
+    ///
+    /// # Errors
+    /// It holds another plan; a link or something else stands for a part of it; the disk.
+    pub fn open(path: &Path, plan: &Plan, names: &dyn Names) -> Result<Option<Results>> {
+        let contents = match foreign::Folder::open(path) {
+            Err(e) if e.source.kind() == ErrorKind::NotFound => return Ok(None),
+            found => found?,
+        };
+        let found = is_of(&contents, plan, names)?;
+        Ok(found.then(|| Results { contents, planned: Planned::new(plan) }))
+    }
+
+    /// The result of a cell, if there is one.
+    ///
+    /// # Errors
+    /// A file that is no result of the plan's cells; the disk.
+    pub fn get(&self, hash: &str) -> Result<Option<Record>> {
+        self.planned.read(&self.contents, hash)
+    }
+}
+
+/// Returns true if the folder is that of the plan, and false if it has no plan yet.
+///
+/// # Errors
+/// It has another plan, or one that cannot be read.
+fn is_of(contents: &foreign::Folder, plan: &Plan, names: &dyn Names) -> Result<bool> {
+    let copy = contents.path().join(COPY);
+    match fs::symlink_metadata(&copy) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(e) => return Err(Error::io(&copy, e)),
+        Ok(_) => {}
+    }
+    let Some(key) = plan.same_study(&Plan::read_in(contents, names)?) else { return Ok(true) };
+    let what = format!(
+        "expected the study of {}, found another plan in {} (another {key}); use another folder",
+        plan.path.display(),
+        copy.display()
+    );
+    Err(Error::folder(contents.path(), what))
 }
 
 impl Folder {
@@ -53,32 +103,17 @@ impl Folder {
         for (name, kind) in &REPORTS {
             kind.claim(output.join(name))?;
         }
-        let copy = path.join(COPY);
-        match fs::symlink_metadata(&copy) {
-            Err(e) if e.kind() == ErrorKind::NotFound => {
-                files::replace(&copy, &PLAN, |out| {
-                    out.write_all(plan.text.as_bytes()).map_err(|e| Error::io(&copy, e))
-                })?;
-            }
-            Err(e) => return Err(Error::io(&copy, e)),
-            Ok(_) => {
-                let there = Plan::read_in(&contents, names)?;
-                if let Some(key) = plan.same_study(&there) {
-                    let what = format!(
-                        "expected the study of {}, found another plan in {} (another {key}); use another \
-                         folder",
-                        plan.path.display(),
-                        copy.display()
-                    );
-                    return Err(Error::folder(path, what));
-                }
-            }
+        if !is_of(&contents, plan, names)? {
+            let copy = path.join(COPY);
+            files::replace(&copy, &PLAN, |out| {
+                out.write_all(plan.text.as_bytes()).map_err(|e| Error::io(&copy, e))
+            })?;
         }
         for name in ["cells", "samples", "adapters"] {
             make(&path.join(name))?;
         }
         files::remove_orphans(&path.join("cells"));
-        Ok(Folder { output, contents, planned: Planned::new(plan), _lock: lock })
+        Ok(Folder { output, results: Results { contents, planned: Planned::new(plan) }, _lock: lock })
     }
 
     /// Where it is.
@@ -114,15 +149,15 @@ impl Folder {
     /// A link or something else is there: what is written there would be elsewhere.
     pub(crate) fn holds(&self, path: &Path) -> Result<bool> {
         let relative = path.strip_prefix(self.path()).unwrap_or(path);
-        Ok(self.contents.file(relative)?.is_some())
+        Ok(self.results.contents.file(relative)?.is_some())
     }
 
     /// The result of a cell, if there is one.
     ///
     /// # Errors
-    /// A file that is no result of the plan's cells; the disk.
+    /// Returns the errors of [`Results::get`].
     pub fn get(&self, hash: &str) -> Result<Option<Record>> {
-        self.planned.read(&self.contents, hash)
+        self.results.get(hash)
     }
 
     /// Keeps the result of a cell, at once or not at all.
@@ -144,7 +179,7 @@ impl Folder {
     /// # Errors
     /// A file that is no result of the plan's cells, two results of one cell, the disk.
     pub fn records(&self) -> Result<HashMap<Key, Record>> {
-        self.planned.by_cell(&self.contents)
+        self.results.planned.by_cell(&self.results.contents)
     }
 
     /// Puts results aside whose cell now has another hash: the model, an adapter or a text has changed.
@@ -175,7 +210,7 @@ impl Folder {
     /// Returns the errors of [`Folder::records`].
     pub(crate) fn hashes(&self) -> Result<HashMap<Key, Vec<String>>> {
         let mut out: HashMap<Key, Vec<String>> = HashMap::new();
-        for record in self.planned.all(&self.contents)? {
+        for record in self.results.planned.all(&self.results.contents)? {
             let record = record?;
             out.entry(record.cell).or_default().push(record.hash);
         }

@@ -2,7 +2,7 @@
 
 use files::faults::{failing_at, Step};
 use ropewalk_core::control::Control;
-use ropewalk_study::{list, merge, Shard, State};
+use ropewalk_study::{list, merge, Results, Shard, State};
 
 use crate::fake::{find, Fake, Study, PLAN};
 
@@ -211,10 +211,10 @@ fn damaged_results_are_named() {
 #[test]
 fn a_listing_says_what_is_left() {
     let study = Study::new(PLAN);
-    let list = |folder: Option<&ropewalk_study::Folder>, shard: &str| {
+    let list = |results: Option<&Results>, shard: &str| {
         let control = Control::default();
         let mut fake = Fake { unreadable: Some("streaming"), ..Fake::default() };
-        list(&study.plan(), folder, &mut fake, shard.parse().unwrap(), &control).unwrap()
+        list(&study.plan(), results, &mut fake, shard.parse().unwrap(), &control).unwrap()
     };
     let all = list(None, "1/1");
     assert_eq!((all.cells, all.done, all.rows.len(), all.bytes), (CELLS, 0, 7, 1 << 20));
@@ -225,9 +225,15 @@ fn a_listing_says_what_is_left() {
     assert_eq!((all.rows[6].problems.len(), all.rows[0].problems.len()), (23, 0));
     assert!(all.rows[6].problems[0].contains("no such file"));
     assert_eq!(list(None, "2/2").cells + list(None, "1/2").cells, CELLS);
+    // Nothing is made where no study is.
+    let results = || Results::open(&study.at("s"), &study.plan(), &find).unwrap();
+    assert!(results().is_none() && !study.at("s").exists());
+    std::fs::create_dir(study.at("s")).unwrap();
+    assert!(results().is_none() && std::fs::read_dir(study.at("s")).unwrap().next().is_none());
     study.run("s", &mut Fake { stop_after: Some(30), ..Fake::default() }, "1/1").unwrap();
+    // While a study runs, too.
     let folder = study.open("s").unwrap();
-    let left = list(Some(&folder), "1/1");
+    let left = list(results().as_ref(), "1/1");
     assert_eq!((left.cells, left.done, left.rows[0].done, left.rows[1].done), (CELLS, 30, 23, 7));
     assert!(!folder.records().unwrap().values().any(|r| matches!(r.state, State::Failed(_))));
 }
