@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokenizers::models::bpe::{Vocab, BPE};
+use tokenizers::normalizers::Replace;
 use tokenizers::{AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper};
 
 use crate::error::shown;
@@ -41,6 +42,15 @@ pub(super) struct Answer {
 /// What the crate says of the file.
 pub(super) fn answer(file: &Tokenizer, question: Question) -> Result<Answer> {
     let tokenizer = build(file)?;
+    // What the probe shows is a kind together with its normalizers. A kind that the caller names has those of llama.cpp alone.
+    let normalizer = tokenizer.get_normalizer().filter(|_| question.pre.is_some());
+    if let Some(found) = normalizer.and_then(foreign) {
+        let what = format!(
+            "found {found}, for which llama.cpp has no equivalent, expected NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, \
+             ByteLevel, Prepend of \"▁\", Replace of \" \" by \"▁\", or a Sequence of these"
+        );
+        return Err(file.object.error("normalizer", what));
+    }
     let wrong = |e: tokenizers::Error| Error::of(&file.object.path, shown(&e.to_string()));
     let round_trip = |text: &String| {
         let encoded = tokenizer.encode_fast(text.as_str(), false)?;
@@ -52,6 +62,28 @@ pub(super) fn answer(file: &Tokenizer, question: Question) -> Result<Answer> {
         None => kind(&tokenizer).map_err(wrong)?,
     };
     Ok(Answer { pre, texts })
+}
+
+/// The type of the first normalizer that neither a key of a GGUF file nor a kind of pre-tokenizer stands for.
+fn foreign(normalizer: &NormalizerWrapper) -> Option<&'static str> {
+    use NormalizerWrapper as N;
+    match normalizer {
+        N::Sequence(sequence) => {
+            let inside: &[N] = sequence.as_ref();
+            inside.iter().find_map(foreign)
+        }
+        N::BertNormalizer(_) => Some("BertNormalizer"),
+        N::StripNormalizer(_) => Some("Strip"),
+        N::Nmt(_) => Some("Nmt"),
+        N::Precompiled(_) => Some("Precompiled"),
+        N::Prepend(front) => (front.prepend != "▁").then_some("Prepend of another text"),
+        N::Replace(replace) => {
+            let spaces = Replace::new(" ", "▁").is_ok_and(|spaces| spaces == *replace);
+            (!spaces).then_some("Replace of another text")
+        }
+        N::NFC(_) | N::NFD(_) | N::NFKC(_) | N::NFKD(_) => None,
+        N::Lowercase(_) | N::StripAccents(_) | N::ByteLevel(_) => None,
+    }
 }
 
 /// The kind whose ids for the probe text these are; their hash if no kind has them.

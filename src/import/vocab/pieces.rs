@@ -52,7 +52,18 @@ pub(super) fn prefix(file: &Tokenizer) -> Result<Prefix> {
     let refused = |key: &str, found: &str| {
         Err(json.error(key, format!("found {found}, which a vocabulary of pieces in a GGUF file cannot say")))
     };
-    for kind in ["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Precompiled", "Strip", "Nmt"] {
+    for kind in [
+        "NFC",
+        "NFD",
+        "NFKC",
+        "NFKD",
+        "Lowercase",
+        "StripAccents",
+        "BertNormalizer",
+        "Precompiled",
+        "Strip",
+        "Nmt",
+    ] {
         if has(normalizer, kind) {
             return refused("normalizer", kind);
         }

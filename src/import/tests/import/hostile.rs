@@ -211,7 +211,7 @@ type Change = fn(&mut Value);
 
 #[test]
 fn tokenizers() {
-    let cases: [(&str, Change, &str); 11] = [
+    let cases: [(&str, Change, &str); 12] = [
         ("qwen3", |v| v["model"]["vocab"]["zz"] = json!(70), "id 70: found"),
         (
             "qwen3",
@@ -231,6 +231,11 @@ fn tokenizers() {
         ),
         ("llama-linear", |v| v["model"]["vocab"]["zz"] = json!(70), "token \"zz\": found id 70"),
         ("llama-linear", |v| v["model"]["vocab"]["zz"] = json!(1u64 << 60), "expected each id below"),
+        (
+            "llama-linear",
+            |v| v["normalizer"] = json!({"type": "BertNormalizer", "lowercase": true}),
+            "normalizer: found BertNormalizer, which a vocabulary of pieces",
+        ),
     ];
     for (name, change, wanted) in cases {
         let folder = Folder::of(name);

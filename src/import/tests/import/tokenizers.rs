@@ -71,6 +71,52 @@ fn what_llama_cpp_has_no_word_for_is_refused() {
     }
 }
 
+/// A kind that is forced has the normalizers of llama.cpp alone; what the probe shows has been made with those of the file.
+#[test]
+fn normalizers_without_an_equivalent_are_refused_for_a_forced_kind() {
+    let map = format!("AAQA{}AAA=", "AAAA".repeat(341));
+    let mut bert = json!({"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+        "strip_accents": null, "lowercase": true});
+    let named = bert.clone();
+    bert.as_object_mut().unwrap().remove("type");
+    for (name, normalizer) in [
+        ("BertNormalizer", named),
+        ("BertNormalizer", bert),
+        ("Strip", json!({"type": "Strip", "strip_left": true, "strip_right": false})),
+        ("Nmt", json!({"type": "Nmt"})),
+        ("Precompiled", json!({"type": "Precompiled", "precompiled_charsmap": map})),
+        ("Prepend of another text", json!({"type": "Prepend", "prepend": "_"})),
+        ("Replace of another text", replace("``", "\"")),
+        ("Replace of another text", json!({"type": "Replace", "pattern": {"Regex": " +"}, "content": "▁"})),
+    ] {
+        let list = json!({"type": "Sequence", "normalizers": [{"type": "NFC"}, normalizer]});
+        for normalizer in [normalizer, list] {
+            let [probed, forced] = open(|v| v["normalizer"] = normalizer);
+            let error = probed.unwrap_err();
+            assert!(error.contains("that llama.cpp's converter does not know"), "{error}");
+            let error = forced.unwrap_err();
+            let wanted = format!(
+                "tokenizer.json: normalizer: found {name}, for which llama.cpp has no equivalent, expected NFC"
+            );
+            assert!(error.contains(&wanted), "{error}");
+        }
+    }
+}
+
+/// No field has a default in the crate `tokenizers`, which transformers uses: it opens no such file either.
+#[test]
+fn added_tokens_need_every_field() {
+    for field in ["id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"] {
+        for result in open(|v| drop(v["added_tokens"][0].as_object_mut().unwrap().remove(field))) {
+            let error = result.unwrap_err();
+            let named =
+                error.contains("tokenizer.json: added_tokens: ") && error.contains(&format!("`{field}`"));
+            assert!(named, "{error}");
+        }
+    }
+    accepted(|v| v["added_tokens"][0]["more"] = json!(1));
+}
+
 #[test]
 fn more_than_a_tokenizer_has_is_refused_while_it_is_read() {
     let many = "[],".repeat(3 << 20);
