@@ -127,10 +127,57 @@ fn generation_marks_print_nothing() {
     let e =
         render("{% for x in [1] %}{% generation %}{% break %}{% endgeneration %}{% endfor %}", &[], false);
     assert!(e.unwrap_err().to_string().contains("{% break %} in a {% generation %} block"));
-    let raw = "{% raw %}{% generation %}{% endraw %}";
-    assert_eq!(render(raw, &[], false).unwrap(), "{% generation %}");
-    let e = render("{{ '{% generation %}' }}", &[], false).unwrap_err().to_string();
-    assert!(e.contains("{% generation %} in a string"), "{e}");
+}
+
+/// Tags, comments, raw texts, and strings that hold the marks of each other, as Jinja2 renders them.
+#[test]
+fn marks_inside_of_other_marks_are_text() {
+    let marks = serde_json::json!({"__begin": "<", "__end": ">"});
+    let render = |template: &str| {
+        let template = Template::new(Some(template), "", "");
+        template.and_then(|t| t.render_json(&[], marks.as_object().unwrap(), false))
+    };
+    for (before, text) in [
+        ("{# {% raw %} #}", ""),
+        ("{#- {%- raw -%} -#} ", ""),
+        ("{# {{ ' #}", ""),
+        ("{# {# #}", ""),
+        ("{#{% generation %}#}", ""),
+        ("a{#%}{% raw %}#}", "a"),
+        ("{% raw %}{# {% endraw %}", "{# "),
+        ("{% raw %}#} {# '{% endraw %}", "#} {# '"),
+        ("{% raw %}{{ '{% endraw %}", "{{ '"),
+        ("{% raw %}{% raw %}{% endraw %}", "{% raw %}"),
+        ("{% raw %}{% - endraw %}{% endraw %}", "{% - endraw %}"),
+        ("{% raw %}{% generation %}{% endraw %}", "{% generation %}"),
+        ("{{ '{% raw %}' }}", "{% raw %}"),
+        ("{{ \"{% generation %}\" }}", "{% generation %}"),
+        ("{{ 'it\\'s {% raw %}' }}", "it's {% raw %}"),
+        ("{{ '\\\\' }}", "\\"),
+        ("{{ '{#' }}", "{#"),
+        ("{% set x = '{% raw %}' %}{{ x }}", "{% raw %}"),
+        ("{% if '%}' == '{% raw %}' %}{% endif %}", ""),
+        ("{{ {'a': {'b': '}}'}} }}", "{'a': {'b': '}}'}}"),
+        ("{{ {'a': {'b': 1}}['a'] }}", "{'b': 1}"),
+        ("' {% set x %}{# ' {% raw %} #}{% endset %}", "' "),
+        ("a {%- raw -%} {% x %} {%- endraw -%} c", "a{% x %}c"),
+        (" {%+ raw %} {% x %} {%+ endraw %} c", "  {% x %}  c"),
+        ("a\n  {% raw %}\n  {% x %}\n  {% endraw %}\nb", "a\n\n  {% x %}\nb"),
+        ("a\n  {%+ raw %}\n  {% x %}\n  {%+ endraw +%}\nb", "a\n  \n  {% x %}\n  \nb"),
+        ("a\n  {%- raw -%}\n  {% x %}\n  {%- endraw -%}\nb", "a{% x %}b"),
+        ("{%raw%}\n{{{%endraw%}", "\n{{"),
+        ("{% raw %} {% endraw %}", " "),
+        ("{% raw %}  \n {% endraw %}", "  \n"),
+        ("{% raw %} {%- endraw %}", ""),
+        ("{% raw -%} {% endraw %}", ""),
+    ] {
+        let template = format!("{before}{{% generation %}}b{{% endgeneration %}}");
+        assert_eq!(render(&template).unwrap(), format!("{text}<b>"), "{template}");
+    }
+    for template in ["{% raw +%}a{% endraw %}", "{% raw %}", "{# {% generation %}", "{{ '{% generation %} }}"]
+    {
+        assert!(render(template).is_err(), "{template}");
+    }
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use minijinja::machinery::ast::{BinOpKind, Call, CallArg, CallType, CompareOpKind, Expr, UnaryOpKind};
 use minijinja::machinery::Span;
 use minijinja::value::{Value, ValueKind};
-use minijinja::{Error, ErrorKind};
+use minijinja::Error;
 
-use super::source::{decoded, GENERATION};
+use super::source::decoded;
 use super::tree::{joined, unsupported, Writer};
 
 /// Functions that take what is undefined as it is, as macros do not.
@@ -215,14 +215,7 @@ fn negated<'b, 'a>(expr: &'b Expr<'a>) -> Option<(&'b Expr<'a>, Span)> {
 
 fn constant(value: &Value) -> Result<String, Error> {
     Ok(match value.kind() {
-        ValueKind::String => {
-            let text = value.as_str().unwrap_or_default();
-            if text.contains(GENERATION) {
-                let what = "{% generation %} in a string is not supported";
-                return Err(Error::new(ErrorKind::SyntaxError, what));
-            }
-            string(&decoded(text)?)
-        }
+        ValueKind::String => string(&decoded(value.as_str().unwrap_or_default())?),
         ValueKind::None => "none".to_owned(),
         ValueKind::Number if !value.is_integer() => match f64::try_from(value.clone()) {
             Ok(x) if x.is_finite() => format!("{x:?}"),

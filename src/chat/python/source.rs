@@ -3,7 +3,7 @@
 use minijinja::{Error, ErrorKind};
 
 /// The beginning of `{% generation %}`, with which transformers marks the assistant's text for training masks, as a scope.
-pub(super) const GENERATION: &str = "with __generation = 1";
+const GENERATION: &str = "with __generation = 1";
 
 /// Line ends are `\n`, backslashes are literal, for [`decoded`] and [`plain`], and `{% generation %}` is a scope.
 pub(super) fn rewritten(template: &str) -> String {
@@ -21,24 +21,74 @@ pub(super) fn rewritten(template: &str) -> String {
         }
     }
     let mut out = String::with_capacity(text.len());
-    let mut raw = false;
-    for (i, part) in text.split("{%").enumerate() {
-        out.push_str(if i > 0 { "{%" } else { "" });
-        let inner = part.split_once("%}").filter(|_| i > 0).map_or("", |(inner, _)| inner);
-        let word = inner.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');
-        match word {
-            "generation" if !raw => out.push_str(&part.replacen(word, GENERATION, 1)),
-            "endgeneration" if !raw => out.push_str(&part.replacen(word, "endwith", 1)),
-            // minijinja takes the end of the line behind it away, and Jinja2 does not.
-            "raw" if !raw && !inner.ends_with('-') && part[inner.len()..].starts_with("%}\n") => {
-                let (tag, behind) = part.split_at(inner.len() + 2);
-                out.extend([tag, "\n", behind]);
+    let mut rest = text.as_str();
+    while let Some(at) = rest.as_bytes().windows(2).position(|pair| matches!(pair, b"{{" | b"{%" | b"{#")) {
+        let (before, open) = rest.split_at(at);
+        out.push_str(before);
+        rest = open;
+        let length = match open.as_bytes()[1] {
+            b'#' => open[2..].find("#}").map(|n| n + 4),
+            b'{' => tag_length(open, b"}}"),
+            _ => tag_length(open, b"%}"),
+        };
+        // minijinja says what has no end.
+        let Some(length) = length else { break };
+        let (tag, behind) = open.split_at(length);
+        rest = behind;
+        let inner = tag.strip_prefix("{%").map_or("", |tag| &tag[..tag.len() - 2]);
+        match word(inner) {
+            name @ "generation" => out.push_str(&tag.replacen(name, GENERATION, 1)),
+            name @ "endgeneration" => out.push_str(&tag.replacen(name, "endwith", 1)),
+            "raw" => {
+                let (raw, last) = behind.split_at(raw_length(behind));
+                // Without a plus, minijinja removes the line end behind this tag. Jinja2 does not.
+                out.extend(["{%", inner, if inner.ends_with('-') { "" } else { "+" }, "%}", raw]);
+                rest = last;
+                // Nor the spaces before the next tag, if the text has no line end.
+                let unsigned = last.strip_prefix("{%").filter(|tag| !tag.starts_with(['-', '+']));
+                if let Some(tag) = unsigned.filter(|_| !raw.contains('\n')) {
+                    out.push_str("{%+");
+                    rest = tag;
+                }
             }
-            _ => out.push_str(part),
+            _ => out.push_str(tag),
         }
-        raw = word == "raw" || raw && word != "endraw";
     }
+    out.push_str(rest);
     out
+}
+
+/// What a tag says, without the signs at its ends.
+fn word(inner: &str) -> &str {
+    let inner = inner.strip_prefix(['-', '+']).unwrap_or(inner);
+    inner.strip_suffix(['-', '+']).unwrap_or(inner).trim()
+}
+
+/// The length of a tag or an expression, whose strings and brackets can hold what closes it; `None` without an end.
+fn tag_length(open: &str, close: &[u8]) -> Option<usize> {
+    let bytes = open.as_bytes();
+    let (mut depth, mut at) = (0usize, 2usize);
+    let mut quote: Option<u8> = None;
+    while let Some(&byte) = bytes.get(at) {
+        match (quote, byte) {
+            (Some(_), b'\\') => at += 1,
+            (Some(mark), _) => quote = quote.filter(|_| byte != mark),
+            (None, _) if depth == 0 && bytes[at..].starts_with(close) => return Some(at + close.len()),
+            (None, b'\'' | b'"') => quote = Some(byte),
+            (None, b'(' | b'[' | b'{') => depth += 1,
+            (None, b')' | b']' | b'}') => depth = depth.saturating_sub(1),
+            (None, _) => {}
+        }
+        at += 1;
+    }
+    None
+}
+
+/// The length of the text before `{% endraw %}`, or of all text.
+fn raw_length(text: &str) -> usize {
+    let ends = |part: &str| part.split_once("%}").is_some_and(|(inner, _)| word(inner) == "endraw");
+    let before = text.split("{%").enumerate().take_while(|(i, part)| *i == 0 || !ends(part));
+    before.map(|(_, part)| part.len() + 2).sum::<usize>() - 2
 }
 
 /// The text outside of tags that is `text` in a rewritten template.
