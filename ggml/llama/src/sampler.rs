@@ -3,6 +3,7 @@
 //! The order is llama.cpp's default: penalties, DRY, top-k, typical, top-p, min-p, temperature, and a draw.
 
 use std::ffi::c_char;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 use crate::{sys, vocab::Vocab, Error, Result, Token};
@@ -78,30 +79,33 @@ impl SamplerParams {
     }
 }
 
-/// One of libllama's sampler chains.
+/// One of libllama's samplers: a step, or a chain, which owns the steps in it.
 #[derive(Debug)]
-struct Chain(NonNull<sys::llama_sampler>);
+struct Steps(NonNull<sys::llama_sampler>);
 
-impl Drop for Chain {
+impl Drop for Steps {
     fn drop(&mut self) {
-        // SAFETY: the pointer came from llama_sampler_chain_init and is freed nowhere else; it frees what was
-        // added.
+        // SAFETY: libllama made it, and it is freed nowhere else; a chain frees what was added.
         unsafe { sys::llama_sampler_free(self.0.as_ptr()) };
     }
 }
 
-impl Chain {
-    fn new() -> Result<Chain> {
-        // SAFETY: no preconditions.
-        let chain = unsafe { sys::llama_sampler_chain_init(sys::llama_sampler_chain_default_params()) };
-        NonNull::new(chain).map(Chain).ok_or_else(|| Error::Backend("libllama: no sampler chain".into()))
+impl Steps {
+    /// Owns what a function of libllama has made.
+    fn new(made: *mut sys::llama_sampler) -> Result<Steps> {
+        NonNull::new(made).map(Steps).ok_or_else(|| Error::Backend("libllama: no sampler".into()))
     }
 
-    fn add(&mut self, step: *mut sys::llama_sampler) -> Result<()> {
-        let step = NonNull::new(step).ok_or_else(|| Error::Backend("libllama: no sampler".into()))?;
-        // SAFETY: both are valid; the chain owns the step from here on.
-        unsafe { sys::llama_sampler_chain_add(self.0.as_ptr(), step.as_ptr()) };
-        Ok(())
+    fn chain(steps: impl IntoIterator<Item = Result<Steps>>) -> Result<Steps> {
+        // SAFETY: no preconditions.
+        let chain = unsafe { sys::llama_sampler_chain_init(sys::llama_sampler_chain_default_params()) };
+        let chain = Steps::new(chain)?;
+        for step in steps {
+            let step = ManuallyDrop::new(step?);
+            // SAFETY: both are valid; the chain owns the step from here on.
+            unsafe { sys::llama_sampler_chain_add(chain.0.as_ptr(), step.0.as_ptr()) };
+        }
+        Ok(chain)
     }
 
     /// Runs the chain over the candidates, which it may reorder and cut. Answers with the index it drew, if
@@ -125,9 +129,9 @@ impl Chain {
 #[derive(Debug)]
 pub struct Sampler {
     /// Steps that remember tokens: penalties and DRY.
-    memory: Option<Chain>,
+    memory: Option<Steps>,
     /// Steps that choose; none when greedy.
-    choice: Option<Chain>,
+    choice: Option<Steps>,
     typical: bool,
     /// Tokens of the vocabulary; 0 when it does not say.
     n_vocab: usize,
@@ -247,7 +251,7 @@ impl SamplerParams {
     }
 
     /// Penalties and DRY; `None` when both are off.
-    fn memory(&self, vocab: &Vocab, n_ctx_train: usize) -> Result<Option<Chain>> {
+    fn memory(&self, vocab: &Vocab, n_ctx_train: usize) -> Result<Option<Steps>> {
         let look_back = |n: i32| match n {
             -1 => i32::try_from(n_ctx_train).unwrap_or(MAX_LAST_N).min(MAX_LAST_N),
             n => n,
@@ -259,13 +263,13 @@ impl SamplerParams {
         if !penalties && !dry {
             return Ok(None);
         }
-        let mut chain = Chain::new()?;
+        let mut steps = Vec::new();
         if penalties {
             let n_vocab = vocab.n_tokens() as i32;
             let (repeat, freq, present) = (self.penalty_repeat, self.penalty_freq, self.penalty_present);
             // SAFETY: plain numbers, checked; `last_n` bounds what is allocated.
             let step = unsafe { sys::llama_sampler_init_penalties(n_vocab, last_n, repeat, freq, present) };
-            chain.add(step)?;
+            steps.push(Steps::new(step));
         }
         if dry {
             let vocab = vocab.handle()?;
@@ -273,7 +277,7 @@ impl SamplerParams {
             // SAFETY: the vocabulary is valid for the call, which does not keep it; the breakers are
             // NUL-terminated and copied. Each is one byte, so libllama finds it within tokens and never
             // tokenizes a rest of it.
-            chain.add(unsafe {
+            let step = unsafe {
                 sys::llama_sampler_init_dry(
                     vocab.raw(),
                     self.dry_multiplier,
@@ -283,13 +287,13 @@ impl SamplerParams {
                     breakers.as_mut_ptr(),
                     breakers.len(),
                 )
-            })?;
+            };
+            steps.push(Steps::new(step));
         }
-        Ok(Some(chain))
+        Steps::chain(steps).map(Some)
     }
 
-    fn choice(&self) -> Result<Chain> {
-        let mut chain = Chain::new()?;
+    fn choice(&self) -> Result<Steps> {
         // LLAMA_DEFAULT_SEED, 0xFFFFFFFF, asks libllama for a seed from the clock.
         let seed = self.seed.min(u32::MAX - 1);
         // Neutral steps are left out; libllama would walk past them as empty ones.
@@ -304,8 +308,7 @@ impl SamplerParams {
                 Some(sys::llama_sampler_init_dist(seed)),
             ]
         };
-        steps.into_iter().flatten().try_for_each(|step| chain.add(step))?;
-        Ok(chain)
+        Steps::chain(steps.map(|step| step.map(Steps::new)).into_iter().flatten())
     }
 }
 
@@ -332,4 +335,31 @@ fn argmax(logits: &[f32]) -> Result<Token> {
         }
     }
     best.ok_or_else(no_logits)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    static FREED: AtomicUsize = AtomicUsize::new(0);
+
+    unsafe extern "C" fn freed(_: *mut sys::llama_sampler) {
+        FREED.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn every_step_is_freed_once_in_a_chain_or_not() {
+        // SAFETY: each field is a function or none, and zero is none.
+        let mut functions: sys::llama_sampler_i = unsafe { std::mem::zeroed() };
+        functions.free = Some(freed);
+        let functions = std::ptr::from_mut(&mut functions);
+        // SAFETY: the functions outlive the steps.
+        let step = || Steps::new(unsafe { sys::llama_sampler_init(functions, std::ptr::null_mut()) });
+        assert!(Steps::chain([step(), Steps::new(std::ptr::null_mut()), step()]).is_err());
+        assert_eq!(FREED.load(Ordering::Relaxed), 2);
+        drop(Steps::chain([step(), step()]).unwrap());
+        assert_eq!(FREED.load(Ordering::Relaxed), 4);
+    }
 }
