@@ -1,7 +1,10 @@
 //! Training recipes of the papers, under their names.
 
+use super::longce::LongCe;
+use super::optim::{Decay, WarmupShape};
 use super::seen::TrainAttention;
 use super::set::Settings;
+use crate::data::{Packing, Separator, Upsample};
 use crate::landmark::Landmarks;
 
 /// Said of recipes of full training where low-rank pairs are trained: their rates and steps are for another kind.
@@ -23,8 +26,8 @@ pub struct Recipe {
     pub n_ctx: usize,
     /// The data method, `--transform`.
     pub method: Option<&'static str>,
-    /// The settings by key that differ from those that most recipes share, as `--set` takes them.
-    pub set: &'static str,
+    /// Puts in the settings that differ from those that most recipes share.
+    pub set: fn(&mut Settings),
     /// The length of training.
     pub length: Amount,
     /// The size of a step.
@@ -66,9 +69,39 @@ pub enum Batch {
     Tokens(u64),
 }
 
-/// Settings by key that most recipes share.
-const SHARED: &str = "lr=2e-5,lr-min=0,warmup=0,warmup-shape=linear,schedule=constant,beta1=0.9,beta2=0.95,\
-                      weight-decay=0,clip=1,ema=0,packing=pack,upsample=none,doc-mask=false,eod-mask-loss=false,loss=ce";
+/// Settings that most recipes share.
+fn shared() -> Settings {
+    Settings {
+        lr: Some(2e-5),
+        lr_min: Some(0.0),
+        warmup: Some(0),
+        warmup_shape: Some(WarmupShape::Linear),
+        schedule: Some(Decay::Constant),
+        beta1: Some(0.9),
+        beta2: Some(0.95),
+        weight_decay: Some(0.0),
+        clip: Some(1.0),
+        ema: Some(0.0),
+        packing: Some(Packing::Pack),
+        upsample: Some(Upsample::None),
+        doc_mask: Some(false),
+        eod_mask_loss: Some(false),
+        loss: Some(None),
+        ..Settings::default()
+    }
+}
+
+/// The settings of a recipe: fields of [`Settings`] and their values.
+macro_rules! set {
+    ($($field:ident = $value:expr),* $(,)?) => {
+        |set: &mut Settings| {
+            $(set.$field = Some($value);)*
+        }
+    };
+}
+
+/// Long documents more often, as Fu et al. 2024 released it.
+const FU: Upsample = Upsample::Fu { length: 4096, keep: 0.1 };
 
 /// The "4M tokens" of a step: 32 sequences of 128k tokens.
 const FOUR_MILLION: u64 = 1 << 22;
@@ -80,7 +113,7 @@ const BASE: Recipe = Recipe {
     rope: "",
     n_ctx: 4096,
     method: None,
-    set: "",
+    set: |_| {},
     length: Amount::Steps(0),
     batch: Batch::Sequences(1),
     attention: TrainAttention::Full,
@@ -94,7 +127,7 @@ const LCEG: Recipe = Recipe {
     about: "the controlled study (LCEG) in the paper's words: 1B tokens, 32 sequences a step",
     rope: "dynamic-ntk:trained=32768",
     n_ctx: 32_768,
-    set: "warmup=20,beta2=0.999,separator=bos,upsample=fu:length=4096,keep=0.1",
+    set: set!(warmup = 20, beta2 = 0.999, separator = Separator::Bos, upsample = FU),
     length: Amount::Tokens(1_000_000_000),
     batch: Batch::Sequences(32),
     source: "paper, section 4 and appendix 9.2: rate, linear warm-up, no weight decay, 32 sequences a step. It names \
@@ -111,7 +144,7 @@ pub static RECIPES: &[Recipe] = &[
         name: "sba",
         about: "SBA-RoPE: 1,250 steps of 8 sequences",
         rope: "sba:factor=2",
-        set: "warmup=60,packing=truncate,separator=bos+eos",
+        set: set!(warmup = 60, packing = Packing::Truncate, separator = Separator::Both),
         length: Amount::Steps(1250),
         batch: Batch::Sequences(8),
         source: "paper, section 3.1; it names a linear warm-up and no decay after it, and no clipping (1 \
@@ -124,7 +157,10 @@ pub static RECIPES: &[Recipe] = &[
         name: "lceg-code",
         about: "the controlled study (LCEG) as released: 1B tokens, 256 sequences a step, logarithmic \
                 warm-up, linear decay",
-        set: "warmup=20,warmup-shape=log,schedule=linear,beta2=0.999,separator=bos,upsample=fu:length=4096,keep=0.1",
+        set: set!(
+            warmup = 20, warmup_shape = WarmupShape::Log, schedule = Decay::Linear, beta2 = 0.999,
+            separator = Separator::Bos, upsample = FU,
+        ),
         batch: Batch::Sequences(256),
         source: "finetune.sh, fine-tune.py and ds_configs/stage3_offload.json of the released code, which \
                  state all of it; `auto` there is the default of Hugging Face's trainer. No moving average \
@@ -136,7 +172,7 @@ pub static RECIPES: &[Recipe] = &[
         about: "LongLoRA: shifted sparse attention, 1,000 steps of 64 sequences, norms and embeddings whole",
         rope: "pi",
         n_ctx: 32_768,
-        set: "warmup=20,beta2=0.999,separator=eos",
+        set: set!(warmup = 20, beta2 = 0.999, separator = Separator::Eos),
         length: Amount::Steps(1000),
         batch: Batch::Sequences(64),
         attention: TrainAttention::Shifted { group: None },
@@ -153,7 +189,10 @@ pub static RECIPES: &[Recipe] = &[
         rope: "plain",
         n_ctx: 512,
         // The rate at the end is that of a cosine from 2e-5 to 0 that is left at four fifths of its way.
-        set: "lr-min=1.9098300562505255e-6,warmup=450,schedule=cosine-part,beta2=0.999,weight-decay=0.1,separator=eos",
+        set: set!(
+            lr_min = 1.9098300562505255e-6, warmup = 450, schedule = Decay::CosinePart, beta2 = 0.999,
+            weight_decay = 0.1, separator = Separator::Eos,
+        ),
         length: Amount::Steps(15_000),
         batch: Batch::Sequences(128),
         attention: TrainAttention::Landmark(Landmarks::DEFAULT),
@@ -170,7 +209,7 @@ pub static RECIPES: &[Recipe] = &[
         about: "HARPE: one stage of 6B tokens",
         rope: "harpe",
         n_ctx: 131_072,
-        set: "separator=bos,upsample=fu:length=4096,keep=0.1",
+        set: set!(separator = Separator::Bos, upsample = FU),
         length: Amount::Tokens(6_000_000_000),
         batch: Batch::Tokens(FOUR_MILLION),
         source: "paper, section 4.4: rate, betas and tokens; it refers to Fu et al. 2024 for the rest, who \
@@ -185,7 +224,7 @@ pub static RECIPES: &[Recipe] = &[
         rope: "abf:base=5000000",
         n_ctx: 131_072,
         method: Some("utk-80"),
-        set: "lr=1e-5,lr-min=1e-6,warmup=200,schedule=cosine,eod-mask-loss=true",
+        set: set!(lr = 1e-5, lr_min = 1e-6, warmup = 200, schedule = Decay::Cosine, eod_mask_loss = true),
         length: Amount::Tokens(20_000_000_000),
         batch: Batch::Tokens(FOUR_MILLION),
         source: "paper, section 4.2: rates, warm-up, betas, tokens, 4M tokens a step (2^22 here); the base \
@@ -197,7 +236,7 @@ pub static RECIPES: &[Recipe] = &[
         name: "drope",
         about: "DroPE: recalibration without any position at the original context, 5,000 steps of 512 sequences",
         rope: "plain:drop=1",
-        set: "lr=1e-4,warmup=100,schedule=cosine,beta2=0.999",
+        set: set!(lr = 1e-4, warmup = 100, schedule = Decay::Cosine, beta2 = 0.999),
         length: Amount::Steps(5000),
         batch: Batch::Sequences(512),
         source: "cfgs/run_cfg/llama2_7b_drope.yaml of the released code (arXiv 2512.12167), for Llama 2 at its own 4,096 tokens: \
@@ -210,7 +249,7 @@ pub static RECIPES: &[Recipe] = &[
         name: "clex",
         about: "CLEX: 2B tokens, 512 sequences of 4,096 a step, cosine",
         rope: "clex",
-        set: "warmup=29,schedule=cosine,beta2=0.999,separator=bos",
+        set: set!(warmup = 29, schedule = Decay::Cosine, beta2 = 0.999, separator = Separator::Bos),
         length: Amount::Tokens(2_000_000_000),
         batch: Batch::Sequences(512),
         source: "scripts/train_lm.sh of the released code: rate, 16 x 4 x 8 sequences of 4,096, warm-up in 3 % of the \
@@ -225,7 +264,10 @@ pub static RECIPES: &[Recipe] = &[
         about: "LongCE: 200 steps of 8 sequences, targets weighed by what the long context adds",
         rope: "pi:factor=8",
         n_ctx: 32_768,
-        set: "warmup=20,schedule=linear,packing=long,separator=bos,loss=longce:gamma=5",
+        set: set!(
+            warmup = 20, schedule = Decay::Linear, packing = Packing::Long, separator = Separator::Bos,
+            loss = Some(LongCe::default()),
+        ),
         length: Amount::Steps(200),
         batch: Batch::Sequences(8),
         source: "finetune/train.sh, finetune.py and deepspeed/zero3.json of the released code (arXiv 2410.23771), for \
@@ -241,7 +283,10 @@ pub static RECIPES: &[Recipe] = &[
         rope: "yarn",
         n_ctx: 2048,
         method: Some("pose:factor=64"),
-        set: "warmup=10,warmup-shape=log,schedule=linear,beta2=0.999,separator=bos",
+        set: set!(
+            warmup = 10, warmup_shape = WarmupShape::Log, schedule = Decay::Linear, beta2 = 0.999,
+            separator = Separator::Bos,
+        ),
         length: Amount::Steps(1000),
         batch: Batch::Sequences(64),
         source: "script/run_train_skipos.sh, train_pose.py and configs/deepspeed_config.json of the released code (arXiv \
@@ -277,10 +322,8 @@ impl Recipe {
     /// Returns the recipe's settings at a context of `n_ctx` tokens. The number of steps follows from the given batch,
     /// or the recipe's, and the warmup fits into the given steps, or the recipe's.
     pub fn settings(&self, n_ctx: usize, given: &Settings) -> Settings {
-        let (mut own, mut shared) = (Settings::default(), Settings::default());
-        let read = own.read("recipe", self.set).and_then(|()| shared.read("recipe", SHARED));
-        debug_assert!(read.is_ok(), "{}: {read:?}", self.name);
-        let (own, batch) = (own.or(shared), self.batch(n_ctx));
+        let (mut own, batch) = (shared(), self.batch(n_ctx));
+        (self.set)(&mut own);
         let steps = self.steps(n_ctx, given.batch.unwrap_or(batch));
         let warmup = own.warmup.map(|n| n.min(given.steps.unwrap_or(steps)));
         Settings { steps: Some(steps), batch: Some(batch), warmup, ..own }

@@ -1,4 +1,4 @@
-//! The settings of training that have a key. One table serves `--set`, files of stages, recipes and help.
+//! The settings of training that have a key. One table serves `--set`, files of stages, notes on recipes, and help.
 
 use std::path::PathBuf;
 

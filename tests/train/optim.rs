@@ -208,6 +208,16 @@ fn recipes_are_those_of_the_papers() {
     assert_eq!(Schedule { warmup: 1, ..code.schedule }.lr(0), 0.0);
 }
 
+/// Settings of a recipe are values: none of them can fail to parse, and those that it leaves alone are shared.
+#[test]
+fn a_recipe_replaces_shared_settings() {
+    let own = Recipe { set: |set| set.lr = Some(1.0), ..*Recipe::find("sba").unwrap() };
+    let texts = |key: &str| stated(&own).text(key);
+    let found = ["lr", "steps", "batch", "packing", "beta2", "loss", "separator"].map(texts);
+    let wanted = [Some("1"), Some("1250"), Some("8"), Some("pack"), Some("0.95"), Some("ce"), None];
+    assert_eq!(found, wanted.map(|text| text.map(str::to_owned)));
+}
+
 /// What each paper does with its texts.
 #[test]
 fn recipes_have_the_data_of_the_papers() {
