@@ -28,10 +28,12 @@ fn bytes<L: Lanes, const B: usize, const N: usize>(
     blocks: [&[u8; B]; MOST],
     places: [usize; N],
 ) -> [L::Ints; 12] {
+    const { assert!(B >= 16) };
+    let last = places.into_iter().max().unwrap_or_default();
+    assert!(last <= B - 16);
     let mut all = [l.all(0); 12];
     for (to, at) in all.as_chunks_mut::<4>().0.iter_mut().zip(places) {
-        assert!(at + 16 <= B);
-        // SAFETY: sixteen bytes from there on are in a block.
+        // SAFETY: `at` is at most `last`, from which on sixteen bytes are in a block.
         *to = unsafe { l.transposed(blocks.map(|b| b.as_ptr().wrapping_add(at))) };
     }
     all
