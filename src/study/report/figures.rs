@@ -121,7 +121,8 @@ impl<'a> Figures<'a> {
         if n.0 > 1 {
             sets.push((format!("RULER by length: mean of {} of its 13 tasks", n.0), ruler));
         }
-        if n.1 > 0 && n.1 != n.0 {
+        // Not the same tasks again.
+        if n.1 > 0 && (n.0 < 2 || n.1 != n.0) {
             let name = if n.1 == 1 {
                 format!("{} by length", capital(&long[0].label))
             } else {

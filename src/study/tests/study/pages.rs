@@ -161,6 +161,27 @@ fn tables_hold_the_figures_of_the_cells() {
     assert!(few.reports("s").1.contains("| too few |"));
 }
 
+/// A set of tasks has one chart, and a single task of RULER is a set, too.
+#[test]
+fn scores_by_length_are_drawn_once_for_the_same_tasks() {
+    let charts = |tasks: &str| {
+        let study = Study::new(&format!(
+            "title = \"x\"\nlengths = [4096, 8192]\nmodels = [{{ name = \"m\", path = \"m.gguf\" }}]\n\
+             methods = [{{ name = \"a\" }}]\ntasks = [{tasks}]\n"
+        ));
+        study.run("s", &mut Fake::default(), "1/1").unwrap();
+        let html = study.reports("s").0;
+        let labels = html.split("aria-label=\"").skip(1).filter_map(|after| after.split('"').next());
+        labels.filter(|l| l.contains(" by length")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(charts("{ name = \"vt\" }"), ["Vt by length"]);
+    assert_eq!(charts("{ name = \"passkey\" }"), ["Passkey by length"]);
+    let two = "RULER by length: mean of 2 of its 13 tasks";
+    assert_eq!(charts("{ name = \"vt\" }, { name = \"cwe\" }"), [two]);
+    let three = charts("{ name = \"vt\" }, { name = \"cwe\" }, { name = \"passkey\" }");
+    assert_eq!(three, [two, "Mean of 3 tasks by length"]);
+}
+
 /// A plan of a few kilobytes names a hundred thousand cells, of which nobody has measured any.
 #[test]
 fn a_report_of_nothing_is_small() {
