@@ -78,6 +78,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
     for (option, path) in [("--plot", &args.plot), ("--map", &args.map)] {
         args.force.check_plot(option, path.as_ref())?;
     }
+    if args.map.is_some() && args.map == args.plot {
+        return Err(usage("--map: expected another file than --plot"));
+    }
     let Some(model) = &args.model else { return Err(usage("a model is needed: -m MODEL")) };
     let path = models::find(model)?;
     let hp = Hparams::from_gguf(&File::open(&path)?)?;
