@@ -179,7 +179,7 @@ pub fn append(path: &Path, bytes: &[u8]) -> Result<()> {
 /// # Errors
 /// [`ErrorKind::AlreadyExists`] if something has the name; or the disk.
 pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
-    let mut path = TempPath::from_path(from);
+    let mut path = TempPath::try_from_path(from)?;
     // It is no temporary file: on an error it stays.
     path.disable_cleanup(true);
     match path.persist_noclobber(to) {
