@@ -53,7 +53,7 @@ pub(crate) fn run(
     let mut how = TrainParams::new(N_CTX);
     how.rope = Some("yarn:factor=2".parse()?);
     let trainer = Trainer::new(&model, &how)?;
-    let schedule = Schedule { warmup: 2, decay: Decay::Cosine, ..Schedule::constant(1e-2, 12) };
+    let schedule = Schedule::constant(1e-2, 12).warmup(2).decay(Decay::Cosine);
     let optim = OptimParams::new(schedule);
     let optimizer = Optimizer::new(optim, trainer.params())?;
 

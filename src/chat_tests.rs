@@ -219,7 +219,7 @@ fn dates() {
 #[cfg(unix)]
 #[test]
 fn a_process_that_does_not_answer_is_given_up() {
-    let limits = apart::Limits { wall: Duration::from_millis(300), ..Default::default() };
+    let limits = apart::Limits::default().wall(Duration::from_millis(300));
     for (command, what) in [
         (&["sleep", "100"][..], "took longer than 0.3 s"),
         // It closes its output at once and goes on.
@@ -242,8 +242,7 @@ fn a_process_that_does_not_answer_is_given_up() {
         );
         assert!(started.elapsed() < Duration::from_secs(20), "{command:?}");
     }
-    let endless =
-        Apart::new("yes", [""; 0]).with_limits(apart::Limits { wall: Duration::from_secs(20), ..limits });
+    let endless = Apart::new("yes", [""; 0]).with_limits(limits.wall(Duration::from_secs(20)));
     let e = Template::new_apart(SMOLLM2, "", "", &endless).unwrap_err().to_string();
     assert_eq!(e, "chat template: its text is more than 33554432 bytes");
 }

@@ -39,15 +39,24 @@ const LOADER: &[&str] = if cfg!(target_os = "macos") {
     &["LD_LIBRARY_PATH"]
 };
 
-/// The most that a process may take for one request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Bytes of address space, beyond what the started program takes by itself.
-    pub memory: u64,
-    /// Seconds of computing.
-    pub cpu: u64,
-    /// Time on the clock.
-    pub wall: Duration,
+crate::setters! {
+    /// The most that a process may take for one request.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Limits {
+        /// Bytes of address space, beyond what the started program takes by itself.
+        pub memory: u64,
+        /// Seconds of computing.
+        pub cpu: u64,
+        /// Time on the clock.
+        pub wall: Duration,
+    }
+}
+
+impl Limits {
+    /// Limits of other processes than those of [`Limits::default`].
+    pub const fn new(memory: u64, cpu: u64, wall: Duration) -> Limits {
+        Limits { memory, cpu, wall }
+    }
 }
 
 impl Default for Limits {

@@ -125,23 +125,24 @@ impl FromStr for Decay {
     }
 }
 
-/// Learning rate by step.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Schedule {
-    /// The highest rate.
-    pub lr: f64,
-    /// The rate at the last step, for schedules that fall.
-    pub lr_min: f64,
-    /// Steps in which the rate rises from 0.
-    pub warmup: u64,
-    /// How it rises in them. Left out of checkpoints where it is linear, as it is in those that do not name
-    /// it.
-    #[serde(default, skip_serializing_if = "WarmupShape::is_linear")]
-    pub warmup_shape: WarmupShape,
-    /// Steps in all.
-    pub steps: u64,
-    /// How the rate goes on after the warm-up.
-    pub decay: Decay,
+ropewalk_core::setters! {
+    /// Learning rate by step.
+    #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+    pub struct Schedule {
+        /// The highest rate.
+        pub lr: f64,
+        /// The rate at the last step, for schedules that fall.
+        pub lr_min: f64,
+        /// Steps in which the rate rises from 0.
+        pub warmup: u64,
+        /// How it rises in them. Left out of checkpoints where it is linear, as it is in those that do not name it.
+        #[serde(default, skip_serializing_if = "WarmupShape::is_linear")]
+        pub warmup_shape: WarmupShape,
+        /// Steps in all.
+        pub steps: u64,
+        /// How the rate goes on after the warm-up.
+        pub decay: Decay,
+    }
 }
 
 impl Schedule {
@@ -159,7 +160,7 @@ impl Schedule {
 
     /// The rate of a step, the first being 0. The first step of a warm-up has rate 0, as in Hugging Face's
     /// and DeepSpeed's schedules.
-    pub fn lr(&self, step: u64) -> f64 {
+    pub fn lr_at(&self, step: u64) -> f64 {
         if step < self.warmup {
             return match self.warmup_shape {
                 WarmupShape::Linear => self.lr * step as f64 / self.warmup as f64,
@@ -313,7 +314,7 @@ impl Optimizer {
             return Err(Error::Invalid(format!("step {step}: the gradient of {name} is not finite")));
         }
         let OptimParams { adamw, schedule, clip, ema } = self.params;
-        let (lr, factor) = (schedule.lr(self.step), clip_factor(grad_norm, clip));
+        let (lr, factor) = (schedule.lr_at(self.step), clip_factor(grad_norm, clip));
         self.step += 1;
         for ((t, grad), state) in trained.list_mut().iter_mut().zip(&grads).zip(&mut self.moments) {
             let rule = if t.id.decays() { adamw } else { AdamW { weight_decay: 0.0, ..adamw } };

@@ -45,7 +45,7 @@ const MAX_OFFSET: u64 = 1 << 60;
 /// how.rope = Some("pi:factor=2".parse()?);
 /// # how.n_threads = 1;
 /// let trainer = Trainer::new(&model, &how)?;
-/// let schedule = Schedule { warmup: 1, decay: Decay::Cosine, ..Schedule::constant(1e-2, 4) };
+/// let schedule = Schedule::constant(1e-2, 4).warmup(1).decay(Decay::Cosine);
 /// let optimizer = Optimizer::new(OptimParams::new(schedule), trainer.params())?;
 ///
 /// let sources = Sources::find(&[texts], &TextOptions::default())?;

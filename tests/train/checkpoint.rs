@@ -15,7 +15,7 @@ use crate::common::process::{alone, run_alone, test_program};
 use crate::gradients::{settings, targets};
 
 fn optim(ema: f64) -> OptimParams {
-    OptimParams::new(Schedule { warmup: 3, decay: Decay::Cosine, ..Schedule::constant(1e-2, 16) })
+    OptimParams::new(Schedule::constant(1e-2, 16).warmup(3).decay(Decay::Cosine))
         .adamw(AdamW { weight_decay: 0.01, ..AdamW::default() })
         .ema(ema)
 }

@@ -96,26 +96,26 @@ fn adamw_and_clipping_are_pytorchs() {
 fn schedules_are_those_of_transformers() {
     let mut kinds = Vec::new();
     for Rates { decay, lr, lr_min, warmup, steps, rates } in recording().schedules {
-        let schedule = Schedule { lr_min, warmup, decay, ..Schedule::constant(lr, steps) };
+        let schedule = Schedule::constant(lr, steps).lr_min(lr_min).warmup(warmup).decay(decay);
         schedule.check().unwrap();
         assert_eq!(rates.len() as u64, steps + 1);
         for (step, want) in rates.iter().enumerate() {
-            let found = schedule.lr(step as u64);
+            let found = schedule.lr_at(step as u64);
             assert!((found - want).abs() < 1e-15, "{schedule:?}, step {step}: {found}, recorded {want}");
         }
         // Beyond the end it stays.
-        assert_eq!(schedule.lr(steps + 5), schedule.lr(steps));
+        assert_eq!(schedule.lr_at(steps + 5), schedule.lr_at(steps));
         kinds.push(decay);
     }
     for decay in [Decay::Constant, Decay::Linear, Decay::Cosine] {
         assert!(kinds.iter().filter(|k| **k == decay).count() >= 2, "{decay:?}");
     }
     // A line to a rate above 0, and warm-up that takes all steps: by hand.
-    let line = Schedule { lr_min: 0.5, warmup: 2, decay: Decay::Linear, ..Schedule::constant(1.0, 6) };
-    let found: Vec<f64> = (0..8).map(|i| line.lr(i)).collect();
+    let line = Schedule::constant(1.0, 6).lr_min(0.5).warmup(2).decay(Decay::Linear);
+    let found: Vec<f64> = (0..8).map(|i| line.lr_at(i)).collect();
     assert_eq!(found, [0.0, 0.5, 1.0, 0.875, 0.75, 0.625, 0.5, 0.5]);
-    let all = Schedule { warmup: 6, ..line };
-    assert_eq!((all.lr(3), all.lr(6), all.lr(9)), (0.5, 1.0, 0.5));
+    let all = line.warmup(6);
+    assert_eq!((all.lr_at(3), all.lr_at(6), all.lr_at(9)), (0.5, 1.0, 0.5));
 }
 
 fn stated(recipe: &Recipe) -> Settings {
@@ -167,10 +167,10 @@ fn recipes_are_those_of_the_papers() {
         2e-5 * 0f64.max(0.5 * (1.0 + (std::f64::consts::PI * num_cycles * 2.0 * progress).cos()))
     };
     for step in [0, 1, 449, 450, 451, 2000, 5000, 7725, 11_000, 14_999, 15_000] {
-        let (found, want) = (schedule.lr(step), released(step));
+        let (found, want) = (schedule.lr_at(step), released(step));
         assert!((found - want).abs() < 1e-18, "step {step}: {found}, expected {want}");
     }
-    assert!((schedule.lr(7725) - 1.309e-5).abs() < 1e-8, "the middle");
+    assert!((schedule.lr_at(7725) - 1.309e-5).abs() < 1e-8, "the middle");
     let others = RECIPES.iter().filter(|r| !["landmark", "longlora"].contains(&r.name));
     assert!(others.into_iter().all(|r| r.attention == TrainAttention::Full && r.train == ["full"]));
     assert_eq!(at("drope"), (512, 5000), "10B tokens of 4,096 each");
@@ -179,10 +179,10 @@ fn recipes_are_those_of_the_papers() {
     let code = optimiser(Recipe::find("lceg-code").unwrap(), 120);
     let rates = [(0, 0.0), (4, 2e-5 * 5f64.ln() / 20f64.ln()), (20, 2e-5), (70, 1e-5), (120, 0.0)];
     for (step, want) in rates {
-        let found = code.schedule.lr(step);
+        let found = code.schedule.lr_at(step);
         assert!((found - want).abs() < 1e-18, "step {step}: {found}, expected {want}");
     }
-    assert!((code.schedule.lr(4) - 1.0745e-5).abs() < 1e-9);
+    assert!((code.schedule.lr_at(4) - 1.0745e-5).abs() < 1e-9);
     let AdamW { beta1, beta2, eps, weight_decay } = code.adamw;
     assert_eq!((beta1, beta2, eps, weight_decay), (0.9, 0.999, 1e-8, 0.0));
     assert_eq!((code.clip, code.ema), (1.0, 0.0));
@@ -190,7 +190,7 @@ fn recipes_are_those_of_the_papers() {
     assert_eq!((at("longce"), longce.rope, longce.n_ctx), ((8, 200), "pi:factor=8", 32_768));
     let schedule = optimiser(longce, 200).schedule;
     assert_eq!(
-        (schedule.lr(10), schedule.lr(20), schedule.lr(110), schedule.lr(200)),
+        (schedule.lr_at(10), schedule.lr_at(20), schedule.lr_at(110), schedule.lr_at(200)),
         (1e-5, 2e-5, 1e-5, 0.0)
     );
     let weights = stated(longce).loss.flatten().unwrap().at(longce.n_ctx);
@@ -198,14 +198,14 @@ fn recipes_are_those_of_the_papers() {
     let pose = Recipe::find("pose").unwrap();
     assert_eq!((at("pose"), pose.n_ctx, stated(pose).beta2), ((64, 1000), 2048, Some(0.999)));
     let schedule = optimiser(pose, 1000).schedule;
-    assert_eq!((schedule.lr(0), schedule.lr(10), schedule.lr(1000)), (0.0, 2e-5, 0.0));
-    assert!((schedule.lr(505) - 1e-5).abs() < 1e-18);
+    assert_eq!((schedule.lr_at(0), schedule.lr_at(10), schedule.lr_at(1000)), (0.0, 2e-5, 0.0));
+    assert!((schedule.lr_at(505) - 1e-5).abs() < 1e-18);
     // No average that the paper does not state.
     assert!(RECIPES.iter().all(|r| stated(r).ema == Some(0.0)));
     let paper = optimiser(Recipe::find("lceg").unwrap(), 954);
-    assert_eq!((paper.schedule.lr(10), paper.schedule.lr(953)), (1e-5, 2e-5));
+    assert_eq!((paper.schedule.lr_at(10), paper.schedule.lr_at(953)), (1e-5, 2e-5));
     // A warm-up of one step starts from 0, as DeepSpeed's does, and from nothing that is no number.
-    assert_eq!(Schedule { warmup: 1, ..code.schedule }.lr(0), 0.0);
+    assert_eq!(code.schedule.warmup(1).lr_at(0), 0.0);
 }
 
 /// Settings of a recipe are values: none of them can fail to parse, and those that it leaves alone are shared.
@@ -309,15 +309,10 @@ fn a_linear_warmup_is_not_written() {
 }
 
 fn params() -> OptimParams {
-    OptimParams::new(Schedule {
-        lr_min: 1e-3,
-        warmup: 1,
-        decay: Decay::Cosine,
-        ..Schedule::constant(1e-2, 6)
-    })
-    .adamw(AdamW { weight_decay: 0.1, ..AdamW::default() })
-    .clip(0.05)
-    .ema(0.75)
+    OptimParams::new(Schedule::constant(1e-2, 6).lr_min(1e-3).warmup(1).decay(Decay::Cosine))
+        .adamw(AdamW { weight_decay: 0.1, ..AdamW::default() })
+        .clip(0.05)
+        .ema(0.75)
 }
 
 /// With accumulation, clipping, decay, a schedule and the moving average, which starts from what there is at the start.
@@ -340,7 +335,7 @@ fn steps_of_a_trainer_are_those_of_a_plain_loop() {
         let norm = grads.iter().flatten().map(|g| g * g).sum::<f64>().sqrt();
         let factor = (p.clip / (norm + 1e-6)).min(1.0);
         assert!(factor < 1.0, "clipping does not bite");
-        let lr = p.schedule.lr(step);
+        let lr = p.schedule.lr_at(step);
         let AdamW { beta1, beta2, eps, weight_decay } = p.adamw;
         let t = step as i32 + 1;
         for (i, grad) in grads.iter().enumerate() {

@@ -20,8 +20,7 @@ fn a_text_is_learnt_by_heart() {
     pairs.targets = targets(&ALL);
     (pairs.rank, pairs.alpha, pairs.norms, pairs.embeddings) = (16, 32.0, true, true);
     let mut trainer = Trainer::new(&model, &how).unwrap();
-    let schedule =
-        Schedule { lr_min: 1e-3, warmup: 5, decay: Decay::Cosine, ..Schedule::constant(1e-2, 110) };
+    let schedule = Schedule::constant(1e-2, 110).lr_min(1e-3).warmup(5).decay(Decay::Cosine);
     let optim = OptimParams::new(schedule);
     let mut optimizer = Optimizer::new(optim, trainer.params()).unwrap();
     let sequence = Sequence::new(&tokens);

@@ -54,7 +54,7 @@ impl World {
         let mut how = settings(N_CTX, 20, "pi:factor=2");
         lora(&mut how).dropout = 0.1;
         let trainer = Trainer::new(&self.model, &how).unwrap();
-        let schedule = Schedule { warmup: 2, decay: Decay::Cosine, ..Schedule::constant(1e-2, STEPS) };
+        let schedule = Schedule::constant(1e-2, STEPS).warmup(2).decay(Decay::Cosine);
         let optim = OptimParams::new(schedule).ema(0.5);
         let optimizer = Optimizer::new(optim, trainer.params()).unwrap();
         (trainer, optimizer, self.data(N_CTX))

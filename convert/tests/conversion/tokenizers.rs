@@ -12,7 +12,7 @@ use crate::cli::fails;
 use crate::import::folder;
 
 /// Far more than the recorded tokenizer takes, and soon reached.
-const LIMITS: Limits = Limits { memory: 256 << 20, cpu: 3, wall: Duration::from_secs(120) };
+const LIMITS: Limits = Limits::new(256 << 20, 3, Duration::from_secs(120));
 
 fn edit(folder: &Path, change: impl FnOnce(&mut Value)) {
     let path = folder.join("tokenizer.json");

@@ -15,7 +15,7 @@ use super::engine::{self, Answer, Question};
 use super::tokenizer::{Tokenizer, FILE};
 
 /// The most that a process for a tokenizer may take. The largest known, 33 MB, takes it half a gigabyte and 3 seconds.
-pub const LIMITS: Limits = Limits { memory: 4 << 30, cpu: 60, wall: Duration::from_secs(600) };
+pub const LIMITS: Limits = Limits::new(4 << 30, 60, Duration::from_secs(600));
 
 /// Bytes of the question, and of the answer, each as JSON.
 const MAX_TALK: u64 = 128 << 20;

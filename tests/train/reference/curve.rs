@@ -119,7 +119,7 @@ fn the_default_model_learns_a_text_by_heart() {
         &TrainParams::new(512).n_threads(1).checkpointing(Some(Checkpointing::Products)).lora(lora),
     )
     .unwrap();
-    let schedule = Schedule { lr_min: 3e-4, warmup: 2, decay: Decay::Cosine, ..Schedule::constant(3e-3, 25) };
+    let schedule = Schedule::constant(3e-3, 25).lr_min(3e-4).warmup(2).decay(Decay::Cosine);
     let params = optim(&recording.curve).schedule(schedule);
     let mut optimizer = Optimizer::new(params, trainer.params()).unwrap();
     for i in 0..schedule.steps {
