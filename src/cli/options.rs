@@ -358,14 +358,16 @@ fn read_at_most(source: impl Read, name: &str, most: u64) -> anyhow::Result<Vec<
     Ok(bytes)
 }
 
-/// The documents of files, or of stdin for `-`.
-pub(crate) fn read_documents(files: &[PathBuf]) -> anyhow::Result<Vec<Document>> {
+/// The documents of files, of the texts in directories, or of stdin for `-`.
+pub(crate) fn read_documents(paths: &[PathBuf]) -> anyhow::Result<Vec<Document>> {
     let mut found: Vec<Document> = Vec::new();
     let mut left = MAX_DOCUMENTS;
-    for path in files {
-        let (name, bytes) = read_file(path, left)?;
-        left -= bytes.len() as u64;
-        found.extend(documents(&name, bytes)?);
+    for path in paths {
+        for file in files::foreign::texts(path)? {
+            let (name, bytes) = read_file(&file, left)?;
+            left -= bytes.len() as u64;
+            found.extend(documents(&name, bytes)?);
+        }
     }
     Ok(found)
 }

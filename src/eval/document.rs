@@ -38,16 +38,19 @@ impl Document {
 /// Bytes of the files of one measurement, at most: they are held in memory.
 pub const MAX_DOCUMENTS: u64 = 256 << 20;
 
-/// Reads the documents in files, which have at most [`MAX_DOCUMENTS`] bytes in all.
+/// Reads the documents in files, which have at most [`MAX_DOCUMENTS`] bytes in all. A directory stands for the `.txt`,
+/// `.md`, `.jsonl`, and `.ndjson` files in it, in the order of their names.
 ///
 /// # Errors
-/// Returns an error if a file is not a regular one or too large, and those of [`documents`].
+/// Returns an error if a file is not a regular one or too large, if a directory has no text, and those of [`documents`].
 pub fn read_documents(paths: &[PathBuf]) -> Result<Vec<Document>> {
     let (mut found, mut left) = (Vec::new(), MAX_DOCUMENTS);
     for path in paths {
-        let bytes = files::foreign::read_file(path, left)?;
-        left -= bytes.len() as u64;
-        found.extend(documents(&path.to_string_lossy(), bytes)?);
+        for file in files::foreign::texts(path)? {
+            let bytes = files::foreign::read_file(&file, left)?;
+            left -= bytes.len() as u64;
+            found.extend(documents(&file.to_string_lossy(), bytes)?);
+        }
     }
     Ok(found)
 }

@@ -91,7 +91,7 @@ impl<'a> SessionRunner<'a> {
         if let Some(known) = self.documents.get(paths) {
             return Ok(known.clone());
         }
-        let read = read_documents(paths).map_err(|e| e.to_string())?;
+        let read = eval::read_documents(paths).map_err(|e| e.to_string())?;
         self.documents.insert(paths.to_vec(), read.clone());
         Ok(read)
     }
@@ -259,16 +259,6 @@ fn measure(model: &Model, settings: &Settings<'_>) -> Result<f64> {
 /// Tokens that an adapter was trained on, as it says.
 fn tokens_of(adapter: &Path) -> Option<u64> {
     AdapterReader::open(adapter).ok()?.meta().tokens
-}
-
-fn read_documents(paths: &[PathBuf]) -> Result<Vec<Document>> {
-    let (mut found, mut left) = (Vec::new(), study::MAX_TEXTS);
-    for path in paths {
-        let bytes = files::foreign::read_file(path, left)?;
-        left -= bytes.len() as u64;
-        found.extend(eval::documents(&path.display().to_string(), bytes)?);
-    }
-    Ok(found)
 }
 
 fn of_model(path: &Path) -> Result<String> {

@@ -23,5 +23,5 @@ pub use outcome::{Breakdown, Bucket, CellResult, Failure, Metric, Record, State}
 pub use plan::{
     Attention, Known, Method, Model, Names, Parameters, Plan, Recipe, Task, Template, Trained, MAX_CELLS,
 };
-pub use run::{list, run, Estimate, Listing, Row, Runner, Shard, Summary, MAX_TEXTS};
+pub use run::{list, run, Estimate, Listing, Row, Runner, Shard, Summary};
 pub use stats::{pearson, spearman};

@@ -129,15 +129,20 @@ pub struct Summary {
     pub stopped: bool,
 }
 
-/// Bytes of the texts of a task, at most, because they are held.
-pub const MAX_TEXTS: u64 = 256 << 20;
+/// Bytes of a text, at most, because it is held.
+const MAX_TEXT: u64 = 256 << 20;
 
 /// SHA-256 of texts, each file read once.
 type Texts = HashMap<PathBuf, Result<String, String>>;
 
+/// SHA-256 of a file, or of each text of a directory.
 fn sha256(path: &Path) -> Result<String, String> {
-    let bytes = files::foreign::read_file(path, MAX_TEXTS).map_err(|e| e.to_string())?;
-    Ok(format!("{:x}", Sha256::digest(bytes)))
+    let of_file = |file: &PathBuf| -> Result<String, files::Error> {
+        Ok(format!("{:x}", Sha256::digest(files::foreign::read_file(file, MAX_TEXT)?)))
+    };
+    let hashes: Result<Vec<String>, files::Error> =
+        files::foreign::texts(path).and_then(|texts| texts.iter().map(of_file).collect());
+    hashes.map(|hashes| hashes.join(" ")).map_err(|e| e.to_string())
 }
 
 /// The hash of a cell, or why it has none.

@@ -233,7 +233,7 @@ const PLAN: &str = r#"
 title = "Two methods"
 lengths = [1024, 1536]
 samples = 2
-texts = ["a.txt"]
+texts = ["texts"]
 [[models]]
 name = "tiny"
 path = "MODEL"
@@ -255,7 +255,8 @@ options = { depths = "0/100" }
 #[test]
 fn a_study_is_measured_cut_up_and_put_together() {
     let dir = tempfile::tempdir().unwrap();
-    text_file(dir.path(), "a.txt", 3000);
+    std::fs::create_dir(dir.path().join("texts")).unwrap();
+    text_file(&dir.path().join("texts"), "a.txt", 3000);
     std::fs::write(dir.path().join("plan.toml"), PLAN.replace("MODEL", model())).unwrap();
     let study = |args: &[&str]| {
         run_in(dir.path(), &[&["study"], args, &["--device", "cpu", "-t", "1", "-q"]].concat())

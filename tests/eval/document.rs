@@ -1,6 +1,6 @@
 //! Bytes to documents.
 
-use ropewalk::eval::{documents, Content, Document};
+use ropewalk::eval::{documents, read_documents, Content, Document};
 
 fn error(name: &str, bytes: &[u8]) -> String {
     documents(name, bytes.to_vec()).unwrap_err().to_string()
@@ -39,4 +39,24 @@ fn bin_files_are_token_ids_of_two_bytes() {
     assert_eq!(error("a.bin", b""), "a.bin: no token ids: the file is empty");
     // Whatever else a name says, other files are text.
     assert_eq!(documents("bin", b"ab".to_vec()).unwrap(), [Document::text("bin", "ab")]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_directory_stands_for_the_texts_below_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::create_dir_all(at("books/deep")).unwrap();
+    std::fs::create_dir(at("empty")).unwrap();
+    for name in ["books/b.md", "books/deep/c.txt", "books/d.pdf", "books/.e.txt", "f"] {
+        std::fs::write(at(name), name).unwrap();
+    }
+    std::fs::write(at("books/a.jsonl"), "{\"text\":\"books/a.jsonl\"}").unwrap();
+    std::os::unix::fs::symlink(at("f"), at("books/g.txt")).unwrap();
+    let read = |name: &str| read_documents(&[at(name)]).unwrap().into_iter().map(|d| d.content);
+    let texts = |names: &[&str]| names.iter().map(|&text| Content::Text(text.into())).collect::<Vec<_>>();
+    assert!(read("books").eq(texts(&["books/a.jsonl", "books/b.md", "books/deep/c.txt"])));
+    assert!(read("f").eq(texts(&["f"])));
+    let said = read_documents(&[at("empty")]).unwrap_err().to_string();
+    assert!(said.ends_with("empty: expected .txt, .md, .jsonl, or .ndjson files, found none"), "{said}");
 }

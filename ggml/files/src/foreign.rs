@@ -245,6 +245,39 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String> {
     String::from_utf8(read_file(path, limit)?).map_err(|_| Error::new(path, refused("is not UTF-8")))
 }
 
+/// The files that a path of texts stands for: itself; for a folder, the `.txt`, `.md`, `.jsonl`, and `.ndjson` files in it
+/// and below it, sorted. Links and hidden files (`.name`) in a folder are left out.
+///
+/// # Errors
+/// A folder without such files, or with too many; the disk.
+pub fn texts(path: &Path) -> Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let (mut found, mut folders) = (Vec::new(), vec![path.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        let failed = |e| Error::new(&folder, e);
+        for entry in fs::read_dir(&folder).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let (at, kind) = (entry.path(), entry.file_type().map_err(failed)?);
+            match at.extension().and_then(|e| e.to_str()).unwrap_or_default() {
+                _ if entry.file_name().to_string_lossy().starts_with('.') => {}
+                _ if kind.is_dir() => folders.push(at),
+                "txt" | "md" | "jsonl" | "ndjson" if kind.is_file() => found.push(at),
+                _ => {}
+            }
+            if found.len().max(folders.len()) > 100_000 {
+                return Err(Error::new(path, refused("has more than 100,000 files or folders")));
+            }
+        }
+    }
+    found.sort();
+    match found.is_empty() {
+        true => Err(Error::new(path, refused("expected .txt, .md, .jsonl, or .ndjson files, found none"))),
+        false => Ok(found),
+    }
+}
+
 /// Reads a file of at most `limit` bytes.
 fn read(file: File, limit: u64) -> io::Result<Vec<u8>> {
     within(file.metadata()?.len(), limit)?;
