@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::ensure;
 use clap::{Args as _, FromArgMatches};
 use ropewalk::finetune::JobError;
 use ropewalk::remedy::Remedy;
@@ -43,6 +44,8 @@ struct Args {
     #[arg(short = 'o', long = "output", value_name = "DIR", required = true)]
     out: PathBuf,
     /// Print the cells, tokens, memory, and time needed, and measure nothing
+    ///
+    /// The exit code is 1 if a cell cannot be measured
     #[arg(long = "plan")]
     listing: bool,
     /// Run part I of N equal parts
@@ -83,7 +86,10 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if args.listing {
         let results = Results::open(&args.out, &plan, &settings)?;
         let listing = studies::list(&plan, results.as_ref(), &settings, &control)?;
-        return args.output.result(&listing, || listing.text(&plan.title));
+        args.output.result(&listing, || listing.text(&plan.title))?;
+        let n: usize = listing.rows.iter().map(|row| row.problems.len()).sum();
+        ensure!(n == 0, "{}: {n} of {} cells cannot be measured", path.display(), listing.cells);
+        return Ok(());
     }
     let folder = Folder::open(args.force.output(&args.out), &plan, &settings)?;
     let done = {

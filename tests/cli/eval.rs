@@ -261,7 +261,10 @@ fn a_study_is_measured_cut_up_and_put_together() {
     let study = |args: &[&str]| {
         run_in(dir.path(), &[&["study"], args, &["--device", "cpu", "-t", "1", "-q"]].concat())
     };
-    let listed = study(&["plan.toml", "-o", "whole", "--plan", "--json"]).json();
+    let listed = study(&["plan.toml", "-o", "whole", "--plan", "--json"]);
+    let problem = "plan.toml: 4 of 8 cells cannot be measured";
+    assert!(listed.code == 1 && listed.stderr.contains(problem), "{listed:?}");
+    let listed: serde_json::Value = serde_json::from_str(&listed.stdout).unwrap();
     assert_eq!((&listed["cells"], &listed["done"]), (&8.into(), &0.into()), "{listed}");
     assert!(!dir.path().join("whole").exists(), "a listing leaves nothing");
     let whole = study(&["plan.toml", "-o", "whole", "--json"]).json();
