@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{anyhow, Context};
+use anyhow::{anyhow, bail, Context};
 use ropewalk::eval::{LmSource, SessionSource};
 use ropewalk::fetch::{self, FetchError};
 use ropewalk::model::{Model, ModelParams};
@@ -50,6 +50,11 @@ pub(crate) fn data_for(given: Option<&Path>, task: &dyn Task) -> PathBuf {
 /// was a folder, converted.
 pub(crate) fn find(model: &str) -> anyhow::Result<PathBuf> {
     let path = Path::new(model);
+    let is_weights = path.is_file() && path.extension().is_some_and(|e| e == "safetensors");
+    if is_weights || path.join("config.json").is_file() {
+        let imports = "`ropewalk convert DIR -o FILE.gguf` imports its directory";
+        bail!("{model}: expected a GGUF file, found a checkpoint of Hugging Face; {imports}");
+    }
     if path.exists() {
         return Ok(path.to_owned());
     }

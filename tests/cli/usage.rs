@@ -144,7 +144,13 @@ fn a_model_that_is_not_there_is_exit_1() {
     fails(&run_in(path, &["run", "-m", "no/such.gguf", "-p", "a"]), 1, &["no/such.gguf", "no such file"]);
     fails(&run_in(path, &["inspect", "nonesuch"]), 1, &["nonesuch", "known: smollm2"]);
     let folder = path.to_str().unwrap();
-    fails(&run(&["inspect", folder]), 1, &[folder]);
+    fails(&run(&["inspect", folder]), 1, &[folder, "a directory"]);
+    std::fs::write(path.join("config.json"), "{}").unwrap();
+    std::fs::write(path.join("a.safetensors"), "").unwrap();
+    for model in [folder, "a.safetensors"] {
+        let said = [model, "`ropewalk convert DIR -o FILE.gguf`"];
+        fails(&run_in(path, &["run", "-m", model, "-p", "a"]), 1, &said);
+    }
     fails(&run_in(path, &["run", "-m", "smollm2", "-p", "a"]), 1, &["ropewalk pull smollm2"]);
     fails(&run_in(path, &["run", "-m", "hf:o/r/f.gguf", "-p", "a"]), 1, &["ropewalk pull hf:o/r/f.gguf"]);
 }
