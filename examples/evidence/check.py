@@ -34,7 +34,7 @@ def check_options(place, steps):
     for unit, step in steps:
         command = step.args[0]
         if command not in helps:
-            words = ask(place, [command, "--help"])
+            words = ask(place, [command, "--help-all"])
             for c in ",[]<>=.;()":
                 words = words.replace(c, " ")
             helps[command] = set(words.split())

@@ -32,7 +32,7 @@ struct Args {
     /// Prompt lengths, in tokens; 0 skips the prefill test
     #[arg(
         short = 'p',
-        long,
+        long = "lengths",
         value_name = "N,...",
         value_delimiter = ',',
         default_value = "512",
@@ -42,7 +42,7 @@ struct Args {
     /// Tokens to generate; 0 skips the decode test
     #[arg(
         short = 'n',
-        long,
+        long = "predict",
         value_name = "N,...",
         value_delimiter = ',',
         default_value = "128",

@@ -43,7 +43,8 @@ const ONE_DEVICE: &str = "the whole model runs on one device: --device auto, cpu
 const OPTIONS: &[(&[&str], Means)] = &[
     // llama.cpp, lm-eval, PEFT, TRL, and their relatives
     (&["--ctx-size", "--max-seq-length", "--max-length"], Ours("--ctx")),
-    (&["--n-predict"], Ours("--predict")),
+    (&["--n-predict", "--n-gen"], Ours("--predict")),
+    (&["--n-prompt"], Ours("--lengths")),
     (&["--cache-type-k", "--cache-type-v", "-ctk", "-ctv"], Ours("--kv")),
     (&["--batch-size"], Ours("--batch")),
     (&["--ubatch-size", "-ub"], Ours("--ubatch")),
@@ -274,6 +275,7 @@ mod tests {
             ("r finetune --doc-mask -d x", "r finetune --set doc-mask=true -d x"),
             ("r perplexity --chunks 2 -- --chunks", "r perplexity --max-windows 2 -- --chunks"),
             ("r bench --limit 3", "r bench --limit 3"),
+            ("r bench --n-prompt 512 --n-gen 0", "r bench --lengths 512 --predict 0"),
             ("r convert x --outtype q8_0", "r convert x --type q8_0"),
             ("r convert --leave-output-tensor x", "r convert --tensor-type output=keep x"),
             ("r convert x --token_embedding_type q8_0", "r convert x --tensor-type token_embd=q8_0"),

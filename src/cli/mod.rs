@@ -34,7 +34,7 @@ mod template;
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
-use clap::ArgMatches;
+use clap::{Arg, ArgAction, ArgMatches};
 use ropewalk_core::{program, terminal};
 
 pub(crate) struct Command {
@@ -42,7 +42,7 @@ pub(crate) struct Command {
     pub(crate) name: &'static str,
     /// One line for the list of commands.
     pub(crate) about: &'static str,
-    /// A paragraph for `--help` of the command itself.
+    /// A paragraph for `--help-all` of the command itself.
     pub(crate) details: &'static str,
     /// Command lines to copy, one a line, without the `ropewalk` at their front.
     pub(crate) example: &'static str,
@@ -92,6 +92,8 @@ pub(crate) fn app() -> clap::Command {
         .disable_help_subcommand(true);
     for c in COMMANDS {
         let sub = (c.args)(clap::Command::new(c.name))
+            .disable_help_flag(true)
+            .args(help_options())
             .about(c.about)
             .long_about(format!("{}\n\n{}", c.about, c.details))
             .hide(c.name == completions::COMMAND.name)
@@ -99,6 +101,17 @@ pub(crate) fn app() -> clap::Command {
         app = app.subcommand(sub);
     }
     app
+}
+
+/// `--help` prints a screen or two, and `--help-all` also the details and the options that few need.
+fn help_options() -> [Arg; 2] {
+    let option = |name: &'static str, action: ArgAction, about: &'static str| {
+        Arg::new(name).long(name).action(action).help(about).help_heading(None::<&'static str>)
+    };
+    [
+        option("help", ArgAction::HelpShort, "Print help (see more with '--help-all')").short('h'),
+        option("help-all", ArgAction::HelpLong, "Print help with all options and details"),
+    ]
 }
 
 fn version() -> &'static str {
@@ -219,7 +232,8 @@ mod tests {
 
     /// Options that mean the same in every command that has them: the model, the machine, the output.
     const SHARED: &str =
-        "model rope ctx lora kv device threads batch ubatch attention math output plot force json quiet seed help";
+        "model rope ctx lora kv device threads batch ubatch attention math output plot force json quiet seed help \
+         help-all";
 
     #[test]
     fn the_command_line_stays_small() {

@@ -49,7 +49,7 @@ impl Evening {
     #[track_caller]
     fn types(&self, line: &str) -> Output {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let help = ["-h", "--help"].map(|help| ok(run_with(&[words[0], help], "")).stdout).concat();
+        let help = ok(run_with(&[words[0], "--help-all"], "")).stdout;
         let known: Vec<&str> = help.split(|c: char| c.is_whitespace() || ",[]<>=.".contains(c)).collect();
         for word in words.iter().filter(|word| word.starts_with('-')) {
             let option = word.split('=').next().unwrap();
@@ -161,7 +161,7 @@ fn the_shipped_model_is_talked_to() {
     let made = ["convert", model.to_str().unwrap(), "--rope", "ntk:factor=2", "-o", path];
     assert!(ok(run_with(&made, "")).stderr.contains("llama-server -m "));
     let chat = ["chat", "-m", path, "--ctx", "16k", "--temp", "0", "-n", "24"];
-    let help = ["-h", "--help"].map(|help| ok(run_with(&["chat", help], "")).stdout).concat();
+    let help = ok(run_with(&["chat", "--help-all"], "")).stdout;
     for option in chat.iter().filter(|word| word.starts_with('-')) {
         assert!(help.contains(option), "{option}");
     }

@@ -100,7 +100,7 @@ fn fixtures(dir: &Path) {
 }
 
 /// Names of commands, those that others need the output of first.
-fn commands() -> Vec<String> {
+pub(crate) fn commands() -> Vec<String> {
     let help = run(&["--help"]).stdout;
     let (_, rest) = help.split_once("Commands:\n").expect("a list of commands");
     // Descriptions that take more than a line go on further right.

@@ -92,10 +92,16 @@ fn without_a_command_help_is_shown_and_it_is_exit_2() {
 
 #[test]
 fn every_command_has_help_with_an_example() {
-    for name in ["run", "chat", "perplexity", "eval", "bench", "rope", "inspect", "pull", "completions"] {
-        let output = run(&[name, "--help"]);
-        assert_eq!(output.code, 0, "{output:?}");
-        assert!(output.stdout.contains("Example:\n  ropewalk"), "{output:?}");
+    for name in crate::examples::commands() {
+        let [help, all] = ["--help", "--help-all"].map(|option| run(&[&name, option]));
+        for output in [&help, &all] {
+            assert_eq!(output.code, 0, "{output:?}");
+            assert!(output.stdout.contains("Example:\n  ropewalk"), "{output:?}");
+        }
+        assert_eq!(run(&[&name, "-h"]).stdout, help.stdout);
+        // Two screens, and the details.
+        let lines = |output: &Output| output.stdout.lines().count();
+        assert!(lines(&help) <= 80 && lines(&all) > lines(&help), "{}", help.stdout);
     }
     let version = run(&["--version"]);
     assert!(version.code == 0 && version.stdout.starts_with("ropewalk "), "{version:?}");
