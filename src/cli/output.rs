@@ -32,8 +32,9 @@ pub(crate) fn rate(n: usize, seconds: f64) -> f64 {
 /// Work that takes less time shows no progress bar.
 const QUIET_FOR: Duration = Duration::from_secs(2);
 
-/// A log gets a line this often.
-const LINE_EVERY: Duration = Duration::from_secs(60);
+/// A log gets a line after this many [`LOOKS`], and its first one when it is seen that the work takes over a minute.
+const LINE_EVERY: u32 = 12;
+const LOOKS: Duration = Duration::from_secs(5);
 
 /// The output options of every command.
 #[derive(Debug, Clone, Copy, clap::Args)]
@@ -146,10 +147,17 @@ fn write_lines(bar: ProgressBar) -> Sender<()> {
     let (end, ended) = channel();
     // Without a thread there are no lines.
     let _ = std::thread::Builder::new().spawn(move || {
-        while ended.recv_timeout(LINE_EVERY) == Err(RecvTimeoutError::Timeout) {
-            let line =
-                progress_line(&bar.message(), bar.position(), bar.length().unwrap_or(0), bar.elapsed());
-            program::say(line);
+        let mut estimated = false;
+        for look in 1.. {
+            if ended.recv_timeout(LOOKS) != Err(RecvTimeoutError::Timeout) {
+                break;
+            }
+            let (done, total, elapsed) = (bar.position(), bar.length().unwrap_or(0), bar.elapsed());
+            let is_long = done > 0 && elapsed.as_secs_f64() * total as f64 > 60.0 * done as f64;
+            if look % LINE_EVERY == 0 || is_long && !estimated {
+                program::say(progress_line(&bar.message(), done, total, elapsed));
+                estimated |= is_long;
+            }
         }
     });
     end
@@ -157,7 +165,10 @@ fn write_lines(bar: ProgressBar) -> Sender<()> {
 
 /// Formats the share of the work that is done, and the time left at this rate.
 fn progress_line(what: &str, done: u64, total: u64, elapsed: Duration) -> String {
-    let minutes = |seconds: f64| format!("{:.0} min", (seconds / 60.0).ceil());
+    let minutes = |seconds: f64| match seconds < 59.0 {
+        true => format!("{seconds:.0} s"),
+        false => format!("{:.0} min", (seconds / 60.0).ceil()),
+    };
     let part = done as f64 / total.max(1) as f64;
     let left = match part > 0.0 && part <= 1.0 {
         true => format!(", {} left", minutes(elapsed.as_secs_f64() * (1.0 - part) / part)),
@@ -256,10 +267,12 @@ mod tests {
     fn a_line_of_progress_says_what_is_left() {
         let line = |done, total| progress_line("measuring", done, total, Duration::from_secs(120));
         assert_eq!(line(1, 4), "measuring: 25 % after 2 min, 6 min left");
-        assert_eq!(line(4, 4), "measuring: 100 % after 2 min, 0 min left");
+        assert_eq!(line(4, 4), "measuring: 100 % after 2 min, 0 s left");
         assert_eq!(
             (line(0, 4), line(0, 0)),
             ("measuring: 0 % after 2 min".into(), "measuring: 0 % after 2 min".into())
         );
+        let early = progress_line("measuring", 1, 30, Duration::from_secs(5));
+        assert_eq!(early, "measuring: 3 % after 5 s, 3 min left");
     }
 }
