@@ -391,7 +391,7 @@ impl Conversation {
     ///
     /// # Errors
     /// Returns the errors of [`Session::save`].
-    pub fn save(&self, path: &Path) -> Result<()> {
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let saved = Saved { messages: self.messages.clone(), loaded: self.loaded.clone() };
         let attachment = serde_json::to_vec(&saved).map_err(|e| Error::Invalid(e.to_string()))?;
         self.session()?.save(path, &attachment)
@@ -403,7 +403,8 @@ impl Conversation {
     /// # Errors
     /// Returns an error if the file has no conversation or is of another model, and the errors of
     /// [`Conversation::reopen`] and [`Session::restore_from`].
-    pub fn restore(&mut self, path: &Path, control: &Control<'_>) -> Result<bool> {
+    pub fn restore(&mut self, path: impl AsRef<Path>, control: &Control<'_>) -> Result<bool> {
+        let path = path.as_ref();
         let invalid = |what: String| Error::Invalid(format!("{}: {what}", path.display()));
         let mut file = SavedSession::open(path)?;
         file.check_model(&self.model)?;
