@@ -36,17 +36,19 @@ pub use packages::{PackagedFile, PackagedSet};
 use partial::{Lock, Partial};
 pub use source::{is_sha256, Entry, Manifest, Repo, Source};
 
-/// The model hub to fetch from, and how long to wait for it. Without `Debug`: a token must not get into a log.
-#[derive(Clone, Default)]
-pub struct Hub {
-    /// Address of the hub; `None` for the public hub.
-    pub endpoint: Option<String>,
-    /// Access token for files that are not public. It is sent to the hub alone, and only over https.
-    pub token: Option<String>,
-    /// Address of a proxy, `http://HOST:PORT`. Servers on this machine are asked without it.
-    pub proxy: Option<String>,
-    /// Times and counts.
-    pub limits: Limits,
+ropewalk_core::setters! {
+    /// The model hub to fetch from, and how long to wait for it. Without `Debug`: a token must not get into a log.
+    #[derive(Clone, Default)]
+    pub struct Hub {
+        /// Address of the hub; `None` for the public hub.
+        pub endpoint: Option<String>,
+        /// Access token for files that are not public. It is sent to the hub alone, and only over https.
+        pub token: Option<String>,
+        /// Address of a proxy, `http://HOST:PORT`. Servers on this machine are asked without it.
+        pub proxy: Option<String>,
+        /// Times and counts.
+        pub limits: Limits,
+    }
 }
 
 ropewalk_core::setters! {

@@ -6,20 +6,22 @@ use ropewalk_core::settings::{self, Within};
 use super::{Sequence, Trainer};
 use crate::model::{Error, Result};
 
-/// Settings of LongCE. The weight of a token is how many times likelier it is after all tokens before it than
-/// after the last few, at most `gamma`; tokens without more context than that have weight 1. No gradient goes
-/// through the weights. (`loss_weight` of the released `finetune.py`.)
-///
-/// Each sample is run forwards once more as a whole and once more in windows of `short + stride` tokens. The first window
-/// is the beginning of the sample, so that weights differ from 1 only in samples of more tokens than that.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LongCe {
-    /// Fewest tokens of the short context; 0: an eighth of the context, at most 4,096 ([`LongCe::at`]).
-    pub short: usize,
-    /// Tokens that share a short context; 0: a quarter of `short`, at most 1,024.
-    pub stride: usize,
-    /// Largest weight.
-    pub gamma: f64,
+ropewalk_core::setters! {
+    /// Settings of LongCE. The weight of a token is how many times likelier it is after all tokens before it than
+    /// after the last few, at most `gamma`; tokens without more context than that have weight 1. No gradient goes
+    /// through the weights. (`loss_weight` of the released `finetune.py`.)
+    ///
+    /// Each sample is run forwards once more as a whole and once more in windows of `short + stride` tokens. The first
+    /// window is the beginning of the sample, so that weights differ from 1 only in samples of more tokens than that.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    pub struct LongCe {
+        /// Fewest tokens of the short context; 0: an eighth of the context, at most 4,096 ([`LongCe::at`]).
+        pub short: usize,
+        /// Tokens that share a short context; 0: a quarter of `short`, at most 1,024.
+        pub stride: usize,
+        /// Largest weight.
+        pub gamma: f64,
+    }
 }
 
 impl Default for LongCe {

@@ -10,18 +10,20 @@ use serde::{Deserialize, Serialize};
 use super::params::ParamSet;
 use crate::model::{Error, Result};
 
-/// AdamW (arXiv 1711.05101) as PyTorch computes it.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct AdamW {
-    /// Decay of the mean of gradients.
-    pub beta1: f64,
-    /// Decay of the mean of squared gradients.
-    pub beta2: f64,
-    /// Added to the root of the latter.
-    pub eps: f64,
-    /// Decay of the weights, times the learning rate. [`Optimizer`] leaves norms and biases alone
-    /// ([`ParamId::decays`](crate::ids::ParamId::decays)), as Hugging Face's trainer and Megatron do.
-    pub weight_decay: f64,
+ropewalk_core::setters! {
+    /// AdamW (arXiv 1711.05101) as PyTorch computes it.
+    #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+    pub struct AdamW {
+        /// Decay of the mean of gradients.
+        pub beta1: f64,
+        /// Decay of the mean of squared gradients.
+        pub beta2: f64,
+        /// Added to the root of the latter.
+        pub eps: f64,
+        /// Decay of the weights, times the learning rate. [`Optimizer`] leaves norms and biases alone
+        /// ([`ParamId::decays`](crate::ids::ParamId::decays)), as Hugging Face's trainer and Megatron do.
+        pub weight_decay: f64,
+    }
 }
 
 impl Default for AdamW {

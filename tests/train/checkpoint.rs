@@ -16,7 +16,7 @@ use crate::gradients::{settings, targets};
 
 fn optim(ema: f64) -> OptimParams {
     OptimParams::new(Schedule::constant(1e-2, 16).warmup(3).decay(Decay::Cosine))
-        .adamw(AdamW { weight_decay: 0.01, ..AdamW::default() })
+        .adamw(AdamW::default().weight_decay(0.01))
         .ema(ema)
 }
 

@@ -127,15 +127,15 @@ fn longce_has_a_short_context_at_every_context() {
         (16_384, 2048, 512),
     ] {
         let found = "longce".parse::<LongCe>().unwrap().at(n_ctx);
-        assert_eq!(found, LongCe { short, stride, gamma: 5.0 }, "{n_ctx}");
+        assert_eq!(found, LongCe::default().short(short).stride(stride), "{n_ctx}");
     }
     for n_ctx in [32_768, 131_072] {
         let found = LongCe::default().at(n_ctx);
-        assert_eq!(found, LongCe { short: 4096, stride: 1024, gamma: 5.0 });
+        assert_eq!(found, LongCe::default().short(4096).stride(1024));
     }
     // What is given stays.
     let given = "longce:short=300,gamma=2".parse::<LongCe>().unwrap().at(2048);
-    assert_eq!(given, LongCe { short: 300, stride: 75, gamma: 2.0 });
+    assert_eq!(given, LongCe::default().short(300).stride(75).gamma(2.0));
     for text in ["longce:gamma=5", "longce:short=8,stride=2,gamma=1.5"] {
         assert_eq!(text.parse::<LongCe>().unwrap().to_string(), text);
     }

@@ -67,7 +67,7 @@ fn adamw_and_clipping_are_pytorchs() {
     assert_eq!(all.adamw.len(), 3);
     for (case, rule) in all.adamw.iter().enumerate() {
         let Rule { lr, beta1, beta2, eps, weight_decay, .. } = *rule;
-        let adamw = AdamW { beta1, beta2, eps, weight_decay };
+        let adamw = AdamW::default().beta1(beta1).beta2(beta2).eps(eps).weight_decay(weight_decay);
         let mut values = rule.start.clone();
         let mut moments: Vec<Moments> = values.iter().map(|v| Moments::new(v.len())).collect();
         let mut n_clipped = 0;
@@ -183,7 +183,7 @@ fn recipes_are_those_of_the_papers() {
         assert!((found - want).abs() < 1e-18, "step {step}: {found}, expected {want}");
     }
     assert!((code.schedule.lr_at(4) - 1.0745e-5).abs() < 1e-9);
-    let AdamW { beta1, beta2, eps, weight_decay } = code.adamw;
+    let AdamW { beta1, beta2, eps, weight_decay, .. } = code.adamw;
     assert_eq!((beta1, beta2, eps, weight_decay), (0.9, 0.999, 1e-8, 0.0));
     assert_eq!((code.clip, code.ema), (1.0, 0.0));
     let longce = Recipe::find("longce").unwrap();
@@ -310,7 +310,7 @@ fn a_linear_warmup_is_not_written() {
 
 fn params() -> OptimParams {
     OptimParams::new(Schedule::constant(1e-2, 6).lr_min(1e-3).warmup(1).decay(Decay::Cosine))
-        .adamw(AdamW { weight_decay: 0.1, ..AdamW::default() })
+        .adamw(AdamW::default().weight_decay(0.1))
         .clip(0.05)
         .ema(0.75)
 }
@@ -336,7 +336,7 @@ fn steps_of_a_trainer_are_those_of_a_plain_loop() {
         let factor = (p.clip / (norm + 1e-6)).min(1.0);
         assert!(factor < 1.0, "clipping does not bite");
         let lr = p.schedule.lr_at(step);
-        let AdamW { beta1, beta2, eps, weight_decay } = p.adamw;
+        let AdamW { beta1, beta2, eps, weight_decay, .. } = p.adamw;
         let t = step as i32 + 1;
         for (i, grad) in grads.iter().enumerate() {
             for (j, g) in grad.iter().enumerate() {

@@ -201,12 +201,9 @@ fn hub(args: &Args) -> anyhow::Result<Hub> {
             seconds.ok_or_else(|| usage(format!("{TIMEOUT}={text}: expected 1 to 86400 seconds")))?;
         limits.read = Duration::from_secs(seconds);
     }
-    Ok(Hub {
-        endpoint: var("HF_ENDPOINT"),
-        token: var("HF_TOKEN").map(|t| t.trim().to_owned()),
-        proxy: proxies.iter().find_map(|name| var(name)),
-        limits,
-    })
+    let token = var("HF_TOKEN").map(|t| t.trim().to_owned());
+    let proxy = proxies.iter().find_map(|name| var(name));
+    Ok(Hub::default().endpoint(var("HF_ENDPOINT")).token(token).proxy(proxy).limits(limits))
 }
 
 fn list(manifest: &Manifest, out: &OutputArgs) -> anyhow::Result<()> {

@@ -26,7 +26,7 @@ fn length() -> Length {
 fn optim(curve: &Curve) -> OptimParams {
     let Curve { lr, beta1, beta2, eps, weight_decay, clip, .. } = *curve;
     OptimParams::new(Schedule::constant(lr, curve.steps as u64))
-        .adamw(AdamW { beta1, beta2, eps, weight_decay })
+        .adamw(AdamW::default().beta1(beta1).beta2(beta2).eps(eps).weight_decay(weight_decay))
         .clip(clip)
 }
 
