@@ -86,7 +86,8 @@ fn sessions_and_generations_are_held_side_by_side() {
     let model = own_model();
     let held = [Held::new(&model, &prompts[..2]), Held::new(&model, &prompts[2..])];
     drop(model);
-    assert_eq!(held.map(Held::run).concat(), alone);
+    let threads = held.map(|held| thread::spawn(move || held.run()));
+    assert_eq!(threads.map(|thread| thread.join().unwrap()).concat(), alone);
 }
 
 #[test]
