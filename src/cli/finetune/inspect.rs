@@ -99,7 +99,7 @@ fn piece(model: &Model, sample: &Sample, span: Span, range: Range<usize>) -> any
 fn print_sample(model: &Model, data: &Dataset, sample: &Sample) -> anyhow::Result<()> {
     let weighed = sample.weights.iter().filter(|w| **w > 0.0).count();
     output::print(&format!(
-        "\nsequence 1 of {}: {} tokens, {} of them predicted; faint: not predicted\n\n{:>8} {:>7} {:>9} {:>9} {:>9}\n",
+        "\nsequence 1 of {}: {} tokens, {} of them trained on; faint: the others\n\n{:>8} {:>7} {:>9} {:>9} {:>9}\n",
         count(data.n_train() as u64),
         count(sample.inputs().len() as u64),
         count(weighed as u64),
