@@ -61,7 +61,7 @@ pub(crate) const PLAIN: Setup = Setup {
 
 /// Data methods, and all else that makes samples what they are.
 fn data_setups() -> Vec<Setup> {
-    let longce = Some(LongCe { short: 8, stride: 8, gamma: 5.0 });
+    let longce = Some(LongCe::default().short(8).stride(8).gamma(5.0));
     let of = |method| Setup { method, ..PLAIN };
     vec![
         PLAIN,
