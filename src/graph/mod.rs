@@ -24,6 +24,7 @@ use ggml::graph::{Executor, OutputId};
 use ggml::tensor::Tensor;
 use ggml::DType;
 
+use crate::hparams::{Hparams, LayerAttention};
 use crate::kv::Span;
 use crate::layers::DeltaNet;
 use crate::math::Math;
@@ -141,11 +142,14 @@ impl Capabilities {
         Capabilities { custom_ops: matmul.custom_ops, matmul, flash: true, single: false }
     }
 
-    /// The same in a session with a cache of this type. On the CPU ggml's flash attention takes its time for each head, not for
-    /// each key, so tiles are the faster ones there, unless they have keys and values to convert first.
-    pub fn with_cache(self, device: Device, kv_type: DType) -> Capabilities {
+    /// The same in a session of a model with a cache of this type. On the CPU ggml's flash attention takes its time for each
+    /// head, not for each key, so tiles are the faster ones there, unless they have keys and values to convert first.
+    pub fn with_cache(self, device: Device, hp: &Hparams, kv_type: DType) -> Capabilities {
+        // ggml's CUDA backend has kernels with a softcap for these heads only. It accepts others, and then ends the process.
+        let has_kernel = |l: &LayerAttention| l.softcap.is_none() || matches!(l.n_embd_head, 128 | 256);
+        let flash = self.flash && (!device.is_cuda() || hp.attention.iter().all(has_kernel));
         let single = !self.custom_ops && (!device.is_cpu() || kv_type.is_quantized());
-        Capabilities { single, ..self }
+        Capabilities { flash, single, ..self }
     }
 
     /// Returns an executor for graphs built with these capabilities.

@@ -231,10 +231,10 @@ impl Session {
                 params.math
             )));
         }
-        let capabilities = Capabilities {
-            flash: params.attention != Attention::Explicit,
-            ..Capabilities::new(device, params.portable, params.math).with_cache(device, params.kv_type)
-        };
+        let flash = params.attention != Attention::Explicit;
+        let capabilities =
+            Capabilities { flash, ..Capabilities::new(device, params.portable, params.math) };
+        let capabilities = capabilities.with_cache(device, hp, params.kv_type);
         let exec = capabilities.executor(device, params.n_threads)?;
         let kv = KvCache::new(device, hp, &plan, n_cells, params.kv_type)?;
         let states = States::new(device, hp, params.n_seq_max)?;

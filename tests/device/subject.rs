@@ -25,12 +25,24 @@ const ROUNDINGS: f64 = 6.0;
 /// Activations that are rounded to the type's partner are rounded alike everywhere, but are not the same ones.
 const EIGHT_BITS: f64 = 2.0;
 
+/// CUDA adds the offset of such weights times the sum of the activations before they were rounded, the CPU times the sum of the
+/// rounded ones. The rounding errors are then multiplied with codes, not with weights. Evenly spread codes from 0 have twice the
+/// root mean square of their deviation.
+fn eight_bits(dtype: DType) -> f64 {
+    use DType::{Q2_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K};
+    match dtype {
+        Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q2_K | Q4_K | Q5_K if device().starts_with("cuda:") => 2.0 * EIGHT_BITS,
+        _ => EIGHT_BITS,
+    }
+}
+
 /// Differences that are allowed on every device: F32 sums in another order, exponentials and sines that are right to some 2^-20.
 const FLOOR: f64 = 2e-5;
 
-/// How far a device may be off, where one rounding to F16 and one of activations to 8 bits have these effects.
-pub(crate) fn allowed(one: f64, eight: f64) -> f64 {
-    ROUNDINGS * one + EIGHT_BITS * eight + FLOOR
+/// How far a device may be off, where one rounding to F16 and one of activations to 8 bits have these effects under weights
+/// of a type.
+pub(crate) fn allowed(dtype: DType, one: f64, eight: f64) -> f64 {
+    ROUNDINGS * one + eight_bits(dtype) * eight + FLOOR
 }
 
 /// The device under test.
@@ -44,6 +56,7 @@ pub(crate) fn device() -> String {
 /// One file, opened on the device; and its exact weights on the CPU, in F32 and rounded to F16.
 pub(crate) struct Subject {
     pub(crate) about: String,
+    pub(crate) dtype: DType,
     pub(crate) on_device: Model,
     pub(crate) exact: Model,
     pub(crate) rounded: Model,
@@ -81,7 +94,7 @@ impl Subject {
         let (exact, rounded) = (on_cpu(DType::F32), on_cpu(DType::F16));
         let rounds_more = !matches!(dtype, DType::F32 | DType::F16);
         let quantised = rounds_more.then(|| load(&path));
-        Subject { about, on_device, exact, rounded, quantised }
+        Subject { about, dtype, on_device, exact, rounded, quantised }
     }
 
     pub(crate) fn text(&self, n: usize) -> Vec<Token> {
@@ -99,7 +112,7 @@ impl Subject {
     pub(crate) fn largest_allowed(&self, run: impl Fn(Way<'_>) -> Vec<f32>) -> f64 {
         let exact = run(Way { model: &self.exact, portable: false });
         let off = |model, portable| distance(&run(Way { model, portable }), &exact);
-        allowed(off(&self.rounded, false), self.quantised.as_ref().map_or(0.0, |model| off(model, true)))
+        allowed(self.dtype, off(&self.rounded, false), self.quantised.as_ref().map_or(0.0, |model| off(model, true)))
     }
 
     /// Compares what `run` gives on the device with what it gives on the CPU; `apart` measures the distance.
@@ -115,7 +128,7 @@ impl Subject {
         let (found, one) = (apart(&got, &want), apart(&rounded, &want));
         let eight_bits = |model| apart(&run(Way { model, portable: true }), &want);
         let eight = self.quantised.as_ref().map_or(0.0, eight_bits);
-        let bound = allowed(one, eight);
+        let bound = allowed(self.dtype, one, eight);
         let of = found / bound;
         println!(
             "{}, {what}: {found:.1e}; one rounding {one:.1e}, 8 bits {eight:.1e}: {of:.2} of the bound",
