@@ -82,8 +82,9 @@ pub(super) fn render(
     };
     let json = serde_json::to_vec(&request).map_err(|e| invalid(&e))?;
     if json.len() as u64 > MAX_BYTES {
-        let name = "chat template: template and messages";
-        return Err(Error::argument(name, format_args!("at most {MAX_BYTES} bytes"), json.len()));
+        let found = json.len();
+        let what = format!("template and messages: expected at most {MAX_BYTES} bytes, found {found}");
+        return Err(invalid(&what));
     }
     let reply = apart.ask(&[&json], MAX_BYTES, |bytes| serde_json::from_slice(bytes).ok());
     match reply {

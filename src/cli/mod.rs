@@ -35,6 +35,7 @@ use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches};
+use ropewalk::Error;
 use ropewalk_core::{program, terminal};
 
 pub(crate) struct Command {
@@ -151,10 +152,15 @@ pub(crate) fn main() -> ExitCode {
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
             program::complain(in_a_line(&e));
-            let code = if e.downcast_ref::<Usage>().is_some() { 2 } else { 1 };
-            ExitCode::from(interrupt::exit_code(&e).unwrap_or(code))
+            ExitCode::from(interrupt::exit_code(&e).unwrap_or(if is_usage(&e) { 2 } else { 1 }))
         }
     }
+}
+
+/// What was typed is wrong: here, or as a setting that the library refuses. At a place within the work
+/// ([`Error::During`]) or in a file it is another error.
+fn is_usage(e: &anyhow::Error) -> bool {
+    e.is::<Usage>() || matches!(e.downcast_ref::<Error>(), Some(Error::Argument { .. }))
 }
 
 /// Prints help, or clap's error about the arguments. A closed stdout or stderr is no reason to fail.
@@ -272,6 +278,14 @@ mod tests {
         let ggml = ggml::Error::io("x.gguf", io);
         assert_eq!(chain(&anyhow::Error::from(ggml).context("x.gguf")), "x.gguf: is not a regular file");
         assert_eq!(chain(&anyhow::anyhow!("no space").context("out")), "out: no space");
+    }
+
+    #[test]
+    fn a_setting_that_is_refused_is_usage_and_a_place_in_the_work_is_not() {
+        let refused = || Error::argument("rank", "at least 1", 0);
+        assert!(is_usage(&usage("--rank")) && is_usage(&anyhow::Error::from(refused()).context("a.gguf")));
+        let during = Error::During { place: "step 3".into(), source: Box::new(refused()) };
+        assert!(!is_usage(&during.into()) && !is_usage(&Error::Invalid("rank".into()).into()));
     }
 
     #[test]

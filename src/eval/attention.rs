@@ -145,7 +145,7 @@ pub fn tokens_of(session: &Session, documents: &[Document], n: usize) -> Result<
     }
     tokens.truncate(n);
     if tokens.is_empty() {
-        return Err(Error::argument("the text", "at least one token", "none"));
+        return Err(invalid("the text: expected at least one token, found none"));
     }
     Ok(tokens)
 }

@@ -91,8 +91,10 @@ pub fn collect(
     let mut tokens = tokens_of(session, documents, usize::MAX)?;
     let windows_total = tokens.len() / ctx;
     if windows_total == 0 {
-        let expected = format!("at least the {ctx} tokens of a window");
-        return Err(Error::argument("the text", expected, tokens.len()));
+        let found = tokens.len();
+        return Err(invalid(format!(
+            "the text: expected at least the {ctx} tokens of a window, found {found}"
+        )));
     }
     let windows = params.max_windows.map_or(windows_total, |most| most.min(windows_total));
     let vocab = session.model().vocab();

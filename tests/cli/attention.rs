@@ -75,8 +75,8 @@ fn what_makes_no_sense_is_refused() {
     let file = text_file(dir.path(), "text.txt", 400);
     for (map, more, code, holds) in [
         ("distance=199", &[][..], 1, "no two of 200 tokens are more than 199 apart"),
-        ("layer=99", &[], 1, "layer: expected 0 to"),
-        ("layer=0,head=99", &[], 1, "head: expected 0 to"),
+        ("layer=99", &[], 2, "layer: expected 0 to"),
+        ("layer=0,head=99", &[], 2, "head: expected 0 to"),
         ("head=0", &[], 2, "--map: expected layer=N with head=N"),
         ("tiles=0", &[], 2, "--map: tiles: must be at least 1"),
         ("layers=1", &[], 2, "--map: unknown parameter `layers` (did you mean `layer`?)"),

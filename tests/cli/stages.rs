@@ -180,7 +180,7 @@ fn what_cannot_be_gone_on_from_or_attended_to_is_said_in_one_line() {
         (&["--lora", &a, "--targets", "q"], 1, "expected rank 8 on q (2 pairs)"),
         (&["--lora", &a, "--alpha", "3"], 1, "expected alpha 3 as in this run, found alpha 16"),
         (&["--lora", &a, "--ctx", "96"], 1, "the order of texts in both runs keeps the place"),
-        (&["--lora", &a, "--set", "data-offset=5"], 1, "data offset: expected a multiple of the context"),
+        (&["--lora", &a, "--set", "data-offset=5"], 2, "data offset: expected a multiple of the context"),
         (
             &["--targets", "full"],
             1,
