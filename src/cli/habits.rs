@@ -16,8 +16,8 @@ enum Means {
     File(&'static str),
     /// A setting, `key=value`, of this option.
     Setting(&'static str, &'static str),
-    /// This option with this value. It has none itself.
-    Flag(&'static str, &'static str),
+    /// These words, in commands that have the option. It has no value itself.
+    Flag(&'static str, &'static [&'static str]),
     /// The value is an operand of `eval`.
     Operand,
     /// Layers on the GPU: none or all.
@@ -68,7 +68,7 @@ const OPTIONS: &[(&[&str], Means)] = &[
     (&["-fa", "--flash-attn"], FlashAttention),
     (&["--token-embedding-type"], Setting(TENSOR_TYPE, "token_embd")),
     (&["--output-tensor-type"], Setting(TENSOR_TYPE, "output")),
-    (&["--leave-output-tensor"], Flag(TENSOR_TYPE, "output=keep")),
+    (&["--leave-output-tensor"], Flag(TENSOR_TYPE, &[TENSOR_TYPE, "output=keep"])),
     (&["--typical"], Setting(SAMPLER, "typical")),
     (&["--repeat-penalty"], Setting(SAMPLER, "repeat-penalty")),
     (&["--repeat-last-n"], Setting(SAMPLER, "repeat-last-n")),
@@ -89,6 +89,16 @@ const OPTIONS: &[(&[&str], Means)] = &[
     (&["--save-total-limit"], Setting(SET, "keep-last")),
     (&["--per-device-train-batch-size"], Setting(SET, "batch")),
     (&["-cnv", "--conversation", "--interactive"], Nothing("use `ropewalk chat`")),
+    // A prompt is only completed.
+    (&["-no-cnv", "--no-cnv", "--no-conversation"], Flag("--prompt", &[])),
+    (&["-no-cnv", "--no-cnv", "--no-conversation"], Nothing("use `ropewalk run`")),
+    (&["--log-disable"], Flag("--quiet", &["--quiet"])),
+    (&["--color"], Nothing("leave it out: the text of a model has no colors")),
+    (&["--mlock"], Nothing("leave it out: no option keeps the model in memory")),
+    (
+        &["--mmap", "--no-mmap"],
+        Nothing("leave it out: weights are mapped under --device cpu, and uploaded under others"),
+    ),
     (&["-hf"], Nothing("fetch the model first: ropewalk pull hf:ORG/REPO/FILE")),
     (&["--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"], Nothing(ROPE)),
     (&["--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor"], Nothing(ROPE)),
@@ -144,6 +154,14 @@ pub(super) fn translate(app: &clap::Command, words: Vec<OsString>) -> anyhow::Re
     };
     let mut out: Vec<OsString> = words[..2].to_vec();
     let mut rest = words[2..].iter().peekable();
+    if matches!(name, "run" | "chat") {
+        let is_operand = |word: &&OsString| !word.is_empty() && !word.to_string_lossy().starts_with('-');
+        for option in ["--model", "--prompt"] {
+            if let Some(word) = rest.next_if(|word| has(command, option) && is_operand(word)) {
+                out.extend([option.into(), word.clone()]);
+            }
+        }
+    }
     while let Some(word) = rest.next() {
         if word == "--" {
             out.push(word.clone());
@@ -176,7 +194,7 @@ pub(super) fn translate(app: &clap::Command, words: Vec<OsString>) -> anyhow::Re
                 out.extend([option.into(), file]);
             }
             Setting(option, key) => out.extend([option.into(), pair(key, &given()?)]),
-            Flag(option, value) => out.extend([option.into(), value.into()]),
+            Flag(_, words) => out.extend(words.iter().map(OsString::from)),
             Operand => out.push(given()?),
             GpuLayers => {
                 let layers = given()?;
@@ -198,23 +216,23 @@ pub(super) fn translate(app: &clap::Command, words: Vec<OsString>) -> anyhow::Re
 fn found<'w>(command: &clap::Command, word: &'w str) -> Option<(String, Option<&'w str>, Means)> {
     let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
     let name = if name.starts_with("--") { name.replace('_', "-") } else { name.to_owned() };
-    let known = OPTIONS.iter().find(|(names, _)| names.contains(&name.as_str()));
-    let key = || KEYS.iter().find(|key| name.strip_prefix("--") == Some(key.name));
-    let means = known.map(|(_, means)| *means).or_else(|| key().map(Means::Key))?;
-    let has = |option: &str| {
-        command
-            .get_arguments()
-            .any(|a| a.get_long().is_some_and(|long| option.strip_prefix("--") == Some(long)))
-    };
-    let taken = match means {
-        Ours(option) | File(option) | Setting(option, _) | Flag(option, _) => has(option),
-        GpuLayers => has("--device"),
-        FlashAttention => has("--attention"),
+    let known = OPTIONS.iter().filter(|(names, _)| names.contains(&name.as_str())).map(|(_, means)| *means);
+    let key = KEYS.iter().find(|key| name.strip_prefix("--") == Some(key.name)).map(Means::Key);
+    let taken = |means: &Means| match *means {
+        Ours(option) | File(option) | Setting(option, _) | Flag(option, _) => has(command, option),
+        GpuLayers => has(command, "--device"),
+        FlashAttention => has(command, "--attention"),
         Operand => command.get_name() == "eval",
         Means::Key(_) => command.get_name() == "finetune",
         Nothing(_) => true,
     };
-    (taken && !has(&name)).then_some((name, value, means))
+    let means = known.chain(key).find(taken)?;
+    (!has(command, &name)).then_some((name, value, means))
+}
+
+/// Returns true if the command has the option, `--name`.
+fn has(command: &clap::Command, option: &str) -> bool {
+    command.get_arguments().any(|a| a.get_long().is_some_and(|long| option.strip_prefix("--") == Some(long)))
 }
 
 /// `key=value`.
@@ -273,6 +291,8 @@ mod tests {
             ("r finetune --max_grad_norm 1 --warmup-steps=3", "r finetune --set clip=1 --set warmup=3"),
             ("r finetune --weight_decay=0.1 --batch 8", "r finetune --set weight-decay=0.1 --set batch=8"),
             ("r finetune --doc-mask -d x", "r finetune --set doc-mask=true -d x"),
+            ("r run m.gguf hi -no-cnv --log-disable -n 8", "r run --model m.gguf --prompt hi --quiet -n 8"),
+            ("r chat m.gguf hi", "r chat --model m.gguf hi"),
             ("r perplexity --chunks 2 -- --chunks", "r perplexity --max-windows 2 -- --chunks"),
             ("r bench --limit 3", "r bench --limit 3"),
             ("r bench --n-prompt 512 --n-gen 0", "r bench --lengths 512 --predict 0"),
@@ -289,6 +309,10 @@ mod tests {
             ("r finetune --batch", "--batch: a value is required"),
             ("r convert --peft x -m y", "--peft: name the adapter's directory as the input"),
             ("r run --ctx-size", "--ctx-size: a value is required"),
+            ("r chat -no-cnv", "-no-cnv: use `ropewalk run`"),
+            ("r run --color on", "--color: leave it out"),
+            ("r bench --mlock", "--mlock: leave it out"),
+            ("r run --no-mmap", "--no-mmap: leave it out: weights are mapped under --device cpu"),
             ("r quantize a b", "quantize: no such command; use ropewalk convert"),
         ] {
             let e = translated(typed).unwrap_err();
@@ -300,10 +324,6 @@ mod tests {
     #[test]
     fn what_is_named_exists() {
         let app = super::super::app();
-        let has = |name: &str| {
-            let of = |c: &clap::Command| c.get_arguments().any(|a| a.get_long() == Some(name));
-            app.get_subcommands().any(of)
-        };
         for (typed, means) in OPTIONS {
             if let Setting(SET, key) = means {
                 assert!(KEYS.iter().any(|k| k.name == *key), "{typed:?} means {key}");
@@ -311,7 +331,7 @@ mod tests {
             let (Ours(option) | File(option) | Setting(option, _) | Flag(option, _)) = means else {
                 continue;
             };
-            assert!(has(option.trim_start_matches('-')), "{typed:?} means {option}");
+            assert!(app.get_subcommands().any(|c| has(c, option)), "{typed:?} means {option}");
         }
         for (typed, ours) in COMMANDS {
             assert!(app.find_subcommand(typed).is_none(), "{typed}");
