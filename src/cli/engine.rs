@@ -16,12 +16,7 @@ const ROUND: usize = 256;
 /// Draws what a call of the library reports onto a bar, for as long as the function lives.
 pub(crate) fn draw(bar: output::Progress) -> impl Fn(&Progress<'_>) + Sync {
     let bar = Mutex::new(bar);
-    move |p| {
-        let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);
-        bar.set_len(p.total);
-        bar.set_message(p.what.to_string());
-        bar.set(p.done);
-    }
+    move |p| bar.lock().unwrap_or_else(PoisonError::into_inner).show(p)
 }
 
 /// Does work that a signal stops, with a bar for as long as it takes.

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::{Args as _, FromArgMatches};
-use ropewalk::eval::suite::{self, FileStore, Outcome, Params, Report, Store, Unkept};
+use ropewalk::eval::suite::{self, FileStore, Outcome, Params, Several, Store, Unkept};
 use ropewalk::plot::{self, Grid};
 use ropewalk::remedy::Remedy;
-use ropewalk::tasks::{find, DataFile, Info, Task, Template, GROUPS, TASKS};
+use ropewalk::tasks::{find_all, DataFile, Info, Task, Template, GROUPS, TASKS};
 use ropewalk_core::settings;
 use serde_json::{json, Value};
 
-use super::interrupt::Interrupt;
-use super::methods::Comparison;
+use super::interrupt::{self, Interrupt};
+use super::methods::under_methods;
 use super::options::{check_apart, lengths, tokens, ForceArgs, Lengths, ModelArgs, RopesArgs};
 use super::output::{self, OutputArgs};
 use super::{hints, models, template, usage, Command};
@@ -92,7 +92,8 @@ struct Args {
 }
 
 fn run(args: &Args) -> anyhow::Result<()> {
-    let tasks = tasks_named(&args.tasks)?;
+    let tasks =
+        find_all(&args.tasks).map_err(|e| usage(format!("{e}; `ropewalk eval --list` shows them")))?;
     if args.list {
         return list(&tasks, args.output);
     }
@@ -112,10 +113,11 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let specs = args.rope.specs()?;
     let choice = args.model.resolve()?;
     let interrupt = Interrupt::install()?;
+    let data_of: &dyn Fn(&dyn Task) -> PathBuf = &|task| models::data_for(args.data.as_deref(), task);
     let mut store: Box<dyn Store> = match &args.out {
         Some(path) => {
             let data = tasks.iter().flat_map(|task| {
-                let dir = models::data_for(args.data.as_deref(), *task);
+                let dir = data_of(*task);
                 task.info().files.iter().map(move |file| dir.join(file.name))
             });
             check_apart(choice.files().chain(&data.collect::<Vec<_>>()), &[path])?;
@@ -130,29 +132,19 @@ fn run(args: &Args) -> anyhow::Result<()> {
         false => None,
     };
     let frame = |message: &str| template::frame(chat.as_ref(), message);
-    let lengths = Lengths::all(&args.lengths);
-    let comparison = Comparison { model: &model, choice: &choice, interrupt: &interrupt, out: args.output };
-    let mut reports: Vec<Report> = Vec::new();
-    for task in &tasks {
-        let data = models::data_for(args.data.as_deref(), *task);
-        let params = Params::new(lengths.clone(), &data)
-            .ctx(args.ctx)
-            .samples(args.samples)
-            .seed(args.seed)
-            .template(if chat.is_some() { Template::Chat } else { Template::Base })
-            .frame(chat.is_some().then_some(&frame))
-            .options(options.clone())
-            .batch(args.parallel);
-        let done = comparison.run(&specs, |source, control| {
-            let params = params.clone().identity(source.identity()?);
-            suite::run(source, &name, *task, &params, &mut *store, control)
-        })?;
-        reports.extend(done);
-        if interrupt.requested() {
-            break;
-        }
-    }
-    let result = Outcome::new(reports, &specs, &args.tasks);
+    let params = Params::new(Lengths::all(&args.lengths), Path::new(""))
+        .ctx(args.ctx)
+        .samples(args.samples)
+        .seed(args.seed)
+        .template(if chat.is_some() { Template::Chat } else { Template::Base })
+        .frame(chat.is_some().then_some(&frame))
+        .options(options)
+        .batch(args.parallel);
+    let how = Several::new(tasks, params).specs(specs).data(Some(data_of));
+    let reports = under_methods(&model, &choice, &interrupt, args.output, |sources, control| {
+        suite::run_all(sources, &name, &how, &mut *store, control)
+    })?;
+    let result = Outcome::new(reports, &how.specs, &args.tasks);
     let maps = plot::depths(&result);
     if args.output.json {
         output::print_json(&result.json()?)?;
@@ -166,7 +158,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         }
         args.output.note(format_args!("drawn to {}", path.display()));
     }
-    comparison.check_finished()
+    interrupt::check(interrupt.requested(), "interrupted: the figures cover the completed part")
 }
 
 fn open_store(path: &Path, args: &Args) -> anyhow::Result<FileStore> {
@@ -175,19 +167,6 @@ fn open_store(path: &Path, args: &Args) -> anyhow::Result<FileStore> {
         args.output.note(format_args!("{}: {} samples from earlier runs", path.display(), store.len()));
     }
     Ok(store)
-}
-
-/// The tasks that are named, groups taken apart, each once.
-fn tasks_named(names: &[String]) -> anyhow::Result<Vec<&'static dyn Task>> {
-    let mut tasks: Vec<&'static dyn Task> = Vec::new();
-    for name in names {
-        for task in find(name).map_err(|e| usage(format!("{e}; `ropewalk eval --list` shows them")))? {
-            if !tasks.iter().any(|t| t.info().name == task.info().name) {
-                tasks.push(task);
-            }
-        }
-    }
-    Ok(tasks)
 }
 
 /// The settings, each of which some task must know.

@@ -2,60 +2,46 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use ropewalk::control::Control;
-use ropewalk::eval::SessionSource;
+use ropewalk::control::{Control, Progress};
+use ropewalk::eval::{SessionSource, Sources};
 use ropewalk::model::Model;
 use ropewalk::rope::Spec;
 use ropewalk::session::Session;
 
-use super::engine::draw;
-use super::interrupt::{self, Interrupt};
+use super::interrupt::Interrupt;
 use super::models::{self, ModelChoice};
-use super::output::{OutputArgs, Unit};
+use super::output::{self, OutputArgs, Unit};
 
-/// A model, and where its evaluations are shown.
-pub(crate) struct Comparison<'a> {
-    pub(crate) model: &'a Model,
-    pub(crate) choice: &'a ModelChoice,
-    pub(crate) interrupt: &'a Interrupt,
-    pub(crate) out: OutputArgs,
-}
-
-impl Comparison<'_> {
-    /// The reports of a task under each spec in turn (`None`: what the file declares), up to the first that
-    /// a signal stopped.
-    pub(crate) fn run<R>(
-        &self,
-        specs: &[Option<Spec>],
-        mut task: impl FnMut(&SessionSource, &Control<'_>) -> ropewalk::model::Result<R>,
-    ) -> anyhow::Result<Vec<R>> {
-        let mut reports = Vec::new();
-        // A note under one method is true under all methods.
-        let said = Mutex::new(Vec::new());
-        let note = |text: std::fmt::Arguments<'_>| {
-            let text = text.to_string();
-            let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-            if !said.contains(&text) {
-                self.out.note(&text);
-                said.push(text);
-            }
-        };
-        for spec in specs {
-            let (out, choice) = (self.out, self.choice.clone());
-            let announce = move |session: &Session| models::announce(&out, &choice, session);
-            let params = self.choice.session(0, spec.as_ref());
-            let source = SessionSource::new(self.model, params).on_open(announce);
-            let draw = draw(self.out.progress(0, "measuring", Unit::Tokens));
-            reports.push(task(&source, &self.interrupt.control().with_progress(&draw).with_notes(&note))?);
-            if self.interrupt.requested() {
-                break;
-            }
+/// Does work that makes a source of sessions for each method, with a bar for each.
+pub(crate) fn under_methods<R>(
+    model: &Model,
+    choice: &ModelChoice,
+    interrupt: &Interrupt,
+    out: OutputArgs,
+    work: impl FnOnce(Sources<'_>, &Control<'_>) -> R,
+) -> R {
+    // A note under one method is true under all methods.
+    let said = Mutex::new(Vec::new());
+    let note = |text: std::fmt::Arguments<'_>| {
+        let text = text.to_string();
+        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+        if !said.contains(&text) {
+            out.note(&text);
+            said.push(text);
         }
-        Ok(reports)
-    }
-
-    /// An error if a signal has stopped the run, after the reports.
-    pub(crate) fn check_finished(&self) -> anyhow::Result<()> {
-        interrupt::check(self.interrupt.requested(), "interrupted: the figures cover the completed part")
-    }
+    };
+    let bar = Mutex::new(None::<output::Progress>);
+    let source = |spec: Option<&Spec>| {
+        let shown = choice.clone();
+        let announce = move |session: &Session| models::announce(&out, &shown, session);
+        let next = out.progress(0, "measuring", Unit::Tokens);
+        *bar.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
+        SessionSource::new(model, choice.session(0, spec)).on_open(announce)
+    };
+    let draw = |p: &Progress<'_>| {
+        if let Some(bar) = &mut *bar.lock().unwrap_or_else(PoisonError::into_inner) {
+            bar.show(p);
+        }
+    };
+    work(&source, &interrupt.control().with_progress(&draw).with_notes(&note))
 }

@@ -10,24 +10,13 @@ use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use ropewalk::control::Control;
 use ropewalk_core::program;
 use ropewalk_core::terminal::{inline, shown, Pieces};
 use serde::Serialize;
 
 /// Prints a line for people on stderr, under `-q` too: which of several things was taken for what was asked for.
 pub(crate) use ropewalk_core::program::say as warn;
-/// A count with its digits in groups of three: `12,345`.
-pub(crate) use ropewalk_core::text::count;
-
-/// A number of tokens a second; 0 where no time has passed.
-pub(crate) fn rate(n: usize, seconds: f64) -> f64 {
-    if seconds > 0.0 {
-        n as f64 / seconds
-    } else {
-        0.0
-    }
-}
+pub(crate) use ropewalk_core::text::{count, per_second as rate};
 
 /// Work that takes less time shows no progress bar.
 const QUIET_FOR: Duration = Duration::from_secs(2);
@@ -63,19 +52,6 @@ impl OutputArgs {
         } else {
             print(&text())
         }
-    }
-
-    /// A control that also shows progress and notes. Under `-q`, `control` as it is.
-    pub(crate) fn watched<'a>(
-        &self,
-        control: &Control<'a>,
-        progress: &'a (dyn Fn(&ropewalk::control::Progress<'_>) + Sync),
-        notes: &'a (dyn Fn(std::fmt::Arguments<'_>) + Sync),
-    ) -> Control<'a> {
-        if self.quiet {
-            return *control;
-        }
-        control.with_progress(progress).with_notes(notes)
     }
 
     /// A progress bar over `len` steps. It is shown on a terminal, without `-q`, once the work has taken two
@@ -128,11 +104,11 @@ impl Progress {
         }
         self.bar.set_position(position);
     }
-    pub(crate) fn set_len(&mut self, len: u64) {
-        self.bar.set_length(len);
-    }
-    pub(crate) fn set_message(&mut self, text: String) {
-        self.bar.set_message(inline(&text).into_owned());
+    /// Shows what a call of the library reports.
+    pub(crate) fn show(&mut self, p: &ropewalk::control::Progress<'_>) {
+        self.bar.set_length(p.total);
+        self.bar.set_message(inline(&p.what.to_string()).into_owned());
+        self.set(p.done);
     }
 }
 impl Drop for Progress {

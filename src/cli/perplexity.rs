@@ -6,7 +6,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args as _, FromArgMatches};
 use ropewalk::eval::perplexity::{self, longppl, Params, Report};
 use ropewalk::eval::protocol::{default_protocol, protocol, PROTOCOLS};
-use ropewalk::eval::{divergence, one_object};
+use ropewalk::eval::{divergence, one_object, under_each};
 use ropewalk::plot;
 use ropewalk::rope::Spec;
 use ropewalk::session::Session;
@@ -16,7 +16,7 @@ use serde_json::json;
 use super::against::{self, Against};
 use super::engine::with_bar;
 use super::interrupt::{self, Interrupt};
-use super::methods::Comparison;
+use super::methods::under_methods;
 use super::options::{
     lengths, read_documents, tokens, tokens_or_zero, ForceArgs, Lengths, ModelArgs, RopesArgs,
 };
@@ -190,9 +190,11 @@ fn run(args: &Args) -> anyhow::Result<()> {
         .seed(args.seed)
         .longppl(longppl);
     let name = models::label(&choice);
-    let comparison = Comparison { model: &model, choice: &choice, interrupt: &interrupt, out: args.out };
-    let reports =
-        comparison.run(&specs, |source, control| perplexity::run(source, &name, &texts, &params, control))?;
+    let reports = under_methods(&model, &choice, &interrupt, args.out, |sources, control| {
+        under_each(&specs, sources, control, |source| {
+            perplexity::run(source, &name, &texts, &params, control)
+        })
+    })?;
     if args.out.json {
         let mut all = one_object(&reports)?;
         let differences = reports.iter().skip(1).flat_map(|report| perplexity::paired(&reports[0], report));
@@ -205,7 +207,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         plot::perplexity(&specs, &reports, model.hparams().n_ctx_orig()).write(args.force.output(path))?;
         args.out.note(format_args!("drawn to {}", path.display()));
     }
-    comparison.check_finished()
+    interrupt::check(interrupt.requested(), "interrupted: the figures cover the completed part")
 }
 
 /// Compares the model, under one method, with the other setting of `--against`.

@@ -45,6 +45,15 @@ pub fn count(n: u64) -> String {
     }
 }
 
+/// The number of units per second; 0 where no time has passed.
+pub fn per_second(n: usize, seconds: f64) -> f64 {
+    if seconds > 0.0 {
+        n as f64 / seconds
+    } else {
+        0.0
+    }
+}
+
 /// Why bytes are no text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotText {

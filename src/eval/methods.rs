@@ -1,7 +1,35 @@
-//! Makes one object of the reports of several methods.
+//! Measures under several methods, and makes one object of the reports.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
+
+use super::SessionSource;
+use crate::control::Control;
+use crate::model::Result;
+use crate::rope::Spec;
+
+/// Makes the source of sessions under a method; `None` is what the file declares.
+pub type Sources<'a> = &'a dyn Fn(Option<&Spec>) -> SessionSource;
+
+/// The reports of a measurement under each method in turn, up to the first that was stopped.
+///
+/// # Errors
+/// The first error of `measure`.
+pub fn under_each<R>(
+    specs: &[Option<Spec>],
+    sources: Sources<'_>,
+    control: &Control<'_>,
+    mut measure: impl FnMut(&SessionSource) -> Result<R>,
+) -> Result<Vec<R>> {
+    let mut reports = Vec::new();
+    for spec in specs {
+        reports.push(measure(&sources(spec.as_ref()))?);
+        if control.stopped() {
+            break;
+        }
+    }
+    Ok(reports)
+}
 
 /// One JSON object of several reports: at its top what they agree on, in `results` the rows of all. A row has its own `rope`
 /// and `task`, whatever else the reports differ in, and `finished`: whether it has all it was to have.

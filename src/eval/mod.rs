@@ -34,6 +34,8 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
+use ropewalk_core::text::per_second;
+
 use crate::control::Control;
 use crate::model::{Error, Result};
 use crate::session::{Ending, Greedy};
@@ -55,7 +57,7 @@ pub mod suite;
 mod table;
 
 pub use document::{documents, read_documents, Content, Document, MAX_DOCUMENTS};
-pub use methods::one_object;
+pub use methods::{one_object, under_each, Sources};
 pub use session::SessionSource;
 
 /// A language model at one context length, as evaluations see it.
@@ -157,12 +159,4 @@ fn unsupported(message: impl Into<String>) -> Error {
 /// `x` as a fraction of 2^64, scaled to `0..n`.
 fn below(x: u64, n: u64) -> u64 {
     ((u128::from(x) * u128::from(n)) >> 64) as u64
-}
-
-fn per_second(n: usize, seconds: f64) -> f64 {
-    if seconds > 0.0 {
-        n as f64 / seconds
-    } else {
-        0.0
-    }
 }

@@ -27,7 +27,7 @@ mod registry;
 
 pub use data::DataFile;
 pub use error::{Error, Result};
-pub use registry::{find, Group, GROUPS, TASKS};
+pub use registry::{find, find_all, Group, GROUPS, TASKS};
 pub use task::{
     Answer, Ask, Encoder, Info, Judge, Likelihood, Opt, Sample, Samples, Setup, Task, Template, Token,
 };

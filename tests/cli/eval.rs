@@ -23,7 +23,7 @@ fn tasks_are_listed_and_described() {
     assert!(all.stdout.contains("  ruler ") && all.stdout.contains("  json_kv "), "{}", all.stdout);
     let one = ok(run(&["eval", "--list", "vt"])).stdout;
     assert!(one.contains("--set ruler=") && one.contains("samples   500"), "{one}");
-    let json = run(&["eval", "--list", "ruler", "--json"]).json();
+    let json = run(&["eval", "--list", "ruler,vt", "--json"]).json();
     assert_eq!(json["results"].as_array().unwrap().len(), 13);
     refused(
         &run(&["eval", "--list", "rulr"]),

@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use ropewalk::eval::suite::{self, FileStore, Params, Store, Unkept};
-use ropewalk::eval::{one_object, protocol, read_documents, Document, SessionSource};
+use ropewalk::eval::suite::{self, FileStore, Params, Several, Store, Unkept};
+use ropewalk::eval::{one_object, protocol, read_documents, under_each, Document, SessionSource};
 use ropewalk::gguf::Output;
-use ropewalk::tasks::Task;
-use ropewalk::{tasks, Error, Spec};
+use ropewalk::{tasks, Spec};
 use serde_json::{Map, Value};
 
 use crate::args::{self, object, Lengths, Paths, Texts};
@@ -63,12 +62,11 @@ pub(crate) fn perplexity<'py>(
     let session = args::session(0, kv, n_threads, math)?;
     let specs = args::specs(rope)?;
     let callbacks = Callbacks { progress, ..Callbacks::default() };
-    let reports = work::run(py, &callbacks, |control| -> Result<Vec<_>, Error> {
-        let measure = |spec: &Option<Spec>| {
-            let source = SessionSource::new(&model, session.clone().rope(spec.clone()));
-            ropewalk::eval::perplexity::run(&source, name, &texts, &params, control)
-        };
-        specs.iter().map(measure).collect()
+    let reports = work::run(py, &callbacks, |control| {
+        let sources = |spec: Option<&Spec>| SessionSource::new(&model, session.clone().rope(spec.cloned()));
+        under_each(&specs, &sources, control, |source| {
+            ropewalk::eval::perplexity::run(source, name, &texts, &params, control)
+        })
     })?;
     let report = one_object(&reports.map_err(raised)?).map_err(|e| RopewalkError::new_err(e.to_string()))?;
     object(py, &report)
@@ -104,7 +102,7 @@ pub(crate) fn evaluate<'py>(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (name, model) = (model.name(), model.handle());
-    let tasks = named(&tasks.list())?;
+    let tasks = tasks::find_all(&tasks.list()).map_err(mistake)?;
     let options = args::settings(options)?;
     let known = |key: &&String| tasks.iter().any(|task| task.info().options.iter().any(|o| o.name == **key));
     if let Some(key) = options.keys().find(|key| !known(key)) {
@@ -122,35 +120,12 @@ pub(crate) fn evaluate<'py>(
         };
         let params =
             Params::new(lengths, &data).ctx(ctx).samples(samples).seed(seed).options(options).batch(parallel);
-        let mut rows = Vec::new();
-        for task in tasks {
-            for spec in &specs {
-                let source = SessionSource::new(&model, session.clone().rope(spec.clone()));
-                let params = params.clone().identity(source.identity().map_err(raised)?);
-                let report =
-                    suite::run(&source, name, task, &params, &mut *store, control).map_err(raised)?;
-                rows.extend(flat(&report)?);
-                if control.stopped() {
-                    return Ok(rows);
-                }
-            }
-        }
-        Ok(rows)
+        let how = Several::new(tasks, params).specs(specs);
+        let sources = |spec: Option<&Spec>| SessionSource::new(&model, session.clone().rope(spec.cloned()));
+        let reports = suite::run_all(&sources, name, &how, &mut *store, control).map_err(raised)?;
+        Ok(reports.iter().map(flat).collect::<PyResult<Vec<_>>>()?.concat())
     })??;
     object(py, &rows)
-}
-
-/// The tasks that are named, groups taken apart, each once.
-fn named(names: &[String]) -> PyResult<Vec<&'static dyn Task>> {
-    let mut all: Vec<&'static dyn Task> = Vec::new();
-    for name in names {
-        for task in tasks::find(name).map_err(mistake)? {
-            if !all.iter().any(|t| t.info().name == task.info().name) {
-                all.push(task);
-            }
-        }
-    }
-    Ok(all)
 }
 
 /// The rows of a report, each with what the report says of all.

@@ -40,7 +40,7 @@ pub(super) fn run(
     announce(out, model, &prepared, &data);
     let steps = prepared.optimizer.params.schedule.steps;
     let mut run = job.start(prepared, data, params, &noted)?;
-    train(out, &mut run, steps, control)?;
+    train(out, &mut run, steps, &noted)?;
     finish(out, job, model, &run)
 }
 
@@ -55,7 +55,7 @@ pub(super) fn dataset(
 ) -> anyhow::Result<Dataset> {
     let notes = |text: Arguments<'_>| out.note(text);
     let draw = draw(out.progress(0, "tokenizing", Unit::Bytes));
-    let texts = job.texts(model, settings, folder, &out.watched(control, &draw, &notes))?;
+    let texts = job.texts(model, settings, folder, &control.with_progress(&draw).with_notes(&notes))?;
     drop(draw);
     Ok(job.dataset(model, settings, texts, &control.with_notes(&notes))?)
 }
@@ -102,9 +102,7 @@ fn train(out: &OutputArgs, run: &mut Run, steps: u64, control: &Control<'_>) -> 
         let what = format_args!("{}{memory}", p.what);
         draw(&Progress { what, ..*p });
     };
-    let notes = |text: Arguments<'_>| out.note(text);
-    let control = out.watched(control, &progress, &notes);
-    match run.train(&control) {
+    match run.train(&control.with_progress(&progress)) {
         Ok(()) => Ok(()),
         Err(Error::Interrupted) => {
             Err(stopped(format!("interrupted at step {}: saved; --resume continues from there", run.step())))

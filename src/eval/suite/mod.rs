@@ -12,16 +12,17 @@ mod report;
 mod store;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ropewalk_core::remedy::Remedy;
 use ropewalk_tasks::{Ask, Encoder as _, Info, Sample, Samples, Setup, Task, Template};
 use sha2::{Digest, Sha256};
 
-use super::{invalid, open_many, LmSource};
+use super::{invalid, open_many, under_each, LmSource, Sources};
 use crate::control::Control;
 use crate::model::{Error, Result};
+use crate::rope::Spec;
 
 pub use ask::encode_pair;
 pub use encoder::{Frame, TaskEncoder};
@@ -79,6 +80,52 @@ impl<'a> Params<'a> {
             identity: String::new(),
         }
     }
+}
+
+ropewalk_core::setters! {
+    /// Tasks to measure, each under all methods.
+    pub struct Several<'a> {
+        /// The tasks.
+        pub tasks: Vec<&'static dyn Task>,
+        /// The methods; `None` is what the file declares.
+        pub specs: Vec<Option<Spec>>,
+        /// The directory of a task's published data; `None` is that of `params` for all.
+        pub data: Option<&'a dyn Fn(&dyn Task) -> PathBuf>,
+        /// The settings of all; the sources give the identity.
+        pub params: Params<'a>,
+    }
+}
+
+impl<'a> Several<'a> {
+    /// These tasks, under what the file declares.
+    pub fn new(tasks: Vec<&'static dyn Task>, params: Params<'a>) -> Self {
+        Several { tasks, specs: vec![None], data: None, params }
+    }
+}
+
+/// Measures tasks, the first under all methods, then the next, up to a report that was stopped.
+///
+/// # Errors
+/// Those of [`run`], and of [`SessionSource::identity`](super::SessionSource::identity).
+pub fn run_all(
+    sources: Sources<'_>,
+    model: &str,
+    how: &Several<'_>,
+    store: &mut dyn Store,
+    control: &Control<'_>,
+) -> Result<Vec<Report>> {
+    let mut reports = Vec::new();
+    for &task in &how.tasks {
+        let data = how.data.map_or_else(|| how.params.data.to_owned(), |of| of(task));
+        reports.extend(under_each(&how.specs, sources, control, |source| {
+            let params = Params { data: &data, identity: source.identity()?, ..how.params.clone() };
+            run(source, model, task, &params, &mut *store, control)
+        })?);
+        if control.stopped() {
+            break;
+        }
+    }
+    Ok(reports)
 }
 
 /// Measures one task. `model` is only copied to the report. Progress is counted in tokens of prompts.

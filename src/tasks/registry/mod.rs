@@ -125,5 +125,16 @@ pub fn find(name: &str) -> Result<Vec<&'static dyn Task>> {
     }
 }
 
+/// The tasks of several names, groups taken apart, each task once.
+///
+/// # Errors
+/// Those of [`find`].
+pub fn find_all(names: &[String]) -> Result<Vec<&'static dyn Task>> {
+    let mut all = names.iter().map(|name| find(name)).collect::<Result<Vec<_>>>()?.concat();
+    let mut seen = std::collections::HashSet::new();
+    all.retain(|task| seen.insert(task.info().name));
+    Ok(all)
+}
+
 #[cfg(test)]
 mod tests;
