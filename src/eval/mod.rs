@@ -80,6 +80,16 @@ pub trait Lm {
     /// `from.max(1)..tokens.len()`. An implementation may reuse the keys of a prefix shared with the previous call;
     /// the result is the same.
     fn nll(&mut self, tokens: &[Token], from: usize) -> Result<Vec<f32>>;
+    /// [`Lm::nll`] that may call `read` now and then with the number of tokens read.
+    fn nll_watched(
+        &mut self,
+        tokens: &[Token],
+        from: usize,
+        read: &mut dyn FnMut(usize),
+    ) -> Result<Vec<f32>> {
+        let _ = read;
+        self.nll(tokens, from)
+    }
     /// Number of prompts that [`Lm::answers`] accepts at once.
     fn n_seq(&self) -> usize {
         1

@@ -138,13 +138,23 @@ impl Lm for SessionLm {
     }
 
     fn nll(&mut self, tokens: &[Token], from: usize) -> Result<Vec<f32>> {
+        self.nll_watched(tokens, from, &mut |_| {})
+    }
+
+    fn nll_watched(
+        &mut self,
+        tokens: &[Token],
+        from: usize,
+        read: &mut dyn FnMut(usize),
+    ) -> Result<Vec<f32>> {
         let from = from.max(1);
         if from >= tokens.len() {
             return Ok(Vec::new());
         }
         // The token before the first scored one is computed in any case: its logits are wanted.
         let shared = self.session.reuse_prefix(tokens, from - 1)?;
-        self.session.nll(&tokens[shared..], from - shared..tokens.len() - shared)
+        let scored = from - shared..tokens.len() - shared;
+        self.session.sequence(0).nll_watched(&tokens[shared..], scored, &mut |n| read(shared + n))
     }
 
     fn n_seq(&self) -> usize {

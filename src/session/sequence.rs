@@ -140,6 +140,16 @@ impl SequenceMut<'_> {
     /// # Errors
     /// Returns an error if an index is outside the tokens; and the errors of [`SequenceMut::append`].
     pub fn nll(&mut self, tokens: &[Token], scored: Range<usize>) -> Result<Vec<f32>> {
+        self.nll_watched(tokens, scored, &mut |_| {})
+    }
+
+    /// [`SequenceMut::nll`] that calls `read` with the number of tokens read, as soon as some of them are scored.
+    pub(crate) fn nll_watched(
+        &mut self,
+        tokens: &[Token],
+        scored: Range<usize>,
+        read: &mut dyn FnMut(usize),
+    ) -> Result<Vec<f32>> {
         if scored.start == 0 || scored.end > tokens.len() || scored.is_empty() {
             let expected = format!("token indices inside 1..{}", tokens.len());
             return Err(Error::argument("nll", expected, format_args!("{scored:?}")));
@@ -156,6 +166,7 @@ impl SequenceMut<'_> {
                     *out = row_loss(row, tokens[i + 1] as usize);
                 },
             );
+            read(at + indices.len());
             Ok(())
         })?;
         Ok(out)

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use convert::random::{write, Shape};
-use ropewalk::control::{Control, Stop};
+use ropewalk::control::{Control, Progress, Stop};
 use ropewalk::eval::perplexity::{run, Params};
 use ropewalk::eval::protocol::protocol;
 use ropewalk::eval::{LmSource, SessionSource};
@@ -82,14 +82,14 @@ fn continuations_are_those_of_a_fresh_context() {
     assert_eq!(found, alone);
 }
 
-/// A window that takes seconds is left when the stop is requested, not at its end.
+/// A window that takes seconds says how far it is, and is left when the stop is requested, not at its end.
 #[test]
 fn a_stop_reaches_into_a_window() {
     let stop = Stop::default();
-    let asked = stop.clone();
-    let opened = move |session: &Session| {
-        assert_eq!(session.params().n_ctx, 40_000);
-        let stop = asked.clone();
+    let opened = |session: &Session| assert_eq!(session.params().n_ctx, 40_000);
+    let progress = |p: &Progress<'_>| {
+        assert!(p.done > 0 && p.done < p.total, "{p:?}");
+        let stop = stop.clone();
         std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(50));
             stop.request();
@@ -97,7 +97,7 @@ fn a_stop_reaches_into_a_window() {
     };
     let source = SessionSource::new(model(), params("plain")).on_open(opened);
     let how = Params::new(protocol("window").unwrap(), vec![40_000]);
-    let control = Control::default().with_stop(&stop);
+    let control = Control::default().with_stop(&stop).with_progress(&progress);
     let report = run(&source, "m", &[letters("a", 40_000)], &how, &control).unwrap();
     assert!(report.interrupted && report.results.is_empty(), "{report:?}");
 }

@@ -304,12 +304,16 @@ fn measure(
     let start = Instant::now();
     let windows = plan.sample(params.max_windows);
     let n_windows = windows.len();
+    let mut what = format!("ctx {ctx} window 1/{n_windows}");
     for (i, w) in windows.enumerate() {
         if control.stopped() {
             break;
         }
         texts.feed(&w, &mut tokens);
-        let Some(nll) = uninterrupted(lm.nll(&tokens, w.from))? else { break };
+        // One window may take an hour.
+        let mut read =
+            |n: usize| control.report(format_args!("{what}"), (fed.done + n) as u64, fed.total as u64);
+        let Some(nll) = uninterrupted(lm.nll_watched(&tokens, w.from, &mut read))? else { break };
         if nll.len() != w.n_scored() {
             let (expected, found) = (w.n_scored(), nll.len());
             return Err(invalid(format!("window {i}: expected {expected} log-likelihoods, found {found}")));
@@ -340,8 +344,8 @@ fn measure(
         sums.window(&w, &nll);
         let so_far = sums.headline(params.protocol);
         let so_far = so_far.map_err(|e| invalid(format!("ctx {ctx}: up to window {i}: {e}")))?.ppl;
-        let what = format_args!("ctx {ctx} window {}/{n_windows} ppl {so_far:.3}", i + 1);
-        control.report(what, fed.done as u64, fed.total as u64);
+        what = format!("ctx {ctx} window {}/{n_windows} ppl {so_far:.3}", i + 1);
+        control.report(format_args!("{what}"), fed.done as u64, fed.total as u64);
     }
     if sums.by_window.n() == 0 {
         return Ok(None);
