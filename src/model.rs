@@ -103,17 +103,22 @@ struct Inner {
 }
 
 impl Model {
-    /// Loads a model from a GGUF file. The structure of the whole file is checked before any of it is used.
+    /// Loads a model from a GGUF file. The structure of the whole file is checked before any of it is used. Errors name the
+    /// file.
     ///
     /// # Errors
     /// A device that does not exist; a file that is broken or of another architecture; an adapter that does
     /// not suit it; too little memory.
     pub fn load(path: impl AsRef<Path>, params: &ModelParams) -> Result<Model> {
-        Model::load_from(path.as_ref(), params)
+        let (device, path) = (Backend::find(params.device.name())?, path.as_ref());
+        let name = path.display().to_string();
+        Model::load_from(path, params, device).map_err(|e| match e.to_string().contains(&name) {
+            true => e,
+            false => Error::during(name, e),
+        })
     }
 
-    fn load_from(path: &Path, params: &ModelParams) -> Result<Model> {
-        let device = Backend::find(params.device.name())?;
+    fn load_from(path: &Path, params: &ModelParams, device: Backend) -> Result<Model> {
         let mut file = gguf::File::open(path)?;
         let name: String = file.get("general.architecture")?;
         let Some(arch) = arch::find(&name) else {

@@ -1,11 +1,9 @@
-//! Shared by commands that run a model: progress bars, prefill, sizes of contexts.
+//! Shared by commands that run a model: progress bars, sizes of contexts.
 
 use std::sync::{Mutex, PoisonError};
 
 use ropewalk::control::{Control, Progress};
 use ropewalk::model::Model;
-use ropewalk::session::Session;
-use ropewalk::Token;
 
 use super::interrupt::Interrupt;
 use super::output::{self, OutputArgs, Unit};
@@ -39,16 +37,6 @@ pub(crate) fn reading(out: OutputArgs) -> impl Fn(&Progress<'_>) + Sync {
             *bar = None;
         }
     }
-}
-
-/// Makes the session hold exactly `tokens`, with a progress bar. Returns how many it held already.
-pub(crate) fn prefill(
-    session: &mut Session,
-    tokens: &[Token],
-    out: &OutputArgs,
-) -> ropewalk::model::Result<usize> {
-    let draw = draw(out.progress(tokens.len() as u64, "reading", Unit::Tokens));
-    session.prefill(tokens, &Control::default().with_progress(&draw))
 }
 
 /// The context for a prompt when the user names none: the trained length up to `cap`, or as much as the

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{anyhow, bail, Context};
+use anyhow::{anyhow, bail};
 use ropewalk::eval::{LmSource, SessionSource};
 use ropewalk::fetch::{self, FetchError};
 use ropewalk::model::{Model, ModelParams};
@@ -104,15 +104,9 @@ impl ModelChoice {
     }
 }
 
-/// Loads the model and says on stderr which of its keys nothing reads; the error names the file.
+/// Loads the model and says on stderr which of its keys nothing reads.
 pub(crate) fn load(choice: &ModelChoice, out: &OutputArgs) -> anyhow::Result<Model> {
-    // The device first: if it is missing, the error must not name the file.
-    ggml::backend::Device::find(&choice.params.device.to_string())?;
-    let path = choice.path.display().to_string();
-    let model = match Model::load(&choice.path, &choice.params) {
-        Err(e) if !e.to_string().contains(&path) => return Err(e).context(path),
-        loaded => loaded?,
-    };
+    let model = Model::load(&choice.path, &choice.params)?;
     if let Some(unread) = model.hparams().unread_note() {
         out.note(format_args!("note: {}: {unread}", name(&choice.path)));
     }

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::interrupt::{self, Interrupt};
 use super::options::{predicted, read_text, text_or_file, tokens, ModelArgs, RopeArgs, SamplingArgs};
-use super::output::{self, rate, ModelText, OutputArgs};
+use super::output::{self, rate, ModelText, OutputArgs, Unit};
 use super::{engine, models, template, usage, Command};
 
 /// Contexts are not made larger than this unless the prompt or the user needs it.
@@ -120,7 +120,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
     args.out.note("");
 
     let started = Instant::now();
-    engine::prefill(&mut session, &prompt, &args.out)?;
+    engine::with_bar(args.out.progress(0, "reading", Unit::Tokens), &interrupt, |control| {
+        session.prefill(&prompt, control)
+    })?;
     let prefill_s = started.elapsed().as_secs_f64();
     if args.echo && !args.out.json {
         shown.print(&text)?;

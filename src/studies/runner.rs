@@ -79,7 +79,8 @@ impl<'a> SessionRunner<'a> {
 
     fn load_anew(&self, path: &Path, adapters: Vec<PathBuf>) -> Result<Loaded> {
         let specs = adapters.iter().map(|path| AdapterSpec::new(path.clone(), 1.0)).collect();
-        let model = load(path, &ModelParams { device: self.settings.device.clone(), adapters: specs })?;
+        let model =
+            Model::load(path, &ModelParams { device: self.settings.device.clone(), adapters: specs })?;
         if let Some(unread) = model.hparams().unread_note() {
             let name = path.file_name().unwrap_or(path.as_os_str()).display();
             self.control.note(format_args!("note: {name}: {unread}"));
@@ -214,17 +215,6 @@ impl Runner for SessionRunner<'_> {
         self.speeds.insert(cell.model.path.clone(), speed);
         Ok(Estimate { tokens, bytes: bytes as u64, seconds })
     }
-}
-
-/// Loads a model; the error names its file.
-pub(super) fn load(path: &Path, params: &ModelParams) -> Result<Model> {
-    // The device first: if it is missing, the error must not name the file.
-    ggml::backend::Device::find(&params.device.to_string())?;
-    let name = path.display().to_string();
-    Model::load(path, params).map_err(|e| match e.to_string().contains(&name) {
-        true => e,
-        false => Error::during(name, e),
-    })
 }
 
 /// Settings of a session of this context under this spec.

@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 
 use gguf::Output;
 
-use super::runner::load;
 use crate::control::Control;
 use crate::data::Source;
 use crate::finetune::{self, Job, JobError, Result};
-use crate::model::{Device, ModelParams};
+use crate::model::{Device, Model, ModelParams};
 use crate::train::{checkpoint, LoraParams, Settings, TrainParams, Trainable};
 
 /// The training of a recipe.
@@ -57,7 +56,7 @@ impl Training {
         }
         job.resume = !steps.is_empty();
         let params = ModelParams { device: self.device.clone(), ..ModelParams::auto() };
-        let report = finetune::run(&job, &load(model, &params)?, control)?;
+        let report = finetune::run(&job, &Model::load(model, &params)?, control)?;
         let (problems, output) = (report.run.problems.iter(), output.path().display());
         problems.for_each(|what| control.note(format_args!("{output} is whole, but {what}")));
         Ok(())
