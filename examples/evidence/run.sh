@@ -6,14 +6,17 @@
 #   examples/evidence/run.sh OUT               run all units, after `make models benchmarks train-texts`; OUT is the
 #                                              working directory of this machine
 #   examples/evidence/run.sh OUT --only frozen/perplexity --count 1 -t 1
+#   examples/evidence/run.sh OUT --device cuda:0
+#                                              compute on this device [default: cpu]
 #   touch OUT/stop                             stop before the next command, or at the end of a training slice; remove
 #                                              the file before the next run
 #   examples/evidence/run.sh OUT --import DIR  import records of other machines that match this plan, commit, models,
 #                                              and texts
 #   examples/evidence/run.sh --check           check the plan; with --program DIR, also check every command line
 #
-# Several runs can share one directory; each takes a different unit. You need bash, git, and Python 3.11. You also need cargo,
-# which builds the program once, unless --program names a directory with a build. report.sh writes docs/evidence.md.
+# Several runs can share one directory; each takes a different unit, and waits while others measure units. You need
+# bash, git, and Python 3.11. You also need cargo, which builds the program once, unless --program names a directory with a
+# build. report.sh writes docs/evidence.md.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 export PYTHONDONTWRITEBYTECODE=1 PYTHONUTF8=1
