@@ -274,16 +274,20 @@ impl ForceArgs {
     }
 }
 
-/// An error if an output is one of the files to read, or another part of a model that is one.
+/// An error if an output is one of the files to read, another part of a model that is one, or a text in a directory.
 pub(crate) fn check_apart<'p>(
     inputs: impl IntoIterator<Item = &'p PathBuf>,
     outputs: &[&Path],
 ) -> anyhow::Result<()> {
-    for input in inputs.into_iter().flat_map(|path| gguf::parts(path)) {
-        for output in outputs {
-            if files::same_file(&input, output)? {
-                let what = "the output is one of the files to read; name another file";
-                return Err(usage(format!("{}: {what}", output.display())));
+    for input in inputs {
+        // What cannot be listed fails when it is read.
+        let read = files::foreign::texts(input).unwrap_or_else(|_| vec![input.clone()]);
+        for file in read.into_iter().flat_map(|path| gguf::parts(&path)) {
+            for output in outputs {
+                if files::same_file(&file, output)? {
+                    let what = "the output is one of the files to read; name another file";
+                    return Err(usage(format!("{}: {what}", output.display())));
+                }
             }
         }
     }

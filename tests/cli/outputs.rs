@@ -307,6 +307,7 @@ fn a_file_that_is_read_is_never_replaced() {
         (format!("{stages} -o OUT"), "stages.toml"),
         (format!("{stages} --lora lora.gguf -o OUT"), "lora.gguf"),
         (format!("advise --search -m {first} -f texts/0.txt --ctx 1024 -o OUT MODEL"), second),
+        (format!("advise --search -m {first} -f texts --ctx 1024 -o OUT MODEL"), "texts/0.txt"),
         (format!("convert {first} --imatrix-from texts/0.txt --ctx 100 -o OUT MODEL"), second),
         (format!("convert {first} -o OUT"), second),
         (format!("eval json_kv -l 2048 -n 1 -m {first} --output OUT MODEL"), second),
