@@ -39,7 +39,7 @@ const SMALLER: &[(&str, &str)] = &[
     ("--lengths 1024 --rope plain --rope harpe", "--lengths 128 --rope plain --rope harpe"),
     ("--lengths 1024 --lora out/harpe.gguf", "--lengths 128 --lora out/harpe.gguf"),
     ("--lengths 4096,12288 --samples 4", "--lengths 300,400 --samples 1"),
-    ("advise -m smollm2 --ctx 12288", "advise -m model.gguf --ctx 1024 --minutes 0.01"),
+    ("advise -m smollm2 --ctx 12288 --minutes 1", "advise -m model.gguf --ctx 1024 --minutes 0.01"),
     ("--steps 60", "--steps 2"),
     ("--steps 40", "--steps 4"),
     ("--ctx 8192 --inspect-data", "--ctx 512 --inspect-data"),
