@@ -320,6 +320,8 @@ def render(plan, records):
         "",
         "This writes the texts to `OUT` and prints the unit's twelve commands. Run one of them (80 seconds). Compare `nll_sum` in",
         "`results[0].texts[0].buckets` with the document's entry in `figures.documents` of the record: [first position, tokens, sum].",
+        "On a CPU the loss is 0.010 to 0.017 nats per token lower than in records of an H100, under all methods alike: CUDA rounds",
+        "activations to 8 bits in a way that loses more under weights with an offset, such as Q4_1.",
         "`run.sh OUT` measures all units that have no record.",
         "",
     ]

@@ -26,6 +26,9 @@ unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
+/// The variable by which ggml's CUDA backend lets kernels start early (programmatic dependent launch).
+const EARLY_STARTS: &str = "GGML_CUDA_PDL";
+
 /// True if backends are modules here: no backend existed before modules were looked for.
 static MODULES: AtomicBool = AtomicBool::new(false);
 
@@ -35,6 +38,12 @@ pub fn ensure_backends() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         crate::logging::install();
+        // ggml's CUDA kernels start before the one ahead of them ends, on GPUs from Hopper on. In `flash_attn_ext_vec`, nvcc 13.0
+        // loads queries before the wait for that end. Decode with an F16 cache then attends with earlier queries. This turns
+        // early starts off; a value that is set stays.
+        if std::env::var_os(EARLY_STARTS).is_none() {
+            std::env::set_var(EARLY_STARTS, "0");
+        }
         // SAFETY: reads the registry's size.
         if unsafe { sys::ggml_backend_dev_count() } > 0 {
             return;

@@ -126,10 +126,11 @@ impl MemoryPlan {
     /// Settings out of range, or a method that training does not support.
     pub fn new(model: &Model, settings: &TrainParams) -> Result<MemoryPlan> {
         check(model, settings)?;
-        // As much again is left to others.
-        let Budget { device, host } = Budget::of(model);
-        let half = Budget { device: device / 2, host: host.map(|n| n / 2) };
-        if settings.checkpointing.is_none() {
+        // Saved activations are in the host's memory. To compute them again on a GPU takes less time than to move them.
+        if settings.checkpointing.is_none() && model.backend_device().is_cpu() {
+            // As much again is left to others.
+            let Budget { device, host } = Budget::of(model);
+            let half = Budget { device: device / 2, host: host.map(|n| n / 2) };
             for checkpointing in [Checkpointing::Products, Checkpointing::Attention] {
                 let plan = MemoryPlan::with(model, settings, checkpointing)?;
                 if plan.fits(half) {

@@ -136,7 +136,7 @@ settings! {
     }
     Run {
         checkpointing: Checkpointing = "checkpointing", "",
-            "activations to keep per layer: inputs, attention, or products; default: as many as fit";
+            "activations to keep per layer: inputs, attention, or products; default: as many as fit on a CPU, inputs on a GPU";
         saved_type: SavedType = "saved-type", "f32", "type of kept activations: f32, f16, or bf16";
         eval_every: u64 = "eval-every", "", "steps between validations; 0 validates only before and after training; default: a tenth of all steps";
         save_every: u64 = "save-every", "50", "steps between checkpoints; 0 writes only the last one";

@@ -112,7 +112,11 @@ impl Subject {
     pub(crate) fn largest_allowed(&self, run: impl Fn(Way<'_>) -> Vec<f32>) -> f64 {
         let exact = run(Way { model: &self.exact, portable: false });
         let off = |model, portable| distance(&run(Way { model, portable }), &exact);
-        allowed(self.dtype, off(&self.rounded, false), self.quantised.as_ref().map_or(0.0, |model| off(model, true)))
+        allowed(
+            self.dtype,
+            off(&self.rounded, false),
+            self.quantised.as_ref().map_or(0.0, |model| off(model, true)),
+        )
     }
 
     /// Compares what `run` gives on the device with what it gives on the CPU; `apart` measures the distance.

@@ -1,7 +1,7 @@
 //! Gradients on the device.
 
 use ropewalk::ids::ParamId;
-use ropewalk::train::{Checkpointing, LoraParams, Sequence, TrainParams, Trainer};
+use ropewalk::train::{Checkpointing, LoraParams, MemoryPlan, Sequence, TrainParams, Trainer};
 use ropewalk::{DType, Token};
 
 use crate::inference::SHAPES;
@@ -44,6 +44,14 @@ fn apart((loss_a, a): &Gradients, (loss_b, b): &Gradients) -> f64 {
     };
     let worst = a.iter().zip(b).map(off).fold(0.0, f64::max);
     worst.max((loss_a - loss_b).abs() / loss_b)
+}
+
+#[test]
+fn activations_are_computed_again() {
+    let s = Subject::named("llama-tiny", DType::Q8_0);
+    let settings = settings("plain").checkpointing(None);
+    let plan = |model| MemoryPlan::new(model, &settings).unwrap().checkpointing;
+    assert_eq!((plan(&s.on_device), plan(&s.exact)), (Checkpointing::Inputs, Checkpointing::Products));
 }
 
 #[test]

@@ -172,3 +172,11 @@ fn as_many_threads_as_cores_and_quotas_allow() {
     let here = std::thread::available_parallelism().map_or(1, |n| n.get());
     assert!((1..=here).contains(&default_threads()));
 }
+
+/// ggml reads the variable when its first CUDA kernel starts.
+#[test]
+fn cuda_kernels_do_not_start_early() {
+    ggml::backend::ensure_backends();
+    let kept = option_env!("GGML_CUDA_PDL").unwrap_or("0");
+    assert_eq!(std::env::var("GGML_CUDA_PDL").as_deref(), Ok(kept));
+}

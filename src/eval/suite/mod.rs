@@ -82,6 +82,9 @@ impl<'a> Params<'a> {
     }
 }
 
+/// The directory of a task's published data.
+type DataOf<'a> = &'a dyn Fn(&dyn Task) -> PathBuf;
+
 ropewalk_core::setters! {
     /// Tasks to measure, each under all methods.
     pub struct Several<'a> {
@@ -90,7 +93,7 @@ ropewalk_core::setters! {
         /// The methods; `None` is what the file declares.
         pub specs: Vec<Option<Spec>>,
         /// The directory of a task's published data; `None` is that of `params` for all.
-        pub data: Option<&'a dyn Fn(&dyn Task) -> PathBuf>,
+        pub data: Option<DataOf<'a>>,
         /// The settings of all; the sources give the identity.
         pub params: Params<'a>,
     }
