@@ -19,20 +19,22 @@ INTRODUCTION = """# Results
 Figures that were measured with ropewalk. Each row links to its record, which has the command, the model, the text, the
 machine, the date, the commit, and all figures. `scripts/results.py` writes this page from the records; do not edit it.
 
-libllama is the library of llama.cpp, compiled for the same processor. All machines had two CPU cores. Speeds are with two
-threads unless a row says otherwise. A model is fine-tuned only if its row says so.
+libllama is the library of llama.cpp, compiled for the same processor. All machines but the H100's had two CPU cores. Speeds are
+with two threads unless a row says otherwise. A model is fine-tuned only if its row says so.
 """
 NOT_SHOWN = """
 ## Not shown
 
-- **GPUs.** No GPU was ever used. Mesa's software Vulkan device was tested; its times are not those of a GPU.
-- **Large models.** The largest model with real weights is Qwen2.5-Coder-1.5B. The 8B row is an estimate.
+- **GPUs,** but for fifteen minutes of one H100. Decode on it was wrong for some models; that is fixed, and the fix was not run on a GPU
+  yet. Mesa's software Vulkan device was tested; its times are not those of a GPU.
+- **Large models.** The largest model with real weights is Qwen2.5-Coder-1.5B. Those of 8B have random weights, and one row is an
+  estimate.
 - **Retrieval with many questions.** Past the trained context, a task has ten questions per length on a small model, and one on SmolLM2.
-  [Evidence](evidence.md) is not finished: most of its claims, and all of its needles, are not measured yet.
+  [Evidence](evidence.md) is not finished: most of its claims, and most of its needles, are not measured yet.
 - **Other texts.** Perplexity of real models past their trained context is from one text. Evidence measures twelve documents.
 - **Training at the papers' scale.** They train on 400 to 200,000 times as many tokens, and train all parameters.
 - **PEFT at 8,192 tokens,** and other training programs.
-- **Other processors, and more cores.** ARM was not measured. All speeds are from two cores of a shared or virtual machine.
+- **Other processors, and more cores.** ARM was not measured. All speeds of CPUs are from two cores of a shared or virtual machine.
 """
 TABLES = {  # section: headers of the first two columns
     "quality": ("Quality by method", "text and method", "perplexity (standard error)"),

@@ -215,7 +215,7 @@ fn what_makes_no_sense_beside_a_recipe_is_said() {
         ),
         (
             &["--recipe", "longce", "--set", "loss=longce:short=4096"],
-            1,
+            2,
             "the context, 48 tokens, found 4096 and 1024",
         ),
     ];

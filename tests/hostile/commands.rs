@@ -264,7 +264,7 @@ fn arguments_that_cannot_be() {
     fails(&run(&["--temp", "NaN"]), 2, &["temp"]);
     fails(&run(&["--temp", "inf"]), 2, &["temp"]);
     fails(&run(&["--top-p", "7"]), 2, &["top_p"]);
-    fails(&run(&["--stop", ""]), 1, &["stop"]);
+    fails(&run(&["--stop", ""]), 2, &["stop"]);
     fails(
         &["perplexity", "-m", m, "-f", "x", "--ctx", "32", "--protocol", "nonesuch"],
         2,
