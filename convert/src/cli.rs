@@ -169,11 +169,20 @@ fn watched(args: &Args, signal: &mut Option<i32>) -> Result<()> {
         return Err(Error::Usage(what.into()));
     }
     let helper = this_program().map_err(|e| Error::Invalid(format!("cannot find this program: {e}")))?;
-    let terminal = Terminal::new(args.quiet)?;
-    let draw = |p: &Progress<'_>| terminal.draw(p);
-    let control = Control::default().with_stop(terminal.signals.stop()).with_progress(&draw);
+    let shown = !args.quiet && std::io::stderr().is_terminal();
+    let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let bar = ProgressBar::with_draw_target(None, target);
+    let style = "{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta} left";
+    bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let signals = Signals::listen().map_err(|e| Error::Invalid(format!("signals cannot be handled: {e}")))?;
+    let draw = |p: &Progress<'_>| {
+        bar.set_length(p.total);
+        bar.set_position(p.done);
+    };
+    let control = Control::default().with_stop(signals.stop()).with_progress(&draw);
     let done = act(args, helper, &control).map_err(with_options);
-    *signal = terminal.done();
+    bar.finish_and_clear();
+    *signal = signals.received();
     let done = done?;
     if !args.quiet {
         done.lines.iter().for_each(program::say);
@@ -414,33 +423,4 @@ fn lines(report: &Report, output: &Path, all: bool) -> Vec<String> {
         },
     );
     lines
-}
-
-/// Standard error, and signals.
-struct Terminal {
-    bar: ProgressBar,
-    signals: Signals,
-}
-
-impl Terminal {
-    fn new(quiet: bool) -> Result<Terminal> {
-        let shown = !quiet && std::io::stderr().is_terminal();
-        let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(None, target);
-        let style = "{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta} left";
-        bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
-        let signals =
-            Signals::listen().map_err(|e| Error::Invalid(format!("signals cannot be handled: {e}")))?;
-        Ok(Terminal { bar, signals })
-    }
-    /// Draws the progress of a job.
-    fn draw(&self, p: &Progress<'_>) {
-        self.bar.set_length(p.total);
-        self.bar.set_position(p.done);
-    }
-    /// Removes the progress bar. Returns the signal received, if any.
-    fn done(&self) -> Option<i32> {
-        self.bar.finish_and_clear();
-        self.signals.received()
-    }
 }

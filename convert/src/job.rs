@@ -13,7 +13,7 @@ use ropewalk_core::remedy::Remedy;
 use ropewalk_core::rope::{Axis, Plan, Spec};
 
 use crate::llama_cpp::{self, Stock};
-use crate::merge::{self, Change, Merge, Merged};
+use crate::merge::{self, Merge, Merged};
 use crate::requantize::{self, TensorError};
 use crate::rope::{self, FactorTensors, Factors};
 use ropewalk_core::control::Control;
@@ -165,8 +165,21 @@ pub(crate) fn rewrite(
                 to.row_bytes(row).ok_or_else(|| file.error(name, format!("rows do not divide into {to}")))?;
             n_bytes += (t.n_elements() / row.max(1) * row_bytes) as u64;
             n_tensors += 1;
-            let (file, errors) = (&file, &errors);
-            writer.tensor(name, to, &t.shape, data_of(file, t, (name, to), change, errors, &work))?;
+            let (file, errors, work) = (&file, &errors, &work);
+            let data = move |out: &mut dyn Write| -> std::io::Result<()> {
+                if let Some(change) = &change {
+                    let sums = merge::write(file, t, to, change, out, work)?;
+                    errors.merged.borrow_mut().push(Merged { name: name.to_owned(), dtype: to, sums });
+                    return Ok(());
+                }
+                if t.dtype == to {
+                    return requantize::copy(file, t, out, work);
+                }
+                let error = requantize::convert(file, t, to, out, work)?;
+                errors.converted.borrow_mut().push(error);
+                Ok(())
+            };
+            writer.tensor(name, to, &t.shape, Box::new(data))?;
         }
     }
     if let Some((_, number)) = file_type {
@@ -462,27 +475,4 @@ fn target(file: &File, t: &TensorInfo, wanted: DType, notes: &mut Vec<String>) -
         return Err(file.error(&t.name, format!("{} cannot be converted", t.dtype.name())).into());
     }
     Ok(to)
-}
-
-fn data_of<'a>(
-    file: &'a File,
-    t: &'a TensorInfo,
-    (name, to): (&'a str, DType),
-    change: Option<Change<'a>>,
-    errors: &'a Errors,
-    work: &'a Work<'a>,
-) -> gguf::DataFn<'a> {
-    Box::new(move |out: &mut dyn Write| {
-        if let Some(change) = &change {
-            let sums = merge::write(file, t, to, change, out, work)?;
-            errors.merged.borrow_mut().push(Merged { name: name.to_owned(), dtype: to, sums });
-            return Ok(());
-        }
-        if t.dtype == to {
-            return requantize::copy(file, t, out, work);
-        }
-        let error = requantize::convert(file, t, to, out, work)?;
-        errors.converted.borrow_mut().push(error);
-        Ok(())
-    })
 }

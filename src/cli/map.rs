@@ -5,12 +5,11 @@ use std::path::PathBuf;
 use anyhow::bail;
 use ropewalk::adapter::AdapterSpec;
 use ropewalk::eval::attention::{self, Params, Report};
-use ropewalk::eval::Document;
 use ropewalk::model::Model;
 use ropewalk::plot::{Heat, HeatPanel};
 use ropewalk::rope::Spec;
 use ropewalk::session::Session;
-use ropewalk::{DType, Token};
+use ropewalk::DType;
 use ropewalk_core::settings;
 use serde_json::json;
 
@@ -95,40 +94,6 @@ impl MapArgs {
     }
 }
 
-/// Inputs that all maps of one run share.
-struct Run<'a> {
-    out: &'a OutputArgs,
-    documents: &'a [Document],
-    interrupt: &'a Interrupt,
-    ctx: usize,
-}
-
-impl Run<'_> {
-    fn map(
-        &self,
-        model: &Model,
-        choice: &ModelChoice,
-        rope: Option<&Spec>,
-        params: &Params,
-    ) -> anyhow::Result<(Vec<Token>, Report, HeatPanel)> {
-        let mut session = Session::new(model, &choice.session(self.ctx, rope))?;
-        models::announce(self.out, choice, &session);
-        let tokens = attention::tokens_of(&session, self.documents, params.tokens)?;
-        let bar = self.out.progress(0, "reading", Unit::Tokens);
-        let report = with_bar(bar, self.interrupt, |control| {
-            attention::measure(&mut session, &models::label(choice), &tokens, params, control)
-        })?;
-        let panel = HeatPanel {
-            title: format!("{}, {}", report.model, report.rope),
-            tokens: report.map.tokens,
-            trained: session.plan().n_ctx_orig(model.hparams()),
-            rows: report.map.shown(),
-            difference: false,
-        };
-        Ok((tokens, report, panel))
-    }
-}
-
 /// Measures and prints the map of a model.
 pub(super) fn run(name: &str, args: &MapArgs, out: &OutputArgs) -> anyhow::Result<()> {
     let rope = args.rope.spec()?;
@@ -141,9 +106,25 @@ pub(super) fn run(name: &str, args: &MapArgs, out: &OutputArgs) -> anyhow::Resul
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice, out)?;
     let ctx = args.ctx.unwrap_or(model.hparams().n_ctx_train);
-    let run = Run { out, documents: &documents, interrupt: &interrupt, ctx };
+    let map =
+        |model: &Model, choice: &ModelChoice, rope: Option<&Spec>, params: &Params| -> anyhow::Result<_> {
+            let mut session = Session::new(model, &choice.session(ctx, rope))?;
+            models::announce(out, choice, &session);
+            let tokens = attention::tokens_of(&session, &documents, params.tokens)?;
+            let report = with_bar(out.progress(0, "reading", Unit::Tokens), &interrupt, |control| {
+                attention::measure(&mut session, &models::label(choice), &tokens, params, control)
+            })?;
+            let panel = HeatPanel {
+                title: format!("{}, {}", report.model, report.rope),
+                tokens: report.map.tokens,
+                trained: session.plan().n_ctx_orig(model.hparams()),
+                rows: report.map.shown(),
+                difference: false,
+            };
+            Ok((tokens, report, panel))
+        };
     let params = args.params(ctx)?;
-    let (read, a, panel) = run.map(&model, &choice, rope.as_ref(), &params)?;
+    let (read, a, panel) = map(&model, &choice, rope.as_ref(), &params)?;
     let (mut panels, mut reports) = (vec![panel], vec![a]);
     if !args.against.is_empty() {
         // One copy of the weights where they are the same.
@@ -151,7 +132,7 @@ pub(super) fn run(name: &str, args: &MapArgs, out: &OutputArgs) -> anyhow::Resul
         let model = if own { models::load(&choice_b, out)? } else { model };
         let shown = reports[0].shown;
         let params = params.layer(Some(shown.layer)).head(Some(shown.head));
-        let (same, b, panel) = run.map(&model, &choice_b, rope_b.as_ref(), &params)?;
+        let (same, b, panel) = map(&model, &choice_b, rope_b.as_ref(), &params)?;
         if same != read {
             bail!("{} and {} have different tokens for the text", reports[0].model, b.model);
         }

@@ -140,18 +140,7 @@ fn derive(word: &str, geo: &Geometry<'_>, args: &mut Args<'_>) -> Result<Vec<f64
         }
         return Ok(bases);
     }
-    search_between(base_min, base_max, factor, geo, args)
-}
-
-/// Bases searched between a smallest and a largest one for `factor` times the trained window.
-fn search_between(
-    base_min: f64,
-    base_max: f64,
-    factor: f64,
-    geo: &Geometry<'_>,
-    args: &mut Args<'_>,
-) -> Result<Vec<f64>, RopeError> {
-    let n = geo.n_head_kv;
+    // Searched, for `factor` times the trained window.
     let range = base_max - base_min;
     let stride = args.number("stride", || if range > 0.0 { rounded(range * 3.0 / 400.0) } else { 1.0 })?;
     let target = (factor * geo.n_ctx_orig as f64).min(MAX_CTX as f64);
