@@ -69,72 +69,60 @@ impl Task for GraphWalks {
 
     fn samples<'a>(&'a self, setup: &'a Setup<'a>) -> Result<Samples<'a>> {
         let length = setup.length()?;
-        let operation = self.search.then(|| setup.number(&DEPTH, 1..=10)).transpose()?;
+        let search = self.search.then(|| setup.number(&DEPTH, 1..=10)).transpose()?;
         // generation_max_length of graphwalk_bfs, _dep8 and _dep5.
-        let max_tokens = match operation {
+        let max_tokens = match search {
             Some(10) => 1000,
             Some(8) => 500,
             Some(_) => 200,
             None => 100,
         };
         Ok(Samples::new(setup, setup.samples.unwrap_or(SAMPLES), move |i| {
-            let mut random = random(setup, self.stream, i);
-            sample(setup, length, i, operation, max_tokens, &mut random)
+            let random = &mut random(setup, self.stream, i);
+            let count = |text: &str| setup.encoder.count(text);
+            let probe = Graph::draw(random, 64);
+            let bare = framed(setup, &prompt(&Graph::default(), &question(&probe.names[0], search)))?;
+            let per_edge = count(&probe.list())?.div_ceil(probe.edges.len()).max(1);
+            let taken = count(&bare)? + max_tokens;
+            let room = length.saturating_sub(taken);
+            let mut n = room / per_edge;
+            // The estimate is rounded up: a few edges more may fit.
+            n += n / 16;
+            for _ in 0..GRAPHS {
+                setup.check_stopped()?;
+                if n < LEAST_EDGES {
+                    break;
+                }
+                let graph = Graph::draw(random, n);
+                let Some((node, answer)) =
+                    graph.ask(random, search, |list| Ok(count(list)? + SPARE_TOKENS <= max_tokens))?
+                else {
+                    continue;
+                };
+                let prompt = framed(setup, &prompt(&graph, &question(&graph.names[node], search)))?;
+                let found = count(&prompt)? + max_tokens;
+                if found > length {
+                    n = n.saturating_sub(1 + (found - length) / per_edge);
+                    continue;
+                }
+                let nodes = answer.len();
+                let list = format!("[{}]", answer.join(", "));
+                return Ok(Sample {
+                    id: i.to_string(),
+                    prompt,
+                    ask: Ask::Generate { max_tokens, min_tokens: 0, stop: Vec::new() },
+                    expected: Answer::Text(format!("Final Answer: {list}")),
+                    tags: vec![("edges", n.to_string()), ("nodes", nodes.to_string())],
+                    judge: Box::new(move |said| scores(said.text(), &answer)),
+                });
+            }
+            let what = search.map_or("parents".into(), |depth| format!("a search of depth {depth}"));
+            Err(Error::invalid(format!(
+                "a length of {length} tokens does not hold a graph for {what}: expected at least {}",
+                taken + per_edge * if search.unwrap_or(1) > 3 { 96 } else { 2 * LEAST_EDGES }
+            )))
         }))
     }
-}
-
-/// A sample: a search of a depth, or parents.
-fn sample(
-    setup: &Setup,
-    length: usize,
-    index: usize,
-    search: Option<usize>,
-    max_tokens: usize,
-    random: &mut Random,
-) -> Result<Sample> {
-    let count = |text: &str| setup.encoder.count(text);
-    let probe = Graph::draw(random, 64);
-    let bare = framed(setup, &prompt(&Graph::default(), &question(&probe.names[0], search)))?;
-    let per_edge = count(&probe.list())?.div_ceil(probe.edges.len()).max(1);
-    let taken = count(&bare)? + max_tokens;
-    let room = length.saturating_sub(taken);
-    let mut n = room / per_edge;
-    // The estimate is rounded up: a few edges more may fit.
-    n += n / 16;
-    for _ in 0..GRAPHS {
-        setup.check_stopped()?;
-        if n < LEAST_EDGES {
-            break;
-        }
-        let graph = Graph::draw(random, n);
-        let Some((node, answer)) =
-            graph.ask(random, search, |list| Ok(count(list)? + SPARE_TOKENS <= max_tokens))?
-        else {
-            continue;
-        };
-        let prompt = framed(setup, &prompt(&graph, &question(&graph.names[node], search)))?;
-        let found = count(&prompt)? + max_tokens;
-        if found > length {
-            n = n.saturating_sub(1 + (found - length) / per_edge);
-            continue;
-        }
-        let nodes = answer.len();
-        let list = format!("[{}]", answer.join(", "));
-        return Ok(Sample {
-            id: index.to_string(),
-            prompt,
-            ask: Ask::Generate { max_tokens, min_tokens: 0, stop: Vec::new() },
-            expected: Answer::Text(format!("Final Answer: {list}")),
-            tags: vec![("edges", n.to_string()), ("nodes", nodes.to_string())],
-            judge: Box::new(move |said| scores(said.text(), &answer)),
-        });
-    }
-    let what = search.map_or("parents".into(), |depth| format!("a search of depth {depth}"));
-    Err(Error::invalid(format!(
-        "a length of {length} tokens does not hold a graph for {what}: expected at least {}",
-        taken + per_edge * if search.unwrap_or(1) > 3 { 96 } else { 2 * LEAST_EDGES }
-    )))
 }
 
 /// Nodes by name, edges by number of node.

@@ -33,23 +33,15 @@ pub(super) static QA_1: Synthetic = Synthetic {
     metric: Metric::Part,
     answer: ANSWER,
     beyond_2024: 0,
-    generator: qa_1,
+    generator: |setup, version, length| generator(setup, version, length, &SQUAD, read::squad),
 };
 pub(super) static QA_2: Synthetic = Synthetic {
     info: info("qa_2", "Questions of HotpotQA, whose two documents are among many.", &[&HOTPOTQA]),
     metric: Metric::Part,
     answer: ANSWER,
     beyond_2024: 0,
-    generator: qa_2,
+    generator: |setup, version, length| generator(setup, version, length, &HOTPOTQA, read::hotpotqa),
 };
-
-fn qa_1<'a>(setup: &'a Setup<'a>, version: Version, length: usize) -> Result<Generator<'a>> {
-    generator(setup, version, length, &SQUAD, read::squad)
-}
-
-fn qa_2<'a>(setup: &'a Setup<'a>, version: Version, length: usize) -> Result<Generator<'a>> {
-    generator(setup, version, length, &HOTPOTQA, read::hotpotqa)
-}
 
 /// Questions and the documents they are on.
 #[derive(Debug, PartialEq)]

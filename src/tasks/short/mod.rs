@@ -299,31 +299,26 @@ impl Short {
             let (p, q) = all[if is_one { i } else { (i as u128 * all.len() as u128 / n as u128) as usize }];
             let part = &parts[p];
             let examples = sampler.examples(part, q, shots)?;
-            let message = prompt::context(part, &examples, &part.questions[q], self.between);
             let question = &part.questions[q];
+            let message = prompt::context(part, &examples, question, self.between);
             let name = question.name.clone().unwrap_or_else(|| q.to_string());
             let id = part.subject.map_or(name.clone(), |subject| format!("{subject}/{name}"));
-            self.sample(setup, id, part, question, &message, shots)
+            let prompt = setup.encoder.frame(&message)?;
+            let ask = self.ask(setup.template, question);
+            check_length(setup, &id, &prompt, &ask)?;
+            let mut tags: Vec<_> = part.subject.map(|s| ("subject", s.to_owned())).into_iter().collect();
+            if shots > 0 {
+                tags.push(("shots", format!("{shots}: {}", self.examples)));
+            }
+            Ok(Sample {
+                id,
+                prompt,
+                ask,
+                expected: self.expected(question),
+                tags,
+                judge: self.judge(question),
+            })
         }))
-    }
-
-    fn sample(
-        &self,
-        setup: &Setup<'_>,
-        id: String,
-        part: &Part,
-        question: &Question,
-        message: &str,
-        shots: usize,
-    ) -> Result<Sample> {
-        let prompt = setup.encoder.frame(message)?;
-        let ask = self.ask(setup.template, question);
-        check_length(setup, &id, &prompt, &ask)?;
-        let mut tags: Vec<_> = part.subject.map(|s| ("subject", s.to_owned())).into_iter().collect();
-        if shots > 0 {
-            tags.push(("shots", format!("{shots}: {}", self.examples)));
-        }
-        Ok(Sample { id, prompt, ask, expected: self.expected(question), tags, judge: self.judge(question) })
     }
 
     fn ask(&self, template: Template, question: &Question) -> Ask {

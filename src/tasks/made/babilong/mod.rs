@@ -99,56 +99,46 @@ impl Task for BabiLong {
         let background = read_documents(&path, BACKGROUND_BYTES)?;
         let mut noise = Noise::new(&background, setup.seed.unwrap_or(SEED));
         Ok(Samples::new(setup, setup.samples.unwrap_or(SAMPLES), move |i| {
-            let mut random = random(setup, STREAM + self.number as u64, i);
-            self.sample(setup, &mut noise, &mut random, i, length)
-        }))
-    }
-}
-
-impl BabiLong {
-    fn sample(
-        &self,
-        setup: &Setup,
-        noise: &mut Noise,
-        random: &mut Random,
-        index: usize,
-        length: usize,
-    ) -> Result<Sample> {
-        let prompt = &PROMPTS[self.number - 1];
-        let bare = setup.encoder.frame(&prompt.text("", "Where was the football before the bathroom?"))?;
-        // A few tokens more where text joins that was counted apart.
-        let frame = (setup.encoder.count(&bare)? + ANSWER_TOKENS + 8).max(PROMPT_TOKENS);
-        let size = length.saturating_sub(frame);
-        let Some(Story { facts, question, answer }) = fitting(setup, self.number, random, size)? else {
-            return Err(Error::invalid(format!(
-                "a length of {length} tokens: expected at least {} for the facts of {}, its prompt and answer",
-                frame + 200,
-                self.info.name
-            )));
-        };
-        // Text again and back may have more tokens than were put together.
-        for less in [0, 8, 32, 128] {
-            let context = noise.hide(setup, &facts, size.saturating_sub(less))?;
-            let prompt = setup.encoder.frame(&prompt.text(&context, &question))?;
-            if setup.encoder.count(&prompt)? + ANSWER_TOKENS > length {
-                continue;
+            let random = &mut random(setup, STREAM + self.number as u64, i);
+            let prompt = &PROMPTS[self.number - 1];
+            let bare =
+                setup.encoder.frame(&prompt.text("", "Where was the football before the bathroom?"))?;
+            // A few tokens more where text joins that was counted apart.
+            let frame = (setup.encoder.count(&bare)? + ANSWER_TOKENS + 8).max(PROMPT_TOKENS);
+            let size = length.saturating_sub(frame);
+            let Some(Story { facts, question, answer }) = fitting(setup, self.number, random, size)? else {
+                return Err(Error::invalid(format!(
+                    "a length of {length} tokens: expected at least {} for the facts of {}, its prompt and \
+                     answer",
+                    frame + 200,
+                    self.info.name
+                )));
+            };
+            // Text again and back may have more tokens than were put together.
+            for less in [0, 8, 32, 128] {
+                let context = noise.hide(setup, &facts, size.saturating_sub(less))?;
+                let prompt = setup.encoder.frame(&prompt.text(&context, &question))?;
+                if setup.encoder.count(&prompt)? + ANSWER_TOKENS > length {
+                    continue;
+                }
+                let labels: &[&str] = if self.number == 5 { &GIFTS } else { &PLACES };
+                let right = answer.clone();
+                return Ok(Sample {
+                    id: i.to_string(),
+                    prompt,
+                    ask: Ask::Generate { max_tokens: ANSWER_TOKENS, min_tokens: 0, stop: Vec::new() },
+                    expected: Answer::Text(answer),
+                    tags: vec![("question", question.clone()), ("facts", facts.len().to_string())],
+                    judge: Box::new(move |said| {
+                        vec![f64::from(u8::from(compare_answers(&right, said.text(), &question, labels)))]
+                    }),
+                });
             }
-            let labels: &[&str] = if self.number == 5 { &GIFTS } else { &PLACES };
-            let right = answer.clone();
-            return Ok(Sample {
-                id: index.to_string(),
-                prompt,
-                ask: Ask::Generate { max_tokens: ANSWER_TOKENS, min_tokens: 0, stop: Vec::new() },
-                expected: Answer::Text(answer),
-                tags: vec![("question", question.clone()), ("facts", facts.len().to_string())],
-                judge: Box::new(move |said| {
-                    vec![f64::from(u8::from(compare_answers(&right, said.text(), &question, labels)))]
-                }),
-            });
-        }
-        Err(Error::invalid(format!(
-            "the tokenizer gives more than 128 tokens more for a text than for its sentences at a length of {length}"
-        )))
+            Err(Error::invalid(format!(
+                "the tokenizer gives more than 128 tokens more for a text than for its sentences at a length of \
+                 {length}"
+            )))
+        }))
     }
 }
 
