@@ -1,6 +1,6 @@
 //! `ropewalk convert`: the conversions of the crate `convert`, and importance matrices, which need a running model.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{anyhow, Context};
 use clap::{Arg, Args as _, FromArgMatches};
@@ -110,63 +110,53 @@ fn weighed(
     if !alone {
         drop(files::Scratch::beside(Output::new(to, args.force), &MODEL)?);
     }
-    let mut found = collected(args, texts, matrix, &at, interrupt, out)?;
+    // The model is gone before the conversion begins.
+    let (line, json) = {
+        let rope = args.spec().map_err(failed)?;
+        let documents = read_documents(texts)?;
+        let choice = matrix.machine.choose(&input.display().to_string(), matrix.kv, &args.lora)?;
+        let model = models::load(&choice, out)?;
+        let hp = model.hparams();
+        let ctx = match (args.ctx, &rope) {
+            (Some(ctx), _) => ctx,
+            (None, Some(spec)) if !spec.is_declared() => default_ctx(spec, hp).0,
+            _ => hp.n_ctx_train,
+        };
+        let mut session = Session::new(&model, &choice.session(ctx, rope.as_ref()))?;
+        models::announce(out, &choice, &session);
+        let params = Params::new(ctx).max_windows(matrix.max_windows);
+        let found = with_bar(out.progress(0, "reading", Unit::Tokens), interrupt, |control| {
+            imatrix::collect(&mut session, &documents, &params, control)
+        })?;
+        let bytes = found.write(Output::new(&at, args.force))?;
+        let (name, n_tokens) = (models::label(&choice), found.windows * found.ctx);
+        let line = format!(
+            "{}: {} matrices of {name}, rope {}, {n_tokens} tokens in {} of {} windows of {}, {bytes} bytes",
+            at.display(),
+            found.entries.len(),
+            found.rope,
+            found.windows,
+            found.windows_total,
+            found.ctx,
+        );
+        let json = json!({
+            "model": name,
+            "rope": found.rope,
+            "ctx": found.ctx,
+            "windows": found.windows,
+            "windows_total": found.windows_total,
+            "tokens": n_tokens,
+            "matrices": found.entries.len(),
+            "output": at.display().to_string(),
+            "bytes": bytes,
+        });
+        (line, json)
+    };
     if alone {
-        return Ok(found);
+        return Ok(Done { lines: vec![line], json });
     }
     let mut done = converted(&args.clone().with_imatrix(at), interrupt, out)?;
-    done.lines.splice(0..0, found.lines);
-    done.json["imatrix"] = found.json.take();
+    done.lines.insert(0, line);
+    done.json["imatrix"] = json;
     Ok(done)
-}
-
-/// Reads the texts with the model, and writes the importance matrix.
-fn collected(
-    args: &cli::Args,
-    texts: &[PathBuf],
-    matrix: &MatrixArgs,
-    to: &Path,
-    interrupt: &Interrupt,
-    out: &OutputArgs,
-) -> anyhow::Result<Done> {
-    let rope = args.spec().map_err(failed)?;
-    let documents = read_documents(texts)?;
-    let input = args.input.as_deref().unwrap_or(Path::new("")).display().to_string();
-    let choice = matrix.machine.choose(&input, matrix.kv, &args.lora)?;
-    let model = models::load(&choice, out)?;
-    let hp = model.hparams();
-    let ctx = match (args.ctx, &rope) {
-        (Some(ctx), _) => ctx,
-        (None, Some(spec)) if !spec.is_declared() => default_ctx(spec, hp).0,
-        _ => hp.n_ctx_train,
-    };
-    let mut session = Session::new(&model, &choice.session(ctx, rope.as_ref()))?;
-    models::announce(out, &choice, &session);
-    let params = Params::new(ctx).max_windows(matrix.max_windows);
-    let found = with_bar(out.progress(0, "reading", Unit::Tokens), interrupt, |control| {
-        imatrix::collect(&mut session, &documents, &params, control)
-    })?;
-    let bytes = found.write(Output::new(to, args.force))?;
-    let (name, n_tokens) = (models::label(&choice), found.windows * found.ctx);
-    let line = format!(
-        "{}: {} matrices of {name}, rope {}, {n_tokens} tokens in {} of {} windows of {}, {bytes} bytes",
-        to.display(),
-        found.entries.len(),
-        found.rope,
-        found.windows,
-        found.windows_total,
-        found.ctx,
-    );
-    let json = json!({
-        "model": name,
-        "rope": found.rope,
-        "ctx": found.ctx,
-        "windows": found.windows,
-        "windows_total": found.windows_total,
-        "tokens": n_tokens,
-        "matrices": found.entries.len(),
-        "output": to.display().to_string(),
-        "bytes": bytes,
-    });
-    Ok(Done { lines: vec![line], json })
 }

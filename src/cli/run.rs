@@ -6,10 +6,8 @@ use std::time::Instant;
 use anyhow::bail;
 use clap::{Args as _, FromArgMatches};
 use ropewalk::chat::Message;
-use ropewalk::control::Control;
-use ropewalk::model::{Error, Model};
+use ropewalk::model::Error;
 use ropewalk::session::{GenerateParams, Session, StopReason};
-use ropewalk::Token;
 use serde_json::json;
 
 use super::interrupt::{self, Interrupt};
@@ -100,7 +98,19 @@ fn run(args: &Args) -> anyhow::Result<()> {
 
     let started = Instant::now();
     let model = models::load(&choice, &args.out)?;
-    let (prompt, mut stop) = prompt_tokens(args, &model, &text, &interrupt.control())?;
+    // Texts end a turn where the model has no token for it.
+    let (prompt, mut stop) = if args.chat {
+        let template = template::of(&model, &interrupt.control())?;
+        if template.is_fallback() {
+            args.out.note("note: the file has no chat template; using the ChatML form");
+        }
+        let system = args.system.as_deref().map(text_or_file).transpose()?;
+        let mut messages: Vec<Message> = system.into_iter().map(|s| Message::new("system", s)).collect();
+        messages.push(Message::new("user", text.as_str()));
+        (template.tokens(model.vocab(), &messages, true)?, template.stop())
+    } else {
+        (model.vocab().tokenize(&text, true, args.special)?, Vec::new())
+    };
     stop.extend(args.stop.iter().cloned());
     if prompt.is_empty() {
         bail!("the prompt is empty and the model has no token to begin with: nothing to continue");
@@ -185,25 +195,4 @@ fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     interrupt::check(interrupt.requested(), "interrupted")
-}
-
-/// The prompt's tokens, and texts that end a turn when the model has no token for it.
-fn prompt_tokens(
-    args: &Args,
-    model: &Model,
-    text: &str,
-    control: &Control<'_>,
-) -> anyhow::Result<(Vec<Token>, Vec<String>)> {
-    if !args.chat {
-        return Ok((model.vocab().tokenize(text, true, args.special)?, Vec::new()));
-    }
-    let template = template::of(model, control)?;
-    if template.is_fallback() {
-        args.out.note("note: the file has no chat template; using the ChatML form");
-    }
-    let mut messages = Vec::new();
-    let system = args.system.as_deref().map(text_or_file).transpose()?;
-    messages.extend(system.map(|s| Message::new("system", s)));
-    messages.push(Message::new("user", text));
-    Ok((template.tokens(model.vocab(), &messages, true)?, template.stop()))
 }

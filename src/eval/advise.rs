@@ -162,6 +162,11 @@ pub fn run<'a>(
     let (ctx, n_ctx_orig) = (params.ctx, params.n_ctx_orig);
     let mut report = Report { model: model.into(), ctx, n_ctx_orig, ..Report::default() };
     let mut specs: Vec<(Spec, Row)> = Vec::new();
+    let how = perplexity::Params {
+        max_windows: Some(1),
+        bucket: Some(n_ctx_orig),
+        ..perplexity::Params::new(protocol::protocol("window")?, vec![ctx])
+    };
     for (i, spec) in candidates.iter().enumerate() {
         if control.stopped() {
             report.interrupted = true;
@@ -169,7 +174,23 @@ pub fn run<'a>(
         }
         control.report(format_args!("perplexity under {spec}"), i as u64, candidates.len() as u64);
         let begun = Instant::now();
-        let row = first_round(&*source_of(spec), spec, documents, params, control)?;
+        let mut row = Row { rope: spec.to_string(), task: "advise", ctx, ..Row::default() };
+        match perplexity::run(&*source_of(spec), "", documents, &how, &control.without_progress()) {
+            // A method that cannot serve the model is a row that says so.
+            Err(e) => row.note = Some(e.to_string()),
+            Ok(found) => {
+                row.rope.clone_from(&found.rope);
+                if let Some(result) = found.results.first() {
+                    let (mut within, mut beyond) = (Mean::default(), Mean::default());
+                    for bucket in &result.buckets {
+                        let mean = if bucket.start < n_ctx_orig { &mut within } else { &mut beyond };
+                        (0..bucket.tokens).for_each(|_| mean.push(bucket.value.nll));
+                    }
+                    row.ppl_within = (within.n() > 0).then(|| within.mean().exp());
+                    row.ppl_beyond = (beyond.n() > 0).then(|| beyond.mean().exp());
+                }
+            }
+        }
         // The first method that was measured says how long all of them take at least.
         if row.ppl_beyond.is_some() && specs.iter().all(|(_, row)| row.ppl_beyond.is_none()) {
             let passkeys = FINALISTS.min(candidates.len()) * SAMPLES.0;
@@ -222,38 +243,6 @@ pub fn run<'a>(
     report.choose(params.scaled);
     report.seconds = start.elapsed().as_secs_f64();
     Ok(report)
-}
-
-/// Perplexity of one window. A method that cannot serve the model is a row that says so.
-fn first_round(
-    source: &dyn LmSource,
-    spec: &Spec,
-    documents: &[Document],
-    params: &Params,
-    control: &Control<'_>,
-) -> Result<Row> {
-    let mut row = Row { rope: spec.to_string(), task: "advise", ctx: params.ctx, ..Row::default() };
-    let how = perplexity::Params {
-        max_windows: Some(1),
-        bucket: Some(params.n_ctx_orig),
-        ..perplexity::Params::new(protocol::protocol("window")?, vec![params.ctx])
-    };
-    match perplexity::run(source, "", documents, &how, &control.without_progress()) {
-        Err(e) => row.note = Some(e.to_string()),
-        Ok(found) => {
-            row.rope.clone_from(&found.rope);
-            if let Some(result) = found.results.first() {
-                let (mut within, mut beyond) = (Mean::default(), Mean::default());
-                for bucket in &result.buckets {
-                    let mean = if bucket.start < params.n_ctx_orig { &mut within } else { &mut beyond };
-                    (0..bucket.tokens).for_each(|_| mean.push(bucket.value.nll));
-                }
-                row.ppl_within = (within.n() > 0).then(|| within.mean().exp());
-                row.ppl_beyond = (beyond.n() > 0).then(|| beyond.mean().exp());
-            }
-        }
-    }
-    Ok(row)
 }
 
 /// Passkeys; `false` when it was stopped.

@@ -209,7 +209,14 @@ impl Reading<'_> {
             let ranges = self.marked(&text, &messages, variables.clone(), template)?;
             return each(Record { text, special: true, answers: Some(ranges), whole: None });
         }
-        if let Some(ranges) = self.places(&text, &answers, &render)? {
+        // Where the answers stand in the whole conversation, if they can be told apart there.
+        let mut ranges: Vec<Range<usize>> = Vec::new();
+        for &i in &answers {
+            let at = ranges.last().map_or(0, |range| range.end);
+            let Some(range) = answer(&text, i, &render)?.filter(|range| range.start >= at) else { break };
+            ranges.push(range);
+        }
+        if ranges.len() == answers.len() {
             return each(Record { text, special: true, answers: Some(ranges), whole: None });
         }
         if answers.len() > MAX_APART {
@@ -270,24 +277,6 @@ impl Reading<'_> {
             );
         }
         Ok(ranges)
-    }
-
-    /// Where the answers stand in the whole conversation, if they can be told apart there.
-    fn places(
-        &self,
-        text: &str,
-        answers: &[usize],
-        render: &dyn Fn(usize, bool) -> Result<String>,
-    ) -> Result<Option<Vec<Range<usize>>>> {
-        let (mut ranges, mut at) = (Vec::new(), 0);
-        for &i in answers {
-            let Some(range) = answer(text, i, render)?.filter(|range| range.start >= at) else {
-                return Ok(None);
-            };
-            at = range.end;
-            ranges.push(range);
-        }
-        Ok(Some(ranges))
     }
 
     /// Collects the template's variables besides the messages.

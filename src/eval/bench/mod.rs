@@ -260,29 +260,22 @@ pub fn run(
         return Err(unsupported("`clock` cpu: this system does not report the CPU time of threads"));
     }
     contenders.iter().filter_map(|c| c.engine.cancel_flag()).for_each(|flag| control.bind(&flag));
-    let rows = measure(model, contenders, params, control)?;
-    Ok(Report::new(name, model, (session, params.clock), rows, control.stopped()))
-}
-
-/// The rows of all tests; without the test it is at when the control stops it.
-fn measure(
-    model: &Model,
-    contenders: &mut [Contender],
-    params: &Params,
-    control: &Control<'_>,
-) -> Result<Vec<Row>> {
     let n_repeated = params.repetitions.saturating_add(u32::from(params.warmup));
     let n_runs = params.tests.len() as u64 * contenders.len() as u64 * u64::from(n_repeated);
+    let n_vocab = Token::try_from(model.hparams().n_vocab).unwrap_or(Token::MAX).max(1);
     let mut done = 0;
     let mut rows: Vec<Row> = Vec::new();
-    for test in &params.tests {
-        let text = random_tokens(params.seed, model, test.depth + test.n_tokens());
+    'tests: for test in &params.tests {
+        // Speed does not depend on the text, but caches of a tokenizer's common tokens could: tokens are drawn evenly.
+        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(params.seed);
+        let n = test.depth + test.n_tokens();
+        let text: Vec<Token> = (0..n).map(|_| rng.random_range(0..n_vocab)).collect();
         let mut of_test: Vec<Row> =
             contenders.iter().enumerate().map(|(i, contender)| Row::new(i, contender, test)).collect();
         for repetition in 0..n_repeated {
             for (contender, row) in contenders.iter_mut().zip(&mut of_test) {
                 match time(&mut *contender.engine, test, &text, params.clock) {
-                    Err(_) if control.stopped() => return Ok(rows),
+                    Err(_) if control.stopped() => break 'tests,
                     Err(e) => return Err(e),
                     Ok(seconds) if repetition > 0 || !params.warmup => {
                         row.samples.push(test.n_tokens() as f64 / seconds);
@@ -295,13 +288,5 @@ fn measure(
         }
         rows.extend(of_test);
     }
-    Ok(rows)
-}
-
-/// Speed does not depend on the text, but caches of a tokenizer's common tokens could: tokens are drawn
-/// evenly.
-fn random_tokens(seed: u64, model: &Model, n: usize) -> Vec<Token> {
-    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
-    let n_vocab = Token::try_from(model.hparams().n_vocab).unwrap_or(Token::MAX).max(1);
-    (0..n).map(|_| rng.random_range(0..n_vocab)).collect()
+    Ok(Report::new(name, model, (session, params.clock), rows, control.stopped()))
 }

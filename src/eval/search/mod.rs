@@ -180,7 +180,25 @@ pub fn run<'a>(
         let factor = if params.attn_factor.is_some() { String::new() } else { format!(",factor={scale}") };
         Ok(format!("longrope:factors={}{factor}{magnitude},original={n_ctx_orig}", list.join("/")).parse()?)
     };
-    let first = first(hp, scale, ctx, &spec_of)?;
+    let theta = |spec: &Spec| -> Result<Vec<f64>> {
+        let plan = Plan::new(spec, hp, ctx)?;
+        let layer = plan.kinds().iter().find(|layer| layer.applies);
+        Ok(layer.ok_or_else(|| unsupported("no layer of the model is rotated"))?.freqs.theta.clone())
+    };
+    let n_pairs = theta(&Spec::plain())?.len();
+    let own = theta(&spec_of(&vec![1.0; n_pairs])?)?;
+    // The factors of the initial methods: none below 1, and none smaller than the one before.
+    let mut first: Vec<Vec<f64>> = Vec::new();
+    for name in FIRST {
+        let scaled = theta(&format!("{name}:factor={scale}").parse()?)?;
+        let mut least = 1.0f64;
+        let factors = own.iter().zip(&scaled).map(|(own, scaled)| {
+            // What is printed is what was searched.
+            least = ((own / scaled * 1e4).round() / 1e4).max(least);
+            least
+        });
+        first.push(factors.collect());
+    }
 
     let texts = tokens(&*source_of(&Spec::plain()), documents)?;
     let samples =
@@ -256,34 +274,6 @@ pub fn run<'a>(
         interrupted,
         seconds: start.elapsed().as_secs_f64(),
     })
-}
-
-/// The factors of the initial methods: none below 1, and none smaller than the one before.
-fn first(
-    hp: &Hparams,
-    scale: f64,
-    ctx: usize,
-    spec_of: &dyn Fn(&[f64]) -> Result<Spec>,
-) -> Result<Vec<Vec<f64>>> {
-    let theta = |spec: &Spec| -> Result<Vec<f64>> {
-        let plan = Plan::new(spec, hp, ctx)?;
-        let layer = plan.kinds().iter().find(|layer| layer.applies);
-        Ok(layer.ok_or_else(|| unsupported("no layer of the model is rotated"))?.freqs.theta.clone())
-    };
-    let n_pairs = theta(&Spec::plain())?.len();
-    let own = theta(&spec_of(&vec![1.0; n_pairs])?)?;
-    let mut first = Vec::new();
-    for name in FIRST {
-        let scaled = theta(&format!("{name}:factor={scale}").parse()?)?;
-        let mut least = 1.0f64;
-        let factors = own.iter().zip(&scaled).map(|(own, scaled)| {
-            // What is printed is what was searched.
-            least = ((own / scaled * 1e4).round() / 1e4).max(least);
-            least
-        });
-        first.push(factors.collect());
-    }
-    Ok(first)
 }
 
 fn tokens(source: &dyn LmSource, documents: &[Document]) -> Result<Vec<Vec<Token>>> {
