@@ -48,90 +48,61 @@ enum Answers {
     Many(Vec<String>),
 }
 
-macro_rules! info {
-    ($name:literal, $file:literal, $about:literal, $metric:literal) => {
-        Info {
-            name: $name,
-            about: $about,
-            source: "InfiniteBench (Zhang et al. 2024), OpenBMB/InfiniteBench at 88b3daa, src/prompt.py (yarn-mistral) \
-                     and src/compute_scores.py",
-            metrics: &[$metric],
-            files: &[&DataFile {
-                name: concat!("infinitebench/", $file, ".jsonl"),
-                sha256: None,
-                from: concat!("it is part of the dataset xinrongzhang2022/InfiniteBench, ", $file, ".jsonl"),
-            }],
-            ..Info::OF_LENGTH
-        }
+/// Tasks: each one's static, its name and that of its file; score, its name, budget of new tokens, and whether the answer
+/// is an option; what it asks; prompt.
+macro_rules! tasks {
+    ($($id:ident $name:literal $file:literal, $score:ident $metric:literal $max_tokens:literal $is_choice:literal,
+        $about:literal $prompt:literal;)*) => {
+        $(static $id: InfiniteBench = InfiniteBench {
+            info: Info {
+                name: $name,
+                about: $about,
+                source: "InfiniteBench (Zhang et al. 2024), OpenBMB/InfiniteBench at 88b3daa, src/prompt.py (yarn-mistral) \
+                         and src/compute_scores.py",
+                metrics: &[$metric],
+                files: &[&DataFile {
+                    name: concat!("infinitebench/", $file, ".jsonl"),
+                    sha256: None,
+                    from: concat!("it is part of the dataset xinrongzhang2022/InfiniteBench, ", $file, ".jsonl"),
+                }],
+                ..Info::OF_LENGTH
+            },
+            prompt: $prompt,
+            max_tokens: $max_tokens,
+            score: metrics::$score,
+            is_choice: $is_choice,
+        };)*
+
+        pub(crate) static TASKS: &[&dyn Task] = &[$(&$id),*];
+
+        pub(crate) const NAMES: &[&str] = &[$($name),*];
     };
 }
 
-static EN_SUM: InfiniteBench = InfiniteBench {
-    info: info!("infinitebench_en_sum", "longbook_sum_eng", "The summary of a book.", "rouge_lsum"),
-    prompt: "Summarize the book below.\n\n{context}\n\nSummary:",
-    max_tokens: 1200,
-    score: metrics::rouge_lsum,
-    is_choice: false,
-};
+tasks! {
+    EN_SUM "infinitebench_en_sum" "longbook_sum_eng", rouge_lsum "rouge_lsum" 1200 false,
+        "The summary of a book."
+        "Summarize the book below.\n\n{context}\n\nSummary:";
+    EN_QA "infinitebench_en_qa" "longbook_qa_eng", f1 "f1" 40 false,
+        "A question on a book, answered in a few words."
+        "Read the book and answer the question. Be very concise in your answer.\n\n{context}\n\n\
+         Question: {question}\nAnswer:";
+    EN_MC "infinitebench_en_mc" "longbook_choice_eng", choice "accuracy" 40 true,
+        "A question on a book with four options."
+        "Read the book and answer the question.\n\n{context}\n\n\
+         Question: {question}\nA. {OPTION_A}\nB. {OPTION_B}\nC. {OPTION_C}\nD. {OPTION_D}\n\n\
+         The letter of the correct answer is";
+    EN_DIA "infinitebench_en_dia" "longdialogue_qa_eng", speaker "accuracy" 40 false,
+        "The speaker of a screenplay whose name is masked in one place."
+        "Below is a dialogue script where one random occurrence of a character name is replaced with \
+         \"$$MASK$$\", and you should try to guess who that character is.\n\n{context}\n\n\
+         The name that has been replaced with $$MASK$$ is likely";
+    ZH_QA "infinitebench_zh_qa" "longbook_qa_chn", f1_zh "f1" 40 false,
+        "A question on a book in Chinese."
+        "阅读以下书籍然后回答问题。\n\n{context}\n\n问题：{question}\n答案：";
+}
 
-static EN_QA: InfiniteBench = InfiniteBench {
-    info: info!(
-        "infinitebench_en_qa",
-        "longbook_qa_eng", "A question on a book, answered in a few words.", "f1"
-    ),
-    prompt: "Read the book and answer the question. Be very concise in your answer.\n\n\
-             {context}\n\n\
-             Question: {question}\nAnswer:",
-    max_tokens: 40,
-    score: metrics::f1,
-    is_choice: false,
-};
-
-static EN_MC: InfiniteBench = InfiniteBench {
-    info: info!(
-        "infinitebench_en_mc",
-        "longbook_choice_eng", "A question on a book with four options.", "accuracy"
-    ),
-    prompt: "Read the book and answer the question.\n\n\
-             {context}\n\n\
-             Question: {question}\nA. {OPTION_A}\nB. {OPTION_B}\nC. {OPTION_C}\nD. {OPTION_D}\n\n\
-             The letter of the correct answer is",
-    max_tokens: 40,
-    score: metrics::choice,
-    is_choice: true,
-};
-
-static EN_DIA: InfiniteBench = InfiniteBench {
-    info: info!(
-        "infinitebench_en_dia",
-        "longdialogue_qa_eng", "The speaker of a screenplay whose name is masked in one place.", "accuracy"
-    ),
-    prompt: "Below is a dialogue script where one random occurrence of a character name is replaced with \
-             \"$$MASK$$\", and you should try to guess who that character is.\n\n\
-             {context}\n\n\
-             The name that has been replaced with $$MASK$$ is likely",
-    max_tokens: 40,
-    score: metrics::speaker,
-    is_choice: false,
-};
-
-static ZH_QA: InfiniteBench = InfiniteBench {
-    info: info!("infinitebench_zh_qa", "longbook_qa_chn", "A question on a book in Chinese.", "f1"),
-    prompt: "阅读以下书籍然后回答问题。\n\n{context}\n\n问题：{question}\n答案：",
-    max_tokens: 40,
-    score: metrics::f1_zh,
-    is_choice: false,
-};
-
-pub(crate) static TASKS: &[&dyn Task] = &[&EN_SUM, &EN_QA, &EN_MC, &EN_DIA, &ZH_QA];
-
-pub(crate) const NAMES: &[&str] = &[
-    "infinitebench_en_sum",
-    "infinitebench_en_qa",
-    "infinitebench_en_mc",
-    "infinitebench_en_dia",
-    "infinitebench_zh_qa",
-];
+/// All but the one in Chinese.
 pub(crate) const ENGLISH: &[&str] = NAMES.split_at(4).0;
 
 impl Task for InfiniteBench {
