@@ -77,14 +77,15 @@ pub(crate) fn import(
             return Err(is_input(output));
         }
     }
+    let write = |writer: Writer<'_>| writer.write_scratch(options.output(output));
+    let (converted, staged) = plain(&checkpoint, dtype.filter(|_| !more), control, write)?;
+    let mut notes = checkpoint.notes().to_vec();
+    notes.push(format!("{} is imported from {}.", output.display(), folder.display()));
+    // Its files are not needed any more.
+    drop(checkpoint);
+    opens(&staged, folder)?;
+    let bytes = std::fs::metadata(staged.path()).map_err(|e| files::Error::new(staged.path(), e))?.len();
     if !more {
-        let write = |writer: Writer<'_>| writer.write_scratch(options.output(output));
-        let (converted, staged) = plain(&checkpoint, *dtype, control, write)?;
-        let mut notes = checkpoint.notes().to_vec();
-        notes.push(imported(folder, output));
-        drop(checkpoint);
-        opens(&staged, folder)?;
-        let bytes = size(&staged)?;
         staged.place()?;
         return Ok(Report {
             bytes,
@@ -94,18 +95,11 @@ pub(crate) fn import(
             ..Report::unchanged(&File::open(output)?, output)
         });
     }
-    let staged = plain(&checkpoint, None, control, |writer| writer.write_scratch(options.output(output)))?.1;
-    let mut notes = checkpoint.notes().to_vec();
-    // Its files are not needed any more.
-    drop(checkpoint);
-    opens(&staged, folder)?;
-    let size = size(&staged)?;
     let options = Options { pre: None, ..options.clone() };
     let report = crate::convert(staged.path(), output, &options, control);
     let mut report = report.map_err(|e| e.renamed(staged.path(), folder))?;
-    notes.push(imported(folder, output));
     notes.push(format!(
-        "A temporary file next to it took {size} bytes: the model as stored in the directory."
+        "A temporary file next to it took {bytes} bytes: the model as stored in the directory."
     ));
     notes.extend(report.notes.iter().map(|note| renamed(note, staged.path(), folder)));
     report.notes = notes;
@@ -114,10 +108,6 @@ pub(crate) fn import(
 
 fn is_input(output: &Path) -> Error {
     Error::Usage(format!("{}: the output is one of the input files; name another file", output.display()))
-}
-
-fn size(staged: &Scratch) -> Result<u64> {
-    Ok(std::fs::metadata(staged.path()).map_err(|e| files::Error::new(staged.path(), e))?.len())
 }
 
 /// Checks that the file which was made of a folder can be opened, before it is in place.
@@ -130,10 +120,6 @@ fn opens(staged: &Scratch, folder: &Path) -> Result<()> {
         Ok(())
     };
     read().map_err(|e| e.renamed(staged.path(), folder))
-}
-
-fn imported(folder: &Path, output: &Path) -> String {
-    format!("{} is imported from {}.", output.display(), folder.display())
 }
 
 /// A text with the name of a temporary file replaced, which is nobody's business.

@@ -96,7 +96,14 @@ struct Args {
 
 fn run(args: &Args) -> anyhow::Result<()> {
     let specs = args.rope.specs()?;
-    let params = Params::new(tests(args))
+    // Depth by depth: prompts, then generations.
+    let mut tests = Vec::new();
+    for &depth in &args.depth {
+        let p = args.n_prompt.iter().filter(|&&n| n > 0).map(|&n| Test { n_prompt: n, n_gen: 0, depth });
+        let n = args.n_gen.iter().filter(|&&n| n > 0).map(|&n| Test { n_prompt: 0, n_gen: n, depth });
+        tests.extend(p.chain(n));
+    }
+    let params = Params::new(tests)
         .repetitions(args.repetitions)
         .warmup(!args.no_warmup)
         .clock(args.clock)
@@ -139,15 +146,4 @@ fn clocks() -> impl TypedValueParser<Value = Clock> {
     let cpu = PossibleValue::new("cpu").help("CPU time of all threads of this process");
     let all = [PossibleValue::new("wall").help("Wall time"), cpu];
     PossibleValuesParser::new(all).map(|name| if name == "cpu" { Clock::Cpu } else { Clock::Wall })
-}
-
-/// Depth by depth: prompts, then generations.
-fn tests(args: &Args) -> Vec<Test> {
-    let mut tests = Vec::new();
-    for &depth in &args.depth {
-        let p = args.n_prompt.iter().filter(|&&n| n > 0).map(|&n| Test { n_prompt: n, n_gen: 0, depth });
-        let n = args.n_gen.iter().filter(|&&n| n > 0).map(|&n| Test { n_prompt: 0, n_gen: n, depth });
-        tests.extend(p.chain(n));
-    }
-    tests
 }

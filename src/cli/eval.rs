@@ -121,7 +121,12 @@ fn run(args: &Args) -> anyhow::Result<()> {
                 task.info().files.iter().map(move |file| dir.join(file.name))
             });
             check_apart(choice.files().chain(&data.collect::<Vec<_>>()), &[path])?;
-            Box::new(open_store(path, args)?)
+            let store = FileStore::open(args.force.output(path))?;
+            if !store.is_empty() {
+                let n = store.len();
+                args.output.note(format_args!("{}: {n} samples from earlier runs", path.display()));
+            }
+            Box::new(store)
         }
         None => Box::new(Unkept),
     };
@@ -159,14 +164,6 @@ fn run(args: &Args) -> anyhow::Result<()> {
         args.output.note(format_args!("drawn to {}", path.display()));
     }
     interrupt::check(interrupt.requested(), "interrupted: the figures cover the completed part")
-}
-
-fn open_store(path: &Path, args: &Args) -> anyhow::Result<FileStore> {
-    let store = FileStore::open(args.force.output(path))?;
-    if !store.is_empty() {
-        args.output.note(format_args!("{}: {} samples from earlier runs", path.display(), store.len()));
-    }
-    Ok(store)
 }
 
 /// The settings, each of which some task must know.

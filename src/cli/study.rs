@@ -69,7 +69,14 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let program = Program(&args.machine);
     let mut settings = Settings::default().program(&program);
     if args.plan[0].as_os_str() == "merge" {
-        return put_together(args, &settings);
+        let dirs = &args.plan[1..];
+        if dirs.is_empty() {
+            return Err(usage("merge: expected the folders of the parts"));
+        }
+        let (folder, plan) = merge(dirs, args.force.output(&args.out), &settings)?;
+        let report = report::write(&folder, &plan)?;
+        let summary = Summary { cells: plan.len(), ..Summary::default() };
+        return finish(args, &folder, &plan, summary, report.counts());
     }
     let [path] = &args.plan[..] else { return Err(usage("expected one plan")) };
     if let Some(text) = &args.shard {
@@ -123,16 +130,6 @@ impl studies::Program for Program<'_> {
             false => text,
         }
     }
-}
-
-fn put_together(args: &Args, settings: &Settings<'_>) -> anyhow::Result<()> {
-    let dirs = &args.plan[1..];
-    if dirs.is_empty() {
-        return Err(usage("merge: expected the folders of the parts"));
-    }
-    let (folder, plan) = merge(dirs, args.force.output(&args.out), settings)?;
-    let report = report::write(&folder, &plan)?;
-    finish(args, &folder, &plan, Summary { cells: plan.len(), ..Summary::default() }, report.counts())
 }
 
 fn finish(

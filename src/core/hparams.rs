@@ -243,7 +243,7 @@ impl Hparams {
     /// Where the base of a kind's frequencies is from; `None` for layers without rotation.
     pub fn base_from(&self, kind: usize) -> Option<BaseFrom> {
         let layer = self.attention.get(kind).filter(|layer| layer.rotation.is_some())?;
-        let sliding = layer.window.is_some() && self.has_sliding_base();
+        let sliding = layer.window.is_some() && rules::has_sliding_base(&self.arch);
         let key = self.freq_base_swa_key.as_ref().filter(|_| sliding);
         // Windowed layers of Gemma 3 have a base of their own whatever the file says of the others.
         let fixed = sliding && self.arch == "gemma3";
@@ -252,10 +252,6 @@ impl Hparams {
             None if fixed || rules::one_base(&self.arch) => BaseFrom::Architecture,
             None => BaseFrom::Guess,
         })
-    }
-
-    fn has_sliding_base(&self) -> bool {
-        rules::has_sliding_base(&self.arch)
     }
 
     /// Reads and checks the numbers of a model. Where layers of its architecture differ in how they see
@@ -337,7 +333,8 @@ impl Hparams {
         // What a conversion kept is the model's own key.
         let kept = |key: String| key.replacen(self::keys::ORIG, &hp.arch, 1);
         hp.freq_base_key = rope_keys.source("rope.freq_base").map(kept);
-        hp.freq_base_swa_key = keys.source("rope.freq_base_swa").filter(|_| hp.has_sliding_base());
+        hp.freq_base_swa_key =
+            keys.source("rope.freq_base_swa").filter(|_| rules::has_sliding_base(&hp.arch));
         hp.unread = names::unread(&keys);
         Ok(hp)
     }

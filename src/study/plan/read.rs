@@ -243,7 +243,17 @@ fn method(
     }
     let spec = file.spec.as_ref().map(|s| s.as_ref().trim().to_owned());
     let train = match &file.train {
-        Some(recipe) => Some(training(place, recipe, spec.as_deref(), names, join)?),
+        Some(recipe) => {
+            let at = recipe.span();
+            let RecipeFile { args, data } = recipe.as_ref();
+            if data.is_empty() {
+                return Err(place.fault(at, "data: expected texts to train on, found none"));
+            }
+            // Its options are checked now and not after hours of work.
+            let settings = names.training(args, spec.as_deref());
+            let settings = settings.map_err(|e| place.fault(at, format!("args: {e}")))?;
+            Some(Recipe { args: args.clone(), settings, data: data.iter().map(join).collect() })
+        }
         None => None,
     };
     let is_trained = !file.adapters.is_empty() || file.train.is_some();
@@ -268,23 +278,6 @@ fn method(
         tokens: file.tokens,
         parameters: file.parameters,
     })
-}
-
-/// A recipe, whose options are checked now and not after hours of work.
-fn training(
-    place: &Place<'_>,
-    recipe: &Spanned<RecipeFile>,
-    spec: Option<&str>,
-    names: &dyn Names,
-    join: &dyn Fn(&String) -> PathBuf,
-) -> Result<Recipe> {
-    let at = recipe.span();
-    let RecipeFile { args, data } = recipe.as_ref();
-    if data.is_empty() {
-        return Err(place.fault(at, "data: expected texts to train on, found none"));
-    }
-    let settings = names.training(args, spec).map_err(|e| place.fault(at, format!("args: {e}")))?;
-    Ok(Recipe { args: args.clone(), settings, data: data.iter().map(join).collect() })
 }
 
 /// The tasks of a name, with the settings given for it.

@@ -60,7 +60,17 @@ impl Report {
     pub fn new(plan: &Plan, records: &HashMap<Key, Record>) -> Report {
         let data = Data { plan, records };
         let mut blocks = Vec::new();
-        let (done, failed, open) = outcomes(&data);
+        let (mut done, mut failed, mut open) = (0, Vec::new(), Vec::new());
+        for cell in plan.cells() {
+            let key = cell.key();
+            match records.get(&key).map(|r| &r.state) {
+                Some(State::Done(_)) => done += 1,
+                Some(State::Failed(why)) => {
+                    failed.push(vec![Entry::new(key.to_string()), Entry::new(why.as_str())]);
+                }
+                None => open.push((key.to_string(), "not run".to_owned())),
+            }
+        }
         let counts = (done, failed.len(), open.len());
         blocks.extend(opening(&data, counts));
         blocks.push(Block::Table(methods(&data)));
@@ -117,22 +127,6 @@ impl Report {
     pub fn markdown(&self) -> String {
         markdown::page(&self.title, &self.blocks)
     }
-}
-
-/// Cells measured; those that failed, with the reason; those not run.
-fn outcomes(data: &Data<'_>) -> (usize, Vec<Vec<Entry>>, Vec<(String, String)>) {
-    let (mut done, mut failed, mut open) = (0, Vec::new(), Vec::new());
-    for cell in data.plan.cells() {
-        let key = cell.key();
-        match data.records.get(&key).map(|r| &r.state) {
-            Some(State::Done(_)) => done += 1,
-            Some(State::Failed(why)) => {
-                failed.push(vec![Entry::new(key.to_string()), Entry::new(why.as_str())]);
-            }
-            None => open.push((key.to_string(), "not run".to_owned())),
-        }
-    }
-    (done, failed, open)
 }
 
 fn plural(n: usize, one: &str) -> String {

@@ -58,19 +58,8 @@ const NO_CHAT: &[&str] = &["trec", "triviaqa", "samsum", "lcc", "repobench-p"];
 
 /// Sets of whose answers only the first line counts: lists in the two `eval.py`.
 const FIRST_LINE: &[&str] = &["trec", "triviaqa", "samsum"];
-const FIRST_LINE_LCEG: &[&str] = &[
-    "narrativeqa",
-    "qasper",
-    "multifieldqa_en",
-    "hotpotqa",
-    "2wikimqa",
-    "musique",
-    "trec",
-    "triviaqa",
-    "samsum",
-    "passage_count",
-    "passage_retrieval_en",
-];
+/// And of which more than that counts under LCEG.
+const WHOLE_LCEG: &[&str] = &["gov_report", "qmsum", "multi_news", "lcc", "repobench-p"];
 
 impl Set {
     /// The sample of a record; `max` is the most tokens that its prompt may have.
@@ -89,7 +78,10 @@ impl Set {
             min_tokens: usize::from(one_line),
             stop: if one_line { vec!["\n".into()] } else { Vec::new() },
         };
-        let first = if form == Form::Official { FIRST_LINE } else { FIRST_LINE_LCEG }.contains(&self.dataset);
+        let first = match form {
+            Form::Official => FIRST_LINE.contains(&self.dataset),
+            Form::Lceg => !WHOLE_LCEG.contains(&self.dataset),
+        };
         let (metric, answers) = (self.metric, record.answers);
         let all_classes = record.all_classes.unwrap_or_default();
         let score = move |text: &str, answers: &[String]| {
