@@ -29,6 +29,17 @@ pub struct DataFile {
     pub from: &'static str,
 }
 
+/// The published files of a folder, and where they are from: of each its name and its SHA-256.
+macro_rules! data_files {
+    ($folder:literal, $from:expr; $($(#[$doc:meta])* $id:ident $name:literal $sha:literal)*) => { $(
+        $(#[$doc])*
+        static $id: $crate::DataFile =
+            $crate::DataFile { name: concat!($folder, "/", $name), sha256: Some($sha), from: $from };
+    )* };
+}
+
+pub(crate) use data_files;
+
 impl DataFile {
     /// Where the file is in a folder of data.
     ///

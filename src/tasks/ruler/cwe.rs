@@ -5,16 +5,11 @@ use serde_json::{Map, Value};
 
 use super::{
     fit, info, prompt, seed, word_list, Draft, Generator, Metric, Synthetic, Version, ADJECTIVES, NOUNS,
+    VERBS,
 };
 use crate::draws::Random;
 use crate::{DataFile, Error, Result, Setup};
 
-/// Verbs, one a line.
-static VERBS: DataFile = DataFile {
-    name: "ruler/verblist.txt",
-    sha256: Some("9fbf5e4e69b8869aebd88e6d545312ff9f878a747327ede5f6dbbba5c27b08ad"),
-    from: "it is in the Python package wonderwords 3.0.1",
-};
 /// English words, for lists of more words than the others have: from about 180,000 tokens on.
 static ENGLISH: DataFile = DataFile {
     name: "ruler/english_words.json",

