@@ -1,9 +1,9 @@
 //! Models whose layers see positions in different ways: what a method acts on, and what it leaves as it is.
 
-use ropewalk::hparams::{AttentionTemperature, Hparams, LayerAttention, LayerHparams, RopeScaling};
+use ropewalk::hparams::{AttentionTemperature, Hparams, LayerAttention, LayerHparams};
 use ropewalk::rope::{LayerPlan, Plan};
 
-use super::{assert_close, divided, factors, model, plan, powers};
+use super::{assert_close, divided, factors, keys, model, plan, powers};
 
 /// Six layers, every third as `full`, the others as `other`; trained for 8192 tokens.
 fn mixed(full: LayerAttention, other: LayerAttention) -> Hparams {
@@ -107,12 +107,7 @@ fn layers_without_rotation_have_no_frequencies() {
 fn declared_scaling_stays_where_no_method_acts() {
     let window = LayerAttention { window: Some(128), ..full() };
     let mut hp = mixed(full(), window);
-    hp.rope_scaling = RopeScaling {
-        kind: Some("linear".into()),
-        factor: Some(32.0),
-        n_ctx_orig: Some(4096),
-        ..RopeScaling::default()
-    };
+    hp.rope_scaling = keys("linear", Some(32.0), Some(4096));
     let divided = |by: f64| powers(1e6, 64).iter().map(|t| t / by).collect::<Vec<_>>();
     let found = plan("pi:factor=2", &hp, 8192).expect("a plan");
     assert_close(&frequencies(found.layer(0)), &divided(32.0));

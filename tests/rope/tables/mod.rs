@@ -9,7 +9,7 @@ mod yarn;
 use std::f64::consts::{PI, TAU};
 
 use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams, LayerRotation, RopeScaling};
-use ropewalk::rope::{PairKind, Plan, RopeError, Spec, METHODS};
+use ropewalk::rope::{Inspection, PairKind, Plan, RopeError, Spec, METHODS};
 
 /// Llama-2-7B's shape.
 fn llama2() -> Hparams {
@@ -31,12 +31,32 @@ fn model(freq_base: f64, n_rot: usize, n_ctx_train: usize) -> Hparams {
     Hparams { n_ctx_train, attention, ..llama2() }
 }
 
+/// SmolLM2's numbers, as far as they matter here.
+fn smol() -> Hparams {
+    model(1e5, 64, 8192)
+}
+
+/// What a file declares by its standard keys.
+fn keys(kind: &str, factor: Option<f64>, original: Option<usize>) -> RopeScaling {
+    let n_ctx_orig = original.map(|n| n as u32);
+    RopeScaling { kind: Some(kind.into()), factor, n_ctx_orig, ..RopeScaling::default() }
+}
+
 fn factors(n: usize) -> Vec<f32> {
     (0..n).map(|j| 1.0 + j as f32 / 4.0).collect()
 }
 
 fn plan(spec: &str, hp: &Hparams, n_ctx: usize) -> Result<Plan, RopeError> {
     Plan::new(&spec.parse()?, hp, n_ctx)
+}
+
+fn refusal(spec: &str, hp: &Hparams, n_ctx: usize) -> String {
+    plan(spec, hp, n_ctx).expect_err(spec).to_string()
+}
+
+/// What is shown of a plan.
+fn view(spec: &str, hp: &Hparams, n_ctx: usize) -> Inspection {
+    plan(spec, hp, n_ctx).expect(spec).inspect(hp).expect("its own model")
 }
 
 fn theta(spec: &str, hp: &Hparams, n_ctx: usize) -> Vec<f64> {
@@ -135,19 +155,9 @@ fn dynamic_ntk_keeps_the_base_it_was_trained_with() {
 }
 
 /// ggml's `rope_yarn` and `ggml_rope_yarn_corr_dims`, f32 replaced by f64: (angle per position, magnitude).
-#[allow(clippy::too_many_arguments)]
-fn ggml_yarn(
-    d: usize,
-    base: f64,
-    ff: f64,
-    i0: usize,
-    scale: f64,
-    orig: f64,
-    ext: f64,
-    attn: f64,
-    fast: f64,
-    slow: f64,
-) -> (f64, f64) {
+fn ggml_yarn(d: usize, base: f64, ff: f64, i0: usize, settings: [f64; 6]) -> (f64, f64) {
+    let [factor, orig, ext, attn, fast, slow] = settings;
+    let scale = 1.0 / factor;
     let corr = |n_rot: f64| d as f64 * (orig / (n_rot * 2.0 * PI)).ln() / (2.0 * base.ln());
     let (low, high) = (corr(fast).floor().max(0.0), corr(slow).ceil().min(d as f64 - 1.0));
     let extrap = base.powf(-(i0 as f64) / d as f64) / ff;
@@ -163,27 +173,20 @@ fn ggml_yarn(
 #[test]
 fn yarn_is_what_ggml_computes() {
     for hp in with_and_without_factors(model(1e5, 64, 8192)) {
-        for (spec, n_ctx, s, orig, ext, attn, fast, slow) in [
-            ("yarn:factor=2", 16384, 2.0, 8192.0, 1.0, 1.0, 32.0, 1.0),
-            ("yarn", 65536, 8.0, 8192.0, 1.0, 1.0, 32.0, 1.0),
+        for (spec, n_ctx, settings) in [
+            ("yarn:factor=2", 16384, [2.0, 8192.0, 1.0, 1.0, 32.0, 1.0]),
+            ("yarn", 65536, [8.0, 8192.0, 1.0, 1.0, 32.0, 1.0]),
             (
                 "yarn:factor=4,original=300,beta-fast=16,beta-slow=2,ext-factor=0.5,attn-factor=1.5",
                 9,
-                4.0,
-                300.0,
-                0.5,
-                1.5,
-                16.0,
-                2.0,
+                [4.0, 300.0, 0.5, 1.5, 16.0, 2.0],
             ),
-            ("yarn:factor=4,ext-factor=0,attn-factor=0.75", 9, 4.0, 8192.0, 0.0, 0.75, 32.0, 1.0),
-            ("yarn:factor=4,original=3", 9, 4.0, 3.0, 1.0, 1.0, 32.0, 1.0),
+            ("yarn:factor=4,ext-factor=0,attn-factor=0.75", 9, [4.0, 8192.0, 0.0, 0.75, 32.0, 1.0]),
+            ("yarn:factor=4,original=3", 9, [4.0, 3.0, 1.0, 1.0, 32.0, 1.0]),
         ] {
             let plan = plan(spec, &hp, n_ctx).expect("valid");
             let ff = |j: usize| hp.rope_scaling.freq_factors.as_ref().map_or(1.0, |f| f64::from(f[j]));
-            let all: Vec<(f64, f64)> = (0..32)
-                .map(|j| ggml_yarn(64, 1e5, ff(j), 2 * j, 1.0 / s, orig, ext, attn, fast, slow))
-                .collect();
+            let all: Vec<_> = (0..32).map(|j| ggml_yarn(64, 1e5, ff(j), 2 * j, settings)).collect();
             assert_close(&plan.layer(0).freqs.theta, &all.iter().map(|x| x.0).collect::<Vec<_>>());
             assert!((plan.layer(0).mscale - all[0].1).abs() < 1e-12, "{spec}");
         }
@@ -229,10 +232,7 @@ fn sba_finds_its_pair_on_the_angles_the_model_was_trained_with() {
 #[test]
 fn longrope_uses_the_tensors_of_the_file() {
     let mut hp = model(1e4, 96, 131_072);
-    assert!(plan("longrope", &hp, 9)
-        .expect_err("no tensors")
-        .to_string()
-        .contains("rope_factors_short.weight"));
+    assert!(refusal("longrope", &hp, 9).contains("rope_factors_short.weight"));
     hp.rope_scaling.kind = Some("longrope".into());
     hp.rope_scaling.n_ctx_orig = Some(4096);
     hp.rope_scaling.long_factors = Some((0..48).map(|j| 1.0 + j as f32).collect());
@@ -254,10 +254,7 @@ fn longrope_uses_the_tensors_of_the_file() {
     hp.rope_scaling.attn_factor = Some(1.5);
     assert_eq!(plan("longrope", &hp, 9).expect("valid").layer(0).mscale, 1.5);
     hp.rope_scaling.long_factors = Some(vec![1.0; 47]);
-    assert!(plan("longrope:factors=long", &hp, 9)
-        .expect_err("short tensor")
-        .to_string()
-        .contains("expected 48"));
+    assert!(refusal("longrope:factors=long", &hp, 9).contains("expected 48"));
 }
 
 #[test]
@@ -273,12 +270,9 @@ fn longrope_takes_factors_that_are_given() {
         plan("longrope:factors=1/1/1/1,attn-factor=1.25", &hp, 8192).expect("valid").layer(0).mscale,
         1.25
     );
-    let few = plan("longrope:factors=1/2/3", &hp, 8192).expect_err("three of four").to_string();
+    let few = refusal("longrope:factors=1/2/3", &hp, 8192);
     assert!(few.contains("expected 4 factors, one for each pair, found 3"), "{few}");
-    assert!(plan("longrope:factors=1/1/1/0", &hp, 8192)
-        .expect_err("no factor")
-        .to_string()
-        .contains("from 0.001"));
+    assert!(refusal("longrope:factors=1/1/1/0", &hp, 8192).contains("from 0.001"));
 }
 
 #[test]
@@ -332,7 +326,7 @@ fn a_factor_of_one_changes_nothing() {
 #[test]
 fn inspection_says_what_became_of_each_pair() {
     let hp = llama2();
-    let sba = plan("sba", &hp, 32768).expect("valid").inspect(&hp).expect("same model");
+    let sba = view("sba", &hp, 32768);
     assert_eq!((sba.kinds[0].tables.len(), sba.n_ctx_orig, sba.n_ctx), (1, 4096, 32768));
     for p in &sba.kinds[0].tables[0].pairs {
         assert_eq!(p.kind, if p.index < 46 { PairKind::Extrapolated } else { PairKind::Interpolated });
@@ -340,14 +334,11 @@ fn inspection_says_what_became_of_each_pair() {
         assert!((p.wavelength.expect("rotated") * p.theta - TAU).abs() < 1e-9);
         assert!((p.turns_target - 32768.0 * p.theta / TAU).abs() < 1e-9 * p.turns_target);
     }
-    let plain = plan("plain", &hp, 8192).expect("valid").inspect(&hp).expect("same model");
-    assert!(plain.kinds[0].tables[0]
-        .pairs
-        .iter()
-        .all(|p| p.kind == PairKind::Extrapolated && p.unseen == (p.index >= 46)));
-    let short = plan("plain", &hp, 4096).expect("valid").inspect(&hp).expect("same model");
+    let plain = view("plain", &hp, 8192).kinds.remove(0).tables.remove(0).pairs;
+    assert!(plain.iter().all(|p| p.kind == PairKind::Extrapolated && p.unseen == (p.index >= 46)));
+    let short = view("plain", &hp, 4096);
     assert!(short.kinds[0].tables[0].pairs.iter().all(|p| p.kind == PairKind::Unchanged && !p.unseen));
-    let harpe = plan("harpe:bases=table2", &hp, 4096).expect("valid").inspect(&hp).expect("same model");
+    let harpe = view("harpe:bases=table2", &hp, 4096);
     assert_eq!((harpe.kinds[0].tables[31].head, harpe.kinds[0].tables[31].base), (Some(31), Some(4.54e6)));
     let json = serde_json::to_value(&harpe.kinds).expect("serializes");
     assert_eq!(harpe.rope.to_string(), "harpe:bases=table2,original=4096");
@@ -359,7 +350,7 @@ fn inspection_says_what_became_of_each_pair() {
 fn declared_scaling_is_the_default_spec() {
     let with =
         |s: RopeScaling| Spec::declared(&Hparams { rope_scaling: s, ..llama2() }).map(|s| s.to_string());
-    let kind = |k: &str, factor| RopeScaling { kind: Some(k.into()), factor, ..RopeScaling::default() };
+    let kind = |k: &str, factor| keys(k, factor, None);
     assert_eq!(with(RopeScaling::default()), Ok("plain".into()));
     assert_eq!(with(kind("none", Some(4.0))), Ok("plain".into()));
     assert_eq!(with(kind("linear", Some(4.0))), Ok("pi:factor=4".into()));
@@ -463,7 +454,7 @@ fn errors_name_what_is_known() {
         // Within the trained window too, where nothing of it is used.
         ("abf:base=1e6,factor=2,keep-short=true,original=20000", &["factor", "no effect"]),
     ] {
-        let e = plan(spec, &hp, 16384).expect_err(spec).to_string();
+        let e = refusal(spec, &hp, 16384);
         assert!(words.iter().all(|w| e.contains(w)) && e.lines().count() == 1, "{spec}: {e}");
     }
     let with = |change: fn(&mut LayerAttention, &mut LayerRotation)| {

@@ -6,12 +6,7 @@ use std::f64::consts::TAU;
 use ropewalk::hparams::{Hparams, LayerAttention};
 use ropewalk::rope::{Axis, PairKind, Value, METHODS};
 
-use super::{llama2, model, plan, theta};
-
-/// SmolLM2's numbers, as far as they matter here.
-fn smol() -> Hparams {
-    model(1e5, 64, 8192)
-}
+use super::{llama2, model, plan, refusal, smol, theta, view};
 
 /// The distance the model is to be shown, `query,key=distance`; nothing behind the sign where the key is not seen.
 #[track_caller]
@@ -136,7 +131,7 @@ fn what_does_not_fit_is_refused() {
         ("streaming:evict=true", &["unknown parameter `evict`"]),
         ("self-extend+dca", &["self-extend and dca are both attention methods"]),
     ] {
-        let e = plan(spec, &smol(), 16384).expect_err(spec).to_string();
+        let e = refusal(spec, &smol(), 16384);
         assert!(words.iter().all(|w| e.contains(w)) && e.lines().count() == 1, "{spec}: {e}");
     }
     // Not given, it is held below chunk.
@@ -230,8 +225,7 @@ fn inspected(
     branches: &[(&str, &str, Option<i32>)],
     totals: (i32, usize, Option<usize>),
 ) {
-    let hp = smol();
-    let mut inspection = plan(spec, &hp, n_ctx).expect(spec).inspect(&hp).expect("its own model");
+    let mut inspection = view(spec, &smol(), n_ctx);
     let reach = inspection.kinds.remove(0).reach;
     let found: Vec<_> =
         reach.branches.iter().map(|b| (b.pairs.as_str(), b.shown.as_str(), b.largest)).collect();
@@ -276,20 +270,12 @@ fn inspection_says_what_a_query_sees() {
     let leaky = [("distance 0..5", "as it is", Some(5)), ("distance 6..", "(i + 18)/4 - j/4", Some(10))];
     inspected("rerope:window=6,leak=4", 20, &leaky, (10, 20, None));
     // Counting queries has an end; the rest is still told.
-    let hp = smol();
-    let long = plan("dca", &hp, i32::MAX as usize)
-        .expect("a plan")
-        .inspect(&hp)
-        .expect("its own model")
-        .kinds
-        .remove(0)
-        .reach;
+    let long = view("dca", &smol(), i32::MAX as usize).kinds.remove(0).reach;
     assert_eq!((long.largest_distance, long.most_keys, long.branches.len()), (None, None, 3));
 }
 
 #[test]
 fn pairs_are_judged_by_the_distances_shown() {
-    let hp = smol();
     for (spec, unseen) in [
         ("plain", true),
         ("self-extend", false),
@@ -302,19 +288,11 @@ fn pairs_are_judged_by_the_distances_shown() {
         ("rerope:window=5000,leak=4", false),
         ("rerope:window=8000,leak=4", true),
     ] {
-        let pairs = plan(spec, &hp, 16384)
-            .expect(spec)
-            .inspect(&hp)
-            .expect("its own model")
-            .kinds
-            .remove(0)
-            .tables
-            .remove(0)
-            .pairs;
+        let pairs = view(spec, &smol(), 16384).kinds.remove(0).tables.remove(0).pairs;
         assert_eq!(pairs.iter().any(|p| p.unseen), unseen, "{spec}");
         assert_eq!(pairs.iter().all(|p| p.kind == PairKind::Unchanged), !unseen, "{spec}");
     }
-    let dca = plan("dca", &hp, 16384).expect("a plan").inspect(&hp).expect("its own model");
+    let dca = view("dca", &smol(), 16384);
     assert!((dca.kinds[0].tables[0].pairs[0].turns_target - 6145.0 / TAU).abs() < 1e-9);
 }
 

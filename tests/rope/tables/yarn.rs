@@ -6,20 +6,17 @@ use super::*;
 fn yarn_as_a_file_declares_it() {
     let mut hp = model(1e6, 128, 131_072);
     hp.rope_scaling = RopeScaling {
-        kind: Some("yarn".into()),
-        factor: Some(4.0),
-        n_ctx_orig: Some(32768),
         attn_factor: Some(1.25),
         yarn_ext_factor: Some(-1.0),
         yarn_attn_factor: Some(3.0),
         yarn_beta_fast: Some(24.0),
-        ..RopeScaling::default()
+        ..keys("yarn", Some(4.0), Some(32768))
     };
     let spec = Spec::declared(&hp).expect("valid");
     assert_eq!(spec.to_string(), "yarn:factor=4,beta-fast=24,attn-factor=1.25,original=32768");
     let plan = Plan::new(&spec, &hp, 131_072).expect("valid");
     for (j, t) in plan.layer(0).freqs.theta.iter().enumerate() {
-        let (want, m) = ggml_yarn(128, 1e6, 1.0, 2 * j, 0.25, 32768.0, 1.0, 1.25, 24.0, 1.0);
+        let (want, m) = ggml_yarn(128, 1e6, 1.0, 2 * j, [4.0, 32768.0, 1.0, 1.25, 24.0, 1.0]);
         assert!((t - want).abs() < 1e-12 * want && (plan.layer(0).mscale - m).abs() < 1e-12);
     }
     assert!(plan.notes.is_empty(), "{:?}", plan.notes);
@@ -36,13 +33,7 @@ fn yarn_as_a_file_declares_it() {
 #[test]
 fn yarn_keeps_the_multiplier_of_the_weights() {
     let mut hp = model(1e6, 128, 262_144);
-    hp.rope_scaling = RopeScaling {
-        kind: Some("yarn".into()),
-        factor: Some(16.0),
-        n_ctx_orig: Some(16384),
-        yarn_log_mul: Some(1.0),
-        ..RopeScaling::default()
-    };
+    hp.rope_scaling = RopeScaling { yarn_log_mul: Some(1.0), ..keys("yarn", Some(16.0), Some(16384)) };
     let magnitude = |spec: &str, n_ctx: usize| plan(spec, &hp, n_ctx).expect("valid").layer(0).mscale;
     let declared = Spec::declared(&hp).expect("valid");
     assert_eq!(declared.to_string(), "yarn:factor=16,log-multiplier=1,original=16384");
