@@ -46,9 +46,14 @@ const fn row(option: &'static str, at: &'static str, line: &'static str) -> Row 
     Row { option, at, line, valid: &[] }
 }
 
-/// An output. A huge file is like any other foreign file: `tests/cli/outputs.rs` has those.
+/// An output, or a text. A huge file is like any other foreign file, which `tests/cli/outputs.rs` has, or a long text.
 const fn out(option: &'static str, at: &'static str, line: &'static str) -> Row {
     Row { option, at, line, valid: &[HUGE] }
+}
+
+/// An output that is a directory.
+const fn dir(option: &'static str, at: &'static str, line: &'static str) -> Row {
+    Row { option, at, line, valid: &[DIRECTORY] }
 }
 
 const ROWS: &[Row] = &[
@@ -77,13 +82,8 @@ const ROWS: &[Row] = &[
         "longbench/qasper.jsonl",
         "eval longbench_qasper -q -m MODEL -l 2048 -n 1 --data .",
     ),
-    // A huge file is a long text: no more of it is read than is used.
-    Row {
-        option: "eval --set: haystack",
-        at: "odd.txt",
-        line: "eval needle_kamradt -q -m MODEL -l 2048 -n 1 --set haystack=AT",
-        valid: &[HUGE],
-    },
+    // No more of a long text is read than is used.
+    out("eval --set: haystack", "odd.txt", "eval needle_kamradt -q -m MODEL -l 2048 -n 1 --set haystack=AT"),
     row("eval --output", "odd.jsonl", "eval passkey -q -m MODEL -l 256 -n 1 -o AT"),
     out("eval --plot", "odd.svg", "eval passkey -q -m MODEL -l 256 -n 1 --plot AT"),
     row("advise --model", "odd.gguf", "advise -q -m AT -f words.txt --ctx 64"),
@@ -92,12 +92,7 @@ const ROWS: &[Row] = &[
     out("advise --output", "odd.json", "advise -q -m MODEL -f words.txt --ctx 64 --search -o AT"),
     row("study PLAN | merge DIR", "odd.toml", "study AT -o out -q"),
     row("study PLAN | merge DIR: a part", "odd", "study merge AT -o out -q"),
-    Row {
-        option: "study --output",
-        at: "odd",
-        line: "study plan.toml -o AT -q --device cpu -t 1",
-        valid: &[DIRECTORY],
-    },
+    dir("study --output", "odd", "study plan.toml -o AT -q --device cpu -t 1"),
     row("bench --model", "odd.gguf", "bench -q -m AT -p 8 -n 1"),
     row("bench --lora", "odd.gguf", "bench -q -m MODEL -p 8 -n 1 --lora AT"),
     row("finetune --model", "odd.gguf", "finetune -m AT -d words.txt TRAIN"),
@@ -112,12 +107,7 @@ const ROWS: &[Row] = &[
     out("finetune --plot", "odd.svg", "finetune -m MODEL -d words.txt --plot AT TRAIN"),
     out("finetune --set log", "odd.jsonl", "finetune -m MODEL -d words.txt --set log=AT TRAIN"),
     out("finetune --set cache", "odd.tokens", "finetune -m MODEL -d words.txt --set cache=AT TRAIN"),
-    Row {
-        option: "finetune --set checkpoints",
-        at: "odd",
-        line: "finetune -m MODEL -d words.txt --set checkpoints=AT TRAIN",
-        valid: &[DIRECTORY],
-    },
+    dir("finetune --set checkpoints", "odd", "finetune -m MODEL -d words.txt --set checkpoints=AT TRAIN"),
     row("rope --model", "odd.gguf", "rope yarn -m AT --ctx 4096 -q"),
     out("rope --plot", "odd.svg", "rope pi:factor=2 -m MODEL --plot AT -q"),
     out("rope --map", "odd.svg", "rope self-extend:group=4 -m MODEL --map AT -q"),
@@ -142,19 +132,9 @@ const ROWS: &[Row] = &[
     row("convert --imatrix-from", "odd.txt", "convert MODEL --imatrix-from AT --ctx 32 -o out.gguf -q"),
     row("convert --check", "odd.txt", "convert MODEL --type f16 --check AT -o out.gguf -q"),
     row("convert --model", "odd.gguf", "convert PEFT -m AT -o out.gguf -q"),
-    Row {
-        option: "convert --to-peft",
-        at: "odd",
-        line: "convert LORA -m BASE --to-peft AT -q",
-        valid: &[DIRECTORY],
-    },
+    dir("convert --to-peft", "odd", "convert LORA -m BASE --to-peft AT -q"),
     // Whether a directory can be filled is known after the download.
-    Row {
-        option: "pull --dir",
-        at: "odd",
-        line: "pull hf:rope/walk/model.gguf --dir AT -q",
-        valid: &[DIRECTORY],
-    },
+    dir("pull --dir", "odd", "pull hf:rope/walk/model.gguf --dir AT -q"),
     row("pull --manifest", "odd.json", "pull --list --manifest AT -q"),
 ];
 
