@@ -46,6 +46,27 @@ pub const LOGITS: f64 = 2.0 * two_orders(1_700);
 pub const KV: [(DType, f64); 4] =
     [(DType::F32, LOGITS), (DType::F16, 6e-2), (DType::Q8_0, 5e-2), (DType::Q4_0, 0.2)];
 
+/// A shape of every architecture whose layers all have attention and no experts.
+pub const ATTENTION_SHAPES: [&str; 17] = [
+    "llama-tiny",
+    "llama-tiny-gqa",
+    "qwen2-tiny-tied",
+    "qwen3-tiny",
+    "smollm3-tiny",
+    "cohere2-tiny",
+    "gemma2-tiny",
+    "gemma3-tiny",
+    "gptneox-tiny",
+    "gptneox-tiny-sequential",
+    "gptneox-tiny-erf",
+    "granite-tiny",
+    "mistral3-tiny",
+    "olmo2-tiny",
+    "olmo3-tiny",
+    "phi2-tiny",
+    "phi3-tiny",
+];
+
 /// The needle essays.
 pub fn essays() -> String {
     std::fs::read_to_string(fetched("texts/essays.txt")).expect("readable essays")
@@ -140,12 +161,7 @@ pub fn batch_of(seq: u32, tokens: &[Token]) -> Batch {
 
 /// All rows of logits of `tokens` in a fresh session.
 pub fn all_logits(model: &Model, params: &SessionParams, tokens: &[Token]) -> Vec<f32> {
-    let mut session = Session::new(model, params).unwrap_or_else(|e| panic!("{e}"));
-    let mut rows = Vec::new();
-    session
-        .score(tokens, 0..tokens.len(), &mut |_, row| rows.extend_from_slice(row))
-        .unwrap_or_else(|e| panic!("{e}"));
-    rows
+    score(&mut open(model, params), tokens)
 }
 
 /// Tokens below `n_vocab` from a fixed sequence.

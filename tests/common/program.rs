@@ -35,7 +35,10 @@ pub(crate) fn command(args: &[&str]) -> Command {
 
 /// Runs it.
 pub(crate) fn finish(mut command: Command) -> Output {
-    let output = command.output().unwrap();
+    ended(command.output().unwrap())
+}
+
+fn ended(output: std::process::Output) -> Output {
     Output {
         code: output.status.code().unwrap_or(-1),
         stdout: String::from_utf8(output.stdout).unwrap(),
@@ -65,10 +68,5 @@ pub(crate) fn run_with(args: &[&str], stdin: &str) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
-    Output {
-        code: output.status.code().unwrap_or(-1),
-        stdout: String::from_utf8(output.stdout).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-    }
+    ended(child.wait_with_output().unwrap())
 }

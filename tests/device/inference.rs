@@ -6,29 +6,8 @@ use ropewalk::session::SessionParams;
 use ropewalk::{DType, Token};
 
 use crate::cases;
-use crate::common::{all_logits, open, params, score, scratch, top, KV};
+use crate::common::{all_logits, open, params, score, scratch, top, ATTENTION_SHAPES, KV};
 use crate::subject::{none, Subject, Way};
-
-/// A shape of every architecture whose layers all have attention and no experts; see [`mixtures_of_experts`].
-pub(crate) const SHAPES: [&str; 17] = [
-    "llama-tiny",
-    "llama-tiny-gqa",
-    "qwen2-tiny-tied",
-    "qwen3-tiny",
-    "smollm3-tiny",
-    "cohere2-tiny",
-    "gemma2-tiny",
-    "gemma3-tiny",
-    "gptneox-tiny",
-    "gptneox-tiny-sequential",
-    "gptneox-tiny-erf",
-    "granite-tiny",
-    "mistral3-tiny",
-    "olmo2-tiny",
-    "olmo3-tiny",
-    "phi2-tiny",
-    "phi3-tiny",
-];
 
 fn under(spec: &str, kv_type: DType) -> SessionParams {
     params(640).rope(Some(spec.parse().unwrap())).kv_type(kv_type)
@@ -45,7 +24,7 @@ fn plain() -> SessionParams {
 #[test]
 fn every_architecture() {
     let mut failures = Vec::new();
-    for shape in SHAPES {
+    for shape in ATTENTION_SHAPES {
         for dtype in [DType::F32, DType::Q8_0, DType::Q4_K] {
             let s = Subject::named(shape, dtype);
             let text = s.text(48);

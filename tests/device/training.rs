@@ -4,7 +4,7 @@ use ropewalk::ids::ParamId;
 use ropewalk::train::{Checkpointing, LoraParams, MemoryPlan, Sequence, TrainParams, Trainer};
 use ropewalk::{DType, Token};
 
-use crate::inference::SHAPES;
+use crate::common::ATTENTION_SHAPES;
 use crate::subject::{none, Subject, Way};
 
 fn settings(spec: &str) -> TrainParams {
@@ -57,7 +57,7 @@ fn activations_are_computed_again() {
 #[test]
 fn every_architecture_has_the_cpus_gradients() {
     let mut failures = Vec::new();
-    for shape in SHAPES {
+    for shape in ATTENTION_SHAPES {
         let s = Subject::named(shape, DType::Q8_0);
         let text = s.text(41);
         // No method acts on the rotated layers of cohere2, which have a window.

@@ -47,29 +47,9 @@ fn gelu(shape: &str) -> bool {
 
 #[test]
 fn random_models_agree() {
-    let shapes = [
-        "llama-tiny",
-        "llama-tiny-mha",
-        "llama-tiny-gqa",
-        "llama-tiny-tied",
-        "qwen2-tiny",
-        "qwen2-tiny-tied",
-        "qwen3-tiny",
-        "qwen35-tiny",
-        "smollm3-tiny",
-        "cohere2-tiny",
-        "gemma2-tiny",
-        "gemma3-tiny",
-        "gptneox-tiny",
-        "gptneox-tiny-sequential",
-        "granite-tiny",
-        "mistral3-tiny",
-        "olmo2-tiny",
-        "olmo3-tiny",
-        "phi2-tiny",
-        "phi3-tiny",
-    ];
-    for shape in shapes {
+    // libllama does not read our key that names the form of GELU.
+    let known = ATTENTION_SHAPES.into_iter().filter(|shape| *shape != "gptneox-tiny-erf");
+    for shape in known.chain(["llama-tiny-mha", "llama-tiny-tied", "qwen2-tiny", "qwen35-tiny"]) {
         for dtype in [DType::F32, DType::F16, DType::Q8_0, DType::Q4_1, DType::Q4_K] {
             let path = random_model(shape, dtype, "agree");
             let model = load(&path);
