@@ -129,6 +129,11 @@ pub fn eval(
     Ok(out)
 }
 
+/// Runs `f` on a builder with room.
+pub fn with(f: impl for<'c> FnOnce(&Builder<'c>) -> Result<()>) {
+    executor(1).measure::<_, Error>(512, f).unwrap();
+}
+
 /// A writable stored tensor of this type, and the values it really holds.
 pub fn stored(dtype: DType, shape: &[usize], values: &[f32]) -> (StoreTensor, Vec<f32>) {
     let store = Store::new(cpu(), vec![TensorDef::new("w", dtype, shape).unwrap()], "a test").unwrap();
@@ -252,6 +257,19 @@ pub fn table(pos: &[i32], n_tables: usize, n_rot: usize, theta: impl Fn(usize, u
         }
     }
     out
+}
+
+pub fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+pub fn magnitude(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| (a * b).abs()).sum()
+}
+
+/// Adds a multiple.
+pub fn add(to: &mut [f64], x: &[f64], factor: f64) {
+    to.iter_mut().zip(x).for_each(|(t, x)| *t += x * factor);
 }
 
 pub fn to_f64(x: &[f32]) -> Vec<f64> {

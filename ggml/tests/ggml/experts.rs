@@ -3,7 +3,7 @@
 use crate::common::*;
 use ggml::eight_bits::has_eight_bit_product;
 use ggml::experts::{Gating, GatingKind};
-use ggml::{DType, Error};
+use ggml::DType;
 
 /// Shapes: columns and rows of a weight, experts, those used, tokens.
 const SHAPES: [[usize; 5]; 5] =
@@ -296,61 +296,54 @@ fn gradients_of_the_activation_of_gpt_oss() {
 #[test]
 fn wrong_shapes_and_types_are_refused() {
     use DType::*;
-    executor(1)
-        .measure::<_, Error>(256, |b| {
-            let t = |dtype, shape: &[usize]| b.input("t", dtype, shape).unwrap().1;
-            let scores = t(F32, &[6, 5]);
-            let chosen = b.top_k(scores, 2)?;
-            for (wrong, k) in [(scores, 0), (scores, 7), (t(F16, &[6, 5]), 2), (t(F32, &[6, 5, 2]), 2)] {
-                refused(b.top_k(wrong, k), "top_k");
-            }
-            for wrong in
-                [t(F32, &[5, 5]), t(F32, &[6, 4]), t(F16, &[6, 5]), b.columns(t(F32, &[7, 5]), 0, 6)?]
-            {
-                refused(b.of_chosen(wrong, chosen), "of_chosen");
-            }
-            let (w, x) = (t(Q8_0, &[32, 64, 6]), t(F32, &[32, 1, 5]));
-            assert_eq!(b.experts_mul_mat(w, x, chosen)?.ne(), [64, 2, 5, 1]);
-            assert_eq!(b.experts_product(w, t(F32, &[32, 2, 5]), chosen)?.ne(), [64, 2, 5, 1]);
-            assert_eq!(b.experts_product_t(w, t(F32, &[64, 1, 5]), chosen)?.ne(), [32, 2, 5, 1]);
-            for wrong in
-                [t(Q8_0, &[64, 64, 6]), t(Q8_0, &[32, 64, 5]), t(I32, &[32, 64, 6]), t(Q8_0, &[32, 64, 6, 2])]
-            {
-                refused(b.experts_mul_mat(wrong, x, chosen), "experts_mul_mat");
-                refused(b.experts_product(wrong, x, chosen), "experts_product");
-                refused(b.experts_eight_bit_product(wrong, x, chosen), "experts_eight_bit_product");
-            }
-            let floats = t(F16, &[32, 64, 6]);
-            refused(b.experts_eight_bit_product(floats, x, chosen), "experts_eight_bit_product");
-            for wrong in
-                [t(F32, &[32, 3, 5]), t(F32, &[32, 2, 4]), t(F16, &[32, 2, 5]), t(F32, &[32, 2, 5, 2])]
-            {
-                refused(b.experts_mul_mat(w, wrong, chosen), "experts_mul_mat");
-                refused(b.experts_product(w, wrong, chosen), "experts_product");
-            }
-            refused(b.experts_product_t(w, x, chosen), "experts_product_t");
-            let y = t(F32, &[64, 2, 5]);
-            assert_eq!(b.add_chosen(y, t(F32, &[64, 6]), chosen)?.ne(), [64, 2, 5, 1]);
-            for wrong in [t(F32, &[64, 5]), t(F32, &[63, 6]), t(F16, &[64, 6])] {
-                refused(b.add_chosen(y, wrong, chosen), "add_chosen");
-            }
-            refused(b.add_chosen(t(F32, &[64, 2, 4]), t(F32, &[64, 6]), chosen), "add_chosen");
-            refused(b.sum_places(t(F16, &[64, 2, 5])), "sum_places");
-            refused(b.sum_places(t(F32, &[64, 2, 5, 2])), "sum_places");
-            let gating = Gating { kind: GatingKind::Softmax, normalised: true };
-            let d = t(F32, &[2, 5]);
-            assert_eq!(b.router_back(scores, chosen, d, gating)?.ne(), [6, 5, 1, 1]);
-            refused(b.router_back(t(F32, &[6, 4]), chosen, d, gating), "router_back");
-            refused(b.router_back(scores, chosen, t(F32, &[3, 5]), gating), "router_back");
-            for (other, numbers) in [(t(F32, &[64, 2, 4]), [1.0, 1.0]), (y, [f32::NAN, 1.0]), (y, [1.0, 0.0])]
-            {
-                refused(b.swiglu_oai(y, other, numbers), "swiglu_oai");
-                refused(b.swiglu_oai_back(y, y, other, numbers), "swiglu_oai_back");
-            }
-            refused(b.clamp(y, 1.0, 0.0), "clamp");
-            refused(b.clamp(y, f32::NAN, 0.0), "clamp");
-            refused(b.div(y, t(F32, &[3])), "div");
-            Ok(())
-        })
-        .unwrap();
+    with(|b| {
+        let t = |dtype, shape: &[usize]| b.input("t", dtype, shape).unwrap().1;
+        let scores = t(F32, &[6, 5]);
+        let chosen = b.top_k(scores, 2)?;
+        for (wrong, k) in [(scores, 0), (scores, 7), (t(F16, &[6, 5]), 2), (t(F32, &[6, 5, 2]), 2)] {
+            refused(b.top_k(wrong, k), "top_k");
+        }
+        for wrong in [t(F32, &[5, 5]), t(F32, &[6, 4]), t(F16, &[6, 5]), b.columns(t(F32, &[7, 5]), 0, 6)?] {
+            refused(b.of_chosen(wrong, chosen), "of_chosen");
+        }
+        let (w, x) = (t(Q8_0, &[32, 64, 6]), t(F32, &[32, 1, 5]));
+        assert_eq!(b.experts_mul_mat(w, x, chosen)?.ne(), [64, 2, 5, 1]);
+        assert_eq!(b.experts_product(w, t(F32, &[32, 2, 5]), chosen)?.ne(), [64, 2, 5, 1]);
+        assert_eq!(b.experts_product_t(w, t(F32, &[64, 1, 5]), chosen)?.ne(), [32, 2, 5, 1]);
+        for wrong in
+            [t(Q8_0, &[64, 64, 6]), t(Q8_0, &[32, 64, 5]), t(I32, &[32, 64, 6]), t(Q8_0, &[32, 64, 6, 2])]
+        {
+            refused(b.experts_mul_mat(wrong, x, chosen), "experts_mul_mat");
+            refused(b.experts_product(wrong, x, chosen), "experts_product");
+            refused(b.experts_eight_bit_product(wrong, x, chosen), "experts_eight_bit_product");
+        }
+        let floats = t(F16, &[32, 64, 6]);
+        refused(b.experts_eight_bit_product(floats, x, chosen), "experts_eight_bit_product");
+        for wrong in [t(F32, &[32, 3, 5]), t(F32, &[32, 2, 4]), t(F16, &[32, 2, 5]), t(F32, &[32, 2, 5, 2])] {
+            refused(b.experts_mul_mat(w, wrong, chosen), "experts_mul_mat");
+            refused(b.experts_product(w, wrong, chosen), "experts_product");
+        }
+        refused(b.experts_product_t(w, x, chosen), "experts_product_t");
+        let y = t(F32, &[64, 2, 5]);
+        assert_eq!(b.add_chosen(y, t(F32, &[64, 6]), chosen)?.ne(), [64, 2, 5, 1]);
+        for wrong in [t(F32, &[64, 5]), t(F32, &[63, 6]), t(F16, &[64, 6])] {
+            refused(b.add_chosen(y, wrong, chosen), "add_chosen");
+        }
+        refused(b.add_chosen(t(F32, &[64, 2, 4]), t(F32, &[64, 6]), chosen), "add_chosen");
+        refused(b.sum_places(t(F16, &[64, 2, 5])), "sum_places");
+        refused(b.sum_places(t(F32, &[64, 2, 5, 2])), "sum_places");
+        let gating = Gating { kind: GatingKind::Softmax, normalised: true };
+        let d = t(F32, &[2, 5]);
+        assert_eq!(b.router_back(scores, chosen, d, gating)?.ne(), [6, 5, 1, 1]);
+        refused(b.router_back(t(F32, &[6, 4]), chosen, d, gating), "router_back");
+        refused(b.router_back(scores, chosen, t(F32, &[3, 5]), gating), "router_back");
+        for (other, numbers) in [(t(F32, &[64, 2, 4]), [1.0, 1.0]), (y, [f32::NAN, 1.0]), (y, [1.0, 0.0])] {
+            refused(b.swiglu_oai(y, other, numbers), "swiglu_oai");
+            refused(b.swiglu_oai_back(y, y, other, numbers), "swiglu_oai_back");
+        }
+        refused(b.clamp(y, 1.0, 0.0), "clamp");
+        refused(b.clamp(y, f32::NAN, 0.0), "clamp");
+        refused(b.div(y, t(F32, &[3])), "div");
+        Ok(())
+    });
 }

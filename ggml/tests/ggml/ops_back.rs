@@ -5,7 +5,7 @@ use crate::common::*;
 use ggml::graph::Builder;
 use ggml::ops::RopeParams;
 use ggml::tensor::Tensor;
-use ggml::{DType, Error, Result};
+use ggml::{DType, Result};
 
 /// The gradient of `sum(grad * f(x))` by central differences: of fourth order, so that the step need not be
 /// small.
@@ -249,50 +249,48 @@ fn what_cannot_be_written_or_has_another_shape_is_refused() {
     use DType::*;
     let (t, _) = stored(F32, &[8, 4], &[0.0; 32]);
     let (half, _) = stored(F16, &[8, 4], &[0.0; 32]);
-    executor(1)
-        .measure::<_, Error>(256, |b| {
-            let new = |dtype, shape: &[usize]| b.input("t", dtype, shape).unwrap().1;
-            let x = new(F32, &[8, 4]);
-            let at = b.stored(&t)?;
-            b.add_into(at, x)?;
-            // Not stored, another shape, another type, the same memory, rows over each other.
-            refused(b.add_into(x, x), "add_into");
-            refused(b.add_into(at, new(F32, &[8, 1])), "add_into");
-            refused(b.add_into(b.stored(&half)?, x), "add_into");
-            refused(b.add_into(at, new(F16, &[8, 4])), "add_into");
-            refused(b.add_into(at, at), "add_into");
-            let again = b.stored(&t)?;
-            refused(b.add_into(b.columns(at, 0, 4)?, b.columns(again, 2, 4)?), "add_into");
-            let over = b.view(at, [8, 3, 1, 1], [16, 128, 128], 0)?;
-            refused(b.add_into(over, new(F32, &[8, 3])), "add_into");
+    with(|b| {
+        let new = |dtype, shape: &[usize]| b.input("t", dtype, shape).unwrap().1;
+        let x = new(F32, &[8, 4]);
+        let at = b.stored(&t)?;
+        b.add_into(at, x)?;
+        // Not stored, another shape, another type, the same memory, rows over each other.
+        refused(b.add_into(x, x), "add_into");
+        refused(b.add_into(at, new(F32, &[8, 1])), "add_into");
+        refused(b.add_into(b.stored(&half)?, x), "add_into");
+        refused(b.add_into(at, new(F16, &[8, 4])), "add_into");
+        refused(b.add_into(at, at), "add_into");
+        let again = b.stored(&t)?;
+        refused(b.add_into(b.columns(at, 0, 4)?, b.columns(again, 2, 4)?), "add_into");
+        let over = b.view(at, [8, 3, 1, 1], [16, 128, 128], 0)?;
+        refused(b.add_into(over, new(F32, &[8, 3])), "add_into");
 
-            let turned = b.permute(new(F32, &[4, 8]), [1, 0, 2, 3])?;
-            for wrong in [new(F16, &[8, 4]), turned] {
-                refused(b.sub(wrong, x), "sub");
-                refused(b.silu(wrong), "silu");
-                refused(b.sum_rows(wrong), "sum_rows");
-            }
-            for wrong in [new(F16, &[8, 4]), turned, new(F32, &[8, 5]), new(F32, &[8, 4, 2])] {
-                refused(b.rms_norm_back(wrong, x, 1e-5), "rms_norm_back");
-                refused(b.rms_norm_back(x, wrong, 1e-5), "rms_norm_back");
-                refused(b.silu_back(wrong, x), "silu_back");
-                refused(b.silu_back(x, wrong), "silu_back");
-                refused(b.swiglu_back(wrong, x, x), "swiglu_back");
-                refused(b.swiglu_back(x, wrong, x), "swiglu_back");
-                refused(b.swiglu_back(x, x, wrong), "swiglu_back");
-            }
-            // Rows with gaps, which some devices would read without them.
-            let gaps = b.columns(new(F32, &[16, 4]), 0, 8)?;
-            for (grad, x) in [(gaps, x), (x, gaps)] {
-                refused(b.rms_norm_back(grad, x, 1e-5), "rms_norm_back");
-                refused(b.silu_back(grad, x), "silu_back");
-            }
-            refused(b.rms_norm_back(x, x, -1.0), "rms_norm_back");
-            refused(b.sub(x, new(F32, &[3, 4])), "sub");
-            let p = RopeParams { n_dims: 8, neox: true, freq_base: 1e4, freq_scale: 1.0, mscale: 1.0 };
-            refused(b.rope_back(new(F32, &[8, 1, 4]), new(I32, &[3]), None, &p), "rope_back");
-            refused(b.rope_back(new(F32, &[7, 1, 4]), new(I32, &[4]), None, &p), "rope_back");
-            Ok(())
-        })
-        .unwrap();
+        let turned = b.permute(new(F32, &[4, 8]), [1, 0, 2, 3])?;
+        for wrong in [new(F16, &[8, 4]), turned] {
+            refused(b.sub(wrong, x), "sub");
+            refused(b.silu(wrong), "silu");
+            refused(b.sum_rows(wrong), "sum_rows");
+        }
+        for wrong in [new(F16, &[8, 4]), turned, new(F32, &[8, 5]), new(F32, &[8, 4, 2])] {
+            refused(b.rms_norm_back(wrong, x, 1e-5), "rms_norm_back");
+            refused(b.rms_norm_back(x, wrong, 1e-5), "rms_norm_back");
+            refused(b.silu_back(wrong, x), "silu_back");
+            refused(b.silu_back(x, wrong), "silu_back");
+            refused(b.swiglu_back(wrong, x, x), "swiglu_back");
+            refused(b.swiglu_back(x, wrong, x), "swiglu_back");
+            refused(b.swiglu_back(x, x, wrong), "swiglu_back");
+        }
+        // Rows with gaps, which some devices would read without them.
+        let gaps = b.columns(new(F32, &[16, 4]), 0, 8)?;
+        for (grad, x) in [(gaps, x), (x, gaps)] {
+            refused(b.rms_norm_back(grad, x, 1e-5), "rms_norm_back");
+            refused(b.silu_back(grad, x), "silu_back");
+        }
+        refused(b.rms_norm_back(x, x, -1.0), "rms_norm_back");
+        refused(b.sub(x, new(F32, &[3, 4])), "sub");
+        let p = RopeParams { n_dims: 8, neox: true, freq_base: 1e4, freq_scale: 1.0, mscale: 1.0 };
+        refused(b.rope_back(new(F32, &[8, 1, 4]), new(I32, &[3]), None, &p), "rope_back");
+        refused(b.rope_back(new(F32, &[7, 1, 4]), new(I32, &[4]), None, &p), "rope_back");
+        Ok(())
+    });
 }

@@ -10,11 +10,6 @@ use ggml::{DType, Error, Result};
 
 const ROPE: RopeParams = RopeParams { n_dims: 4, neox: false, freq_base: 1e4, freq_scale: 1.0, mscale: 1.0 };
 
-/// Runs `f` on a builder with room.
-fn with(f: impl for<'c> FnOnce(&Builder<'c>) -> Result<()>) {
-    executor(1).measure::<_, Error>(256, f).unwrap();
-}
-
 fn t<'c>(b: &Builder<'c>, dtype: DType, shape: &[usize]) -> Tensor<'c> {
     b.input("t", dtype, shape).unwrap().1
 }

@@ -8,7 +8,7 @@ use ggml::integers::has_integer_product;
 use ggml::short_floats::has_short_product;
 use ggml::tensor::Tensor;
 use ggml::tiled::has_tiles;
-use ggml::{DType, Error, Result};
+use ggml::{DType, Result};
 
 /// Types that have products in integers.
 const TYPES: [DType; 12] = {
@@ -242,62 +242,59 @@ fn in_tiles() {
 
 #[test]
 fn wrong_shapes_types_and_processors_are_refused() {
-    executor(1)
-        .measure::<_, Error>(128, |b| {
-            let t = |dtype, shape: &[usize]| b.input("t", dtype, shape).unwrap().1;
-            let x = t(DType::F32, &[64, 2]);
-            for (w, x) in [
-                (t(DType::F16, &[64, 4]), x),
-                (t(DType::Q4_1, &[32, 4]), x),
-                (t(DType::Q4_1, &[64, 4]), t(DType::F16, &[64, 2])),
-            ] {
-                refused(b.eight_bit_product(w, x), "eight_bit_product");
-            }
-            if has_eight_bit_product(DType::Q4_1) {
-                refused(b.eight_bits(t(DType::F16, &[64, 2]), DType::Q4_1), "eight_bits");
-                refused(b.eight_bits(t(DType::F32, &[48, 2]), DType::Q4_1), "eight_bits");
-                refused(b.eight_bits(x, DType::Q4_K), "eight_bits");
-                let rounded = b.eight_bits(x, DType::Q4_1)?;
-                let w = t(DType::Q4_1, &[96, 4]);
-                refused(b.shared_eight_bit_product(w, rounded), "shared_eight_bit_product");
-            }
-            refused(b.eight_bits(x, DType::F16), "eight_bits");
+    with(|b| {
+        let t = |dtype, shape: &[usize]| b.input("t", dtype, shape).unwrap().1;
+        let x = t(DType::F32, &[64, 2]);
+        for (w, x) in [
+            (t(DType::F16, &[64, 4]), x),
+            (t(DType::Q4_1, &[32, 4]), x),
+            (t(DType::Q4_1, &[64, 4]), t(DType::F16, &[64, 2])),
+        ] {
+            refused(b.eight_bit_product(w, x), "eight_bit_product");
+        }
+        if has_eight_bit_product(DType::Q4_1) {
+            refused(b.eight_bits(t(DType::F16, &[64, 2]), DType::Q4_1), "eight_bits");
+            refused(b.eight_bits(t(DType::F32, &[48, 2]), DType::Q4_1), "eight_bits");
+            refused(b.eight_bits(x, DType::Q4_K), "eight_bits");
+            let rounded = b.eight_bits(x, DType::Q4_1)?;
+            let w = t(DType::Q4_1, &[96, 4]);
+            refused(b.shared_eight_bit_product(w, rounded), "shared_eight_bit_product");
+        }
+        refused(b.eight_bits(x, DType::F16), "eight_bits");
 
-            let w = t(DType::BF16, &[64, 4]);
-            refused(b.short_product(t(DType::F32, &[64, 4]), x), "short_product");
-            refused(b.short_product(w, t(DType::F32, &[32, 2])), "short_product");
-            refused(b.short_product_t(w, x), "short_product_t");
-            refused(b.short_product_t(t(DType::F16, &[4, 64]), x), "short_product_t");
+        let w = t(DType::BF16, &[64, 4]);
+        refused(b.short_product(t(DType::F32, &[64, 4]), x), "short_product");
+        refused(b.short_product(w, t(DType::F32, &[32, 2])), "short_product");
+        refused(b.short_product_t(w, x), "short_product_t");
+        refused(b.short_product_t(t(DType::F16, &[4, 64]), x), "short_product_t");
 
-            let (x, deep, half) =
-                (t(DType::F32, &[32, 4]), t(DType::F32, &[32, 4, 2]), t(DType::F16, &[32, 4]));
-            if has_integer_product(DType::Q8_0) {
-                for wrong in [half, deep, t(DType::F32, &[40, 4])] {
-                    refused(b.rounded(wrong), "rounded");
-                }
-                let rounded = b.rounded(t(DType::F32, &[64, 4]))?;
-                assert_eq!(b.integer_product(t(DType::Q8_0, &[64, 6]), rounded)?.ne(), [6, 4, 1, 1]);
-                for (dtype, shape) in [(DType::Q8_0, [32, 6]), (DType::F16, [64, 6]), (DType::F32, [64, 6])] {
-                    refused(b.integer_product(t(dtype, &shape), rounded), "integer_product");
-                }
-            } else {
-                refused(b.rounded(x), "rounded");
+        let (x, deep, half) = (t(DType::F32, &[32, 4]), t(DType::F32, &[32, 4, 2]), t(DType::F16, &[32, 4]));
+        if has_integer_product(DType::Q8_0) {
+            for wrong in [half, deep, t(DType::F32, &[40, 4])] {
+                refused(b.rounded(wrong), "rounded");
             }
-            if has_tiles() {
-                for wrong in [half, deep] {
-                    refused(b.pack(wrong), "pack");
-                }
-                let packed = b.pack(x)?;
-                assert_eq!(b.packed_product(t(DType::Q8_0, &[32, 6]), packed)?.ne(), [6, 4, 1, 1]);
-                assert_eq!(b.packed_product_t(t(DType::Q8_0, &[64, 32]), packed)?.ne(), [64, 4, 1, 1]);
-                for wrong in [t(DType::F32, &[31, 6]), t(DType::I32, &[32, 6]), t(DType::F32, &[32, 6, 2])] {
-                    refused(b.packed_product(wrong, packed), "packed_product");
-                    refused(b.packed_product_t(wrong, packed), "packed_product_t");
-                }
-            } else {
-                refused(b.pack(x), "pack");
+            let rounded = b.rounded(t(DType::F32, &[64, 4]))?;
+            assert_eq!(b.integer_product(t(DType::Q8_0, &[64, 6]), rounded)?.ne(), [6, 4, 1, 1]);
+            for (dtype, shape) in [(DType::Q8_0, [32, 6]), (DType::F16, [64, 6]), (DType::F32, [64, 6])] {
+                refused(b.integer_product(t(dtype, &shape), rounded), "integer_product");
             }
-            Ok(())
-        })
-        .unwrap();
+        } else {
+            refused(b.rounded(x), "rounded");
+        }
+        if has_tiles() {
+            for wrong in [half, deep] {
+                refused(b.pack(wrong), "pack");
+            }
+            let packed = b.pack(x)?;
+            assert_eq!(b.packed_product(t(DType::Q8_0, &[32, 6]), packed)?.ne(), [6, 4, 1, 1]);
+            assert_eq!(b.packed_product_t(t(DType::Q8_0, &[64, 32]), packed)?.ne(), [64, 4, 1, 1]);
+            for wrong in [t(DType::F32, &[31, 6]), t(DType::I32, &[32, 6]), t(DType::F32, &[32, 6, 2])] {
+                refused(b.packed_product(wrong, packed), "packed_product");
+                refused(b.packed_product_t(wrong, packed), "packed_product_t");
+            }
+        } else {
+            refused(b.pack(x), "pack");
+        }
+        Ok(())
+    });
 }

@@ -2,7 +2,7 @@
 //! first order.
 
 use super::Case;
-use crate::common::{rounding, UNIT};
+use crate::common::{add, dot, magnitude, rounding, UNIT};
 use crate::soft_max::{summed, Score, SoftMax};
 
 /// In f64: output, gradients, and the sum of weights of each row.
@@ -17,18 +17,6 @@ pub(super) struct Exact {
     pub(super) off: [Vec<f64>; 4],
     /// The same of the log-sum-exp of each row.
     pub(super) lse_off: Vec<f64>,
-}
-
-pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
-}
-
-fn magnitude(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| (a * b).abs()).sum()
-}
-
-fn add(to: &mut [f64], x: &[f64], factor: f64) {
-    to.iter_mut().zip(x).for_each(|(t, x)| *t += x * factor);
 }
 
 /// Adds magnitudes, as [`add`] adds values.

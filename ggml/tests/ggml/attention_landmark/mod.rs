@@ -5,7 +5,7 @@ mod definition;
 
 use crate::common::*;
 use crate::soft_max::summed;
-use definition::{dot, Exact};
+use definition::Exact;
 use ggml::attention_landmark::{LandmarkAttention, MAX_BLOCK};
 use ggml::attention_train::AttentionBack;
 use ggml::{DType, Error};

@@ -1,7 +1,7 @@
 //! The definition of attention and of its gradients in f64, and how far floats may be off.
 
 use super::Case;
-use crate::common::{rounding, UNIT};
+use crate::common::{add, dot, magnitude, rounding, UNIT};
 
 /// In f64: output and log-sum-exp, gradients.
 #[derive(Default)]
@@ -43,18 +43,6 @@ impl Off {
     fn all(&self) -> f64 {
         self.linear + self.roundings()
     }
-}
-
-pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
-}
-
-fn magnitude(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| (a * b).abs()).sum()
-}
-
-fn add(to: &mut [f64], x: &[f64], factor: f64) {
-    to.iter_mut().zip(x).for_each(|(t, x)| *t += x * factor);
 }
 
 impl Case {

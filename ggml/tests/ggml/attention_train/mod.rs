@@ -4,7 +4,7 @@
 mod definition;
 
 use crate::common::*;
-use definition::{dot, Exact};
+use definition::Exact;
 use ggml::attention::Scoring;
 use ggml::attention_train::{AttentionBack, TrainScoring};
 use ggml::graph::{Executor, InputId};
