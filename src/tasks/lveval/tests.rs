@@ -13,7 +13,7 @@ use crate::metrics::chinese::Words;
 use crate::metrics::lveval as metrics;
 use crate::testing::{setup, sha256, Simple};
 use crate::text::cut_middle;
-use crate::{Answer, Ask, Encoder, Error, Result, Sample, Setup};
+use crate::{Answer, Ask, Encoder, Result, Sample, Setup};
 
 const EN: &str = include_str!("../tests/fixtures/lveval/en.jsonl");
 const ZH: &str = include_str!("../tests/fixtures/lveval/zh.jsonl");
@@ -285,20 +285,6 @@ fn missing_files_say_where_they_come_from() {
     );
     let found = crate::Task::samples(&CMRC, &setup).err().unwrap().to_string();
     assert!(found.contains("dict.txt: is missing: it is in the Python package jieba"), "{found}");
-}
-
-#[test]
-fn work_stops_when_asked() {
-    let folder = data();
-    let encoder = Simple::default();
-    let stop = ropewalk_core::control::Stop::default();
-    let control = ropewalk_core::control::Control::default().with_stop(&stop);
-    let setup = Setup { control, ..setup(&encoder, folder.path(), 16_384, &[]) };
-    let mut found = LOOGLE_SD.samples_with(&setup, None).unwrap();
-    assert!(found.iter.next().unwrap().is_ok());
-    stop.request();
-    assert!(matches!(found.iter.next(), Some(Err(Error::Interrupted))));
-    assert!(matches!(LOOGLE_SD.samples_with(&setup, None), Err(Error::Interrupted)));
 }
 
 #[test]

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use ropewalk_core::control::{Control, Stop};
+
 use crate::testing::{setup, Simple};
-use crate::{find, Answer, Ask, Task, GROUPS, TASKS};
+use crate::{find, Answer, Ask, Error, Setup, Task, GROUPS, TASKS};
 
 fn link(from: &Path, to: &Path) {
     assert!(from.exists(), "{} is missing: `make models` fetches what tests need", from.display());
@@ -121,6 +123,21 @@ fn groups_have_few_values() {
     assert!(checked >= 45, "{checked} of {} tasks", TASKS.len());
     // What would be one entry for each sample is there, and is no group.
     assert!(many.contains(&"query") && many.contains(&"value"), "{many:?}");
+}
+
+#[test]
+fn work_stops_when_asked() {
+    let (dir, encoder) = (data(), Simple::default());
+    for name in ["longbench_lcc", "lveval_loogle_sd"] {
+        let (stop, task) = (Stop::default(), find(name).unwrap()[0]);
+        let control = Control::default().with_stop(&stop);
+        let setup = Setup { control, ..setup(&encoder, dir.path(), 16_384, &[]) };
+        let mut samples = task.samples(&setup).unwrap().iter;
+        assert!(samples.next().unwrap().is_ok(), "{name}");
+        stop.request();
+        assert!(matches!(samples.next(), Some(Err(Error::Interrupted))), "{name}");
+        assert!(matches!(task.samples(&setup), Err(Error::Interrupted)), "{name}");
+    }
 }
 
 #[test]

@@ -9,11 +9,27 @@ use super::{judge, postprocess, string_match_all, string_match_part, Metric};
 use crate::testing::{self, sha256};
 use crate::{Answer, Ask, Encoder, Result, Setup, Token};
 
-/// A tokenizer that both sides can have: a token is a run of ASCII letters, a run of blanks, an ASCII digit or any
-/// other character.
+/// A tokenizer that counts tokens, and has none.
 struct Fixed {
     /// Texts that a chat template puts before and behind a message.
     frame: (&'static str, &'static str),
+    count: fn(&str) -> usize,
+}
+
+/// Tokens of a tokenizer that both sides can have: runs of ASCII letters, runs of blanks, and other characters.
+fn runs(text: &str) -> usize {
+    let mut n = 0;
+    let mut last = None;
+    for c in text.chars() {
+        let class = match c {
+            'a'..='z' | 'A'..='Z' => Some('a'),
+            ' ' => Some(' '),
+            _ => None,
+        };
+        n += usize::from(class.is_none() || class != last);
+        last = class;
+    }
+    n
 }
 
 impl Encoder for Fixed {
@@ -30,18 +46,7 @@ impl Encoder for Fixed {
     }
 
     fn count(&self, text: &str) -> Result<usize> {
-        let mut n = 0;
-        let mut last = None;
-        for c in text.chars() {
-            let class = match c {
-                'a'..='z' | 'A'..='Z' => Some('a'),
-                ' ' => Some(' '),
-                _ => None,
-            };
-            n += usize::from(class.is_none() || class != last);
-            last = class;
-        }
-        Ok(n)
+        Ok((self.count)(text))
     }
 }
 
@@ -75,7 +80,7 @@ fn setup<'a>(encoder: &'a dyn Encoder, data: &'a Path, version: &str, length: us
 /// Compares all recorded samples of a task.
 fn check(version: &str, file: &str, name: &str, frame: (&'static str, &'static str)) {
     let recorded = recorded(file);
-    let encoder = Fixed { frame };
+    let encoder = Fixed { frame, count: runs };
     let data = data();
     let task = crate::find(name).expect(name)[0];
     for (length, samples) in &recorded.samples[name] {
@@ -123,6 +128,7 @@ fn check(version: &str, file: &str, name: &str, frame: (&'static str, &'static s
 }
 
 const BASE: (&str, &str) = ("", "");
+const PLAIN: Fixed = Fixed { frame: BASE, count: runs };
 
 /// The chat template that upstream calls "meta-chat".
 const CHAT: (&str, &str) = ("[INST] ", " [/INST]");
@@ -180,7 +186,7 @@ fn lengths_beyond_the_data() {
 /// Where the generators would try for ever, and settings that make no sense: an error that says what would fit.
 #[test]
 fn lengths_that_hold_no_sample() {
-    let encoder = Fixed { frame: BASE };
+    let encoder = PLAIN;
     let data = data();
     for task in super::TASKS {
         let name = task.info().name;
@@ -207,7 +213,7 @@ fn lengths_that_hold_no_sample() {
 /// A depth in per cent moves the needles and nothing else; several are those of the samples in turn.
 #[test]
 fn needles_stand_at_the_depth_asked_for() {
-    let (encoder, data) = (Fixed { frame: BASE }, data());
+    let (encoder, data) = (PLAIN, data());
     let samples = |name: &str, version: &str, depth: Option<&str>| {
         let mut setup = setup(&encoder, &data, version, 4096);
         setup.options.extend(depth.map(|depth| ("depth".to_owned(), depth.to_owned())));
@@ -252,30 +258,13 @@ fn needles_stand_at_the_depth_asked_for() {
     }
 }
 
-/// Finds one token in any text.
-struct OneToken;
-
-impl Encoder for OneToken {
-    fn encode(&self, _: &str) -> Result<Vec<Token>> {
-        Ok(vec![0])
-    }
-
-    fn decode(&self, _: &[Token]) -> Result<String> {
-        unreachable!("no task of RULER decodes")
-    }
-
-    fn frame(&self, message: &str) -> Result<String> {
-        Ok(message.to_owned())
-    }
-}
-
 /// A tokenizer with which no text is ever too long does not make the search endless.
 #[test]
 fn tokenizer_without_tokens() {
-    let data = data();
+    let (one_token, data) = (Fixed { frame: BASE, count: |_| 1 }, data());
     for name in super::NIAH.iter().chain(&["vt"]) {
         for version in ["2024", "current"] {
-            let setup = setup(&OneToken, &data, version, 4096);
+            let setup = setup(&one_token, &data, version, 4096);
             let made = crate::find(name).expect(name)[0]
                 .samples(&setup)
                 .and_then(|s| s.iter.collect::<Result<Vec<_>>>());
@@ -307,7 +296,7 @@ fn metrics_are_those_of_the_official_code() {
 
 /// The error of a task's samples.
 fn error(name: &str, version: &str, change: impl Fn(&mut Setup<'_>)) -> String {
-    let (encoder, data) = (Fixed { frame: BASE }, data());
+    let (encoder, data) = (PLAIN, data());
     let mut setup = setup(&encoder, &data, version, 4096);
     change(&mut setup);
     let made = crate::find(name).expect(name)[0]
@@ -335,7 +324,7 @@ fn more_samples_than_questions_and_missing_data() {
     assert!(error("cwe", "current", |setup| setup.length = None).contains("length"));
     let folder = tempfile::tempdir().expect("a folder");
     for name in ["cwe", "qa_1", "qa_2"] {
-        let encoder = Fixed { frame: BASE };
+        let encoder = PLAIN;
         let setup = setup(&encoder, folder.path(), "current", 4096);
         let error = crate::find(name).expect(name)[0].samples(&setup).err().expect("no data").to_string();
         assert!(error.contains("is missing: it is in the Python package"), "{name}: {error}");
@@ -354,7 +343,7 @@ fn lists_longer_than_the_vocabulary_say_what_they_need() {
 /// Only frequent words of 2024 leave no room for the answer.
 #[test]
 fn answers_are_within_the_length() {
-    let (encoder, data) = (Fixed { frame: BASE }, data());
+    let (encoder, data) = (PLAIN, data());
     for version in ["2024", "current"] {
         for name in ["niah_single_1", "vt", "cwe", "fwe", "qa_1"] {
             let setup = setup(&encoder, &data, version, 4096);
@@ -365,36 +354,24 @@ fn answers_are_within_the_length() {
 }
 
 /// Cuts runs of capitals into one to three tokens, as trained tokenizers do.
-struct Uneven;
-
-impl Encoder for Uneven {
-    fn encode(&self, text: &str) -> Result<Vec<Token>> {
-        let capitals = |word: &&str| word.len() > 2 && word.bytes().all(|b| b.is_ascii_uppercase());
-        let words = text.split(|c: char| !c.is_ascii_alphabetic()).filter(capitals);
-        let more: usize = words.map(|word| word.bytes().map(usize::from).sum::<usize>() % 3).sum();
-        Ok(vec![0; Fixed { frame: BASE }.count(text)? + more])
-    }
-
-    fn decode(&self, _: &[Token]) -> Result<String> {
-        unreachable!("no task of RULER decodes")
-    }
-
-    fn frame(&self, message: &str) -> Result<String> {
-        Ok(message.to_owned())
-    }
+fn uneven(text: &str) -> usize {
+    let capitals = |word: &&str| word.len() > 2 && word.bytes().all(|b| b.is_ascii_uppercase());
+    let words = text.split(|c: char| !c.is_ascii_alphabetic()).filter(capitals);
+    let more: usize = words.map(|word| word.bytes().map(usize::from).sum::<usize>() % 3).sum();
+    runs(text) + more
 }
 
 /// Prompts stay within the length where draws differ in tokens.
 #[test]
 fn uneven_names() {
-    let data = data();
+    let (encoder, data) = (Fixed { frame: BASE, count: uneven }, data());
     let task = crate::find("vt").expect("vt")[0];
     for version in ["2024", "current"] {
         for length in (2000..2480).step_by(16) {
-            let mut setup = setup(&Uneven, &data, version, length);
+            let mut setup = setup(&encoder, &data, version, length);
             setup.seed = Some(length as u64);
             for sample in task.samples(&setup).expect("samples").iter {
-                let n = Uneven.count(&sample.expect("a sample").prompt).expect("tokens") + 30;
+                let n = uneven(&sample.expect("a sample").prompt) + 30;
                 assert!(n <= length, "{version}: {n} tokens of {length}");
             }
         }
