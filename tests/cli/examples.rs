@@ -36,7 +36,7 @@ const SMALLER: [(&str, &str); 16] = [
 ];
 
 /// A small plan under the name of the one in the examples.
-const PLAN: &str = r#"
+pub(crate) const PLAN: &str = r#"
 title = "Two methods"
 lengths = [512]
 samples = 2

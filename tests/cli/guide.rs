@@ -11,6 +11,7 @@ use ropewalk::DType;
 
 use crate::common::program::{command, finish};
 use crate::common::{fetched, soaks};
+use crate::examples::PLAN;
 
 /// Pages whose commands run the default model: the transcripts are of this model.
 const REAL: [&str; 6] =
@@ -53,26 +54,6 @@ const SMALLER: &[(&str, &str)] = &[
     ("examples/study-small.toml", "examples/study.toml"),
     ("--ctx 16384 -f book.txt", "--ctx 1024 -f book.txt --minutes 0.01"),
 ];
-
-/// A study of two methods.
-const STUDY: &str = r#"
-title = "Two methods"
-lengths = [256]
-samples = 1
-texts = ["../book.txt"]
-[[models]]
-name = "tiny"
-path = "../smollm2"
-[[methods]]
-name = "plain"
-spec = "plain"
-[[methods]]
-name = "yarn"
-spec = "yarn:factor=2"
-[[tasks]]
-name = "perplexity"
-protocol = "window"
-"#;
 
 /// Two stages.
 const STAGES: &str = r#"
@@ -195,7 +176,9 @@ fn fixtures(dir: &Path, real: bool) {
             std::fs::copy(entry.path(), dir.join(to).join(entry.file_name())).unwrap();
         }
     }
-    std::fs::write(dir.join("examples/study.toml"), STUDY).unwrap();
+    let study = PLAN.replace("essays.txt", "book.txt").replace("[512]", "[256]");
+    let study = study.replace("samples = 2", "samples = 1").replace("[[tasks]]\nname = \"passkey\"\n", "");
+    std::fs::write(dir.join("examples/study.toml"), study).unwrap();
     std::fs::write(dir.join("examples/stages.toml"), STAGES).unwrap();
     if real && soaks() {
         for folder in ["models/texts/train/tdavid", "models/texts/eval/novels"] {
