@@ -10,6 +10,8 @@ use crate::common::process::hang_up_as_usual;
 use crate::common::program::{command, run};
 use crate::finetune::{fails, figures, Folder};
 use crate::hub::names;
+#[cfg(unix)]
+use crate::pull::end;
 use serde_json::Value;
 
 impl Folder {
@@ -32,6 +34,14 @@ impl Folder {
         // The header, the first validation, and three steps: a checkpoint after each second one is there.
         wait_for(|| std::fs::read_to_string(&log).unwrap_or_default().lines().count() >= 5);
         child
+    }
+
+    /// The adapter is that of a run that nothing happened to.
+    #[track_caller]
+    fn assert_whole(&self) {
+        assert!(
+            std::fs::read(self.file("a.gguf")).unwrap() == std::fs::read(self.file("whole.gguf")).unwrap()
+        );
     }
 
     fn names(&self, folder: &str) -> Vec<String> {
@@ -63,12 +73,8 @@ fn a_signal_saves_and_stops() {
         signal(&child, name);
         // `timeout` sends its signal twice; a hang-up comes from the shell and from the system.
         signal(&child, name);
-        let out = child.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&out.stderr).into_owned();
-        assert!(
-            out.status.code() == Some(code) && said.contains("saved; --resume continues"),
-            "{name}: {said}"
-        );
+        let (ended, said) = end(child);
+        assert!(ended == Some(code) && said.contains("saved; --resume continues"), "{name}: {said}");
         let saved = folder.names(&output.replace("gguf", "checkpoints"));
         assert!(saved.len() == 1 && saved[0].starts_with("step-"), "{name}: {saved:?}");
     }
@@ -149,9 +155,8 @@ fn two_runs_do_not_share_an_output() {
         assert!(said.contains(&format!("{names}{holder}")), "{output} {more:?}: {said}");
     }
     signal(&first, "-TERM");
-    let out = first.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&out.stderr).into_owned();
-    assert!(out.status.code() == Some(143) && said.contains("saved; --resume"), "{said}");
+    let (code, said) = end(first);
+    assert!(code == Some(143) && said.contains("saved; --resume"), "{said}");
     // Nothing of the ones refused is left, and the first goes on.
     let names = folder.names(".");
     let allowed = ["a.checkpoints", "a.log.jsonl", "texts", "tiny.gguf"];
@@ -208,10 +213,7 @@ fn a_log_that_cannot_be_written_ends_nothing() {
     );
     let report: Value = serde_json::from_slice(&out.stdout).unwrap();
     assert_eq!((report["steps"].as_u64(), report["problems"].as_array().unwrap().len()), (Some(150), 1));
-    assert_eq!(
-        std::fs::read(folder.file("a.gguf")).unwrap(),
-        std::fs::read(folder.file("whole.gguf")).unwrap()
-    );
+    folder.assert_whole();
     assert_eq!(folder.names("a.checkpoints").len(), 2);
 }
 
@@ -230,9 +232,8 @@ fn a_checkpoint_that_cannot_be_written_ends_nothing() {
     // Listed after that: a process may run on for a moment after the call that stops it.
     let last = folder.names("moved").into_iter().rfind(|n| n.ends_with(".safetensors"));
     signal(&child, "-CONT");
-    let out = child.wait_with_output().unwrap();
-    let said = String::from_utf8(out.stderr).unwrap();
-    assert_eq!(out.status.code(), Some(1), "{said}");
+    let (code, said) = end(child);
+    assert_eq!(code, Some(1), "{said}");
     assert_eq!(said.matches("; training continues").count(), 1, "{said}");
     assert!(
         said.lines().last().unwrap().contains("a.gguf is whole, but no checkpoint of step 150: "),
@@ -256,17 +257,13 @@ fn an_adapter_that_cannot_be_written_is_written_by_resume() {
     folder.finetune("whole.gguf", &more).json();
     let child = folder.at_work("a.gguf", &more);
     std::fs::create_dir(folder.file("a.gguf")).unwrap();
-    let out = child.wait_with_output().unwrap();
-    let said = String::from_utf8(out.stderr).unwrap();
-    assert_eq!(out.status.code(), Some(1), "{said}");
+    let (code, said) = end(child);
+    assert_eq!(code, Some(1), "{said}");
     let says = "the adapter was not written, --resume continues from ";
     assert!(said.contains(says) && said.contains("step-00000060.safetensors: "), "{said}");
     std::fs::remove_dir(folder.file("a.gguf")).unwrap();
     folder.finetune("a.gguf", &[&more[..], &["--resume"]].concat()).json();
-    assert_eq!(
-        std::fs::read(folder.file("a.gguf")).unwrap(),
-        std::fs::read(folder.file("whole.gguf")).unwrap()
-    );
+    folder.assert_whole();
 }
 
 #[test]

@@ -2,12 +2,12 @@
 //! earlier output is replaced.
 
 use std::fs;
-use std::path::Path;
 
 use convert::random::{write, Shape};
 use ropewalk::DType;
 
 use super::finetune::Folder;
+use super::hub::names;
 use crate::common::program::{run, run_in, run_with, split, Output};
 
 const THESIS: &str = "My thesis.\n\nChapter 1. Everything that I have written in four years.\n";
@@ -129,13 +129,6 @@ fn left_alone(folder: &Folder, case: &Case, what: &[u8]) {
     after.retain(|n| before.contains(n) || !n.ends_with(".tokens"));
     assert_eq!(after, before, "{}", case.name);
     fs::remove_file(&at).unwrap();
-}
-
-fn names(folder: &Path) -> Vec<String> {
-    let mut all: Vec<_> =
-        fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    all.sort();
-    all
 }
 
 #[test]

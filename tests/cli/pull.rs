@@ -34,7 +34,7 @@ fn start(mut command: Command) -> Child {
 }
 
 /// Waits for its end: the exit code, and stderr.
-fn end(child: Child) -> (Option<i32>, String) {
+pub(crate) fn end(child: Child) -> (Option<i32>, String) {
     let output = child.wait_with_output().unwrap();
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
@@ -325,17 +325,14 @@ fn ctrl_c_keeps_what_arrived() {
 fn a_killed_pull_is_finished_by_a_later_one() {
     let kills: u64 = crate::common::size(12, 100);
     let hub = Hub::twisted(|_, reply| reply.pause = Some((20_000, Duration::from_millis(5))));
-    let (mut killed, mut resumed, mut state) = (0, 0, 0x9e37_79b9_7f4a_7c15_u64);
-    let mut finished = 0;
+    let (mut killed, mut resumed, mut finished) = (0, 0, 0);
+    // The moments are the same in each run.
+    let mut next = crate::common::xorshift(0x9e37_79b9_7f4a_7c15);
     let mut dir = tempfile::tempdir().unwrap();
     // On a busy machine all of them may come before the first byte: one at least is to be resumed.
     while killed < kills || (resumed == 0 && killed < 20 * kills) {
         let mut child = start(hub.call(dir.path(), &[SOURCE]));
-        // A generator of Marsaglia's: the moments are the same in each run.
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        std::thread::sleep(Duration::from_millis(state % 350));
+        std::thread::sleep(Duration::from_millis(next() % 350));
         if child.try_wait().unwrap().is_none() {
             child.kill().unwrap();
             killed += 1;

@@ -164,16 +164,20 @@ pub fn all_logits(model: &Model, params: &SessionParams, tokens: &[Token]) -> Ve
     score(&mut open(model, params), tokens)
 }
 
-/// Tokens below `n_vocab` from a fixed sequence.
-pub fn some_tokens(n: usize, n_vocab: usize) -> Vec<Token> {
-    let mut state = 0x2545_f491_4f6c_dd1du64;
-    let mut next = || {
+/// Marsaglia's generator of this seed, which is not 0.
+pub fn xorshift(mut state: u64) -> impl FnMut() -> u64 {
+    move || {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        (state % n_vocab as u64) as Token
-    };
-    (0..n).map(|_| next()).collect()
+        state
+    }
+}
+
+/// Tokens below `n_vocab` from a fixed sequence.
+pub fn some_tokens(n: usize, n_vocab: usize) -> Vec<Token> {
+    let mut next = xorshift(0x2545_f491_4f6c_dd1d);
+    (0..n).map(|_| (next() % n_vocab as u64) as Token).collect()
 }
 
 /// Index of the largest.

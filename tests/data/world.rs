@@ -123,13 +123,7 @@ pub fn refused<T>(result: Result<T>) -> String {
 pub fn prose(n_lines: usize, seed: u64) -> String {
     let words =
         ["rope", "walk", "hemp", "yarn", "strand", "the", "a", "of", "tar", "long", "twist", "42", "Häuser"];
-    let mut state = seed | 1;
-    let mut next = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut next = crate::common::xorshift(seed | 1);
     let mut text = String::new();
     for _ in 0..n_lines {
         for _ in 0..3 + next() % 12 {

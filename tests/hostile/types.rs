@@ -41,15 +41,8 @@ fn every_type_computes_or_is_refused() {
         n_ff: 256,
         ..crate::small_shape()
     };
-    let mut state = 88172645463325252u64;
-    let noise: Vec<u8> = (0..65536)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 32) as u8
-        })
-        .collect();
+    let mut next = common::xorshift(88172645463325252);
+    let noise: Vec<u8> = (0..65536).map(|_| (next() >> 32) as u8).collect();
     for &dtype in DType::ALL {
         for (tag, byte) in [
             ("zeros", &(|_| 0u8) as &dyn Fn(usize) -> u8),

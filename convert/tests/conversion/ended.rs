@@ -6,13 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::cli::{convert, marked, stderr, tiny};
-
-fn names(dir: &Path) -> Vec<String> {
-    let mut names: Vec<String> =
-        std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
-}
+use crate::lab::names;
 
 /// Starts a conversion that takes long, and waits until it is writing.
 fn busy(dir: &Path, out: &Path, wrapper: &[&str]) -> Child {

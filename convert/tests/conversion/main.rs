@@ -5,6 +5,7 @@ mod declared;
 mod ended;
 mod hostile;
 mod import;
+mod lab;
 #[path = "../../../tests/common/limited.rs"]
 mod limited;
 mod memory;

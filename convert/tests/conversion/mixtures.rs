@@ -1,6 +1,6 @@
 //! Mixtures of types by libllama's quantizer, alone and after other changes, and what is reported of them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Output;
 
 use convert::random::{self, Shape, SHAPES};
@@ -13,26 +13,11 @@ use proptest::prelude::*;
 use ropewalk_core::control::{Control, Progress, Stop};
 
 use crate::cli::{convert as program, stderr};
-
-struct Lab(tempfile::TempDir);
+use crate::lab::Lab;
 
 impl Lab {
-    fn new(dtype: DType) -> Lab {
-        let lab = Lab(tempfile::tempdir().unwrap());
-        random::write(&Shape::named("llama-tiny").unwrap(), dtype, 3, lab.path("in")).unwrap();
-        lab
-    }
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(format!("{name}.gguf"))
-    }
     fn run(&self, options: &Options) -> convert::Result<convert::Report> {
         convert(self.path("in"), self.path("out"), options, &Control::default())
-    }
-    fn files(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(self.0.path()).unwrap();
-        let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
     }
     fn program(&self, args: &[&str]) -> Output {
         let (input, output) = (self.path("in"), self.path("out"));
@@ -53,7 +38,7 @@ fn by_libllama(from: &Path, to: &Path, name: &str) -> Vec<u8> {
 
 #[test]
 fn a_mixture_is_libllamas_own_after_all_other_changes() {
-    let lab = Lab::new(DType::F16);
+    let lab = Lab::new("llama-tiny", DType::F16, 3);
     let report = lab.run(&to("q4_k_m")).unwrap();
     let out = std::fs::read(lab.path("out")).unwrap();
     assert!(out == by_libllama(&lab.path("in"), &lab.path("theirs"), "q4_k_m"));
@@ -79,7 +64,7 @@ fn a_mixture_is_libllamas_own_after_all_other_changes() {
 
 #[test]
 fn every_architecture_is_quantised_as_libllama_does() {
-    let lab = Lab::new(DType::F16);
+    let lab = Lab::new("llama-tiny", DType::F16, 3);
     for named in SHAPES.iter().filter(|s| s.name.contains("tiny")) {
         random::write(&Shape::named(named.name).unwrap(), DType::F16, 3, lab.path("in")).unwrap();
         let report = lab.run(&to("q4_k_m")).unwrap_or_else(|e| panic!("{}: {e}", named.name));
@@ -92,7 +77,7 @@ fn every_architecture_is_quantised_as_libllama_does() {
 /// Q1_0 has blocks of 128 and no type that libllama takes in its place.
 #[test]
 fn rows_without_a_type_to_fall_back_to_are_named() {
-    let lab = Lab::new(DType::F16);
+    let lab = Lab::new("llama-tiny", DType::F16, 3);
     let tiny = Shape::named("llama-tiny").unwrap();
     let shape = Shape { n_embd: 192, n_head: 3, n_head_kv: 1, ..tiny };
     random::write(&shape, DType::F16, 3, lab.path("in")).unwrap();
@@ -106,7 +91,7 @@ fn rows_without_a_type_to_fall_back_to_are_named() {
 
 #[test]
 fn methods_that_llama_server_cannot_run_have_no_line() {
-    let lab = Lab::new(DType::F16);
+    let lab = Lab::new("llama-tiny", DType::F16, 3);
     let report = lab.run(&to("q8_0").rope(Some("harpe".parse().unwrap()))).unwrap();
     assert_eq!(report.llama_server, None);
     assert!(report.no_llama_server.unwrap().contains("differ from head to head"));
@@ -119,7 +104,7 @@ fn methods_that_llama_server_cannot_run_have_no_line() {
 
 #[test]
 fn an_alignment_that_libllama_would_get_wrong_is_taken_out() {
-    let lab = Lab::new(DType::F16);
+    let lab = Lab::new("llama-tiny", DType::F16, 3);
     let file = File::open(&lab.path("in")).unwrap();
     let mut writer = gguf::Writer::with_metadata_of(&file);
     writer.set("general.alignment", 256u32);
@@ -159,7 +144,7 @@ fn naive(a: &Path, b: &Path, text: &str) -> Vec<f64> {
 
 #[test]
 fn the_divergence_is_that_of_libllamas_logits() {
-    let lab = Lab::new(DType::F16);
+    let lab = Lab::new("llama-tiny", DType::F16, 3);
     let text: String = (0..1500).map(|i| char::from(32 + (i * i % 94) as u8)).collect();
     let path = lab.0.path().join("text");
     std::fs::write(&path, &text).unwrap();
@@ -189,7 +174,7 @@ fn the_divergence_is_that_of_libllamas_logits() {
 
 #[test]
 fn what_cannot_be_measured_is_said() {
-    let lab = Lab::new(DType::F16);
+    let lab = Lab::new("llama-tiny", DType::F16, 3);
     let path = lab.0.path().join("text");
     std::fs::write(&path, "short").unwrap();
     let report = lab.run(&to("q4_0").check(Some(path.clone()))).unwrap();
@@ -206,7 +191,7 @@ fn what_cannot_be_measured_is_said() {
 #[test]
 fn steps_that_fail_leave_the_old_file_or_the_new_one() {
     use files::faults::Step::{Create, Permissions, Rename, Sync, SyncFolder};
-    let lab = Lab::new(DType::F16);
+    let lab = Lab::new("llama-tiny", DType::F16, 3);
     let new = by_libllama(&lab.path("in"), &lab.path("theirs"), "q4_k_s");
     let write = || lab.run(&to("q4_k_s")).map(drop).map_err(|e| e.to_string());
     let before = [&new[..], &[0; 32]].concat();
@@ -216,7 +201,7 @@ fn steps_that_fail_leave_the_old_file_or_the_new_one() {
 
 #[test]
 fn a_stop_leaves_nothing() {
-    let lab = Lab::new(DType::F16);
+    let lab = Lab::new("llama-tiny", DType::F16, 3);
     for (rope, what) in [(None, "quantizing"), (Some("yarn".parse().unwrap()), "comparing")] {
         let stop = Stop::default();
         if what == "quantizing" {
@@ -237,7 +222,7 @@ fn a_stop_leaves_nothing() {
 
 #[test]
 fn the_program_has_llama_quantizes_options() {
-    let lab = Lab::new(DType::F16);
+    let lab = Lab::new("llama-tiny", DType::F16, 3);
     let done = lab.program(&[
         "--type",
         "q4_k_s",

@@ -1,8 +1,7 @@
 //! Rope methods in files: opened again they are the same plan, a second method takes the first one's place.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use convert::random::{self, Shape};
 use convert::{convert, Options, Report};
 use ggml::DType;
 use gguf::{Array, File, Value, Writer};
@@ -10,6 +9,7 @@ use ropewalk_core::control::Control;
 use ropewalk_core::hparams::{keys, Hparams};
 use ropewalk_core::rope::{Plan, Spec};
 
+use crate::lab::Lab;
 use crate::rounding::UNIT;
 
 const N_CTX: usize = 2048;
@@ -31,23 +31,7 @@ const SPECS: &[&str] = &[
     "sba:drop=0.5,keep-short=true",
 ];
 
-/// A folder with `in.gguf`, a random model of a tiny shape.
-struct Lab {
-    dir: tempfile::TempDir,
-}
-
 impl Lab {
-    fn new(shape: &str) -> Lab {
-        let lab = Lab { dir: tempfile::tempdir().unwrap() };
-        random::write(&Shape::named(shape).unwrap(), DType::Q8_0, 1, lab.path("in")).unwrap();
-        lab
-    }
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(format!("{name}.gguf"))
-    }
-    fn open(&self, name: &str) -> File {
-        File::open(&self.path(name)).unwrap()
-    }
     fn hp(&self, name: &str) -> Hparams {
         Hparams::from_gguf(&self.open(name)).unwrap()
     }
@@ -58,9 +42,6 @@ impl Lab {
     }
     fn convert(&self, from: &str, to: &str, spec: &str) -> Report {
         self.try_convert(from, to, spec, false).unwrap()
-    }
-    fn bytes(&self, name: &str) -> Vec<u8> {
-        std::fs::read(self.path(name)).unwrap()
     }
     /// Adds keys and tensors to `in.gguf`.
     fn extend(&self, new_keys: &[(&str, Value)], tensors: &[(&str, Vec<f32>)]) {
@@ -102,7 +83,7 @@ fn data(file: &File) -> Vec<(&str, DType, &[u64], gguf::Bytes<'_>)> {
 #[test]
 fn a_converted_file_opens_under_its_method() {
     for shape in ["llama-tiny", "llama-tiny-gqa", "qwen2-tiny"] {
-        let lab = Lab::new(shape);
+        let lab = Lab::new(shape, DType::Q8_0, 1);
         let before = lab.hp("in");
         for spec in SPECS {
             let report = lab.convert("in", "out", spec).rope.unwrap();
@@ -129,7 +110,7 @@ fn a_converted_file_opens_under_its_method() {
 
 #[test]
 fn everything_but_rope_is_kept_in_order() {
-    let lab = Lab::new("llama-tiny");
+    let lab = Lab::new("llama-tiny", DType::Q8_0, 1);
     let odd = Value::Array(Array::Array(vec![Array::I8(vec![-1]), Array::I8(vec![])]));
     lab.extend(
         &[("a.nested.thing", odd), ("general.alignment", Value::U32(64))],
@@ -152,7 +133,7 @@ fn everything_but_rope_is_kept_in_order() {
 #[test]
 fn a_second_method_replaces_the_first() {
     for shape in ["llama-tiny", "llama-tiny-gqa"] {
-        let lab = Lab::new(shape);
+        let lab = Lab::new(shape, DType::Q8_0, 1);
         for (first, llama_cpp) in
             [("harpe", false), ("ntk", false), ("yarn", true), ("abf", true), ("sba", true)]
         {
@@ -169,7 +150,7 @@ fn a_second_method_replaces_the_first() {
 
 #[test]
 fn declared_scaling_is_replaced_and_kept() {
-    let lab = Lab::new("llama-tiny");
+    let lab = Lab::new("llama-tiny", DType::Q8_0, 1);
     let text = |s: &str| Value::String(s.as_bytes().to_vec());
     let yarn = [
         ("llama.rope.scaling.type", text("yarn")),
@@ -198,7 +179,7 @@ fn declared_scaling_is_replaced_and_kept() {
 
 #[test]
 fn contexts_chosen_when_none_is_given() {
-    let lab = Lab::new("llama-tiny");
+    let lab = Lab::new("llama-tiny", DType::Q8_0, 1);
     for (spec, n_ctx) in
         [("harpe", 2048), ("pi:factor=2", 1024), ("yarn:factor=3,original=256", 768), ("plain", 512)]
     {
@@ -214,7 +195,7 @@ fn llama_cpp_files_say_the_same_in_standard_keys() {
     // Keys and factors are floats: a frequency is of one or two of them, each rounded once.
     let close = |a: f64, b: f64| (a - b).abs() <= 2.0 * UNIT * b.abs();
     for shape in ["llama-tiny", "llama-tiny-gqa", "qwen2-tiny"] {
-        let lab = Lab::new(shape);
+        let lab = Lab::new(shape, DType::Q8_0, 1);
         let before = lab.hp("in");
         for spec in [
             "plain",
@@ -260,7 +241,7 @@ fn llama_cpp_files_say_the_same_in_standard_keys() {
 
 #[test]
 fn llama_cpp_cannot_say_everything() {
-    let lab = Lab::new("llama-tiny");
+    let lab = Lab::new("llama-tiny", DType::Q8_0, 1);
     for (spec, why) in [
         ("harpe", "differ from head to head"),
         ("yarn:factor=4,keep-short=true", "cannot leave short contexts as they are"),
@@ -282,7 +263,7 @@ fn llama_cpp_cannot_say_everything() {
 
 #[test]
 fn llama_cpp_alone_exports_what_the_file_declares() {
-    let lab = Lab::new("llama-tiny");
+    let lab = Lab::new("llama-tiny", DType::Q8_0, 1);
     lab.convert("in", "ours", "sba");
     let options = Options::default().llama_cpp(true);
     convert(lab.path("ours"), lab.path("stock"), &options, &Control::default()).unwrap();
@@ -292,7 +273,7 @@ fn llama_cpp_alone_exports_what_the_file_declares() {
 
 #[test]
 fn longrope_uses_the_files_factors() {
-    let lab = Lab::new("llama-tiny");
+    let lab = Lab::new("llama-tiny", DType::Q8_0, 1);
     let factors = |scale: f32| (0..32).map(|i| 1.0 + scale * i as f32).collect::<Vec<f32>>();
     let tensors = [("rope_factors_long.weight", factors(0.5)), ("rope_factors_short.weight", factors(0.01))];
     lab.extend(&[], &tensors);
@@ -313,9 +294,9 @@ fn longrope_uses_the_files_factors() {
 
 #[test]
 fn a_split_model_becomes_one_file() {
-    let lab = Lab::new("llama-tiny");
+    let lab = Lab::new("llama-tiny", DType::Q8_0, 1);
     let file = lab.open("in");
-    let part = |no: u16| lab.dir.path().join(format!("s-0000{}-of-00002.gguf", no + 1));
+    let part = |no: u16| lab.0.path().join(format!("s-0000{}-of-00002.gguf", no + 1));
     let half = file.tensors().len() / 2;
     for (no, tensors) in [(0u16, &file.tensors()[..half]), (1, &file.tensors()[half..])] {
         let mut writer = if no == 0 { Writer::with_metadata_of(&file) } else { Writer::new() };

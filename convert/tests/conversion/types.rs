@@ -1,31 +1,17 @@
 //! Element types: what changes, what does not, how far values move; and the ways a conversion ends early.
 
-use std::path::PathBuf;
 use std::sync::Mutex;
 
 use convert::random::{self, Shape};
 use convert::{convert, Error, Options};
 use ggml::dtype::quantize;
 use ggml::DType;
-use gguf::{File, Value, Writer};
+use gguf::{Value, Writer};
 use ropewalk_core::control::{Control, Progress, Stop};
 
-struct Lab {
-    dir: tempfile::TempDir,
-}
+use crate::lab::Lab;
 
 impl Lab {
-    fn new(dtype: DType) -> Lab {
-        let lab = Lab { dir: tempfile::tempdir().unwrap() };
-        random::write(&Shape::named("llama-tiny").unwrap(), dtype, 1, lab.path("in")).unwrap();
-        lab
-    }
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(format!("{name}.gguf"))
-    }
-    fn open(&self, name: &str) -> File {
-        File::open(&self.path(name)).unwrap()
-    }
     fn to(&self, dtype: DType, control: &Control<'_>) -> convert::Result<convert::Report> {
         let options = Options::default().dtype(Some(dtype));
         convert(self.path("in"), self.path("out"), &options, control)
@@ -39,14 +25,6 @@ impl Lab {
             writer.tensor_bytes(name, DType::F32, shape, bytes).unwrap();
         }
         writer.write(self.path("in")).unwrap();
-    }
-    fn files(&self) -> Vec<String> {
-        let mut names: Vec<String> = std::fs::read_dir(self.dir.path())
-            .unwrap()
-            .map(|e| e.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        names
     }
 }
 
@@ -69,7 +47,7 @@ const BOUNDS: &[(DType, f64, f64)] = &[
 
 #[test]
 fn every_type_is_within_its_bounds_and_reported_truly() {
-    let lab = Lab::new(DType::F32);
+    let lab = Lab::new("llama-tiny", DType::F32, 1);
     assert_eq!(BOUNDS.len(), convert::types::TARGETS.len());
     for (dtype, low, high) in BOUNDS {
         let report = lab.to(*dtype, &Control::default()).unwrap();
@@ -110,7 +88,7 @@ fn every_type_is_within_its_bounds_and_reported_truly() {
 
 #[test]
 fn what_has_the_type_already_is_copied() {
-    let lab = Lab::new(DType::Q4_1);
+    let lab = Lab::new("llama-tiny", DType::Q4_1, 1);
     let report = lab.to(DType::Q4_1, &Control::default()).unwrap();
     assert!(report.converted.is_empty());
     assert!(std::fs::read(lab.path("in")).unwrap() == std::fs::read(lab.path("out")).unwrap());
@@ -120,7 +98,7 @@ fn what_has_the_type_already_is_copied() {
 
 #[test]
 fn rows_that_do_not_fit_fall_back_with_a_note() {
-    let lab = Lab::new(DType::F16);
+    let lab = Lab::new("llama-tiny", DType::F16, 1);
     let ramp = |n: usize| (0..n).map(|i| (i as f32 * 0.37).sin()).collect::<Vec<f32>>();
     lab.write(&[
         ("a", &[256, 2], ramp(512)),
@@ -150,7 +128,7 @@ fn rows_that_do_not_fit_fall_back_with_a_note() {
 
 #[test]
 fn values_that_do_not_fit_are_refused_with_their_place() {
-    let lab = Lab::new(DType::F16);
+    let lab = Lab::new("llama-tiny", DType::F16, 1);
     let n = 3 << 20;
     for (bad, dtype) in
         [(f32::NAN, DType::Q4_K), (f32::INFINITY, DType::Q8_0), (1e6, DType::F16), (1e38, DType::Q6_K)]
@@ -166,7 +144,7 @@ fn values_that_do_not_fit_are_refused_with_their_place() {
 
 #[test]
 fn integers_stay_and_unreadable_types_are_refused() {
-    let lab = Lab::new(DType::F16);
+    let lab = Lab::new("llama-tiny", DType::F16, 1);
     let mut writer = Writer::new();
     writer.set("ropewalk.version", "1");
     writer.tensor_bytes("ids", DType::I32, &[4, 2], vec![1u8; 32]).unwrap();
@@ -182,7 +160,7 @@ fn integers_stay_and_unreadable_types_are_refused() {
 
 #[test]
 fn the_input_is_never_the_output() {
-    let lab = Lab::new(DType::F16);
+    let lab = Lab::new("llama-tiny", DType::F16, 1);
     let before = std::fs::read(lab.path("in")).unwrap();
     let refused = |name: &str| {
         let result = convert(lab.path("in"), lab.path(name), &Options::default(), &Control::default());
@@ -216,7 +194,7 @@ fn until<T>(limit: u64, job: impl FnOnce(&Control<'_>) -> T) -> (T, (u64, u64)) 
 
 #[test]
 fn progress_is_told_and_cancelling_leaves_nothing() {
-    let lab = Lab::new(DType::F16);
+    let lab = Lab::new("llama-tiny", DType::F16, 1);
     for dtype in [DType::Q4_K, DType::F16] {
         let (report, (done, total)) = until(u64::MAX, |control| lab.to(dtype, control));
         report.unwrap();

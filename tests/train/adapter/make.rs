@@ -14,14 +14,9 @@ pub const LINEARS: [&str; 7] =
 
 /// Numbers around 0, evenly spread with this deviation.
 pub fn noise(n: usize, deviation: f32, seed: u64) -> Vec<f32> {
-    let mut state = 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(seed + 1) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1u32 << 24) as f32
-    };
-    (0..n).map(|_| (next() - 0.5) * 12f32.sqrt() * deviation).collect()
+    let mut next = crate::common::xorshift(0x9e37_79b9_7f4a_7c15u64.wrapping_mul(seed + 1) | 1);
+    let mut unit = || (next() >> 40) as f32 / (1u32 << 24) as f32;
+    (0..n).map(|_| (unit() - 0.5) * 12f32.sqrt() * deviation).collect()
 }
 
 /// By how much logits deviate from 0: what their roundings are parts of.

@@ -1,0 +1,37 @@
+//! A folder with a random model, and what is made of it.
+
+use std::path::{Path, PathBuf};
+
+use convert::random::{write, Shape};
+use gguf::{DType, File};
+
+pub(crate) struct Lab(pub(crate) tempfile::TempDir);
+
+impl Lab {
+    /// With `in.gguf`, a model of this shape.
+    pub(crate) fn new(shape: &str, dtype: DType, seed: u64) -> Lab {
+        let lab = Lab(tempfile::tempdir().unwrap());
+        write(&Shape::named(shape).unwrap(), dtype, seed, lab.path("in")).unwrap();
+        lab
+    }
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(format!("{name}.gguf"))
+    }
+    pub(crate) fn open(&self, name: &str) -> File {
+        File::open(&self.path(name)).unwrap()
+    }
+    pub(crate) fn bytes(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.path(name)).unwrap()
+    }
+    pub(crate) fn files(&self) -> Vec<String> {
+        names(self.0.path())
+    }
+}
+
+/// Names of the entries of a folder, sorted.
+pub(crate) fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).unwrap();
+    let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
