@@ -13,84 +13,47 @@ use crate::common::program::{run, run_in, run_with, split, Output};
 const THESIS: &str = "My thesis.\n\nChapter 1. Everything that I have written in four years.\n";
 
 /// A call that writes to `out`.
+#[derive(Debug)]
 struct Case {
-    name: &'static str,
     /// The option's value in the folder, and the arguments in which `OUT` stands for it.
     out: &'static str,
-    args: Vec<&'static str>,
+    line: &'static str,
     /// Whether the call can be made a second time over what it has written.
     again: bool,
 }
 
-fn case(name: &'static str, out: &'static str, line: &'static str, again: bool) -> Case {
-    Case { name, out, args: split(line), again }
+const fn case(out: &'static str, line: &'static str, again: bool) -> Case {
+    Case { out, line, again }
 }
 
 const MODEL: [&str; 5] = ["--device", "cpu", "-t", "1", "-q"];
 const TRAIN: [&str; 12] =
     ["-d", "texts", "--ctx", "48", "--ubatch", "20", "--steps", "1", "--device", "cpu", "-t", "1"];
 
-fn cases() -> Vec<Case> {
-    vec![
-        case("rope --plot", "a.svg", "rope pi:factor=2 -m tiny.gguf --plot OUT", true),
-        case("rope --plot", "a.png", "rope pi:factor=2 -m tiny.gguf --plot OUT", true),
-        case("rope --map", "a.svg", "rope self-extend:group=4 -m tiny.gguf --map OUT", true),
-        case(
-            "inspect --map",
-            "a.png",
-            "inspect tiny.gguf --map distance=50 -f texts/0.txt --ctx 100 --plot OUT MODEL",
-            true,
-        ),
-        case(
-            "perplexity --plot",
-            "a.svg",
-            "perplexity -m tiny.gguf -f texts/0.txt --ctx 100 --plot OUT MODEL",
-            true,
-        ),
-        case(
-            "convert --imatrix-from",
-            "i.gguf",
-            "convert tiny.gguf --imatrix-from texts/0.txt --ctx 100 -o OUT MODEL",
-            true,
-        ),
-        case(
-            "eval --plot",
-            "a.svg",
-            "eval json_kv -l 2048 -n 2 --set depths=0/100 -m tiny.gguf --plot OUT MODEL",
-            true,
-        ),
-        case(
-            "eval --output",
-            "a.jsonl",
-            "eval json_kv -l 2048 -n 1 --set depths=0/100 -m tiny.gguf --output OUT MODEL",
-            true,
-        ),
-        case(
-            "advise --search",
-            "a.json",
-            "advise --search -m tiny.gguf -f texts/0.txt --ctx 1024 -o OUT MODEL",
-            false,
-        ),
-        case(
-            "advise --search --resume",
-            "a.json",
-            "advise --search -m tiny.gguf -f texts/0.txt --ctx 1024 -o OUT --resume MODEL",
-            false,
-        ),
-        case("convert", "c.gguf", "convert tiny.gguf -o OUT", true),
-        case("convert --type", "c.gguf", "convert --type f16 tiny.gguf -o OUT", true),
-        case("convert, a mixture", "c.gguf", "convert --type q4_k_s tiny.gguf -o OUT", true),
-        case("finetune -o", "l.gguf", "finetune TRAIN -o OUT", true),
-        case("finetune --targets full", "m.gguf", "finetune FLOATS --targets full -o OUT", true),
-        case("finetune, log", "thesis.tex", "finetune TRAIN -o l.gguf --set log=thesis.tex", true),
-        case("finetune --plot", "p.png", "finetune TRAIN -o l.gguf --plot OUT", true),
-        case("finetune, cache", "t.tokens", "finetune TRAIN -o l.gguf --set cache=t.tokens", true),
-        case("finetune, its log", "l.log.jsonl", "finetune TRAIN -o l.gguf", true),
-        case("finetune, its plot", "l.loss.svg", "finetune TRAIN -o l.gguf", true),
-        case("finetune, checkpoints", "steps", "finetune TRAIN -o l.gguf --set checkpoints=steps", false),
-        case("finetune --inspect-data", "p.lengths.svg", "finetune TRAIN --inspect-data --plot p.svg", true),
-    ]
-}
+const CASES: &[Case] = &[
+    case("a.svg", "rope pi:factor=2 -m tiny.gguf --plot OUT", true),
+    case("a.png", "rope pi:factor=2 -m tiny.gguf --plot OUT", true),
+    case("a.svg", "rope self-extend:group=4 -m tiny.gguf --map OUT", true),
+    case("a.png", "inspect tiny.gguf --map distance=50 -f texts/0.txt --ctx 100 --plot OUT MODEL", true),
+    case("a.svg", "perplexity -m tiny.gguf -f texts/0.txt --ctx 100 --plot OUT MODEL", true),
+    case("i.gguf", "convert tiny.gguf --imatrix-from texts/0.txt --ctx 100 -o OUT MODEL", true),
+    case("a.svg", "eval json_kv -l 2048 -n 2 --set depths=0/100 -m tiny.gguf --plot OUT MODEL", true),
+    case("a.jsonl", "eval json_kv -l 2048 -n 1 --set depths=0/100 -m tiny.gguf --output OUT MODEL", true),
+    case("a.json", "advise --search -m tiny.gguf -f texts/0.txt --ctx 1024 -o OUT MODEL", false),
+    case("a.json", "advise --search -m tiny.gguf -f texts/0.txt --ctx 1024 -o OUT --resume MODEL", false),
+    case("c.gguf", "convert tiny.gguf -o OUT", true),
+    case("c.gguf", "convert --type f16 tiny.gguf -o OUT", true),
+    case("c.gguf", "convert --type q4_k_s tiny.gguf -o OUT", true),
+    case("l.gguf", "finetune TRAIN -o OUT", true),
+    case("m.gguf", "finetune FLOATS --targets full -o OUT", true),
+    case("thesis.tex", "finetune TRAIN -o l.gguf --set log=thesis.tex", true),
+    case("p.png", "finetune TRAIN -o l.gguf --plot OUT", true),
+    case("t.tokens", "finetune TRAIN -o l.gguf --set cache=t.tokens", true),
+    case("l.log.jsonl", "finetune TRAIN -o l.gguf", true),
+    case("l.loss.svg", "finetune TRAIN -o l.gguf", true),
+    case("steps", "finetune TRAIN -o l.gguf --set checkpoints=steps", false),
+    case("p.lengths.svg", "finetune TRAIN --inspect-data --plot p.svg", true),
+];
 
 /// With a model that can be trained whole as well.
 fn folder() -> Folder {
@@ -119,15 +82,15 @@ fn left_alone(folder: &Folder, case: &Case, what: &[u8]) {
     let at = folder.file(case.out);
     fs::write(&at, what).unwrap();
     let before = names(folder.dir.path());
-    let output = call(folder, &case.args, case.out);
-    assert!(matches!(output.code, 1 | 2), "{}: {output:?}", case.name);
+    let output = call(folder, &split(case.line), case.out);
+    assert!(matches!(output.code, 1 | 2), "{case:?}: {output:?}");
     let last = output.stderr.lines().last().unwrap_or_default();
-    assert!(last.contains(case.out) && !output.stderr.contains("panicked"), "{}: {output:?}", case.name);
-    assert!(fs::read(&at).unwrap() == what, "{}: replaced", case.name);
+    assert!(last.contains(case.out) && !output.stderr.contains("panicked"), "{case:?}: {output:?}");
+    assert!(fs::read(&at).unwrap() == what, "{case:?}: replaced");
     let mut after = names(folder.dir.path());
     // Tokens that were counted meanwhile may stay.
     after.retain(|n| before.contains(n) || !n.ends_with(".tokens"));
-    assert_eq!(after, before, "{}", case.name);
+    assert_eq!(after, before, "{case:?}");
     fs::remove_file(&at).unwrap();
 }
 
@@ -147,36 +110,36 @@ fn a_file_of_somebody_else_is_never_replaced() {
         ("json", b"{\"ropewalk\":\"the record"),
         ("tokens", b"ropedat"),
     ];
-    for case in cases() {
-        left_alone(&folder, &case, THESIS.as_bytes());
+    for case in CASES {
+        left_alone(&folder, case, THESIS.as_bytes());
         // And others in the same format, where it has one.
         for (_, what) in foreign.iter().filter(|(end, _)| case.out.ends_with(end)) {
-            left_alone(&folder, &case, what);
+            left_alone(&folder, case, what);
         }
     }
     // Models are no adapters and no importance matrices.
     let model = fs::read(folder.file("tiny.gguf")).unwrap();
-    for case in cases().iter().filter(|c| ["convert --imatrix-from", "finetune -o"].contains(&c.name)) {
+    for case in CASES.iter().filter(|c| ["i.gguf", "l.gguf"].contains(&c.out)) {
         left_alone(&folder, case, &model);
     }
 }
 
 #[test]
 fn force_replaces_any_file_but_no_folder() {
-    for case in cases().iter().filter(|c| c.again) {
+    for case in CASES.iter().filter(|c| c.again) {
         let folder = folder();
         let at = folder.file(case.out);
         fs::write(&at, THESIS).unwrap();
-        let args = [&case.args[..], &["--force"]].concat();
+        let args = [&split(case.line)[..], &["--force"]].concat();
         let output = call(&folder, &args, case.out);
-        assert_eq!(output.code, 0, "{}: {output:?}", case.name);
-        assert!(fs::read(&at).unwrap() != THESIS.as_bytes(), "{}", case.name);
+        assert_eq!(output.code, 0, "{case:?}: {output:?}");
+        assert!(fs::read(&at).unwrap() != THESIS.as_bytes(), "{case:?}");
         fs::remove_file(&at).unwrap();
         let _ = fs::remove_dir_all(folder.file("l.checkpoints"));
         let _ = fs::remove_dir_all(folder.file("m.checkpoints"));
         fs::create_dir(&at).unwrap();
         let output = call(&folder, &args, case.out);
-        assert!(matches!(output.code, 1 | 2) && at.is_dir(), "{}: {output:?}", case.name);
+        assert!(matches!(output.code, 1 | 2) && at.is_dir(), "{case:?}: {output:?}");
     }
 }
 
@@ -198,7 +161,7 @@ fn a_gguf_file_without_our_keys_is_left_alone() {
         let _ = fs::remove_file(&theirs);
         writer.write(&theirs).unwrap();
         let bytes = fs::read(&theirs).unwrap();
-        for case in cases().iter().filter(|c| c.out.ends_with(".gguf")) {
+        for case in CASES.iter().filter(|c| c.out.ends_with(".gguf")) {
             left_alone(&folder, case, &bytes);
         }
     }
@@ -242,10 +205,8 @@ fn a_record_starts_anew_only_if_it_is_forced() {
         assert_eq!((search(more).code, read("a.json")), (0, record.clone()));
     }
 
-    let eval = |more: &[&str]| {
-        let case = cases().into_iter().find(|c| c.name == "eval --output").unwrap();
-        call(&folder, &[&case.args[..], more].concat(), case.out)
-    };
+    let case = CASES.iter().find(|c| c.out == "a.jsonl").unwrap();
+    let eval = |more: &[&str]| call(&folder, &[&split(case.line)[..], more].concat(), case.out);
     assert_eq!(eval(&[]).code, 0);
     // What a run of an earlier version began is none of ours without the header.
     let (header, rest) = read("a.jsonl").split_once('\n').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
@@ -257,8 +218,7 @@ fn a_record_starts_anew_only_if_it_is_forced() {
     assert_eq!(eval(&["--force"]).code, 0);
     assert_eq!(read("a.jsonl"), format!("{header}\n{rest}"));
     let model = fs::read(folder.file("tiny.gguf")).unwrap();
-    let case = cases().into_iter().find(|c| c.name == "eval --output").unwrap();
-    let output = call(&folder, &[&case.args[..], &["--force"]].concat(), "tiny.gguf");
+    let output = call(&folder, &[&split(case.line)[..], &["--force"]].concat(), "tiny.gguf");
     assert!(output.code == 2 && output.stderr.contains("tiny.gguf: the output is one of"), "{output:?}");
     assert!(fs::read(folder.file("tiny.gguf")).unwrap() == model);
     // Behind the header an unfinished line is cut.
@@ -320,12 +280,12 @@ fn a_file_that_is_read_is_never_replaced() {
 
 #[test]
 fn an_earlier_output_is_replaced() {
-    for case in cases().iter().filter(|c| c.again) {
+    for case in CASES.iter().filter(|c| c.again) {
         let folder = folder();
         for n in 0..2 {
-            let output = call(&folder, &case.args, case.out);
-            assert_eq!(output.code, 0, "{}, call {n}: {output:?}", case.name);
-            assert!(folder.file(case.out).metadata().unwrap().len() > 0, "{}", case.name);
+            let output = call(&folder, &split(case.line), case.out);
+            assert_eq!(output.code, 0, "{case:?}, call {n}: {output:?}");
+            assert!(folder.file(case.out).metadata().unwrap().len() > 0, "{case:?}");
             // A run with checkpoints is gone on with, or they are removed.
             let _ = fs::remove_dir_all(folder.file("l.checkpoints"));
             let _ = fs::remove_dir_all(folder.file("m.checkpoints"));

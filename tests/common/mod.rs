@@ -124,6 +124,14 @@ pub fn distance(a: &[f32], b: &[f32]) -> f64 {
     })
 }
 
+/// Fails unless it is an error whose text has all of these words in it.
+#[track_caller]
+pub fn says<T>(result: Result<T, impl std::fmt::Display>, words: &[&str]) {
+    let Err(e) = result else { panic!("no error, expected {words:?}") };
+    let text = e.to_string();
+    assert!(words.iter().all(|word| text.contains(word)), "{text}: expected {words:?}");
+}
+
 #[track_caller]
 pub fn assert_close(a: &[f32], b: &[f32], bound: f64, what: &str) {
     let d = distance(a, b);

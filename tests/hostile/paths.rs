@@ -36,7 +36,7 @@ struct Row {
     option: &'static str,
     /// Where the thing is put in the folder that the call is made in.
     at: &'static str,
-    /// `AT` is that place; `MODEL`, `LORA`, `BASE`, and `PEFT` are sound files elsewhere, and `TRAIN` more options.
+    /// `AT` is that place; `MODEL`, `LORA`, `BASE`, and `PEFT` are sound files elsewhere, and `WORDS` and `TRAIN` more options.
     line: &'static str,
     /// Things that are valid there.
     valid: &'static [&'static str],
@@ -64,16 +64,12 @@ const ROWS: &[Row] = &[
     row("chat --model", "odd.gguf", "chat -q -m AT"),
     row("chat --system", "odd.txt", "chat -q -m MODEL --ctx 64 --system @AT"),
     row("chat --lora", "odd.gguf", "chat -q -m MODEL --ctx 64 --lora AT"),
-    row("perplexity --model", "odd.gguf", "perplexity -q -m AT -f words.txt --ctx 32"),
+    row("perplexity --model", "odd.gguf", "perplexity -q -m AT WORDS"),
     row("perplexity --file", "odd.txt", "perplexity -q -m MODEL -f AT --ctx 32"),
-    row("perplexity --lora", "odd.gguf", "perplexity -q -m MODEL -f words.txt --ctx 32 --lora AT"),
-    row("perplexity --against", "odd.gguf", "perplexity -q -m MODEL -f words.txt --ctx 32 --against AT"),
-    row(
-        "perplexity --against: an adapter",
-        "odd.gguf",
-        "perplexity -q -m MODEL -f words.txt --ctx 32 --against lora=AT",
-    ),
-    out("perplexity --plot", "odd.svg", "perplexity -q -m MODEL -f words.txt --ctx 32 --plot AT"),
+    row("perplexity --lora", "odd.gguf", "perplexity -q -m MODEL WORDS --lora AT"),
+    row("perplexity --against", "odd.gguf", "perplexity -q -m MODEL WORDS --against AT"),
+    row("perplexity --against: an adapter", "odd.gguf", "perplexity -q -m MODEL WORDS --against lora=AT"),
+    out("perplexity --plot", "odd.svg", "perplexity -q -m MODEL WORDS --plot AT"),
     row("eval --model", "odd.gguf", "eval passkey -q -m AT -l 256 -n 1"),
     row("eval --lora", "odd.gguf", "eval passkey -q -m MODEL -l 256 -n 1 --lora AT"),
     row("eval --data", "odd", "eval longbench_qasper -q -m MODEL -l 2048 -n 1 --data AT"),
@@ -113,18 +109,14 @@ const ROWS: &[Row] = &[
     out("rope --map", "odd.svg", "rope self-extend:group=4 -m MODEL --map AT -q"),
     row("inspect FILE", "odd.gguf", "inspect AT -q"),
     row("inspect --file", "odd.txt", "inspect MODEL -q --ctx 32 -f AT --map"),
-    row(
-        "inspect --against",
-        "odd.gguf",
-        "inspect MODEL -q --ctx 32 -f words.txt --against AT --map distance=8",
-    ),
+    row("inspect --against", "odd.gguf", "inspect MODEL -q WORDS --against AT --map distance=8"),
     row(
         "inspect --against: an adapter",
         "odd.gguf",
-        "inspect MODEL -q --ctx 32 -f words.txt --against lora=AT --map distance=8",
+        "inspect MODEL -q WORDS --against lora=AT --map distance=8",
     ),
-    out("inspect --plot", "odd.svg", "inspect MODEL -q --ctx 32 -f words.txt --plot AT --map"),
-    row("inspect --lora", "odd.gguf", "inspect MODEL -q --ctx 32 -f words.txt --lora AT --map"),
+    out("inspect --plot", "odd.svg", "inspect MODEL -q WORDS --plot AT --map"),
+    row("inspect --lora", "odd.gguf", "inspect MODEL -q WORDS --lora AT --map"),
     row("convert IN", "odd", "convert AT -o out.gguf -q"),
     out("convert --output", "odd.gguf", "convert MODEL -o AT -q"),
     row("convert --lora", "odd.gguf", "convert MODEL --lora AT -o out.gguf -q"),
@@ -138,7 +130,8 @@ const ROWS: &[Row] = &[
     row("pull --manifest", "odd.json", "pull --list --manifest AT -q"),
 ];
 
-/// What `TRAIN` stands for.
+/// What `WORDS` and `TRAIN` stand for.
+const WORDS: &str = "-f words.txt --ctx 32";
 const TRAIN: &str = "--ctx 32 --steps 1 --set held-out=0 --device cpu -t 1 -q -o out.gguf";
 
 /// Names of values in the reference that are no paths.
@@ -247,6 +240,7 @@ fn call(dir: &Path, line: &str, at: &str) -> Ended {
     let (base, peft) = (peft().join("base.gguf"), peft());
     let words: Vec<String> = line
         .replace("TRAIN", TRAIN)
+        .replace("WORDS", WORDS)
         .split(' ')
         .map(|word| match word {
             "MODEL" => small_model().display().to_string(),

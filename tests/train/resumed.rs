@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::common::says;
 use ropewalk::control::Control;
 use ropewalk::data::synthetic::Synthetic;
 use ropewalk::data::{
@@ -217,11 +218,9 @@ fn runs_go_on_to_the_same_bits_under_each_attention() {
         adapters.push(bytes);
     }
     let other = Setup { attention: "landmark:block=9".parse().unwrap(), doc_mask: true, ..PLAIN };
-    let e = run(&world, &other, "cut-1", true).err().unwrap().to_string();
-    assert!(e.contains("attention: the run was started with landmark:block=8"), "{e}");
+    says(run(&world, &other, "cut-1", true), &["attention: the run was started with landmark:block=8"]);
     let e = run(&world, &Setup { rope: "self-extend:window=9,group=9", ..PLAIN }, "cut-3", true);
-    let e = e.err().unwrap().to_string();
-    assert!(e.contains("rope: the run was started with self-extend:window=9,group=3"), "{e}");
+    says(e, &["rope: the run was started with self-extend:window=9,group=3"]);
 }
 
 /// The question of each family of records, in the order of their list.

@@ -58,60 +58,36 @@ fn wrong_adapters_are_refused_with_their_fault() {
     let model = random_model("llama-tiny", DType::F32, "hostile-lora");
     let good = Made::on(&model, 4, true, 1).write("hostile-good.gguf");
     type Spoil = fn(&mut Parts);
-    let cases: &[(&str, Spoil, &[&str])] = &[
-        ("model", |p| p.set("general.type", "model"), &["general.type", "adapter", "model"]),
-        ("kind", |p| p.set("adapter.type", "control"), &["adapter.type", "lora", "control"]),
-        ("kind-type", |p| p.set("adapter.type", 3u32), &["adapter.type", "u32"]),
-        ("arch", |p| p.set("general.architecture", "qwen2"), &["general.architecture", "llama", "qwen2"]),
-        ("alpha-nan", |p| p.set("adapter.lora.alpha", f32::NAN), &["adapter.lora.alpha", "NaN"]),
-        ("alpha-inf", |p| p.set("adapter.lora.alpha", f32::INFINITY), &["adapter.lora.alpha", "inf"]),
-        ("alpha-type", |p| p.set("adapter.lora.alpha", "8"), &["adapter.lora.alpha", "f32", "string"]),
-        ("rope", |p| p.set("ropewalk.lora.rope", "yarm"), &["ropewalk.lora.rope", "yarm"]),
-        ("n-ctx", |p| p.set("ropewalk.lora.n_ctx", -1i32), &["ropewalk.lora.n_ctx", "-1"]),
-        ("base", |p| p.set("ropewalk.lora.base", "0123"), &["ropewalk.lora.base", "0123"]),
+    let cases: &[(Spoil, &[&str])] = &[
+        (|p| p.set("general.type", "model"), &["general.type", "adapter", "model"]),
+        (|p| p.set("adapter.type", "control"), &["adapter.type", "lora", "control"]),
+        (|p| p.set("adapter.type", 3u32), &["adapter.type", "u32"]),
+        (|p| p.set("general.architecture", "qwen2"), &["general.architecture", "llama", "qwen2"]),
+        (|p| p.set("adapter.lora.alpha", f32::NAN), &["adapter.lora.alpha", "NaN"]),
+        (|p| p.set("adapter.lora.alpha", f32::INFINITY), &["adapter.lora.alpha", "inf"]),
+        (|p| p.set("adapter.lora.alpha", "8"), &["adapter.lora.alpha", "f32", "string"]),
+        (|p| p.set("ropewalk.lora.rope", "yarm"), &["ropewalk.lora.rope", "yarm"]),
+        (|p| p.set("ropewalk.lora.n_ctx", -1i32), &["ropewalk.lora.n_ctx", "-1"]),
+        (|p| p.set("ropewalk.lora.base", "0123"), &["ropewalk.lora.base", "0123"]),
         (
-            "lineage",
             |p| p.set("ropewalk.lora.lineage", "[{\"steps\": -1}]"),
             &["ropewalk.lora.lineage", "a list of runs in JSON", "-1"],
         ),
         (
-            "lineage-long",
             |p| p.set("ropewalk.lora.lineage", format!("[{}{{}}]", "{},".repeat(1024)).as_str()),
             &["ropewalk.lora.lineage", "at most 1024 runs", "1025"],
         ),
+        (|p| p.set("adapter.alora.invocation_tokens", vec![1u32, 2]), &["adapter.alora.invocation_tokens"]),
         (
-            "alora",
-            |p| p.set("adapter.alora.invocation_tokens", vec![1u32, 2]),
-            &["adapter.alora.invocation_tokens"],
-        ),
-        (
-            "experts",
             |p| p.f32("blk.0.ffn_up_exps.weight.lora_a", &[256, 4, 8]),
             &["blk.0.ffn_up_exps.weight.lora_a", "experts"],
         ),
+        (|p| p.tensors.retain(|t| t.0 != format!("{Q}.lora_a")), &["blk.0.attn_q.weight.lora_a", "none"]),
+        (|p| p.tensors.retain(|t| t.0 != format!("{Q}.lora_b")), &["blk.0.attn_q.weight.lora_b", "none"]),
+        (|p| p.tensors.clear(), &["tensors", "none"]),
+        (|p| p.f32(&format!("{Q}.lora_b"), &[5, 256]), &["attn_q.weight.lora_b", "rank 4", "found 5"]),
+        (|p| p.f32(&format!("{Q}.lora_a"), &[256, 4, 2]), &["attn_q.weight.lora_a", "two dimensions"]),
         (
-            "no-a",
-            |p| p.tensors.retain(|t| t.0 != format!("{Q}.lora_a")),
-            &["blk.0.attn_q.weight.lora_a", "none"],
-        ),
-        (
-            "no-b",
-            |p| p.tensors.retain(|t| t.0 != format!("{Q}.lora_b")),
-            &["blk.0.attn_q.weight.lora_b", "none"],
-        ),
-        ("empty", |p| p.tensors.clear(), &["tensors", "none"]),
-        (
-            "ranks",
-            |p| p.f32(&format!("{Q}.lora_b"), &[5, 256]),
-            &["attn_q.weight.lora_b", "rank 4", "found 5"],
-        ),
-        (
-            "cube",
-            |p| p.f32(&format!("{Q}.lora_a"), &[256, 4, 2]),
-            &["attn_q.weight.lora_a", "two dimensions"],
-        ),
-        (
-            "unknown",
             |p| {
                 p.f32("blk.9.attn_q.weight.lora_a", &[256, 4]);
                 p.f32("blk.9.attn_q.weight.lora_b", &[4, 256]);
@@ -119,56 +95,48 @@ fn wrong_adapters_are_refused_with_their_fault() {
             &["blk.9.attn_q.weight", "a weight of the model"],
         ),
         (
-            "embedding",
             |p| {
                 p.f32("token_embd.weight.lora_a", &[256, 4]);
                 p.f32("token_embd.weight.lora_b", &[4, 256]);
             },
             &["token_embd.weight", "output.weight"],
         ),
+        (|p| p.f32("blk.0.gate.weight", &[256]), &["blk.0.gate.weight", "a weight of the model"]),
+        (|p| p.f32("output_norm.weight", &[128]), &["output_norm.weight", "[256]", "[128]"]),
         (
-            "unknown-whole",
-            |p| p.f32("blk.0.gate.weight", &[256]),
-            &["blk.0.gate.weight", "a weight of the model"],
-        ),
-        ("whole-shape", |p| p.f32("output_norm.weight", &[128]), &["output_norm.weight", "[256]", "[128]"]),
-        (
-            "pair-on-vector",
             |p| {
                 p.f32("output_norm.weight.lora_a", &[256, 1]);
                 p.f32("output_norm.weight.lora_b", &[1, 4]);
             },
             &["output_norm.weight", "[256]", "[256, 4]"],
         ),
+        (|p| p.tensor(&format!("{Q}.lora_a")).1 = DType::I32, &["attn_q.weight.lora_a", "float", "i32"]),
         (
-            "integers",
-            |p| p.tensor(&format!("{Q}.lora_a")).1 = DType::I32,
-            &["attn_q.weight.lora_a", "float", "i32"],
-        ),
-        (
-            "nan",
             |p| p.tensor(&format!("{Q}.lora_b")).3[8..12].copy_from_slice(&f32::NAN.to_le_bytes()),
             &["attn_q.weight.lora_b", "NaN at 2"],
         ),
     ];
     Model::load(&model, &params(&[(&good, 1.0)])).unwrap_or_else(|e| panic!("{e}"));
-    for (name, spoil, expected) in cases {
-        let path = scratch(&format!("hostile-lora-{name}.gguf"));
+    for (i, (spoil, expected)) in cases.iter().enumerate() {
+        let path = scratch(&format!("hostile-lora-{i}.gguf"));
         let mut parts = Parts::of(&good);
         spoil(&mut parts);
         parts.write(&path);
         let e = match Model::load(&model, &params(&[(&path, 1.0)])) {
-            Ok(_) => panic!("{name}: taken"),
+            Ok(_) => panic!("{expected:?}: taken"),
             Err(e) => e.to_string(),
         };
-        assert!(e.contains(&format!("hostile-lora-{name}.gguf")), "{name}: {e}");
-        expected.iter().for_each(|part| assert!(e.contains(part), "{name}: no {part:?} in: {e}"));
-        assert_eq!(e.lines().count(), 1, "{name}: {e}");
+        assert!(e.contains(&format!("hostile-lora-{i}.gguf")), "{expected:?}: {e}");
+        expected.iter().for_each(|part| assert!(e.contains(part), "no {part:?} in: {e}"));
+        assert_eq!(e.lines().count(), 1, "{expected:?}: {e}");
         // Merging refuses the same.
         let options = convert::Options::default().adapters(vec![spec(&path, 1.0)]);
-        let out = scratch(&format!("hostile-lora-{name}-merged.gguf"));
-        assert!(convert::convert(&model, &out, &options, &Control::default()).is_err(), "{name}: merged");
-        assert!(!out.exists(), "{name}: a file is left");
+        let out = scratch(&format!("hostile-lora-{i}-merged.gguf"));
+        assert!(
+            convert::convert(&model, &out, &options, &Control::default()).is_err(),
+            "{expected:?}: merged"
+        );
+        assert!(!out.exists(), "{expected:?}: a file is left");
     }
 }
 
@@ -213,8 +181,7 @@ fn what_cannot_be_written_is_refused() {
     let path = scratch("hostile-write-out.gguf");
     let _ = std::fs::remove_file(&path);
     let refused = |made: Made, expected: &str| {
-        let e = made.try_write(&path).unwrap_err().to_string();
-        assert!(e.contains(expected) && e.contains("hostile-write-out.gguf"), "{e}");
+        says(made.try_write(&path), &[expected, "hostile-write-out.gguf"]);
         assert!(!path.exists());
     };
     refused(Made { rank: 0, ..good.clone() }, "rank");
