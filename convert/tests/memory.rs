@@ -21,6 +21,15 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/peft/llama").join(name)
 }
 
+/// Writes an adapter of one pair, of rank 2.
+fn write_pair(path: &Path, pair: NewPair<'_>) {
+    let (pairs, meta) = (vec![pair], AdapterMeta::default());
+    let modules_to_save = Vec::new();
+    let file =
+        AdapterFile { arch: "llama", rank: 2, alpha: 2.0, pairs, modules_to_save, meta, dtype: DType::F32 };
+    write(path, &file).unwrap();
+}
+
 /// One test, for the allocator is of the whole process.
 #[test]
 fn requests_of_readers_may_fail() {
@@ -59,16 +68,7 @@ fn requests_of_readers_may_fail() {
     writer.write(at("base.gguf")).unwrap();
     let (a, b) = (vec![0.5f32; 2 * wide], vec![0.25f32; 2 * 8]);
     let pair = NewPair { weight: "blk.0.ffn_down.weight".into(), n_in: wide, n_out: 8, a: &a, b: &b };
-    let adapter = AdapterFile {
-        arch: "llama",
-        rank: 2,
-        alpha: 2.0,
-        pairs: vec![pair],
-        modules_to_save: Vec::new(),
-        meta: AdapterMeta::default(),
-        dtype: DType::F32,
-    };
-    write(at("a.gguf"), &adapter).unwrap();
+    write_pair(&at("a.gguf"), pair);
     let base = File::open(&at("base.gguf")).unwrap();
     let read = || -> gguf::Result<()> {
         let reader = AdapterReader::open(at("a.gguf"))?;
@@ -103,16 +103,8 @@ fn jobs_may_fail(dir: &Path) {
     random::write(&shape, DType::F16, 3, at("wide.gguf")).unwrap();
     let (a, b) = (vec![0.5f32; 2 * wide], vec![0.25f32; 2 * shape.n_embd]);
     let weight = "blk.0.ffn_down.weight".to_owned();
-    let adapter = AdapterFile {
-        arch: "llama",
-        rank: 2,
-        alpha: 2.0,
-        pairs: vec![NewPair { weight, n_in: wide, n_out: shape.n_embd, a: &a, b: &b }],
-        modules_to_save: Vec::new(),
-        meta: AdapterMeta::default(),
-        dtype: DType::F32,
-    };
-    write(at("wide-a.gguf"), &adapter).unwrap();
+    let pair = NewPair { weight, n_in: wide, n_out: shape.n_embd, a: &a, b: &b };
+    write_pair(&at("wide-a.gguf"), pair);
     let merged = || vec![AdapterSpec::new(at("wide-a.gguf"), 1.0)];
     let jobs = [
         ("requantized", Options::default().dtype(Some(DType::Q8_0))),

@@ -7,11 +7,14 @@ fn on_model<'a>(args: &[&'a str]) -> Vec<&'a str> {
     [args, &["-m", model(), "--device", "cpu", "-t", "1", "-q"]].concat()
 }
 
-/// Fails with this code and nothing on stdout. Its message is one line, or clap's, and contains these.
+/// Fails with this code and nothing on stdout. Its message is one line, or clap's own with the usage below it, and contains
+/// these.
 #[track_caller]
 pub(crate) fn refused(output: &Output, code: i32, holds: &[&str]) {
     assert!(output.code == code && output.stdout.is_empty(), "{output:?}");
-    assert!(output.stderr.lines().count() == 1 || output.stderr.contains("'--help'"), "{output:?}");
+    let is_claps = code == 2 && output.stderr.contains("'--help'");
+    assert!(output.stderr.lines().count() == 1 || is_claps, "{output:?}");
+    assert!(output.stderr.starts_with("error: "), "{output:?}");
     for text in holds {
         assert!(output.stderr.contains(text), "{text:?} is not in {output:?}");
     }

@@ -1,19 +1,7 @@
 //! The program as a user meets it: usage errors, exit codes, one-line messages, help, completions, inspect, rope.
 
 use crate::common::program::{run, run_in, Output};
-
-/// Checks a failed call: this exit code, nothing on stdout, a message on stderr that holds each of these. The
-/// message is one line, or clap's own with the usage below it.
-fn fails(output: &Output, code: i32, holds: &[&str]) {
-    assert_eq!(output.code, code, "{output:?}");
-    assert_eq!(output.stdout, "", "{output:?}");
-    let is_claps = code == 2 && output.stderr.contains("'--help'");
-    assert!(output.stderr.lines().count() == 1 || is_claps, "{output:?}");
-    assert!(output.stderr.starts_with("error: "), "{output:?}");
-    for text in holds {
-        assert!(output.stderr.contains(text), "{text:?} is not in {output:?}");
-    }
-}
+use crate::eval::refused as fails;
 
 #[test]
 fn wrong_usage_is_exit_2() {

@@ -14,6 +14,7 @@ pub use fetched::{default_model, fetched};
 use rounding::two_orders;
 
 use convert::random::{write, Shape};
+use gguf::{File, Value, Writer};
 use ropewalk::hparams::Hparams;
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::session::{Batch, Session, SessionParams};
@@ -84,6 +85,21 @@ pub fn random_model(shape: &str, dtype: DType, tag: &str) -> PathBuf {
     let path = scratch(&format!("{tag}-{shape}-{}.gguf", dtype.name()));
     write(&Shape::named(shape).expect("a known shape"), dtype, 7, &path).expect("a written model");
     path
+}
+
+/// A random model of a shape whose heads are turned in `n_rot` dimensions, with what else is added to its file.
+pub fn turned(tag: &str, shape: &Shape, seed: u64, n_rot: usize, add: impl FnOnce(&mut Writer<'_>)) -> Model {
+    let (whole, path) = (scratch(&format!("{tag}-whole.gguf")), scratch(&format!("{tag}.gguf")));
+    write(shape, DType::F32, seed, &whole).unwrap();
+    let file = File::open(&whole).unwrap();
+    let mut out = Writer::with_metadata_of(&file);
+    out.set(&format!("{}.rope.dimension_count", shape.arch), Value::U32(n_rot as u32));
+    for t in file.tensors() {
+        out.copy_tensor(&file, t).unwrap();
+    }
+    add(&mut out);
+    out.write(&path).unwrap();
+    load(&path)
 }
 
 /// The model at a path, on the CPU.

@@ -1,15 +1,13 @@
 //! Every gradient of small models against central differences of the loss in f64.
 
-use std::path::Path;
-
 use convert::random::{write, QkNorm, Shape};
-use gguf::{File, Value, Writer};
+use gguf::Value;
 use ropewalk::ids::ParamId;
 use ropewalk::model::Model;
 use ropewalk::train::{Checkpointing, LoraParams, Sequence, TrainAttention, TrainParams, Trainable, Trainer};
 use ropewalk::DType;
 
-use crate::common::{load, scratch, some_tokens};
+use crate::common::{load, scratch, some_tokens, turned};
 use crate::differences::check;
 
 pub(crate) const N_VOCAB: usize = 260;
@@ -75,9 +73,11 @@ pub(crate) fn models() -> Vec<(&'static str, Model)> {
         ("phi2, a bias on logits, 8 of 16 turned", small("phi2-tiny"), 8),
         ("phi3, fused maps, 12 of 16 turned", Shape { keys: Vec::new(), ..small("phi3-tiny") }, 12),
     ];
-    let one =
-        |(i, (about, shape, n_rot)): (usize, (&'static str, Shape, usize))| (about, model(i, &shape, n_rot));
-    list.into_iter().enumerate().map(one).collect()
+    let named = list.into_iter().zip(31..);
+    let one = |((about, shape, n_rot), seed): ((&'static str, Shape, usize), u64)| {
+        (about, turned(&format!("train-{seed}"), &shape, seed, n_rot, |_| {}))
+    };
+    named.map(one).collect()
 }
 
 /// A model with quantized weights, with or without a separate output matrix.
@@ -95,19 +95,6 @@ pub(crate) fn named_model(name: &str) -> Model {
         Shape { n_layer: 1, n_vocab: N_VOCAB, n_ctx_train: 64, ..Shape::named("llama-tiny").unwrap() };
     write(&shape, DType::F32, 77, &path).unwrap();
     load(&path)
-}
-
-fn model(i: usize, shape: &Shape, n_rot: usize) -> Model {
-    let (whole, path) = (scratch(&format!("train-whole-{i}.gguf")), scratch(&format!("train-{i}.gguf")));
-    write(shape, DType::F32, 31 + i as u64, &whole).unwrap();
-    let file = File::open(&whole).unwrap();
-    let mut out = Writer::with_metadata_of(&file);
-    out.set(&format!("{}.rope.dimension_count", shape.arch), Value::U32(n_rot as u32));
-    for t in file.tensors() {
-        out.copy_tensor(&file, t).unwrap();
-    }
-    out.write(&path).unwrap();
-    load(Path::new(&path))
 }
 
 /// Settings under which every block and piece border is crossed.

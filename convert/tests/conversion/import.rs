@@ -9,6 +9,7 @@ use ropewalk_core::adapter::{write, AdapterFile, AdapterMeta, AdapterSpec, NewPa
 use ropewalk_core::control::Control;
 
 use crate::cli::{convert as program, fails, json, stderr};
+use crate::lab::of_pairs;
 use crate::rounding::two_orders;
 
 /// A recorded checkpoint of `ropewalk-import` with its tokenizer. libllama looks into the name, which comes
@@ -61,16 +62,9 @@ fn a_folder_becomes_a_file_of_any_type() {
 fn adapter(path: &Path, rope: Option<&str>) -> AdapterSpec {
     let values: Vec<f32> = (0..64).map(|i| ((i * 37 % 64) as f32 - 31.5) / 64.0).collect();
     let pair = |name: &str| NewPair { weight: name.into(), n_in: 32, n_out: 32, a: &values, b: &values };
-    let file = AdapterFile {
-        arch: "llama",
-        rank: 2,
-        alpha: 4.0,
-        pairs: vec![pair("blk.0.attn_q.weight"), pair("blk.1.attn_output.weight")],
-        modules_to_save: Vec::new(),
-        meta: AdapterMeta { rope: rope.map(|r| r.parse().unwrap()), ..AdapterMeta::default() },
-        dtype: DType::F32,
-    };
-    write(path, &file).unwrap();
+    let pairs = vec![pair("blk.0.attn_q.weight"), pair("blk.1.attn_output.weight")];
+    let meta = AdapterMeta { rope: rope.map(|r| r.parse().unwrap()), ..AdapterMeta::default() };
+    write(path, &AdapterFile { alpha: 4.0, ..of_pairs(2, pairs, meta) }).unwrap();
     AdapterSpec::new(path.to_owned(), 0.5)
 }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use convert::random::{write, Shape};
 use gguf::{DType, File};
+use ropewalk_core::adapter::{AdapterFile, AdapterMeta, NewPair};
 
 pub(crate) struct Lab(pub(crate) tempfile::TempDir);
 
@@ -34,4 +35,10 @@ pub(crate) fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
+}
+
+/// An adapter of pairs alone, whose alpha is its rank.
+pub(crate) fn of_pairs(rank: usize, pairs: Vec<NewPair<'_>>, meta: AdapterMeta) -> AdapterFile<'_> {
+    let (alpha, modules_to_save) = (rank as f32, Vec::new());
+    AdapterFile { arch: "llama", rank, alpha, pairs, modules_to_save, meta, dtype: DType::F32 }
 }

@@ -7,10 +7,11 @@ use convert::{convert, Mixture, Options, Report, MAX_LOST};
 use ggml::dtype::dequantize_tensor;
 use ggml::DType;
 use gguf::File;
-use ropewalk_core::adapter::{write, AdapterFile, AdapterMeta, AdapterSpec, NewPair};
+use ropewalk_core::adapter::{write, AdapterMeta, AdapterSpec, NewPair};
 use ropewalk_core::control::Control;
 
 use crate::cli::{convert as program, json, stderr};
+use crate::lab::of_pairs;
 
 const WEIGHT: &str = "blk.0.attn_q.weight";
 const RANK: usize = 2;
@@ -48,16 +49,8 @@ fn rounding_is_compared_with_the_adapters_change() {
     // Alpha over rank is 1.
     let scale = (CHANGE * (squares(&base) / squares(&delta)).sqrt()) as f32;
     let delta: Vec<f64> = delta.into_iter().map(|x| f64::from(scale) * x).collect();
-    let adapter = AdapterFile {
-        arch: "llama",
-        rank: RANK,
-        alpha: RANK as f32,
-        pairs: vec![NewPair { weight: WEIGHT.into(), n_in, n_out, a: &a, b: &b }],
-        modules_to_save: Vec::new(),
-        meta: AdapterMeta::default(),
-        dtype: DType::F32,
-    };
-    write(at("a.gguf"), &adapter).unwrap();
+    let pair = NewPair { weight: WEIGHT.into(), n_in, n_out, a: &a, b: &b };
+    write(at("a.gguf"), &of_pairs(RANK, vec![pair], AdapterMeta::default())).unwrap();
 
     let merge = |options: Options| -> Report {
         let adapters = vec![AdapterSpec::new(at("a.gguf"), scale)];

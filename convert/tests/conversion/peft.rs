@@ -17,6 +17,7 @@ use safetensors::SafeTensors;
 use serde_json::{json, Value};
 
 use crate::cli::{convert as program, stderr};
+use crate::lab::of_pairs;
 use crate::rounding::two_orders;
 
 pub(crate) fn fixture(arch: &str) -> PathBuf {
@@ -155,13 +156,10 @@ fn what_only_our_files_say_survives() {
     let pairs = vec![NewPair { weight: "blk.1.attn_k.weight".into(), n_in: 32, n_out: 16, a: &a, b: &b }];
     let saved = NewTensor { name: "blk.0.ffn_norm.weight".into(), shape: vec![32], values: &norm };
     let file = AdapterFile {
-        arch: "llama",
-        rank: 2,
         alpha: 2.5,
-        pairs,
         modules_to_save: vec![saved],
-        meta: meta.clone(),
         dtype: DType::F16,
+        ..of_pairs(2, pairs, meta.clone())
     };
     write(&adapter, &file).unwrap();
     let report = to_peft(&adapter, base("llama"), &folder, None).unwrap();

@@ -9,15 +9,14 @@ use convert::peft::{from_peft, to_peft};
 use convert::{convert, Options};
 use ggml::dtype::dequantize_tensor;
 use gguf::{DType, File, Value as Field, Writer};
-use ropewalk_core::adapter::{
-    open_all, write, AdapterFile, AdapterMeta, AdapterReader, AdapterSpec, NewPair,
-};
+use ropewalk_core::adapter::{open_all, write, AdapterMeta, AdapterReader, AdapterSpec, NewPair};
 use ropewalk_core::control::Control;
 use ropewalk_core::hparams::Hparams;
 use ropewalk_core::rope::{Plan, Spec};
 use safetensors::SafeTensors;
 use serde_json::{json, Value};
 
+use crate::lab::of_pairs;
 use crate::peft::{base, difference, fixture, logits_of, rounded};
 
 fn json_of(path: &Path) -> Value {
@@ -337,16 +336,7 @@ fn an_export_says_its_positions_as_transformers_reads_them() {
         let (spec, n_ctx) = (name.parse::<Spec>().unwrap(), case["n_ctx"].as_u64().unwrap() as usize);
         let meta = AdapterMeta { rope: Some(spec.clone()), n_ctx: Some(n_ctx), ..AdapterMeta::default() };
         let pair = NewPair { weight: "blk.0.attn_v.weight".into(), n_in: 32, n_out: 16, a: &a, b: &b };
-        let file = AdapterFile {
-            arch: "llama",
-            rank: 4,
-            alpha: 4.0,
-            pairs: vec![pair],
-            modules_to_save: Vec::new(),
-            meta,
-            dtype: DType::F32,
-        };
-        write(&adapter, &file).unwrap();
+        write(&adapter, &of_pairs(4, vec![pair], meta)).unwrap();
         let report = to_peft(&adapter, base("llama"), &folder, None).unwrap();
         let notes = report.notes.join(" ");
         // That of the case before is removed.

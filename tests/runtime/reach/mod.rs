@@ -12,15 +12,15 @@ mod starts;
 
 use std::sync::OnceLock;
 
-use convert::random::{write, Ffn, QkNorm, Shape};
-use gguf::{Array, File, Value, Writer};
+use convert::random::{Ffn, QkNorm, Shape};
+use gguf::{Array, Value};
 use ropewalk::model::Model;
 use ropewalk::rope::{Plan, Spec, METHODS};
 use ropewalk::session::SessionParams;
 use ropewalk::{DType, Token};
 
 use crate::common::naive::{self, Definition, Naive};
-use crate::common::{load, scratch, some_tokens, with_kv};
+use crate::common::{some_tokens, turned, with_kv};
 
 /// Tokens of the models here.
 const N_VOCAB: usize = 260;
@@ -84,20 +84,12 @@ fn heads(base: &Shape, n_head: usize, n_head_kv: usize, n_embd_head: usize) -> S
 
 /// A random model of that shape whose heads are turned in `n_rot` dimensions; with factors for LongRoPE, which nothing else reads.
 fn twin(i: usize, about: &'static str, shape: &Shape, n_rot: usize) -> Twin {
-    let (whole, path) = (scratch(&format!("reach-whole-{i}.gguf")), scratch(&format!("reach-{i}.gguf")));
-    write(shape, DType::F32, 11 + i as u64, &whole).unwrap();
-    let file = File::open(&whole).unwrap();
-    let mut out = Writer::with_metadata_of(&file);
-    out.set(&format!("{}.rope.dimension_count", shape.arch), Value::U32(n_rot as u32));
-    for t in file.tensors() {
-        out.copy_tensor(&file, t).unwrap();
-    }
     let factors: Vec<u8> = (0..n_rot / 2).flat_map(|j| (1.0 + j as f32 / 5.0).to_le_bytes()).collect();
-    for name in ["rope_factors_long.weight", "rope_factors_short.weight"] {
-        out.tensor_bytes(name, DType::F32, &[n_rot as u64 / 2], factors.clone()).unwrap();
-    }
-    out.write(&path).unwrap();
-    let model = load(&path);
+    let model = turned(&format!("reach-{i}"), shape, 11 + i as u64, n_rot, |out| {
+        for name in ["rope_factors_long.weight", "rope_factors_short.weight"] {
+            out.tensor_bytes(name, DType::F32, &[n_rot as u64 / 2], factors.clone()).unwrap();
+        }
+    });
     assert_eq!(model.hparams().layer_attention(0).n_rot(), n_rot);
     Twin { about, naive: Naive::of(&model), model }
 }
