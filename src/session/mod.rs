@@ -232,8 +232,7 @@ impl Session {
             )));
         }
         let flash = params.attention != Attention::Explicit;
-        let capabilities =
-            Capabilities { flash, ..Capabilities::new(device, params.portable, params.math) };
+        let capabilities = Capabilities { flash, ..Capabilities::new(device, params.portable, params.math) };
         let capabilities = capabilities.with_cache(device, hp, params.kv_type);
         let exec = capabilities.executor(device, params.n_threads)?;
         let kv = KvCache::new(device, hp, &plan, n_cells, params.kv_type)?;

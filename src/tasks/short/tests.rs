@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::testing::sha256;
-use crate::{Encoder, Likelihood, Token};
+use crate::{DataFile, Encoder, Likelihood, Token};
 
 /// A byte is a token.
 struct Bytes;
