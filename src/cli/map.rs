@@ -140,10 +140,6 @@ pub(super) fn run(name: &str, args: &MapArgs, out: &OutputArgs) -> anyhow::Resul
         panels.push(HeatPanel::difference("the second minus the first", &panels[1], &panels[0]));
         reports.push(b);
     }
-    show(args, out, &reports, panels)
-}
-
-fn show(args: &MapArgs, out: &OutputArgs, reports: &[Report], panels: Vec<HeatPanel>) -> anyhow::Result<()> {
     let scale =
         format!("layer {}, head {}, probability x 100", reports[0].shown.layer, reports[0].shown.head);
     let heat = Heat { panels, scale };

@@ -230,40 +230,32 @@ pub fn run<'a>(
     // Who is out is known when all have been measured.
     out.into_iter().for_each(|(_, (_, row))| row.finished = !report.interrupted);
     let n = finalists.len();
+    let how = suite::Params { samples: Some(report.samples), ..suite::Params::new(vec![ctx], Path::new("")) };
     for (i, (_, (spec, row))) in finalists.into_iter().enumerate() {
         if control.stopped() {
             report.interrupted = true;
             break;
         }
         control.report(format_args!("passkeys under {spec}"), i as u64, n as u64);
-        row.finished = second_round(&*source_of(spec), row, report.samples, params, control)?;
+        row.finished = true;
+        let source = source_of(spec);
+        for task in ropewalk_tasks::find("passkey").map_err(|e| invalid(e.to_string()))? {
+            let found = suite::run(&*source, "", task, &how, &mut Unkept, &control.without_progress())?;
+            let Some(result) = found.results.first().filter(|r| !r.interrupted) else {
+                row.finished = false;
+                break;
+            };
+            let correct = result.records.iter().filter(|r| r.score("accuracy") == 1.0).count();
+            let (low, high) = wilson(correct, result.samples);
+            (row.passkeys, row.ci_low, row.ci_high) = (Some(correct), Some(low), Some(high));
+            row.accuracy = Some(correct as f64 / result.samples as f64);
+        }
         report.interrupted |= !row.finished;
     }
     report.results = specs.into_iter().map(|(_, row)| row).collect();
     report.choose(params.scaled);
     report.seconds = start.elapsed().as_secs_f64();
     Ok(report)
-}
-
-/// Passkeys; `false` when it was stopped.
-fn second_round(
-    source: &dyn LmSource,
-    row: &mut Row,
-    samples: usize,
-    params: &Params,
-    control: &Control<'_>,
-) -> Result<bool> {
-    let tasks = ropewalk_tasks::find("passkey").map_err(|e| invalid(e.to_string()))?;
-    let how = suite::Params { samples: Some(samples), ..suite::Params::new(vec![params.ctx], Path::new("")) };
-    for task in tasks {
-        let found = suite::run(source, "", task, &how, &mut Unkept, &control.without_progress())?;
-        let Some(result) = found.results.first().filter(|r| !r.interrupted) else { return Ok(false) };
-        let correct = result.records.iter().filter(|r| r.score("accuracy") == 1.0).count();
-        let (low, high) = wilson(correct, result.samples);
-        (row.passkeys, row.ci_low, row.ci_high) = (Some(correct), Some(low), Some(high));
-        row.accuracy = Some(correct as f64 / result.samples as f64);
-    }
-    Ok(true)
 }
 
 impl Report {

@@ -98,7 +98,15 @@ pub fn run(
 
     let lm = open(first)?;
     let texts = Texts::new(&*lm, documents, params)?;
-    let plans = plan(&texts, params, stride)?;
+    let of_texts = texts.lengths();
+    let windows = |&ctx: &usize| {
+        let plan = WindowPlan::new(protocol, &of_texts, ctx, stride, texts.bos.is_some()).map_err(|e| {
+            invalid(format!("{}: protocol {}: {}", texts.names[e.text], protocol.name, e.reason))
+        })?;
+        Ok((ctx, plan))
+    };
+    // The windows of every length.
+    let plans = params.lengths.iter().map(windows).collect::<Result<Vec<_>>>()?;
     let mut report = Report {
         model: model.into(),
         rope: lm.rope(),
@@ -146,18 +154,6 @@ pub fn run(
     }
     report.finish();
     Ok(report)
-}
-
-/// The windows of every length.
-fn plan(texts: &Texts, params: &Params, stride: usize) -> Result<Vec<(usize, WindowPlan)>> {
-    let (protocol, lengths, bos) = (params.protocol, texts.lengths(), texts.bos.is_some());
-    let plan = |&ctx: &usize| {
-        let plan = WindowPlan::new(protocol, &lengths, ctx, stride, bos).map_err(|e| {
-            invalid(format!("{}: protocol {}: {}", texts.names[e.text], protocol.name, e.reason))
-        })?;
-        Ok((ctx, plan))
-    };
-    params.lengths.iter().map(plan).collect()
 }
 
 /// Tokens fed by the whole run.

@@ -200,14 +200,23 @@ pub fn run<'a>(
         first.push(factors.collect());
     }
 
-    let texts = tokens(&*source_of(&Spec::plain()), documents)?;
-    let samples =
-        score::samples(&*source_of(&Spec::plain()), &texts, params.goal, ctx, params.samples, params.seed)?;
+    let plain = source_of(&Spec::plain());
+    let tokens = |document: &Document| match &document.content {
+        Content::Text(text) => plain.encode(text),
+        Content::Ids(ids) => Ok(ids.iter().map(|id| Token::from(*id)).collect()),
+    };
+    let texts: Vec<Vec<Token>> = documents.iter().map(tokens).collect::<Result<_>>()?;
+    let mut digest = Sha256::new();
+    for text in &texts {
+        digest.update((text.len() as u64).to_le_bytes());
+        text.iter().for_each(|token| digest.update(token.to_le_bytes()));
+    }
+    let digest: String = digest.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let samples = score::samples(&*plain, &texts, params.goal, ctx, params.samples, params.seed)?;
     let of = format!(
-        "{identity}; {:?} of {} texts {} at {ctx} tokens, seed {}, attn-factor {:?}, {sizes:?}",
+        "{identity}; {:?} of {} texts {digest} at {ctx} tokens, seed {}, attn-factor {:?}, {sizes:?}",
         params.goal,
         samples.len(),
-        digest(&texts),
         params.seed,
         params.attn_factor,
     );
@@ -274,23 +283,6 @@ pub fn run<'a>(
         interrupted,
         seconds: start.elapsed().as_secs_f64(),
     })
-}
-
-fn tokens(source: &dyn LmSource, documents: &[Document]) -> Result<Vec<Vec<Token>>> {
-    let one = |document: &Document| match &document.content {
-        Content::Text(text) => source.encode(text),
-        Content::Ids(ids) => Ok(ids.iter().map(|id| Token::from(*id)).collect()),
-    };
-    documents.iter().map(one).collect()
-}
-
-fn digest(texts: &[Vec<Token>]) -> String {
-    let mut digest = Sha256::new();
-    for text in texts {
-        digest.update((text.len() as u64).to_le_bytes());
-        text.iter().for_each(|token| digest.update(token.to_le_bytes()));
-    }
-    digest.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl Report {

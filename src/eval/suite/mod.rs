@@ -146,7 +146,15 @@ pub fn run(
     control: &Control<'_>,
 ) -> Result<Report> {
     let info = task.info();
-    check(info, params)?;
+    if info.has_length && params.lengths.is_empty() {
+        return Err(invalid(format!("{}: expected at least one length in tokens", info.name)));
+    }
+    if params.samples == Some(0) || params.batch == 0 {
+        return Err(invalid(format!(
+            "{}: expected at least one sample and a batch of at least one",
+            info.name
+        )));
+    }
     let encoder = TaskEncoder::new(source, params.template, params.frame)?;
     let lengths: Vec<Option<usize>> =
         if info.has_length { params.lengths.iter().copied().map(Some).collect() } else { vec![None] };
@@ -183,19 +191,6 @@ pub fn run(
         report.rope.clone_from(&row.rope);
     }
     Ok(report)
-}
-
-fn check(info: &Info, params: &Params<'_>) -> Result<()> {
-    if info.has_length && params.lengths.is_empty() {
-        return Err(invalid(format!("{}: expected at least one length in tokens", info.name)));
-    }
-    if params.samples == Some(0) || params.batch == 0 {
-        return Err(invalid(format!(
-            "{}: expected at least one sample and a batch of at least one",
-            info.name
-        )));
-    }
-    Ok(())
 }
 
 fn of_task(info: &Info, length: Option<usize>, e: ropewalk_tasks::Error) -> Error {
