@@ -107,6 +107,14 @@ pub fn run(
     };
     // The windows of every length.
     let plans = params.lengths.iter().map(windows).collect::<Result<Vec<_>>>()?;
+    let longest = of_texts.iter().max().copied().unwrap_or(0);
+    let shorter = plans.iter().filter(|(_, plan)| plan.n_short > 0).map(|(ctx, plan)| {
+        let (short, n) = (plan.n_short, of_texts.len());
+        format!(
+            "ctx {ctx}: {short} of {n} texts are shorter than one window; the longest text has {longest} tokens"
+        )
+    });
+    let shorter: Vec<String> = shorter.collect();
     let mut report = Report {
         model: model.into(),
         rope: lm.rope(),
@@ -121,12 +129,10 @@ pub fn run(
         sample: params.seed.map(|seed| Sample { seed, documents: texts.documents.clone() }),
         mean_over_ctx: Vec::new(),
         interrupted: false,
-        notes: notes(params, &texts, &plans),
+        notes: notes(params, &texts, &shorter),
     };
     // Before the hours that it may take, not after them.
-    for (ctx, plan) in plans.iter().filter(|(_, plan)| plan.n_short > 0) {
-        control.note(format_args!("note: ctx {ctx}: {}", shorter(plan, &texts)));
-    }
+    shorter.iter().for_each(|what| control.note(format_args!("note: {what}")));
     let more = |n| params.longppl.map_or(0, |longppl| longppl.n_more(n, texts.bos.is_some()));
     let to_feed = |plan: &WindowPlan| {
         plan.sample(params.max_windows).map(|w| w.n_fed() + more(w.n_fed())).sum::<usize>()
@@ -162,7 +168,7 @@ struct Fed {
     total: usize,
 }
 
-fn notes(params: &Params, texts: &Texts, plans: &[(usize, WindowPlan)]) -> Vec<String> {
+fn notes(params: &Params, texts: &Texts, shorter: &[String]) -> Vec<String> {
     let protocol = params.protocol;
     let mut notes = texts.notes.clone();
     if let Some(ctx) = params.ctx {
@@ -174,21 +180,8 @@ fn notes(params: &Params, texts: &Texts, plans: &[(usize, WindowPlan)]) -> Vec<S
     if protocol.overlaps {
         notes.push("tokens are scored by several windows: standard errors are too small".into());
     }
-    for (ctx, plan) in plans.iter().filter(|(_, plan)| plan.n_short > 0) {
-        notes.push(format!("ctx {ctx}: {}", shorter(plan, texts)));
-    }
+    notes.extend_from_slice(shorter);
     notes
-}
-
-/// Texts that are shorter than one window.
-fn shorter(plan: &WindowPlan, texts: &Texts) -> String {
-    let lengths = texts.lengths();
-    let longest = lengths.iter().max().copied().unwrap_or(0);
-    format!(
-        "{} of {} texts are shorter than one window; the longest text has {longest} tokens",
-        plan.n_short,
-        lengths.len()
-    )
 }
 
 /// Negative log-likelihoods of one length, averaged in every way that is reported.

@@ -52,18 +52,15 @@ data_files! { "short", PACKAGE;
     GSM8K "gsm8k_test.jsonl.gz" "12ed6f8c92eda438dae9904c88691c61e48ae83c977dbee2f575665033fe38cc"
 }
 
-macro_rules! shots {
-    ($($id:ident $default:literal)*) => { $(
-        static $id: Opt = Opt {
-            name: "shots",
-            values: &[],
-            default: $default,
-            about: "Number of examples before the question.",
-        };
-    )* };
+const fn shots(default: &'static str) -> Opt {
+    Opt { name: "shots", values: &[], default, about: "Number of examples before the question." }
 }
 
-shots! { SHOTS_0 "0" SHOTS_4 "4" SHOTS_5 "5" SHOTS_10 "10" SHOTS_25 "25" }
+static SHOTS_0: Opt = shots("0");
+static SHOTS_4: Opt = shots("4");
+static SHOTS_5: Opt = shots("5");
+static SHOTS_10: Opt = shots("10");
+static SHOTS_25: Opt = shots("25");
 
 /// A task of lm-evaluation-harness.
 struct Short {
