@@ -53,9 +53,35 @@ impl Task for JsonKv {
 
 fn sample(setup: &Setup, length: usize, index: usize, depth: u32) -> Result<Sample> {
     let mut keys = LEAST_KEYS;
-    let mut pairs = Vec::new();
+    let mut pairs: Vec<(String, String)> = Vec::new();
     let mut random = random(setup, STREAM, index);
-    let smallest = made(setup, &mut random, &mut pairs, keys, depth)?;
+    // The prompt with the first `keys` pairs of those drawn; more are drawn where needed.
+    let mut made = |keys: usize| -> Result<Sample> {
+        while pairs.len() < keys {
+            pairs.push((random.uuid4(), random.uuid4()));
+        }
+        let pairs = &pairs[..keys];
+        let asked = ((keys - 1) as f64 * f64::from(depth) / 100.0).round() as usize;
+        // The shots are pairs of the object, too: here those next to the middle of it that are not asked for.
+        let shots: Vec<_> =
+            (0..keys).map(|i| (keys / 2 + i) % keys).filter(|&i| i != asked).take(SHOTS).collect();
+        let shots: Vec<_> = shots.iter().map(|&i| pairs[i].clone()).collect();
+        let user = user_prompt(&object(pairs), &shots, &pairs[asked].0);
+        let prompt = match setup.template {
+            Template::Base => setup.encoder.frame(&format!("{user}\nCorresponding value:"))?,
+            Template::Chat => setup.encoder.frame(&user)?,
+        };
+        let answer = pairs[asked].1.clone();
+        Ok(Sample {
+            id: index.to_string(),
+            prompt,
+            ask: Ask::Generate { max_tokens: ANSWER_TOKENS, min_tokens: 0, stop: Vec::new() },
+            expected: Answer::Text(answer.clone()),
+            tags: vec![("depth", depth.to_string()), ("keys", keys.to_string())],
+            judge: Box::new(move |said| vec![substring_exact_match(said.text(), &answer)]),
+        })
+    };
+    let smallest = made(keys)?;
     let count = |prompt: &str| setup.encoder.count(prompt);
     let least = count(&smallest.prompt)?;
     let Some(room) = length.checked_sub(least + ANSWER_TOKENS) else {
@@ -67,63 +93,17 @@ fn sample(setup: &Setup, length: usize, index: usize, depth: u32) -> Result<Samp
     };
     // Tokens of a pair, from a few of them; then fewer keys until the prompt fits.
     let probe = 32;
-    let more = made(setup, &mut random, &mut pairs, LEAST_KEYS + probe, depth)?;
+    let more = made(LEAST_KEYS + probe)?;
     let per_key = (count(&more.prompt)?.saturating_sub(least) as f64 / probe as f64).max(1.0);
     keys += (room as f64 / per_key * 1.01) as usize;
     loop {
         setup.check_stopped()?;
-        let sample = made(setup, &mut random, &mut pairs, keys, depth)?;
+        let sample = made(keys)?;
         let n = count(&sample.prompt)? + ANSWER_TOKENS;
         if n <= length {
-            return Ok(sample.sample(index, depth));
+            return Ok(sample);
         }
         keys = keys.saturating_sub(1 + ((n - length) as f64 / per_key) as usize).max(LEAST_KEYS);
-    }
-}
-
-/// A prompt, and what it asks for.
-struct Made {
-    prompt: String,
-    answer: String,
-    keys: usize,
-}
-
-/// The prompt with the first `keys` pairs of those drawn; more are drawn where needed.
-fn made(
-    setup: &Setup,
-    random: &mut crate::draws::Random,
-    pairs: &mut Vec<(String, String)>,
-    keys: usize,
-    depth: u32,
-) -> Result<Made> {
-    while pairs.len() < keys {
-        pairs.push((random.uuid4(), random.uuid4()));
-    }
-    let pairs = &pairs[..keys];
-    let asked = ((keys - 1) as f64 * f64::from(depth) / 100.0).round() as usize;
-    // The shots are pairs of the object, too: here those next to the middle of it that are not asked for.
-    let shots: Vec<_> =
-        (0..keys).map(|i| (keys / 2 + i) % keys).filter(|&i| i != asked).take(SHOTS).collect();
-    let shots: Vec<_> = shots.iter().map(|&i| pairs[i].clone()).collect();
-    let user = user_prompt(&object(pairs), &shots, &pairs[asked].0);
-    let prompt = match setup.template {
-        Template::Base => setup.encoder.frame(&format!("{user}\nCorresponding value:"))?,
-        Template::Chat => setup.encoder.frame(&user)?,
-    };
-    Ok(Made { prompt, answer: pairs[asked].1.clone(), keys })
-}
-
-impl Made {
-    fn sample(self, index: usize, depth: u32) -> Sample {
-        let Made { prompt, answer, keys } = self;
-        Sample {
-            id: index.to_string(),
-            prompt,
-            ask: Ask::Generate { max_tokens: ANSWER_TOKENS, min_tokens: 0, stop: Vec::new() },
-            expected: Answer::Text(answer.clone()),
-            tags: vec![("depth", depth.to_string()), ("keys", keys.to_string())],
-            judge: Box::new(move |said| vec![substring_exact_match(said.text(), &answer)]),
-        }
     }
 }
 
