@@ -65,7 +65,7 @@ impl Task for NeedleLwm {
                 round.push((*random.choice(&CITIES), random.randint(1_000_000, 9_999_999)));
             }
         }
-        let mut books = Books::new(documents(setup, length, rounds)?, rounds);
+        let mut books = Books { documents: documents(setup, length, rounds)?, rounds, next: 0 };
         let period = Period::new(setup.encoder, false)?;
         let mut current: Option<(usize, Haystack)> = None;
         Ok(Samples::new(setup, setup.samples_of(depths.len() * rounds), move |i| {
@@ -116,10 +116,6 @@ struct Books {
 }
 
 impl Books {
-    fn new(documents: Vec<String>, rounds: usize) -> Books {
-        Books { documents, rounds, next: 0 }
-    }
-
     /// The haystack of a round, whole books until they have `length` tokens (`read_context_files`).
     ///
     /// Where the published code runs out of books and fails, this begins with the first one again; a single text

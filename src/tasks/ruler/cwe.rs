@@ -41,7 +41,16 @@ pub(super) static CWE: Synthetic = Synthetic {
 };
 
 fn generator<'a>(setup: &'a Setup<'a>, version: Version, length: usize) -> Result<Generator<'a>> {
-    let mut lists = Lists::new(setup, version, length)?;
+    let seed = seed(setup)?;
+    let mut all = Vec::new();
+    for file in [&NOUNS, &ADJECTIVES, &VERBS] {
+        all.extend(word_list(setup, file)?);
+    }
+    all.sort_unstable();
+    all.dedup();
+    Random::new(seed.into()).shuffle(&mut all);
+    let random = Random::new(seed.into());
+    let mut lists = Lists { setup, version, short: length < 4096, words: all, english: None, seed, random };
     let mut shortest = usize::MAX;
     let words = match version {
         Version::V2024 => {
@@ -88,20 +97,7 @@ struct Lists<'a> {
     random: Random,
 }
 
-impl<'a> Lists<'a> {
-    fn new(setup: &'a Setup<'a>, version: Version, length: usize) -> Result<Lists<'a>> {
-        let seed = seed(setup)?;
-        let mut all = Vec::new();
-        for file in [&NOUNS, &ADJECTIVES, &VERBS] {
-            all.extend(word_list(setup, file)?);
-        }
-        all.sort_unstable();
-        all.dedup();
-        Random::new(seed.into()).shuffle(&mut all);
-        let random = Random::new(seed.into());
-        Ok(Lists { setup, version, short: length < 4096, words: all, english: None, seed, random })
-    }
-
+impl Lists<'_> {
     /// A prompt with a list of `n` different words, and the common ones among them.
     fn draw(&mut self, n: usize) -> Result<(String, Vec<String>)> {
         let (example, task) = if self.short { ((20, 3, 1), (6, 1)) } else { ((40, 10, 3), (30, 3)) };

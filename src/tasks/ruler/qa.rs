@@ -69,7 +69,9 @@ fn generator<'a>(
             file.name
         )));
     }
-    let mut prompts = Prompts::new(setup, version, set)?;
+    let seed = seed(setup)?;
+    let order = (0..n_documents).collect();
+    let mut prompts = Prompts { setup, version, set, order, seed, random: Random::new(seed.into()) };
     // Tokens of the shortest prompt seen, for the message if none fits.
     let mut shortest = usize::MAX;
     let documents = match version {
@@ -115,13 +117,7 @@ struct Prompts<'a> {
     random: Random,
 }
 
-impl<'a> Prompts<'a> {
-    fn new(setup: &'a Setup<'a>, version: Version, set: Set) -> Result<Prompts<'a>> {
-        let seed = seed(setup)?;
-        let order = (0..set.documents.len()).collect();
-        Ok(Prompts { setup, version, set, order, seed, random: Random::new(seed.into()) })
-    }
-
+impl Prompts<'_> {
     /// A prompt with `n` documents.
     ///
     /// # Errors
