@@ -40,17 +40,13 @@ const TEXT: [&str; 3] = [
     " in the text above.",
 ];
 
-struct Chain {
-    /// The variables, in their order.
-    names: Vec<String>,
-    value: String,
-}
-
 /// A text with a chain in it.
 struct Puzzle {
     text: String,
     answer_prefix: String,
-    chain: Chain,
+    /// The variables, in their order.
+    names: Vec<String>,
+    value: String,
 }
 
 struct Example {
@@ -129,7 +125,7 @@ impl Tracking<'_> {
             Version::V2024 => "\n\n",
             Version::Current => "\n",
         };
-        let names = puzzle.chain.names.join(" ");
+        let names = puzzle.names.join(" ");
         let text = format!("{}{} {names}{end}", puzzle.text, puzzle.answer_prefix);
         let tokens = self.count(&text)?;
         Ok(Example { text, tokens })
@@ -170,7 +166,7 @@ impl Tracking<'_> {
             let puzzle = self.any_puzzle(size, example.is_none())?;
             let text = self.prompt(&puzzle, "", example.is_none())?;
             // The answer is counted as Python prints a list.
-            let answer = format!(" ['{}']", puzzle.chain.names.join("', '"));
+            let answer = format!(" ['{}']", puzzle.names.join("', '"));
             let tokens = self.count(&(text + &answer))? + others;
             fit::check_tokens(size, tokens)?;
             if tokens > limit {
@@ -217,7 +213,7 @@ impl Tracking<'_> {
     /// A puzzle behind an example.
     fn draft(&self, puzzle: Puzzle, example: &str) -> Result<Draft> {
         let prompt = self.prompt(&puzzle, example, false)?;
-        Ok(Draft { prompt, references: puzzle.chain.names, tags: vec![("value", puzzle.chain.value)] })
+        Ok(Draft { prompt, references: puzzle.names, tags: vec![("value", puzzle.value)] })
     }
 
     /// The prompt of a puzzle; examples stand in no chat template.
@@ -248,8 +244,8 @@ impl Tracking<'_> {
         self.random.choices(&self.letters, length).into_iter().collect()
     }
 
-    /// A new chain; `None` where two of its names are one, which fails in the generators.
-    fn chain(&mut self, is_example: bool) -> Option<Chain> {
+    /// The names and the value of a new chain; `None` where two of its names are one, which fails in the generators.
+    fn chain(&mut self, is_example: bool) -> Option<(Vec<String>, String)> {
         let length = if is_example { 3 } else { 5 };
         let names: Vec<String> = (0..=HOPS).map(|_| self.name(length)).collect();
         let mut different: HashSet<String> = names.iter().cloned().collect();
@@ -261,20 +257,20 @@ impl Tracking<'_> {
             Version::Current if is_example => EXAMPLE_VALUE.to_owned(),
             _ => self.numbers.randint(10_000, 99_999).to_string(),
         };
-        let chain = Chain { value: value(), names };
+        let first = value();
         if failed {
             // The additional names are taken for a second chain, which has its value before it fails.
             value();
             return None;
         }
-        Some(chain)
+        Some((names, first))
     }
 
     /// A puzzle with `size` lines of noise; `None` where the generators fail.
     fn puzzle(&mut self, size: usize, is_example: bool) -> Result<Option<Puzzle>> {
-        let Some(chain) = self.chain(is_example) else { return Ok(None) };
-        let mut assignments = vec![format!("VAR {} = {}", chain.names[0], chain.value)];
-        for pair in chain.names.windows(2) {
+        let Some((names, value)) = self.chain(is_example) else { return Ok(None) };
+        let mut assignments = vec![format!("VAR {} = {value}", names[0])];
+        for pair in names.windows(2) {
             assignments.push(format!("VAR {} = VAR {} ", pair[1], pair[0]));
         }
         let mut lines = match self.version {
@@ -299,7 +295,6 @@ impl Tracking<'_> {
         };
         let context = context.replace(". \n", ".\n");
         let [head, question, tail] = TEXT;
-        let value = &chain.value;
         let text = if is_example && self.version == Version::V2024 && self.is_framed()? {
             // The model's template is cut off, and with it go all newlines of the text around the haystack.
             format!("{} {context} {} {value} {}", head.trim_end(), question.trim(), tail.trim_start())
@@ -310,7 +305,7 @@ impl Tracking<'_> {
             " Answer: According to the chain(s) of variable assignment in the text above, {} variables are {assigned} the value {value}, they are: ",
             HOPS + 1
         );
-        Ok(Some(Puzzle { text, answer_prefix, chain }))
+        Ok(Some(Puzzle { text, answer_prefix, names, value }))
     }
 
     /// Returns true if the model's chat template adds anything.
