@@ -67,15 +67,11 @@ fn run_streams_text_and_repeats_itself() {
     let from_stdin =
         run_with(&args(&["run", "-f", "-"], &["-n", "12", "--ignore-eos", "--raw"]), "hello world");
     assert_eq!(ok(from_stdin).stdout, text.stdout);
-    let warm =
+    let mut warm =
         args(&["run", "-p", "hello world"], &["-n", "12", "--ignore-eos", "--json", "--temp", "1", "--seed"]);
     // The last --temp counts: clap refuses a flag given twice, so the fixed one is left out.
-    let warm: Vec<&str> = {
-        let mut w = warm;
-        let at = w.iter().position(|a| *a == "--temp").unwrap();
-        w.drain(at..at + 2);
-        w
-    };
+    let at = warm.iter().position(|a| *a == "--temp").unwrap();
+    warm.drain(at..at + 2);
     let seeded = |seed| run(&[&warm[..], &[seed]].concat()).json()["tokens"].clone();
     assert_eq!(seeded("1"), seeded("1"));
     assert_ne!(seeded("1"), seeded("2"));

@@ -1,13 +1,13 @@
 //! `perplexity`: lengths, documents and token ids as they are given on the command line, LongPPL.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ropewalk::model::{Model, ModelParams};
 use serde_json::Value;
 
 use crate::common::program::{run, Output};
 use crate::eval::refused;
-use crate::models::{model, ok, words};
+use crate::models::{model, ok, text_file, words};
 
 fn measured(files: &[&Path], more: &[&str]) -> Output {
     let mut args = vec!["perplexity", "-m", model(), "--device", "cpu", "-t", "1", "-q", "-f"];
@@ -22,8 +22,7 @@ fn json(files: &[&Path], more: &[&str]) -> Value {
 #[test]
 fn a_range_of_lengths_is_measured_and_averaged() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.txt");
-    std::fs::write(&path, words(300)).unwrap();
+    let path = PathBuf::from(text_file(dir.path(), "a.txt", 300));
     let report = json(&[&path], &["--lengths", "64..160:32,200"]);
     let rows = report["results"].as_array().unwrap();
     assert_eq!(rows.iter().map(|r| r["ctx"].as_u64().unwrap()).collect::<Vec<_>>(), [64, 96, 128, 160, 200]);
@@ -73,8 +72,7 @@ fn a_range_of_lengths_is_measured_and_averaged() {
 #[test]
 fn lengths_are_windows_and_the_context_is_what_methods_are_made_for() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.txt");
-    std::fs::write(&path, words(300)).unwrap();
+    let path = PathBuf::from(text_file(dir.path(), "a.txt", 300));
     let row = |more: &[&str]| json(&[&path], &[more, &["--rope", "pi"]].concat())["results"][0].clone();
     let (short, typed) = (row(&["-l", "96"]), row(&["-c", "96"]));
     for key in ["ctx", "n_ctx", "ppl", "rope", "tokens"] {
@@ -146,8 +144,7 @@ fn token_ids_are_measured_as_the_text_they_are_of() {
 #[test]
 fn longppl_stands_beside_perplexity() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.txt");
-    std::fs::write(&path, words(300)).unwrap();
+    let path = PathBuf::from(text_file(dir.path(), "a.txt", 300));
     // Bounds that every token passes: those that a short context scores, from 140 on, are key tokens.
     let bounds = "--longppl=trunc-len=100,sliding-window=40,alpha=-100,beta=-100";
     let base = ["--ctx", "256", "--bos", "off", "--bucket", "4"];

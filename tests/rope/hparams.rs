@@ -90,19 +90,10 @@ impl Case {
 fn reads_numbers_and_defaults() {
     let hp = Case::new().read();
     assert_eq!((hp.n_layer, hp.n_embd, hp.layers[0].n_ff, hp.n_vocab), (3, 32, 64, 10));
-    assert_eq!(
-        (
-            hp.layer_attention(0).n_head,
-            hp.layer_attention(0).n_head_kv,
-            hp.layer_attention(0).n_embd_head,
-            hp.layer_attention(0).n_rot()
-        ),
-        (4, 2, 8, 8)
-    );
-    assert_eq!(
-        (hp.n_ctx_train, hp.layer_attention(0).rotation.unwrap().freq_base, hp.norm_eps),
-        (512, 10_000.0, 1e-5)
-    );
+    let layer = hp.layer_attention(0);
+    assert_eq!((layer.n_head, layer.n_head_kv, layer.n_embd_head, layer.n_rot()), (4, 2, 8, 8));
+    let freq_base = layer.rotation.unwrap().freq_base;
+    assert_eq!((hp.n_ctx_train, freq_base, hp.norm_eps), (512, 10_000.0, 1e-5));
     assert_eq!(hp.rope_scaling, Default::default());
     assert_eq!(Case::new().without(".attention.head_count_kv").read().layer_attention(0).n_head_kv, 4);
 }

@@ -350,11 +350,10 @@ fn the_program_converts_adapters() {
     let (out, back) = (dir.path().join("a.gguf"), dir.path().join("back"));
     let (fixture, base) = (fixture("llama"), base("llama"));
     let text = |p: &Path| p.to_str().unwrap().to_owned();
-    let run = |args: &[&str]| program(args);
-    let done = run(&[&text(&fixture), "-m", &text(&base), "-o", &text(&out), "--json"]);
+    let done = program(&[&text(&fixture), "-m", &text(&base), "-o", &text(&out), "--json"]);
     let said: Value = serde_json::from_slice(&done.stdout).unwrap();
     assert_eq!((&said["n_pairs"], &said["ranks"]), (&json!(15), &json!([2, 4])), "{}", stderr(&done));
-    let done = run(&["--to-peft", &text(&back), "-m", &text(&base), &text(&out)]);
+    let done = program(&["--to-peft", &text(&back), "-m", &text(&base), &text(&out)]);
     assert!(done.status.success() && stderr(&done).contains("15 pairs of ranks 2 to 4"), "{}", stderr(&done));
     assert!(back.join("adapter_config.json").exists());
     let (adapter, model, lora) = (text(&fixture), text(&base), text(&out));
@@ -366,7 +365,7 @@ fn the_program_converts_adapters() {
         (&["--to-peft", &text(&back), "-m", &model], "<IN>"),
         (&["--to-peft", &text(&back), &lora], "--model"),
     ] {
-        let failed = run(args);
+        let failed = program(args);
         assert_eq!(failed.status.code(), Some(2), "{args:?}: {}", stderr(&failed));
         assert!(stderr(&failed).contains(part), "{args:?}: {}", stderr(&failed));
     }

@@ -90,10 +90,8 @@ fn a_converted_file_opens_under_its_method() {
             let (old, new) = (lab.open("in"), lab.open("out"));
             assert!(data(&old) == data(&new), "{shape} {spec}: tensors changed");
             let hp = lab.hp("out");
-            assert_eq!(
-                (hp.n_ctx_train, hp.layer_attention(0).rotation.unwrap().freq_base),
-                (N_CTX, before.layer_attention(0).rotation.unwrap().freq_base)
-            );
+            let base = |hp: &Hparams| hp.layer_attention(0).rotation.unwrap().freq_base;
+            assert_eq!((hp.n_ctx_train, base(&hp)), (N_CTX, base(&before)));
             let expected = plan(spec, &before);
             assert_same_plan(&declared(&hp), &expected, spec);
             let bases = expected.bases().map(<[f64]>::to_vec);
@@ -222,17 +220,10 @@ fn llama_cpp_files_say_the_same_in_standard_keys() {
                     assert!(file.value(keys::SPEC).is_none());
                     // Our own reading of the standard keys stands in for llama.cpp's, which `oracle` asks.
                     let (found, expected) = (declared(&hp), plan(&spec, &before));
-                    let pairs = found.layer(0).freqs.theta.iter().zip(&expected.layer(0).freqs.theta);
-                    assert!(
-                        pairs.clone().all(|(a, b)| close(*a, *b)),
-                        "{shape} {spec}: {:?}",
-                        found.layer(0).freqs
-                    );
-                    assert!(
-                        close(found.layer(0).mscale, expected.layer(0).mscale),
-                        "{shape} {spec}: {}",
-                        found.layer(0).mscale
-                    );
+                    let (found, expected) = (found.layer(0), expected.layer(0));
+                    let mut pairs = found.freqs.theta.iter().zip(&expected.freqs.theta);
+                    assert!(pairs.all(|(a, b)| close(*a, *b)), "{shape} {spec}: {:?}", found.freqs);
+                    assert!(close(found.mscale, expected.mscale), "{shape} {spec}: {}", found.mscale);
                 }
             }
         }
