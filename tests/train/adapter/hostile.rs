@@ -119,6 +119,8 @@ fn wrong_adapters_are_refused_with_their_fault() {
     Model::load(&model, &params(&[(&good, 1.0)])).unwrap_or_else(|e| panic!("{e}"));
     for (i, (spoil, expected)) in cases.iter().enumerate() {
         let path = scratch(&format!("hostile-lora-{i}.gguf"));
+        // That of an earlier run may be of another row, and of another kind.
+        let _ = std::fs::remove_file(&path);
         let mut parts = Parts::of(&good);
         spoil(&mut parts);
         parts.write(&path);
