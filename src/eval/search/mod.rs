@@ -213,6 +213,8 @@ pub fn run<'a>(
     }
     let digest: String = digest.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     let samples = score::samples(&*plain, &texts, params.goal, ctx, params.samples, params.seed)?;
+    // Its cache would be held in addition to each candidate's.
+    drop(plain);
     let of = format!(
         "{identity}; {:?} of {} texts {digest} at {ctx} tokens, seed {}, attn-factor {:?}, {sizes:?}",
         params.goal,
