@@ -104,7 +104,7 @@ struct Inner {
 
 impl Model {
     /// Loads a model from a GGUF file. The structure of the whole file is checked before any of it is used. Errors name the
-    /// file.
+    /// file, except that of a device that does not exist.
     ///
     /// # Errors
     /// A device that does not exist; a file that is broken or of another architecture; an adapter that does

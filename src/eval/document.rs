@@ -39,7 +39,7 @@ impl Document {
 pub const MAX_DOCUMENTS: u64 = 256 << 20;
 
 /// Reads the documents in files, which have at most [`MAX_DOCUMENTS`] bytes in all. A directory stands for the `.txt`,
-/// `.md`, `.jsonl`, and `.ndjson` files in it, in the order of their names.
+/// `.md`, `.jsonl`, and `.ndjson` files in it and below it, in the order of their paths.
 ///
 /// # Errors
 /// Returns an error if a file is not a regular one or too large, if a directory has no text, and those of [`documents`].

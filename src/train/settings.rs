@@ -26,7 +26,8 @@ ropewalk_core::setters! {
         pub n_block: usize,
         /// Threads; 0 is [`default_threads`](ggml::backend::default_threads).
         pub n_threads: usize,
-        /// Activation checkpointing; `None` saves as much as fits into half of the memory that is free.
+        /// Activation checkpointing; `None` saves as much as fits into half of the free memory on a
+        /// CPU, and inputs alone on a GPU.
         pub checkpointing: Option<Checkpointing>,
         /// The type activations are saved as.
         pub saved_type: SavedType,

@@ -68,7 +68,8 @@ impl Params {
 /// Measures perplexity. `model` is only copied to the report.
 ///
 /// All lengths are planned before the first one is measured, so a text that is too short for the last length is an
-/// error at once. Progress is counted in tokens fed to the model, over all lengths, and reported after every window.
+/// error at once. Progress is counted in tokens fed to the model, over all lengths, and reported within windows
+/// and after each.
 ///
 /// # Errors
 /// Returns an error if there are no documents or lengths, if the protocol has no window for a text (with the name of
