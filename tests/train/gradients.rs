@@ -73,11 +73,10 @@ pub(crate) fn models() -> Vec<(&'static str, Model)> {
         ("phi2, a bias on logits, 8 of 16 turned", small("phi2-tiny"), 8),
         ("phi3, fused maps, 12 of 16 turned", Shape { keys: Vec::new(), ..small("phi3-tiny") }, 12),
     ];
-    let named = list.into_iter().zip(31..);
-    let one = |((about, shape, n_rot), seed): ((&'static str, Shape, usize), u64)| {
-        (about, turned(&format!("train-{seed}"), &shape, seed, n_rot, |_| {}))
+    let one = |((about, shape, n_rot), i): ((&'static str, Shape, usize), u64)| {
+        (about, turned(&format!("train-{i}"), &shape, 31 + i, n_rot, |_| {}))
     };
-    named.map(one).collect()
+    list.into_iter().zip(0..).map(one).collect()
 }
 
 /// A model with quantized weights, with or without a separate output matrix.
