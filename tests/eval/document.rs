@@ -53,6 +53,8 @@ fn a_directory_stands_for_the_texts_below_it() {
     }
     std::fs::write(at("books/a.jsonl"), "{\"text\":\"books/a.jsonl\"}").unwrap();
     std::os::unix::fs::symlink(at("f"), at("books/g.txt")).unwrap();
+    std::os::unix::fs::symlink(at("books"), at("books/again")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(at("books/pipe.txt")).status().unwrap().success());
     let read = |name: &str| read_documents(&[at(name)]).unwrap().into_iter().map(|d| d.content);
     let texts = |names: &[&str]| names.iter().map(|&text| Content::Text(text.into())).collect::<Vec<_>>();
     assert!(read("books").eq(texts(&["books/a.jsonl", "books/b.md", "books/deep/c.txt"])));
