@@ -156,27 +156,6 @@ fn texts_are_inspected_and_nothing_is_trained() {
     assert!(fails(&long, 1).contains("too little text"), "{long:?}");
 }
 
-/// An adapter that was trained under a method that changes who sees whom opens under it, and says so.
-#[test]
-fn a_reach_is_trained_and_the_adapter_opens_under_it() {
-    let folder = Folder::new();
-    let spec = "yarn:factor=2,original=48+self-extend:window=12,group=3,original=48";
-    let report =
-        folder.finetune("reach.gguf", &["--rope", spec, "--steps", "12", "--set", "doc-mask=true"]).json();
-    assert!(report["val_after"].as_f64().unwrap() < report["val_before"].as_f64().unwrap(), "{report}");
-    let (model, adapter, text) =
-        (folder.path("tiny.gguf"), folder.path("reach.gguf"), folder.path("texts/1.txt"));
-    let head =
-        ["perplexity", "-m", &model, "-f", &text, "--ctx", "48", "--device", "cpu", "-t", "1", "--json"];
-    let perplexity = |more: &[&str]| run(&[&head[..], more].concat()).json();
-    let with = perplexity(&["--lora", &adapter]);
-    assert!(with["rope"].as_str().unwrap().contains("self-extend:window=12,group=3"), "{with}");
-    let of = |report: &Value| report["results"][0]["ppl"].as_f64().unwrap();
-    assert!(of(&with) < of(&perplexity(&["--rope", spec])), "{with}");
-    let out = run(&[&head[..], &["--lora", &adapter, "--rope", "plain"]].concat());
-    assert!(fails(&out, 1).contains("self-extend"), "{out:?}");
-}
-
 /// A recipe brings rope, context and separator; it says how its paper trained, and which of its settings are replaced.
 #[test]
 fn a_recipe_says_what_it_is_and_what_replaces_it() {

@@ -10,24 +10,13 @@ fn utk<'a>(more: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn each_method_trains() {
+fn documents_are_drawn_and_positions_are_those_of_the_adapter() {
     let folder = Folder::new();
-    let runs: [(&str, Vec<&str>); 5] = [
-        ("utk", utk(&["--steps", "2"])),
-        ("pose", split("--transform pose:target=192,text=2 --rope yarn:factor=4 --steps 2")),
-        ("truncate", split("--set packing=truncate --set separator=eos --steps 2")),
-        ("longce", split("--set loss=longce:short=16,stride=8 --steps 2")),
-        (
-            "masked",
-            split("--set doc-mask=true --set upsample=fu:length=300 --set data-tokens=20000 --steps 2"),
-        ),
-    ];
-    for (name, more) in runs {
-        let report = folder.finetune(&format!("{name}.gguf"), &more).json();
-        assert_eq!(report["steps"].as_u64(), Some(2), "{name}: {report}");
-        assert!(report["loss"].as_f64().unwrap() > 0.0, "{name}");
+    let masked = split("--set doc-mask=true --set upsample=fu:length=300 --set data-tokens=20000 --steps 2");
+    let pose = split("--transform pose:target=192,text=2 --rope yarn:factor=4 --steps 2");
+    for (name, more) in [("masked.gguf", masked), ("pose.gguf", pose)] {
+        assert_eq!(folder.finetune(name, &more).json()["steps"], 2, "{name}");
     }
-    // The adapter is for the context of the positions.
     let inspect = crate::common::program::run(&["inspect", &folder.path("pose.gguf"), "--json"]).stdout;
     assert!(inspect.contains("192"), "{inspect}");
 }

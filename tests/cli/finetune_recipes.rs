@@ -145,24 +145,6 @@ fn pose_takes_both_chunks_from_one_document() {
     assert_eq!(finetune(&folder, "joined.gguf", &joined).json()["steps"], 1);
 }
 
-/// LongLoRA's groups in samples of any length: documents, odd contexts, a few tokens.
-#[test]
-fn shifted_sparse_attention_takes_samples_of_any_length() {
-    let folder = Folder::new();
-    for i in 1..14 {
-        std::fs::write(folder.file(&format!("texts/short-{i}.txt")), &"rope yarn hemp"[..i]).unwrap();
-    }
-    let all = ["--attention", "s2", "--set", "batch=8", "--steps", "3"];
-    for (i, more) in [&["--set", "packing=truncate"][..], &["--ctx", "47"], &["--ctx", "5"], &["--ctx", "1"]]
-        .iter()
-        .enumerate()
-    {
-        let report = finetune(&folder, &format!("{i}.gguf"), &[&all[..], more].concat()).json();
-        assert_eq!(report["steps"], 3, "{more:?}: {report}");
-        assert!(report["loss"].as_f64().unwrap() > 0.0);
-    }
-}
-
 /// Stages also take a recipe's data, and go on with it.
 #[test]
 fn stages_have_the_data_of_a_recipe() {

@@ -8,7 +8,7 @@ use ropewalk::DType;
 
 use super::finetune::Folder;
 use super::hub::names;
-use crate::common::program::{run, run_in, run_with, split, Output};
+use crate::common::program::{run_in, split, Output};
 
 const THESIS: &str = "My thesis.\n\nChapter 1. Everything that I have written in four years.\n";
 
@@ -124,21 +124,31 @@ fn a_file_of_somebody_else_is_never_replaced() {
     }
 }
 
+/// By force a file of somebody else, without it an earlier output, and never a folder.
 #[test]
-fn force_replaces_any_file_but_no_folder() {
+fn a_file_is_replaced_where_it_may_be() {
     for case in CASES.iter().filter(|c| c.again) {
         let folder = folder();
         let at = folder.file(case.out);
+        let args = split(case.line);
+        let forced = [&args[..], &["--force"]].concat();
+        let called = |args: &[&str]| {
+            // A run with checkpoints is gone on with, or they are removed.
+            for name in ["l.checkpoints", "m.checkpoints"] {
+                let _ = fs::remove_dir_all(folder.file(name));
+            }
+            call(&folder, args, case.out)
+        };
         fs::write(&at, THESIS).unwrap();
-        let args = [&split(case.line)[..], &["--force"]].concat();
-        let output = call(&folder, &args, case.out);
-        assert_eq!(output.code, 0, "{case:?}: {output:?}");
-        assert!(fs::read(&at).unwrap() != THESIS.as_bytes(), "{case:?}");
+        for args in [&forced, &args] {
+            let output = called(args);
+            assert_eq!(output.code, 0, "{case:?}: {output:?}");
+            let found = fs::read(&at).unwrap();
+            assert!(!found.is_empty() && found != THESIS.as_bytes(), "{case:?}");
+        }
         fs::remove_file(&at).unwrap();
-        let _ = fs::remove_dir_all(folder.file("l.checkpoints"));
-        let _ = fs::remove_dir_all(folder.file("m.checkpoints"));
         fs::create_dir(&at).unwrap();
-        let output = call(&folder, &args, case.out);
+        let output = called(&forced);
         assert!(matches!(output.code, 1 | 2) && at.is_dir(), "{case:?}: {output:?}");
     }
 }
@@ -276,60 +286,6 @@ fn a_file_that_is_read_is_never_replaced() {
         assert!(output.stderr.contains("input") || output.stderr.contains("to read"), "{line}: {output:?}");
         assert!((fs::read(folder.file(out)).unwrap(), names(folder.dir.path())) == before, "{line}");
     }
-}
-
-#[test]
-fn an_earlier_output_is_replaced() {
-    for case in CASES.iter().filter(|c| c.again) {
-        let folder = folder();
-        for n in 0..2 {
-            let output = call(&folder, &split(case.line), case.out);
-            assert_eq!(output.code, 0, "{case:?}, call {n}: {output:?}");
-            assert!(folder.file(case.out).metadata().unwrap().len() > 0, "{case:?}");
-            // A run with checkpoints is gone on with, or they are removed.
-            let _ = fs::remove_dir_all(folder.file("l.checkpoints"));
-            let _ = fs::remove_dir_all(folder.file("m.checkpoints"));
-        }
-    }
-}
-
-/// What would be in the way at the end is an error at the start, before any training.
-#[test]
-fn finetune_looks_before_it_trains() {
-    let folder = Folder::new();
-    for (option, name) in [("--set", "a.tex"), ("--plot", "a.svg"), ("-o", "a.gguf")] {
-        fs::write(folder.file(name), THESIS).unwrap();
-        let path = folder.path(name);
-        let log = format!("log={path}");
-        let args = folder.args(if option == "-o" { "a.gguf" } else { "b.gguf" }, &["--steps", "100000"]);
-        let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
-        if option != "-o" {
-            args.extend([option, if option == "--set" { &log } else { &path }]);
-        }
-        let output = run(&args);
-        assert_eq!((output.code, output.stderr.lines().count()), (1, 1), "{option}: {output:?}");
-        assert!(output.stderr.contains(&format!("{path}: exists and is not ")), "{option}: {output:?}");
-        assert!(
-            output.stderr.contains("use another name, or replace it with --force"),
-            "{option}: {output:?}"
-        );
-        assert_eq!(fs::read_to_string(folder.file(name)).unwrap(), THESIS);
-        assert!(!folder.file("b.checkpoints").exists() && !folder.file("a.checkpoints").exists());
-    }
-}
-
-#[test]
-fn chat_saves_over_sessions_alone() {
-    let folder = Folder::new();
-    fs::write(folder.file("thesis"), THESIS).unwrap();
-    let model = folder.path("tiny.gguf");
-    let (thesis, session) = (folder.path("thesis"), folder.path("session"));
-    let lines = format!("/save {thesis}\n/save {session}\n/save {session}\n");
-    let output = run_with(&["chat", "-q", "-m", &model, "--ctx", "64", "--device", "cpu"], &lines);
-    let said = "exists and is not a saved session; use another name\n";
-    assert_eq!(output.stderr.matches(said).count(), 1, "{output:?}");
-    assert_eq!(fs::read_to_string(folder.file("thesis")).unwrap(), THESIS);
-    assert!(fs::read(folder.file("session")).unwrap().starts_with(b"ropewlk"));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{json, Value};
 
-use super::hub::{file, names, sum, Asked, Hub, Reply};
+use super::hub::{file, names, sum, Asked, Hub, Reply, SOURCE};
 use crate::common::program::{command, finish, Output};
 
 pub(crate) const REPO: &str = "hf:org/tiny-llama";
@@ -357,11 +357,13 @@ fn redirects_are_followed_and_a_token_stays_off_plain_http() {
         }
     });
     let repository = shared.lock().unwrap().clone();
-    let mut call = hub.call(dir.path(), &[REPO]);
-    call.env("HF_TOKEN", "hf_secret");
-    let output = finish(call);
-    assert!(output.code == 1 && output.stderr.contains("plain http"), "{output:?}");
-    assert!(hub.asked().is_empty() && names(dir.path()).is_empty() && !output.stderr.contains("secret"));
+    for source in [REPO, SOURCE] {
+        let mut call = hub.call(dir.path(), &[source]);
+        call.env("HF_TOKEN", "hf_secret");
+        let output = finish(call);
+        assert!(output.code == 1 && output.stderr.contains("plain http"), "{output:?}");
+        assert!(hub.asked().is_empty() && names(dir.path()).is_empty() && !output.stderr.contains("secret"));
+    }
     whole(&hub, &repository, dir.path(), &[]);
     assert_eq!(asked_for(&other).len(), 1 + SHARDS.len());
 }

@@ -167,8 +167,10 @@ fn what_cannot_be_gone_on_from_or_attended_to_is_said_in_one_line() {
     folder.finetune("a.gguf", &["--steps", "1"]).json();
     let (a, model) = (folder.path("a.gguf"), folder.path("tiny.gguf"));
     let missing = folder.path("none.gguf");
-    let cases: [(&[&str], i32, &str); 12] = [
+    let cases: [(&[&str], i32, &str); 14] = [
         (&["--attention", "s3"], 2, "expected full, s2, s2:group=N"),
+        (&["--attention", "landmark:block=1"], 2, "block: expected 2 to 256 positions, found 1"),
+        (&["--attention", "landmark:size=8"], 2, "landmark: unknown parameter `size`; known: block, in-loss"),
         (&["--attention", "s2:group=0"], 2, "attention s2: group: expected a number from 1"),
         (&["--lora", &missing], 1, "none.gguf"),
         (&["--lora", &model], 1, "general.type"),

@@ -173,13 +173,3 @@ fn a_reader_that_goes_away_is_no_failure() {
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
 }
-
-#[test]
-fn methods_are_listed_with_their_parameters() {
-    let text = run(&["rope", "--list"]);
-    assert!(text.code == 0 && text.stdout.contains("harpe") && text.stdout.contains("base-max"), "{text:?}");
-    let json = run(&["rope", "--list", "--json"]).json();
-    let names: Vec<_> =
-        json["methods"].as_array().unwrap().iter().map(|m| m["name"].as_str().unwrap()).collect();
-    assert!(names.contains(&"yarn") && names.contains(&"sba"), "{names:?}");
-}
