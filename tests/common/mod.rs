@@ -14,7 +14,10 @@ pub use fetched::{default_model, fetched};
 use rounding::two_orders;
 
 use convert::random::{write, Shape};
-use gguf::{File, Value, Writer};
+use convert::{convert, Options};
+use gguf::{File, Output, Value, Writer};
+use ropewalk::adapter::AdapterSpec;
+use ropewalk::control::Control;
 use ropewalk::hparams::Hparams;
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::session::{Batch, Session, SessionParams};
@@ -87,19 +90,47 @@ pub fn random_model(shape: &str, dtype: DType, tag: &str) -> PathBuf {
     path
 }
 
+/// A random model of this shape, in a file of this name.
+pub fn made(name: &str, shape: &Shape, dtype: DType, seed: u64) -> Model {
+    let path = scratch(name);
+    write(shape, dtype, seed, &path).unwrap();
+    load(&path)
+}
+
 /// A random model of a shape whose heads are turned in `n_rot` dimensions, with what else is added to its file.
 pub fn turned(tag: &str, shape: &Shape, seed: u64, n_rot: usize, add: impl FnOnce(&mut Writer<'_>)) -> Model {
     let (whole, path) = (scratch(&format!("{tag}-whole.gguf")), scratch(&format!("{tag}.gguf")));
     write(shape, DType::F32, seed, &whole).unwrap();
-    let file = File::open(&whole).unwrap();
+    rewritten(&whole, &path, &[], |out| {
+        out.set(&format!("{}.rope.dimension_count", shape.arch), Value::U32(n_rot as u32));
+        add(out);
+    });
+    load(&path)
+}
+
+/// Writes a file once more, without these tensors, and with what is changed in the copy.
+pub fn rewritten(from: &Path, to: &Path, without: &[&str], change: impl FnOnce(&mut Writer<'_>)) {
+    let file = File::open(from).unwrap();
     let mut out = Writer::with_metadata_of(&file);
-    out.set(&format!("{}.rope.dimension_count", shape.arch), Value::U32(n_rot as u32));
-    for t in file.tensors() {
+    for t in file.tensors().iter().filter(|t| !without.contains(&t.name.as_str())) {
         out.copy_tensor(&file, t).unwrap();
     }
-    add(&mut out);
-    out.write(&path).unwrap();
-    load(&path)
+    change(&mut out);
+    out.write(Output::new(to, true)).unwrap();
+}
+
+/// A model with all weights in F32, in a file of this name.
+pub fn in_f32(from: &Path, name: &str) -> PathBuf {
+    let path = scratch(name);
+    let options = Options::default().dtype(Some(DType::F32)).force(true);
+    convert(from, &path, &options, &Control::default()).unwrap_or_else(|e| panic!("{e}"));
+    path
+}
+
+/// A model with this adapter in force.
+pub fn with_adapter(model: &Model, adapter: &Path) -> Model {
+    let params = ModelParams::cpu().adapters(vec![AdapterSpec::new(adapter, 1.0)]);
+    Model::load(model.file().path(), &params).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// The model at a path, on the CPU.
@@ -128,6 +159,18 @@ pub fn score(session: &mut Session, tokens: &[Token]) -> Vec<f32> {
     let done = session.score(tokens, 0..tokens.len(), &mut |_, row| rows.extend_from_slice(row));
     done.unwrap_or_else(|e| panic!("{e}"));
     rows
+}
+
+/// The mean `-ln p` of all tokens but the first.
+pub fn mean_nll(session: &mut Session, tokens: &[Token]) -> f64 {
+    let nll = session.nll(tokens, 1..tokens.len()).unwrap_or_else(|e| panic!("{e}"));
+    nll.iter().map(|&x| f64::from(x)).sum::<f64>() / nll.len() as f64
+}
+
+/// The rows of logits of a batch.
+pub fn rows_of(session: &mut Session, batch: &Batch) -> Vec<Vec<f32>> {
+    let rows = session.decode(batch).unwrap_or_else(|e| panic!("{e}"));
+    (0..rows.n_rows()).map(|i| rows.row(i).to_vec()).collect()
 }
 
 /// Largest difference of two sets of logits; panics when one is not a number.

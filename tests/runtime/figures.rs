@@ -1,7 +1,6 @@
 //! Published figures of the default model on the needle essays, measured by others through libllama.
 
 use crate::common::*;
-use ropewalk::session::Session;
 
 /// One window of 4,096 tokens from the start, every token from the second on, no BOS.
 #[test]
@@ -11,8 +10,7 @@ fn essays_at_4096_tokens() {
     let figures = [("yarn:factor=2", 24.59), ("plain", 24.09), ("pi:factor=2", 63.4)];
     for &(rope, published) in &figures[..size(1, 3)] {
         let params = params(4096).rope(Some(rope.parse().unwrap()));
-        let nll = Session::new(&model, &params).unwrap().nll(&tokens, 1..4096).unwrap();
-        let ppl = (nll.iter().map(|&x| f64::from(x)).sum::<f64>() / nll.len() as f64).exp();
+        let ppl = mean_nll(&mut open(&model, &params), &tokens).exp();
         println!("{rope}: {ppl:.3}, published {published}");
         assert!((ppl / published - 1.0).abs() < 0.01, "{rope}: expected {published} within 1 %, found {ppl}");
     }

@@ -2,8 +2,6 @@
 
 use crate::common::*;
 use crate::libllama::{oracle_logits, oracle_params};
-use convert::{convert, Options};
-use ropewalk::control::Control;
 use ropewalk::eval::SessionSource;
 use ropewalk::math::Math;
 use ropewalk::session::Session;
@@ -17,9 +15,7 @@ const TYPES: [DType; 7] =
 fn each_rounds_what_it_says() {
     for dtype in TYPES {
         let path = random_model("llama-tiny-gqa", dtype, "math");
-        let f32_path = scratch(&format!("math-{}-f32.gguf", dtype.name()));
-        let to_f32 = Options::default().dtype(Some(DType::F32)).force(true);
-        convert(&path, &f32_path, &to_f32, &Control::default()).unwrap_or_else(|e| panic!("{e}"));
+        let f32_path = in_f32(&path, &format!("math-{}-f32.gguf", dtype.name()));
         let model = load(&path);
         let n_vocab = model.hparams().n_vocab;
         let tokens = some_tokens(200, n_vocab);

@@ -1,10 +1,7 @@
 //! The recorded output of `tests/reference/attention.py`: reach methods by their own formulas on the default model, in f64.
 
 use crate::common::*;
-use convert::{convert, Options};
-use ropewalk::control::Control;
-use ropewalk::model::Model;
-use ropewalk::session::{Attention, Session, SessionParams};
+use ropewalk::session::Attention;
 use ropewalk::{DType, Token};
 
 #[derive(serde::Deserialize)]
@@ -44,23 +41,10 @@ fn runs_twice(case: &Case) -> bool {
     soaks() && ["self-extend", "lm-infinite", "dca"].contains(&case.name.as_str())
 }
 
-fn mean_nll(model: &Model, tokens: &[Token], params: &SessionParams) -> f64 {
-    let mut session = Session::new(model, params).unwrap_or_else(|e| panic!("{e}"));
-    let nll = session.nll(tokens, 1..tokens.len()).unwrap_or_else(|e| panic!("{e}"));
-    nll.iter().map(|&x| f64::from(x)).sum::<f64>() / nll.len() as f64
-}
-
 /// 0.05 % of perplexity were asked for; the rest is rounding of f32, and other readings of a method are 4e-4 away.
 #[test]
 fn on_the_model_in_f32_perplexities_are_the_recorded_ones() {
-    let (recording, wide) = (recording(), scratch("reference-f32.gguf"));
-    convert(
-        default_model(),
-        &wide,
-        &Options::default().dtype(Some(DType::F32)).force(true),
-        &Control::default(),
-    )
-    .unwrap();
+    let (recording, wide) = (recording(), in_f32(&default_model(), "reference-f32.gguf"));
     let model = load(&wide);
     for case in cases(&recording) {
         let both = [(Attention::Auto, 512), (Attention::Explicit, 96)];
@@ -70,7 +54,7 @@ fn on_the_model_in_f32_perplexities_are_the_recorded_ones() {
                 .kv_type(DType::F32)
                 .attention(attention)
                 .n_ubatch(n_ubatch);
-            let found = mean_nll(&model, &recording.tokens, &params);
+            let found = mean_nll(&mut open(&model, &params), &recording.tokens);
             println!("{} {attention:?}: {found:.8}, recorded {:.8}", case.name, case.nll);
             assert!((found - case.nll).abs() < 1e-5, "{}: {found}, recorded {}", case.name, case.nll);
             let others = recording.variants.iter().filter(|v| v.of == case.name && v.nll != case.nll);
@@ -91,7 +75,7 @@ fn on_the_quantised_file_they_are_within_three_percent() {
         let both = [DType::F16, DType::Q8_0];
         for &kv_type in if runs_twice(case) { &both[..] } else { &both[..1] } {
             let params = params(1024).rope(Some(case.spec.parse().unwrap())).kv_type(kv_type);
-            let off = (mean_nll(&model, &recording.tokens, &params) - case.nll).exp() - 1.0;
+            let off = (mean_nll(&mut open(&model, &params), &recording.tokens) - case.nll).exp() - 1.0;
             println!("{} {}: {:+.3} %", case.name, kv_type.name(), off * 100.0);
             assert!(off.abs() < 0.03, "{} {}: {:+.3} %", case.name, kv_type.name(), off * 100.0);
         }

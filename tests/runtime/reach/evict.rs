@@ -12,7 +12,7 @@ use super::same::SAME;
 use super::starts::ANGLES;
 use super::{apart, text, twins, under, Failures, N_VOCAB};
 use crate::common::naive::worst_row;
-use crate::common::{all_logits, batch_of, open, score, scratch};
+use crate::common::{all_logits, batch_of, open, rows_of, score, scratch};
 
 /// Room for any window here with a micro-batch beside it, and no more than one block.
 const N_CTX: usize = 128;
@@ -128,8 +128,7 @@ fn sequences_past_the_context() {
         for (s, how) in [(&mut s, "stayed"), (&mut restored, "restored")] {
             assert_eq!((s.tokens(0), s.tokens(7)), (&text(390)[..], &text(300)[..]), "{}", case.spec);
             for (seq, at) in [(7, 300), (0, 390), (7, 310)] {
-                let rows = s.decode(&batch_of(seq, &text(400)[at..at + 10])).unwrap();
-                let got: Vec<f32> = (0..10).flat_map(|i| rows.row(i).to_vec()).collect();
+                let got = rows_of(s, &batch_of(seq, &text(400)[at..at + 10])).concat();
                 let what = format!("{}: {how}, sequence {seq} from {at}", case.spec);
                 let want = &want[at * N_VOCAB..(at + 10) * N_VOCAB];
                 failures.at_most(BOUND, worst_row(&got, want, N_VOCAB), &what);

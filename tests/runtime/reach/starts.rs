@@ -9,7 +9,7 @@ use ropewalk::{DType, Token};
 use super::same::SAME;
 use super::{apart, text, twins, under, Failures, N_VOCAB};
 use crate::common::rounding::UNIT;
-use crate::common::{all_logits, open, scratch, some_tokens};
+use crate::common::{all_logits, open, rows_of, scratch, some_tokens};
 
 /// First positions for which a cache has one block of 256 cells: 64 sequences of four.
 const SPEC: &str = "lm-infinite:window=12,global=4";
@@ -78,7 +78,7 @@ fn files_are_of_either_cache() {
             s.truncate(2, 0).unwrap();
         };
         let rest = batch(&[(5, &text(90)[50..]), (0, &text(60)[20..]), (1, &text(50)[10..])]);
-        let rows = |s: &mut Session| all_rows(s, &rest).concat();
+        let rows = |s: &mut Session| rows_of(s, &rest).concat();
         let mut files = Vec::new();
         for n_ctx in [COPIES, STARTS] {
             let mut s = open(&twins()[0].model, &under(SPEC, n_ctx, kv));
@@ -113,7 +113,7 @@ fn every_sequence_has_first_positions_of_its_own() {
     let mut found = vec![Vec::new(); 64];
     for step in 0..3 {
         let parts: Vec<(u32, &[Token])> = (0..).zip(texts.iter().map(|t| &t[step * 5..][..5])).collect();
-        for (found, rows) in found.iter_mut().zip(all_rows(&mut s, &batch(&parts)).chunks_exact(5)) {
+        for (found, rows) in found.iter_mut().zip(rows_of(&mut s, &batch(&parts)).chunks_exact(5)) {
             found.extend(rows.concat());
         }
     }
@@ -130,11 +130,6 @@ fn batch(parts: &[(u32, &[Token])]) -> Batch {
     let mut batch = Batch::new();
     parts.iter().for_each(|(seq, tokens)| tokens.iter().for_each(|&t| batch.push(t, *seq, true)));
     batch
-}
-
-fn all_rows(s: &mut Session, batch: &Batch) -> Vec<Vec<f32>> {
-    let rows = s.decode(batch).unwrap_or_else(|e| panic!("{e}"));
-    (0..rows.n_rows()).map(|i| rows.row(i).to_vec()).collect()
 }
 
 /// Sequences that begin, are cut, fork, end and begin again in any order, each after every step as in a session of its own.
@@ -201,7 +196,7 @@ fn come_and_go(spec: &str, alone: usize, (attention, portable): (Attention, bool
                 }
             }
         }
-        let rows = all_rows(&mut s, &batch);
+        let rows = rows_of(&mut s, &batch);
         for ((seq, tokens), last) in parts.iter().zip(last) {
             let text = &mut texts[*seq as usize];
             text.extend(tokens);

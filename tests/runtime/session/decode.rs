@@ -5,7 +5,7 @@ use ropewalk::session::{Attention, Session};
 use ropewalk::{DType, Token};
 
 use super::{assert_close, batch_of, distance, model, open, score, with_kv, KV, SHAPES};
-use crate::common::{all_logits, compare, default_model, essays, load, params, some_tokens};
+use crate::common::{all_logits, compare, params, some_tokens};
 
 /// More than one block of 256 cells, no multiple of anything.
 const N: usize = 301;
@@ -29,24 +29,6 @@ fn chunked_prefill_is_one_shot_with_quantised_weights() {
                 assert!(d.kl < QUANTISED_KL, "{shape} {dtype}, {n_ubatch} at once: {d:?}");
             }
         }
-    }
-}
-
-/// The same over the default model's 30 layers, where it is 3e-3.
-const DEFAULT_KL: f64 = 1e-2;
-
-#[test]
-fn the_default_model_chunked_decoded_and_one_shot() {
-    let m = load(&default_model());
-    let n_vocab = m.hparams().n_vocab;
-    let tokens = m.vocab().tokenize(&essays()[..2000], false, false).unwrap()[..64].to_vec();
-    let p = params(64).portable(true);
-    let whole = all_logits(&m, &p, &tokens);
-    for n_ubatch in [1, 24] {
-        let p = p.clone().n_ubatch(n_ubatch);
-        let d = compare(&whole, &all_logits(&m, &p, &tokens), &tokens, n_vocab);
-        println!("{n_ubatch} at once: {d:?}");
-        assert!(d.kl < DEFAULT_KL, "{n_ubatch} at once: {d:?}");
     }
 }
 
@@ -206,4 +188,23 @@ fn wrong_calls_are_refused_and_change_nothing() {
     fresh.append(&[1, 2, 3]).unwrap();
     assert_eq!(distance(s.append(&[4; 13]).unwrap(), fresh.append(&[4; 13]).unwrap()), 0.0);
     assert!(s.append(&[1]).is_err() && fresh.append(&[1]).is_err(), "both are full");
+}
+
+/// The base comes from the length the session was opened for, not from what it holds.
+#[test]
+fn dynamic_ntk_keeps_its_base_for_life() {
+    let m = model("llama-tiny", DType::F32);
+    let tokens = some_tokens(900, 320);
+    let under = |n_ctx| with_kv(n_ctx, DType::F32).rope(Some("dynamic-ntk:factor=2".parse().unwrap()));
+    let (whole, p) = (all_logits(m, &under(1024), &tokens), under(1024).n_ubatch(50));
+    assert_close(&whole, &all_logits(m, &p, &tokens), KV[0].1, "in chunks, past the trained window");
+    let mut s = open(m, &p);
+    let before = s.plan().clone();
+    s.append(&tokens).unwrap();
+    assert_eq!(*s.plan(), before);
+    assert_ne!(
+        open(m, &under(512)).plan().layer(0).freqs,
+        before.layer(0).freqs,
+        "another promise, another base"
+    );
 }

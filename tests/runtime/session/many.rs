@@ -9,7 +9,7 @@ use ropewalk::session::{Batch, GenerateParams, Greedy, SeqId, Session, SessionPa
 use ropewalk::{DType, Token};
 
 use super::{model, SHAPES};
-use crate::common::{assert_close, open, params, some_tokens, LOGITS};
+use crate::common::{assert_close, open, params, rows_of, some_tokens, LOGITS};
 
 const N_CTX: usize = 512;
 /// Sequences of a call, not in order.
@@ -117,8 +117,7 @@ fn check_others(
         for &seq in others.keys() {
             text[150..153].iter().for_each(|&token| batch.push(token, seq, true));
         }
-        let logits = s.decode(&batch).unwrap();
-        (0..logits.n_rows()).flat_map(|i| logits.row(i).to_vec()).collect::<Vec<f32>>()
+        rows_of(s, &batch).concat()
     };
     let expected = next(&mut open_others());
     let mut s = open_others();

@@ -7,7 +7,6 @@ mod limits;
 mod many;
 mod owned;
 mod recurrent;
-mod ropes;
 mod sequences;
 mod state;
 mod step;

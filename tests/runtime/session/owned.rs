@@ -13,7 +13,7 @@ use ropewalk::train::optim::{OptimParams, Optimizer, Schedule};
 use ropewalk::train::{Run, RunParams, TrainParams, Trainer};
 use ropewalk::{DType, Token};
 
-use crate::common::{all_logits, load, open, params, random_model, some_tokens, N_THREADS};
+use crate::common::{load, open, params, random_model, some_tokens, N_THREADS};
 
 /// A model of the test's own, so that dropping it drops the last handle that the caller has.
 fn own_model() -> Model {
@@ -118,23 +118,6 @@ fn a_generation_goes_with_its_sequence() {
     let refused = second.next(&mut other.session).unwrap().unwrap_err().to_string();
     assert!(refused.contains("expected sequence 1 to hold"), "{refused}");
     assert!(other.running[0].next(&mut other.session).unwrap().is_ok());
-}
-
-/// Clones share one set of weights, also from several threads at once.
-#[test]
-fn clones_are_one_model() {
-    let model = own_model();
-    let tokens = some_tokens(30, model.hparams().n_vocab);
-    let expected = all_logits(&model, &params(64), &tokens);
-    let spawn = |_| {
-        let (model, tokens) = (model.clone(), tokens.clone());
-        thread::spawn(move || all_logits(&model, &params(64), &tokens))
-    };
-    let threads: Vec<_> = (0..3).map(spawn).collect();
-    drop(model);
-    for thread in threads {
-        assert_eq!(thread.join().unwrap(), expected);
-    }
 }
 
 /// A run of three steps over texts in `dir`.

@@ -7,7 +7,7 @@ use ropewalk::session::{Batch, Greedy, Session, SessionParams};
 use ropewalk::{DType, Token};
 
 use super::{assert_close, batch_of, model, open, score, with_kv};
-use crate::common::{all_logits, says, scratch, some_tokens, LOGITS};
+use crate::common::{all_logits, rows_of, says, scratch, some_tokens, LOGITS};
 
 const BOUND: f64 = LOGITS;
 
@@ -34,10 +34,7 @@ fn last_rows(all: &[Token], n: usize) -> Vec<f32> {
 fn goes_on(s: &mut Session, seq: u32, held: &[Token], what: &str) {
     assert_eq!(s.tokens(seq), held, "{what}");
     let next = tokens(7);
-    let mut batch = Batch::new();
-    next.iter().for_each(|&t| batch.push(t, seq, true));
-    let logits = s.decode(&batch).unwrap_or_else(|e| panic!("{what}: {e}"));
-    let got: Vec<f32> = (0..logits.n_rows()).flat_map(|i| logits.row(i).to_vec()).collect();
+    let got = rows_of(s, &batch_of(seq, &next)).concat();
     assert_close(&last_rows(&[held, &next].concat(), next.len()), &got, BOUND, what);
 }
 

@@ -8,13 +8,7 @@ use ropewalk::session::Batch;
 use ropewalk::{DType, Token};
 
 use super::{assert_close, batch_of, model, open, score, KV};
-use crate::common::{all_logits, params, some_tokens};
-
-/// `rows[k]` of a decoded batch, as owned vectors.
-fn rows_of(s: &mut ropewalk::session::Session, batch: &Batch) -> Vec<Vec<f32>> {
-    let rows = s.decode(batch).unwrap_or_else(|e| panic!("{e}"));
-    (0..rows.n_rows()).map(|i| rows.row(i).to_vec()).collect()
-}
+use crate::common::{all_logits, params, rows_of, some_tokens};
 
 #[test]
 fn a_copy_outlives_its_source_and_is_replaced_whole() {

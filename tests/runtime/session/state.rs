@@ -9,7 +9,7 @@ use ropewalk::{DType, Token};
 use sha2::{Digest, Sha256};
 
 use super::{batch_of, model, open, score, with_kv, KV, SHAPES};
-use crate::common::{default_model, load, params, random_model, says, some_tokens};
+use crate::common::{default_model, load, params, random_model, rows_of, says, some_tokens};
 
 fn file(name: &str) -> PathBuf {
     crate::common::scratch(&format!("state-{name}.session"))
@@ -77,10 +77,7 @@ fn all_sequences_come_back() {
         assert_eq!(s.tokens(seq), t.tokens(seq));
     }
     for seq in [1, 63, 5] {
-        let rows = |s: &mut Session| {
-            let rows = s.decode(&batch_of(seq, &tokens[200..230])).unwrap();
-            (0..30).flat_map(|i| rows.row(i).to_vec()).collect::<Vec<f32>>()
-        };
+        let rows = |s: &mut Session| rows_of(s, &batch_of(seq, &tokens[200..230]));
         assert_eq!(rows(&mut s), rows(&mut t), "sequence {seq}");
     }
     assert_eq!(score(&mut s, &tokens[230..]), score(&mut t, &tokens[230..]));
