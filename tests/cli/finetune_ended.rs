@@ -219,38 +219,6 @@ fn a_log_that_cannot_be_written_ends_nothing() {
 
 #[cfg(unix)]
 #[test]
-fn a_checkpoint_that_cannot_be_written_ends_nothing() {
-    let folder = Folder::new();
-    let more = ["--steps", "150", "--set", "save-every=2"];
-    folder.finetune("whole.gguf", &more).json();
-    let whole = std::fs::read(folder.file("whole.gguf")).unwrap();
-    let child = folder.at_work("a.gguf", &more);
-    signal(&child, "-STOP");
-    // A file in place of the folder stands for the full disk.
-    std::fs::rename(folder.file("a.checkpoints"), folder.file("moved")).unwrap();
-    std::fs::write(folder.file("a.checkpoints"), "").unwrap();
-    // Listed after that: a process may run on for a moment after the call that stops it.
-    let last = folder.names("moved").into_iter().rfind(|n| n.ends_with(".safetensors"));
-    signal(&child, "-CONT");
-    let (code, said) = end(child);
-    assert_eq!(code, Some(1), "{said}");
-    assert_eq!(said.matches("; training continues").count(), 1, "{said}");
-    assert!(
-        said.lines().last().unwrap().contains("a.gguf is whole, but no checkpoint of step 150: "),
-        "{said}"
-    );
-    assert!(std::fs::read(folder.file("a.gguf")).unwrap() == whole);
-    // What was saved before is still there, and leads to the same end.
-    std::fs::remove_file(folder.file("a.checkpoints")).unwrap();
-    std::fs::rename(folder.file("moved"), folder.file("a.checkpoints")).unwrap();
-    assert!(last.is_some_and(|last| folder.file(&format!("a.checkpoints/{last}")).exists()));
-    std::fs::remove_file(folder.file("a.gguf")).unwrap();
-    folder.finetune("a.gguf", &[&more[..], &["--resume"]].concat()).json();
-    assert!(std::fs::read(folder.file("a.gguf")).unwrap() == whole);
-}
-
-#[cfg(unix)]
-#[test]
 fn an_adapter_that_cannot_be_written_is_written_by_resume() {
     let folder = Folder::new();
     let more = ["--steps", "60", "--set", "save-every=0"];

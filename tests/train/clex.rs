@@ -19,7 +19,7 @@ use ropewalk::DType;
 use crate::common::naive::{Definition, Naive};
 use crate::common::rounding::{rounding, two_orders};
 use crate::common::{all_logits, assert_close, distance, load, log_softmax, params, scratch, some_tokens};
-use crate::common::{roundings, says, size, LOGITS};
+use crate::common::{roundings, says, size, with_adapter, LOGITS};
 use crate::differences::{loss, moved, of_element, one};
 use crate::gradients::{fill, lora, models, settings, targets, N_VOCAB};
 
@@ -280,7 +280,7 @@ fn one_length_is_written_into_a_file() {
     fill_all(&mut trainer);
     let (path, out) = (scratch("clex-merged-lora.gguf"), scratch("clex-merged.gguf"));
     write_adapter(&path, &trainer, None, AdapterMeta::default()).unwrap();
-    let adapters = vec![AdapterSpec::new(path, 1.0)];
+    let adapters = vec![AdapterSpec::new(path.clone(), 1.0)];
     let merge = |rope: Option<&str>, llama_cpp: bool| {
         let rope = rope.map(|spec| spec.parse().unwrap());
         let options = convert::Options::default().adapters(adapters.clone()).rope(rope).llama_cpp(llama_cpp);
@@ -294,7 +294,7 @@ fn one_length_is_written_into_a_file() {
     }
     let fixed = format!("{SHORT},factor=3");
     merge(Some(&fixed), true).unwrap_or_else(|e| panic!("{e}"));
-    let tuned = Model::load(model.file().path(), &ModelParams::cpu().adapters(adapters)).unwrap();
+    let tuned = with_adapter(&model, &path);
     let tokens = some_tokens(N_CTX, N_VOCAB);
     let f32s = params(N_CTX).kv_type(DType::F32);
     let with = f32s.clone().rope(Some(fixed.parse().unwrap()));

@@ -1,17 +1,17 @@
 //! Training through gated delta-nets: gradients against central differences of the naive model, and every way to them
 //! against the others.
 
-use convert::random::{write, DeltaNet, Shape};
+use convert::random::{DeltaNet, Shape};
 use gguf::{Array, Value};
-use ropewalk::adapter::{AdapterMeta, AdapterSpec};
+use ropewalk::adapter::AdapterMeta;
 use ropewalk::hparams::DeltaNetHparams;
-use ropewalk::model::{Model, ModelParams};
+use ropewalk::model::Model;
 use ropewalk::train::{write_adapter, MemoryPlan, Sequence, TrainAttention, TrainParams, Trainable, Trainer};
 use ropewalk::DType;
 
 use crate::common::naive::worst_row;
 use crate::common::rounding::{rounding, two_orders};
-use crate::common::{load, open, roundings, score, scratch, some_tokens, with_kv};
+use crate::common::{made, mean_nll, open, roundings, score, scratch, some_tokens, with_adapter, with_kv};
 use crate::differences::check;
 use crate::gradients::{fill, lora, settings, targets, N_VOCAB};
 use crate::landmark::adapter;
@@ -40,9 +40,7 @@ fn shape(name: &str) -> Shape {
 }
 
 fn model(name: &str, dtype: DType) -> Model {
-    let path = scratch(&format!("train-{name}-{}.gguf", dtype.name()));
-    write(&shape(name), dtype, 21, &path).unwrap();
-    load(&path)
+    made(&format!("train-{name}-{}.gguf", dtype.name()), &shape(name), dtype, 21)
 }
 
 const NAMES: [&str; 2] = ["qwen35-tiny", "qwen35moe-tiny"];
@@ -80,8 +78,7 @@ fn documents_do_not_see_each_other() {
 fn a_session_with_landmarks_is_the_model_that_was_trained() {
     let model = model("qwen35-tiny", DType::F32);
     let (path, _) = adapter(&model, BLOCK, "delta-landmark.gguf");
-    let adapters = vec![AdapterSpec::new(path, 1.0)];
-    let with = Model::load(model.file().path(), &ModelParams::cpu().adapters(adapters)).unwrap();
+    let with = with_adapter(&model, &path);
     let tokens = some_tokens(100, N_VOCAB);
     let want = without_landmark(&exact(&model, &tokens));
     let mut session = open(&with, &with_kv(100, DType::F32));
@@ -122,19 +119,14 @@ fn the_loss_is_that_of_a_session() {
         let mut trainer = Trainer::new(&model, &how).unwrap();
         let tokens = some_tokens(40, N_VOCAB);
         let bound = two_orders(roundings(model.hparams(), 40));
-        let session_loss = |model: &Model| {
-            let mut session = open(model, &with_kv(40, DType::F32));
-            let nll = session.nll(&tokens, 1..tokens.len()).unwrap();
-            nll.iter().map(|&x| f64::from(x)).sum::<f64>() / nll.len() as f64
-        };
+        let session_loss = |model: &Model| mean_nll(&mut open(model, &with_kv(40, DType::F32)), &tokens);
         let want = trainer.loss(Sequence::new(&tokens)).unwrap();
         let found = session_loss(&model);
         assert!((found / want - 1.0).abs() < bound, "{name}: {found}, {want} in training");
         fill(&mut trainer);
         let path = scratch(&format!("delta-{name}.gguf"));
         write_adapter(&path, &trainer, None, AdapterMeta::default()).unwrap();
-        let adapters = vec![AdapterSpec::new(path, 1.0)];
-        let tuned = Model::load(model.file().path(), &ModelParams::cpu().adapters(adapters)).unwrap();
+        let tuned = with_adapter(&model, &path);
         let (want, found) = (trainer.loss(Sequence::new(&tokens)).unwrap(), session_loss(&tuned));
         assert!((found / want - 1.0).abs() < bound, "{name}, tuned: {found}, {want} in training");
     }
@@ -204,9 +196,7 @@ fn targets_name_what_does_their_work() {
 #[test]
 fn kinds_of_layers_that_lack_a_map_are_named() {
     let refused = |name: &str, shape: Shape, target: &str| {
-        let path = scratch(&format!("targets-{name}.gguf"));
-        write(&shape, DType::F32, 3, &path).unwrap();
-        let model = load(&path);
+        let model = made(&format!("targets-{name}.gguf"), &shape, DType::F32, 3);
         let mut how = settings(16, 8, "plain");
         lora(&mut how).targets = targets(&[target]);
         Trainer::new(&model, &how).unwrap_err().to_string()

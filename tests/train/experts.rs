@@ -1,16 +1,15 @@
 //! Training of mixtures of experts: gradients against central differences, and what is refused.
 
-use convert::random::{write, Shape};
+use convert::random::Shape;
 use ropewalk::model::Model;
 use ropewalk::train::{TrainParams, Trainer};
 use ropewalk::DType;
 
-use crate::common::{load, scratch};
+use crate::common::made;
 use crate::differences::check;
 use crate::gradients::{lora, settings, targets, N_VOCAB};
 
 fn mixture(name: &str, dtype: DType) -> Model {
-    let path = scratch(&format!("train-{name}-{}.gguf", dtype.name()));
     let shape = Shape {
         n_embd: 64,
         n_head: 4,
@@ -20,8 +19,7 @@ fn mixture(name: &str, dtype: DType) -> Model {
         n_ctx_train: 64,
         ..Shape::named(name).unwrap()
     };
-    write(&shape, dtype, 12, &path).unwrap();
-    load(&path)
+    made(&format!("train-{name}-{}.gguf", dtype.name()), &shape, dtype, 12)
 }
 
 /// Every map that can have a low-rank pair.

@@ -124,6 +124,9 @@ fn a_run_outlives_every_write_that_fails() {
         assert!(notes.contains("fails in a test"), "{step:?}: {notes}");
         // Only the last write of each kind has no later one that makes up for it.
         n_problems += problems.len();
+        let unsaved = format!("no checkpoint of step {STEPS}: ");
+        let known = |p: &String| p.starts_with("the log lacks its last ") || p.starts_with(&unsaved);
+        assert!(problems.iter().all(known), "{problems:?}");
         assert_eq!(n_lines < all_lines, problems.iter().any(|p| p.starts_with("the log lacks")), "{step:?}");
         assert!(left >= 1, "{step:?}");
         n += 1;

@@ -1,8 +1,6 @@
 //! Training of all parameters: gradients against finite differences, the model that is written, what is refused.
 
-use convert::random::{write, Shape};
-use convert::{convert, Options};
-use ropewalk::control::Control;
+use convert::random::Shape;
 use ropewalk::gguf::File;
 use ropewalk::model::Model;
 use ropewalk::train::optim::{OptimParams, Optimizer, Schedule};
@@ -10,7 +8,9 @@ use ropewalk::train::{MemoryPlan, Sequence, TrainAttention, TrainParams, Trainab
 use ropewalk::DType;
 
 use crate::common::rounding::two_orders;
-use crate::common::{load, open, params, roundings, scratch, some_tokens};
+use crate::common::{
+    in_f32, load, made, mean_nll, open, params, random_model, roundings, scratch, some_tokens,
+};
 use crate::differences::check;
 use crate::gradients::{models, settings, N_VOCAB};
 
@@ -43,9 +43,7 @@ fn every_parameter_has_a_gradient() {
 #[test]
 fn the_model_written_is_the_model_trained() {
     for name in ["gptneox-tiny", "llama-tiny-tied"] {
-        let path = scratch(&format!("full-{name}.gguf"));
-        write(&Shape::named(name).unwrap(), DType::BF16, 3, &path).unwrap();
-        let model = load(&path);
+        let model = made(&format!("full-{name}.gguf"), &Shape::named(name).unwrap(), DType::BF16, 3);
         let how = all(32, 12, "pi:factor=2");
         let mut trainer = Trainer::new(&model, &how).unwrap();
         let schedule = Schedule::constant(1e-2, 4);
@@ -56,13 +54,13 @@ fn the_model_written_is_the_model_trained() {
         optimizer.step(trainer.params_mut()).unwrap();
         let want = trainer.loss(Sequence::new(&tokens)).unwrap();
         assert!(want < 0.9 * before, "{name}: {before} to {want}");
-        let was = File::open(&path).unwrap();
+        let was = model.file();
         // In the types that the file had, weights are rounded to bfloat16: evenly by up to 2^-9 of themselves, in nine products behind
         // one another (values, output, up and down of two layers, logits), so by a root of 3 less. Logits deviate by 2 and are
         // off by the root of these, all tokens' alike, for their weights are the same: six times that with certainty.
         let floats = two_orders(roundings(model.hparams(), 32));
         let halves = floats + 6.0 * 2.0 * (9f64 / 3.0).sqrt() * 2f64.powi(-9) / want;
-        for (types, bound) in [(None, floats), (Some(&was), halves)] {
+        for (types, bound) in [(None, floats), (Some(was), halves)] {
             let out = scratch(&format!("full-{name}-{}.gguf", types.is_some()));
             let meta = ropewalk::adapter::AdapterMeta { steps: Some(1), ..Default::default() };
             ropewalk::train::write_model(&out, &trainer, None, types, meta).unwrap();
@@ -70,8 +68,7 @@ fn the_model_written_is_the_model_trained() {
             let session = params(48).kv_type(DType::F32);
             let mut session = open(&trained, &session);
             assert!(session.plan().spec.to_string().starts_with("pi:factor=2"), "{}", session.plan().spec);
-            let nll = session.nll(&tokens, 1..tokens.len()).unwrap();
-            let found = nll.iter().map(|&x| f64::from(x)).sum::<f64>() / nll.len() as f64;
+            let found = mean_nll(&mut session, &tokens);
             println!("{name}: {found}, {want} in training, {bound:e} allowed");
             assert!(
                 (found / want - 1.0).abs() < bound,
@@ -86,7 +83,7 @@ fn the_model_written_is_the_model_trained() {
             }
             let meta = ropewalk::adapter::AdapterMeta::of_model(&is).unwrap();
             assert_eq!((meta.steps, meta.n_ctx), (Some(1), Some(32)));
-            assert_eq!(meta.base, Some(ropewalk::adapter::fingerprint(&was)));
+            assert_eq!(meta.base, Some(ropewalk::adapter::fingerprint(was)));
         }
         let out = scratch("full-none.gguf");
         let e = ropewalk::train::write_adapter(&out, &trainer, None, Default::default()).unwrap_err();
@@ -98,22 +95,15 @@ fn the_model_written_is_the_model_trained() {
 fn what_cannot_be_trained_as_a_whole_is_named() {
     let error =
         |model: &Model| Trainer::new(model, &all(16, 8, "plain")).map(|_| ()).unwrap_err().to_string();
-    let quantised = |shape: &str, dtype: DType| {
-        let path = scratch(&format!("full-{shape}-{dtype}.gguf"));
-        write(&Shape::named(shape).unwrap(), dtype, 3, &path).unwrap();
-        path
-    };
-    let path = quantised("llama-tiny", DType::Q8_0);
-    let e = error(&load(&path));
+    let quantised = random_model("llama-tiny", DType::Q8_0, "full");
+    let e = error(&load(&quantised));
     let says =
         "targets full: blk.0.attn_q.weight: expected f32, f16 or bf16, found q8_0, whose steps are larger";
     assert!(e.starts_with(says), "{e}");
     // As the error says.
-    let floats = scratch("full-floats.gguf");
-    let options = Options::default().dtype(Some(DType::F32));
-    convert(&path, &floats, &options, &Control::default()).unwrap();
-    Trainer::new(&load(&floats), &all(16, 8, "plain")).unwrap();
-    let e = error(&load(&quantised("qwen3moe-tiny", DType::F32)));
+    let floats = load(&in_f32(&quantised, "full-floats.gguf"));
+    Trainer::new(&floats, &all(16, 8, "plain")).unwrap();
+    let e = error(&load(&random_model("qwen3moe-tiny", DType::F32, "full")));
     assert!(e.starts_with("targets full: the weights of experts have no gradient here"), "{e}");
 }
 

@@ -1,13 +1,13 @@
 //! Every gradient of small models against central differences of the loss in f64.
 
-use convert::random::{write, QkNorm, Shape};
+use convert::random::{QkNorm, Shape};
 use gguf::Value;
 use ropewalk::ids::ParamId;
 use ropewalk::model::Model;
 use ropewalk::train::{Checkpointing, LoraParams, Sequence, TrainAttention, TrainParams, Trainable, Trainer};
 use ropewalk::DType;
 
-use crate::common::{load, scratch, some_tokens, turned};
+use crate::common::{made, some_tokens, turned};
 use crate::differences::check;
 
 pub(crate) const N_VOCAB: usize = 260;
@@ -81,19 +81,15 @@ pub(crate) fn models() -> Vec<(&'static str, Model)> {
 
 /// A model with quantized weights, with or without a separate output matrix.
 pub(crate) fn quantised(shape: &str, dtype: DType) -> Model {
-    let path = scratch(&format!("train-{shape}-{}.gguf", dtype.name()));
-    let shape = Shape { n_vocab: N_VOCAB, n_layer: 1, ..Shape::named(shape).unwrap() };
-    write(&shape, dtype, 3, &path).unwrap();
-    load(&path)
+    let name = format!("train-{shape}-{}.gguf", dtype.name());
+    made(&name, &Shape { n_vocab: N_VOCAB, n_layer: 1, ..Shape::named(shape).unwrap() }, dtype, 3)
 }
 
 /// Another one, of one layer, in a file of this name.
 pub(crate) fn named_model(name: &str) -> Model {
-    let path = scratch(&format!("train-{name}.gguf"));
     let shape =
         Shape { n_layer: 1, n_vocab: N_VOCAB, n_ctx_train: 64, ..Shape::named("llama-tiny").unwrap() };
-    write(&shape, DType::F32, 77, &path).unwrap();
-    load(&path)
+    made(&format!("train-{name}.gguf"), &shape, DType::F32, 77)
 }
 
 /// Settings under which every block and piece border is crossed.

@@ -1,14 +1,12 @@
 //! Bad input: every error names what is wrong, and what is trained has not moved.
 
-use convert::random::{write, Shape};
-use gguf::{File, Writer};
+use convert::random::Shape;
 use ropewalk::math::Math;
-use ropewalk::model::Model;
 use ropewalk::train::optim::{OptimParams, Optimizer, Schedule};
 use ropewalk::train::{MemoryPlan, Sequence, TrainAttention, TrainParams, Trainer};
 use ropewalk::{DType, Token};
 
-use crate::common::{load, says, scratch, some_tokens};
+use crate::common::{load, made, rewritten, says, scratch, some_tokens};
 use crate::gradients::{lora, models, settings, targets, N_VOCAB};
 
 fn sequence(tokens: &[Token]) -> Sequence<'_> {
@@ -170,27 +168,20 @@ fn what_is_no_number_in_a_trained_tensor_is_found_where_it_is() {
 #[test]
 fn what_is_no_number_in_the_files_weights_is_found_where_it_is() {
     let shape = Shape { n_layer: 3, n_vocab: N_VOCAB, ..Shape::named("llama-tiny").unwrap() };
-    let (whole, path) = (scratch("train-nan-whole.gguf"), scratch("train-nan.gguf"));
-    write(&shape, DType::F32, 5, &whole).unwrap();
-    let file = File::open(&whole).unwrap();
+    let (whole, path) = (made("train-nan-whole.gguf", &shape, DType::F32, 5), scratch("train-nan.gguf"));
+    let file = whole.file();
     for (name, said) in [
         ("blk.1.ffn_down.weight", "the output of blk.1 is not finite at token 0"),
         ("blk.0.attn_norm.weight", "the output of blk.0 is not finite"),
         ("output.weight", "the last layer's output or the logits"),
     ] {
-        let mut out = Writer::with_metadata_of(&file);
-        for t in file.tensors() {
-            if t.name != name {
-                out.copy_tensor(&file, t).unwrap();
-                continue;
-            }
-            let mut values = ggml::dtype::dequantize_tensor(&file, t).unwrap();
-            values[1] = f32::NAN;
-            let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-            out.tensor(name, DType::F32, &t.shape, Box::new(move |to| to.write_all(&bytes))).unwrap();
-        }
-        out.write(&path).unwrap();
-        let model: Model = load(&path);
+        let t = file.tensor(name).unwrap();
+        let mut bytes = file.data(t).to_vec().unwrap();
+        bytes[4..8].copy_from_slice(&f32::NAN.to_le_bytes());
+        rewritten(file.path(), &path, &[name], |out| {
+            out.tensor_bytes(name, DType::F32, &t.shape, bytes).unwrap();
+        });
+        let model = load(&path);
         let mut trainer = Trainer::new(&model, &settings(16, 8, "plain")).unwrap();
         let before = bits(&trainer);
         let tokens = some_tokens(17, N_VOCAB);

@@ -4,8 +4,7 @@ use std::sync::Mutex;
 
 use ropewalk::control::{Control, Progress, Stop};
 use ropewalk::finetune::{self, Job, JobError};
-use ropewalk::model::{Error, Model};
-use ropewalk::train::Stage;
+use ropewalk::model::Error;
 
 use crate::run::World;
 
@@ -76,20 +75,4 @@ fn settings_that_cannot_be_used_are_told_from_failures() {
     job.rank = Some(0);
     let e = finetune::run(&job, &world.model, &Control::default()).unwrap_err();
     assert!(matches!(&e, JobError::Failed(Error::Argument { name, .. }) if name == "rank"), "{e:?}");
-}
-
-#[test]
-fn stages_start_where_the_one_before_ended() {
-    let world = World::new("job-stages");
-    let file = world.path("stages.toml");
-    std::fs::write(&file, "[[stage]]\nctx = 16\nsteps = 2\n\n[[stage]]\nctx = 32\nsteps = 3\n").unwrap();
-    let mut job = job(&world, "a.gguf");
-    job.given.steps = None;
-    let stages = job.stages(Stage::read(&file).unwrap()).unwrap();
-    let one = |stage: &Job, model: &Model| finetune::run(stage, model, &Control::default());
-    let reports = finetune::run_stages(stages, &world.model, one).unwrap();
-    assert_eq!(reports.iter().map(|r| (r.ctx, r.run.steps)).collect::<Vec<_>>(), [(16, 2), (32, 3)]);
-    assert!(reports[0].adapter.ends_with("a.stage-1.gguf") && reports[1].adapter.ends_with("a.gguf"));
-    // Two sequences a step.
-    assert_eq!((reports[0].data_end, reports[1].data_end), (2 * 2 * 16, 2 * 2 * 16 + 3 * 2 * 32));
 }

@@ -1,7 +1,6 @@
 //! Training with landmarks: gradients against the naive model, what starts from where, adapters, memory, and what is
 //! refused.
 
-use convert::random::{write, Shape};
 use ropewalk::adapter::{AdapterMeta, AdapterReader};
 use ropewalk::control::Control;
 use ropewalk::ids::ParamId;
@@ -10,9 +9,9 @@ use ropewalk::model::{Model, ModelParams};
 use ropewalk::train::{write_adapter, MemoryPlan, Sequence, TrainAttention, TrainParams, Trainer};
 use ropewalk::{DType, Token};
 
-use crate::common::{self, says, scratch};
+use crate::common::{rewritten, says, scratch};
 use crate::differences::check;
-use crate::gradients::{fill, lora, models, named_model, settings, targets, N_VOCAB};
+use crate::gradients::{fill, lora, models, named_model, quantised, settings, targets, N_VOCAB};
 
 pub(crate) fn attention(block: usize) -> TrainAttention {
     TrainAttention::Landmark(Landmarks::new(block).unwrap())
@@ -53,10 +52,7 @@ fn gradients_are_those_of_finite_differences() {
 #[test]
 fn rows_start_from_the_mean() {
     for (shape, output) in [("llama-tiny", "output.weight"), ("llama-tiny-tied", "token_embd.weight")] {
-        let file = scratch(&format!("landmark-{shape}.gguf"));
-        let shape = Shape { n_vocab: N_VOCAB, n_layer: 1, ..Shape::named(shape).unwrap() };
-        write(&shape, DType::Q8_0, 3, &file).unwrap();
-        let model = common::load(&file);
+        let model = quantised(shape, DType::Q8_0);
         let trainer = Trainer::new(&model, &how(24, 8)).unwrap();
         for (id, name) in
             [(ParamId::LandmarkEmbedding, "token_embd.weight"), (ParamId::LandmarkOutput, output)]
@@ -109,27 +105,23 @@ fn adapters_have_the_landmark_and_cannot_do_without() {
         .to_string();
     assert!(e.contains("landmark.gguf: it has a landmark token"), "{e}");
     // Half of what it takes.
-    let whole = gguf::File::open(&file).unwrap();
-    let without = |tensor: Option<&str>, attention: Option<&str>| {
+    let without = |tensors: &[&str], attention: Option<&str>| {
         let changed = scratch("landmark-changed.gguf");
-        let mut out = gguf::Writer::with_metadata_of(&whole);
-        match attention {
-            Some(text) => out.set("ropewalk.lora.attention", text),
-            None => out.remove("ropewalk.lora.attention"),
-        };
-        for t in whole.tensors().iter().filter(|t| Some(t.name.as_str()) != tensor) {
-            out.copy_tensor(&whole, t).unwrap();
-        }
-        out.write(&changed).unwrap();
+        rewritten(&file, &changed, tensors, |out| {
+            out.remove("ropewalk.lora.attention");
+            if let Some(text) = attention {
+                out.set("ropewalk.lora.attention", text);
+            }
+        });
         AdapterReader::open(&changed).unwrap_err().to_string()
     };
     let landmark = Some("landmark:block=7");
     for (e, expected) in [
-        (without(Some("landmark_output.weight"), landmark), "landmark_output.weight: expected a tensor"),
-        (without(None, None), "ropewalk.lora.attention: expected landmark"),
-        (without(None, Some("landmark:block=1")), "expected 2 to 256 positions, found 1"),
+        (without(&["landmark_output.weight"], landmark), "landmark_output.weight: expected a tensor"),
+        (without(&[], None), "ropewalk.lora.attention: expected landmark"),
+        (without(&[], Some("landmark:block=1")), "expected 2 to 256 positions, found 1"),
         (
-            without(None, Some("landmark:block=x")),
+            without(&[], Some("landmark:block=x")),
             "ropewalk.lora.attention: landmark: block: expected a whole number, found `x`",
         ),
     ] {

@@ -7,7 +7,9 @@ use ropewalk::train::{Sequence, TrainAttention, TrainParams, Trainer};
 use ropewalk::{DType, Token};
 
 use crate::common::naive::{worst_row, Naive};
-use crate::common::{assert_close, open, params, says, score, scratch, some_tokens, with_kv, LOGITS};
+use crate::common::{
+    assert_close, open, params, says, score, scratch, some_tokens, with_adapter, with_kv, LOGITS,
+};
 use crate::differences::{moved, with_landmarks, Documents};
 use crate::gradients::{fill, models, N_VOCAB};
 use crate::landmark::{adapter, how};
@@ -24,9 +26,7 @@ pub(crate) fn pair(name: &str) -> (Model, Model) {
 pub(crate) fn pair_of(i: usize, name: &str) -> (Model, Model) {
     let (_, model) = models().remove(i);
     let (file, _) = adapter(&model, BLOCK, name);
-    let spec = AdapterSpec::new(file, 1.0);
-    let params = ModelParams::cpu().adapters(vec![spec]);
-    let with = Model::load(model.file().path(), &params).unwrap_or_else(|e| panic!("{e}"));
+    let with = with_adapter(&model, &file);
     (model, with)
 }
 

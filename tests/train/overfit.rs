@@ -1,13 +1,12 @@
 //! A text learned by heart, and the adapter of it in a session.
 
-use ropewalk::adapter::{AdapterMeta, AdapterSpec};
-use ropewalk::model::{Model, ModelParams};
+use ropewalk::adapter::AdapterMeta;
 use ropewalk::train::optim::{Decay, OptimParams, Optimizer, Schedule};
 use ropewalk::train::{write_adapter, Checkpointing, Sequence, Trainer};
 use ropewalk::{DType, Token};
 
 use crate::common::rounding::two_orders;
-use crate::common::{essays, open, params, roundings, scratch};
+use crate::common::{essays, mean_nll, open, params, roundings, scratch, with_adapter};
 use crate::gradients::{lora, models, settings, targets, ALL};
 
 /// 512 letters of a text, on a model of random weights: from the loss of guessing to nearly none.
@@ -62,15 +61,12 @@ fn an_adapter_has_in_a_session_the_loss_it_was_trained_to() {
             assert!(want < 0.98 * fresh, "{about}: {want}, {fresh} untrained");
             let path = scratch(&format!("train-adapter-{i}.gguf"));
             write_adapter(&path, &trainer, None, AdapterMeta::default()).unwrap();
-            let adapters = vec![AdapterSpec::new(path.clone(), 1.0)];
-            let base = scratch(&format!("train-{i}.gguf"));
-            let with = Model::load(&base, &ModelParams::cpu().adapters(adapters)).unwrap();
+            let with = with_adapter(model, &path);
             // What the file itself declares comes first, and must be replaced by name.
             let declares = with.hparams().rope_scaling.kind.is_some();
             let rope = declares.then(|| spec.parse().unwrap());
             let mut session = open(&with, &params(48).kv_type(DType::F32).rope(rope));
-            let nll = session.nll(&tokens, 1..tokens.len()).unwrap();
-            let found = nll.iter().map(|&x| f64::from(x)).sum::<f64>() / nll.len() as f64;
+            let found = mean_nll(&mut session, &tokens);
             let about = format!("{about}, {spec}");
             assert!(
                 (found / want - 1.0).abs() < two_orders(roundings(with.hparams(), 48)),

@@ -1,19 +1,19 @@
 //! Training under methods that say which keys queries see, and at which distances: gradients against the naive model, the
 //! loss against sessions, documents, blocks, and what is refused.
 
-use convert::random::{write, Ffn, Shape};
+use convert::random::{Ffn, Shape};
 use gguf::{Array, Value};
 use ropewalk::model::Model;
 use ropewalk::rope::{Axis, Plan, Spec, METHODS};
-use ropewalk::train::{Checkpointing, Sequence, TrainAttention, TrainParams, Trainer};
+use ropewalk::train::{Sequence, TrainAttention, TrainParams, Trainer};
 use ropewalk::DType;
 
 use crate::cases::{case, dca, leaky, lm_infinite, rerope, self_extend, streaming, string, Case};
 use crate::common::naive::Definition;
-use crate::common::rounding::two_orders;
-use crate::common::{load, open, roundings, score, scratch, some_tokens, with_kv, LOGITS};
+use crate::common::{made, open, score, some_tokens, with_kv, LOGITS};
 use crate::differences::check_by;
-use crate::gradients::{fill, models, settings, N_VOCAB};
+use crate::gradients::{models, settings, N_VOCAB};
+use crate::same::blocks_do_not_matter;
 
 /// Log-n scaling of a model trained for 8 tokens.
 fn log_8(i: i64) -> f64 {
@@ -117,9 +117,7 @@ fn with_sinks() -> Model {
         ffn: Ffn::Experts { n: 2, used: 2, shared: 0 },
         ..Shape::named("gpt-oss-tiny").unwrap()
     };
-    let path = scratch("train-reach-sinks.gguf");
-    write(&shape, DType::F32, 9, &path).unwrap();
-    load(&path)
+    made("train-reach-sinks.gguf", &shape, DType::F32, 9)
 }
 
 /// The models that a reach acts on, and of each architecture one.
@@ -188,37 +186,11 @@ fn losses_are_those_of_sessions() {
     }
 }
 
-/// However a sequence is cut into blocks, and whatever is saved of it, gradients are the same.
 #[test]
-fn blocks_and_saved_activations_change_nothing() {
+fn blocks_threads_and_what_is_kept_do_not_matter() {
     let (_, model) = models().remove(1);
-    let (tokens, n) = (some_tokens(90, N_VOCAB), roundings(model.hparams(), 90));
     for case in REACHES {
-        let of = |n_block: usize, checkpointing: Checkpointing, n_threads: usize| {
-            let how = settings(89, n_block, case.spec);
-            let how = how.checkpointing(Some(checkpointing)).n_threads(n_threads);
-            let mut trainer = Trainer::new(&model, &how).unwrap();
-            fill(&mut trainer);
-            let loss = trainer.accumulate(Sequence::new(&tokens), 1.0).unwrap();
-            (loss, trainer.params().grads().unwrap().concat())
-        };
-        let (loss, whole) = of(89, Checkpointing::Inputs, 1);
-        let norm = whole.iter().map(|x| x * x).sum::<f32>().sqrt();
-        for (n_block, saved, threads) in [
-            (13, Checkpointing::Inputs, 1),
-            (30, Checkpointing::Attention, 2),
-            (89, Checkpointing::Products, 1),
-        ] {
-            let (other, grads) = of(n_block, saved, threads);
-            let off = grads.iter().zip(&whole).map(|(a, b)| (a - b).powi(2)).sum::<f32>().sqrt();
-            assert!(
-                (loss - other).abs() < two_orders(n) * loss && f64::from(off / norm) < two_orders(3 * n + 90),
-                "{}: {n_block} {saved:?} {off}",
-                case.spec
-            );
-        }
-        // Threads change no bit.
-        assert_eq!(of(30, Checkpointing::Attention, 3), of(30, Checkpointing::Attention, 2), "{}", case.spec);
+        blocks_do_not_matter(case.spec, &model, &settings(96, 96, case.spec), &[13, 30], [1, 2, 3]);
     }
 }
 

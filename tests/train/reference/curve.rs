@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use ropewalk::train::checkpoint::{self, State};
-use ropewalk::train::optim::{AdamW, Decay, OptimParams, Optimizer, Schedule};
+use ropewalk::train::optim::{AdamW, OptimParams, Optimizer, Schedule};
 use ropewalk::train::{Checkpointing, Sequence, TrainParams, Trainer};
 use ropewalk::Token;
 
 use super::recording::{recording, trainer, Curve, Recording};
 use super::{of_gradient, of_loss, shipped};
-use crate::common::{scratch, size, soaks};
+use crate::common::{scratch, size};
 
 /// How far the recorded curve is followed, where the run is saved, and where the one that goes on from there is compared.
 struct Length {
@@ -102,32 +102,4 @@ fn steps_follow_the_recorded_losses_and_resume_bit_by_bit() {
     assert!(fresh.params().list() == values, "values differ from those of the run that never stopped");
     assert!(optimizer == there, "moments differ from those of the run that never stopped");
     std::fs::remove_file(path).unwrap();
-}
-
-/// 512 tokens to a loss near nothing, on the default model; `tests/train/overfit.rs` has what runs always.
-#[test]
-fn the_default_model_learns_a_text_by_heart() {
-    if !soaks() {
-        println!("left out: minutes long; make soak runs it");
-        return;
-    }
-    let recording = recording();
-    let mut lora = recording.lora(&recording.case("plain-all").targets);
-    (lora.rank, lora.alpha) = (16, 32.0);
-    let mut trainer = Trainer::new(
-        shipped(),
-        &TrainParams::new(512).n_threads(1).checkpointing(Some(Checkpointing::Products)).lora(lora),
-    )
-    .unwrap();
-    let schedule = Schedule::constant(3e-3, 25).lr_min(3e-4).warmup(2).decay(Decay::Cosine);
-    let params = optim(&recording.curve).schedule(schedule);
-    let mut optimizer = Optimizer::new(params, trainer.params()).unwrap();
-    for i in 0..schedule.steps {
-        let (loss, norm) = step(&mut trainer, &mut optimizer, &recording.tokens[..513]);
-        println!("step {i}: loss {loss:.5}, gradient {norm:.3}");
-        assert!(i > 0 || loss > 3.0, "{loss} before training");
-    }
-    let last = trainer.loss(Sequence::new(&recording.tokens[..513])).unwrap();
-    println!("{last:.5} at the end");
-    assert!(last < 0.05, "{last} at the end");
 }

@@ -7,14 +7,11 @@ mod recording;
 
 use std::sync::OnceLock;
 
-use convert::{convert, Options};
-use ropewalk::control::Control;
 use ropewalk::hparams::Hparams;
 use ropewalk::model::Model;
-use ropewalk::DType;
 
 use crate::common::rounding::rounding;
-use crate::common::{default_model, load, roundings, scratch};
+use crate::common::{default_model, in_f32, load, roundings};
 
 /// How far the mean loss of `n` tokens may be off, in parts of it: as far as a logit, and the root of their number less, for what
 /// tokens are off by goes either way.
@@ -30,12 +27,7 @@ fn of_gradient(hp: &Hparams, n: usize) -> f64 {
 /// The default model with all weights in F32.
 fn wide() -> &'static Model {
     static MODEL: OnceLock<Model> = OnceLock::new();
-    MODEL.get_or_init(|| {
-        let path = scratch("train-reference-f32.gguf");
-        let options = Options::default().dtype(Some(DType::F32)).force(true);
-        convert(default_model(), &path, &options, &Control::default()).unwrap();
-        load(&path)
-    })
+    MODEL.get_or_init(|| load(&in_f32(&default_model(), "train-reference-f32.gguf")))
 }
 
 /// The default model as shipped, in Q4_1.
