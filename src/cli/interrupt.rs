@@ -7,6 +7,7 @@ use ropewalk::control::Control;
 use ropewalk::fetch::FetchError;
 use ropewalk::model::Error;
 use ropewalk::session::Session;
+use ropewalk::study;
 use ropewalk_core::signals::{self, Signals};
 
 /// The handler of this process, for its exit code.
@@ -38,13 +39,18 @@ pub(crate) fn check(interrupted: bool, text: &str) -> anyhow::Result<()> {
 
 /// The exit code for an error that came of a signal: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
 pub(crate) fn exit_code(e: &anyhow::Error) -> Option<u8> {
-    let is_stop = |e: &(dyn std::error::Error + 'static)| {
+    let signal = SIGNALS.get()?.received()?;
+    is_stop(e).then(|| signals::exit_code(signal))
+}
+
+/// Returns true if an error, or a cause of it, is a request to stop.
+fn is_stop(e: &anyhow::Error) -> bool {
+    e.chain().any(|e| {
         e.is::<Stopped>()
             || matches!(e.downcast_ref::<Error>(), Some(Error::Interrupted))
             || matches!(e.downcast_ref::<FetchError>(), Some(FetchError::Stopped { .. }))
-    };
-    let signal = SIGNALS.get()?.received()?;
-    e.chain().any(is_stop).then(|| signals::exit_code(signal))
+            || matches!(e.downcast_ref::<study::Error>(), Some(study::Error::Stopped))
+    })
 }
 
 impl Interrupt {
@@ -82,5 +88,19 @@ impl Interrupt {
             }
             wait()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_to_stop_are_no_other_errors() {
+        let kept = FetchError::Stopped { from: "hf:o/r/f".into(), kept: 0 };
+        for stop in [stopped("x"), Error::Interrupted.into(), kept.into(), study::Error::Stopped.into()] {
+            assert!(is_stop(&stop.context("a.gguf")));
+        }
+        assert!(!is_stop(&study::Error::Invalid("interrupted".into()).into()));
     }
 }

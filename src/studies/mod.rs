@@ -147,7 +147,7 @@ pub fn run(
 /// Estimates the cost of the shard's cells. `results` are those of the study, if it has begun. Nothing is written.
 ///
 /// # Errors
-/// Returns an error if the results cannot be read.
+/// Returns an error if the results cannot be read, or if `control` stops the work.
 pub fn list(
     plan: &Plan,
     results: Option<&Results>,

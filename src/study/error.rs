@@ -15,6 +15,9 @@ pub enum Error {
     /// The disk.
     #[error(transparent)]
     File(#[from] files::Error),
+    /// The caller asked to stop before a listing was complete.
+    #[error("interrupted")]
+    Stopped,
 }
 
 impl Error {

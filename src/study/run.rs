@@ -324,7 +324,7 @@ pub struct Row {
 /// Estimates the cost of a shard's cells. `results` are those of the study, if there are some already.
 ///
 /// # Errors
-/// The results.
+/// The results; [`Error::Stopped`].
 pub fn list(
     plan: &Plan,
     results: Option<&Results>,
@@ -361,6 +361,10 @@ pub fn list(
             }
             Err(why) => row.problems.push(format!("{}: {why}", cell.key())),
         }
+    }
+    // A part of the sums would pass for all of them.
+    if control.stopped() {
+        return Err(Error::Stopped);
     }
     let sum = |f: &dyn Fn(&Row) -> usize| rows.iter().map(f).sum();
     Ok(Listing {

@@ -1,8 +1,8 @@
 //! Running, stopping, sharding, merging.
 
 use files::faults::{failing_at, Step};
-use ropewalk_core::control::Control;
-use ropewalk_study::{list, merge, Results, Shard, State};
+use ropewalk_core::control::{Control, Stop};
+use ropewalk_study::{list, merge, Error, Results, Shard, State};
 
 use crate::fake::{find, Fake, Study, PLAN};
 
@@ -225,6 +225,11 @@ fn a_listing_says_what_is_left() {
     assert_eq!((all.rows[6].problems.len(), all.rows[0].problems.len()), (23, 0));
     assert!(all.rows[6].problems[0].contains("no such file"));
     assert_eq!(list(None, "2/2").cells + list(None, "1/2").cells, CELLS);
+    let stop = Stop::default();
+    stop.request();
+    let (mut fake, control) = (Fake::default(), Control::default().with_stop(&stop));
+    let part = ropewalk_study::list(&study.plan(), None, &mut fake, Shard::ALL, &control);
+    assert!(matches!(part, Err(Error::Stopped)), "{part:?}");
     // Nothing is made where no study is.
     let results = || Results::open(&study.at("s"), &study.plan(), &find).unwrap();
     assert!(results().is_none() && !study.at("s").exists());
