@@ -86,7 +86,7 @@ impl Error {
     }
 
     /// The error with the path of a temporary file replaced by that of the file the user named.
-    fn renamed(self, from: &std::path::Path, to: &std::path::Path) -> Error {
+    pub fn renamed(self, from: &Path, to: &Path) -> Error {
         let what = import::renamed(&self.to_string(), from, to);
         match (self.remedy(), self) {
             (_, Error::Interrupted) => Error::Interrupted,

@@ -258,7 +258,8 @@ fn fill(
 
 /// Makes the file `to` of a repository's folder, so that it is found by the repository's name. `make` writes it to the path
 /// that it is given, among the unfinished files. It is in place only when it has a record, so a pull that is killed leaves
-/// none of unknown origin. Returns what `make` does, or `None` if a file has the name already.
+/// none of unknown origin. A request to stop that comes after `make` leaves the file in place. Returns what `make` does, or
+/// `None` if a file has the name already.
 ///
 /// # Errors
 /// Something else has the name; another pull makes it; the errors of `make`, and those of the disk.
@@ -276,7 +277,10 @@ pub fn make_file<T, E: From<FetchError>>(
     // Of a pull that was killed.
     partial::remove(&unfinished)?;
     let recorded = |made: T| -> Result<Option<T>, E> {
-        let (sha256, bytes) = super::sha256_of(&unfinished, control)?;
+        // Made is made: a request to stop that comes now would throw the work away.
+        let show = |p: &Progress<'_>| control.report(p.what, p.done, p.total);
+        let mut file = files::foreign::open_file(&unfinished).map_err(FetchError::from)?;
+        let (sha256, bytes) = super::hash(&mut file, to, &Control::default().with_progress(&show))?;
         let (source, revision) = (repo.to_string(), Some(revision.to_owned()));
         place(&unfinished, dir, to, &Origin { source, revision, bytes, sha256 })?;
         Ok(Some(made))

@@ -227,6 +227,20 @@ fn sums_of_known_contents() {
     assert_eq!((n, *last.lock().unwrap()), (3, (3, 3)));
 }
 
+/// A request to stop that comes while a made file is hashed throws nothing away.
+#[test]
+fn a_file_that_is_made_is_kept() {
+    let (dir, stop) = (tempfile::tempdir().unwrap(), crate::control::Stop::default());
+    let to = dir.path().join("a.gguf");
+    let control = Control::default().with_stop(&stop);
+    let made = make_file(&to, &"hf:o/r".parse().unwrap(), "abc1234", &control, |at| {
+        stop.request();
+        std::fs::write(at, "made").map_err(io(at))
+    });
+    assert!(made.unwrap().is_some() && std::fs::read(&to).unwrap() == b"made");
+    assert_eq!(Origin::read(&to).unwrap().map(|o| o.bytes), Some(4));
+}
+
 #[test]
 fn what_another_program_puts_in_place_meanwhile_stays() {
     let dir = tempfile::tempdir().unwrap();

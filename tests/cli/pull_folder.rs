@@ -431,6 +431,20 @@ fn one_pull_at_a_time_writes_a_folder() {
     whole(&hub, &repository, dir.path(), &[]);
 }
 
+#[cfg(unix)]
+#[test]
+fn a_conversion_that_fails_names_its_output() {
+    let dir = tempfile::tempdir().unwrap();
+    let (hub, shared) = hub(Repository::new(), |_, _| {});
+    let repository = shared.lock().unwrap().clone();
+    whole(&hub, &repository, dir.path(), &[]);
+    let call = hub.call(dir.path(), &[REPO, "--convert", "--pre", "gpt-2", "-q"]);
+    let small = ["sh", "-c", "ulimit -f 8; exec \"$0\" \"$@\""];
+    let output = finish(crate::limited::through(&small, &call));
+    assert!(output.code == 1 && output.stderr.contains("/tiny-llama.gguf: "), "{output:?}");
+    assert!(output.stderr.contains("File too large") && !output.stderr.contains(".partial"), "{output:?}");
+}
+
 /// Killed at the moment when the GGUF file is there, it has left the record as well. What an earlier one has not finished is
 /// made anew, and a file of somebody else stays.
 #[test]

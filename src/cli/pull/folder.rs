@@ -96,7 +96,8 @@ fn converted(
     let shown = target.display();
     let made = with_bar(args.out.progress(0, "converting", Unit::Bytes), interrupt, |control| {
         fetch::make_file(&target, repo, &pulled.revision, control, |at| {
-            let mut report = convert::convert(&pulled.path, at, options, control).map_err(failed)?;
+            let mut report = convert::convert(&pulled.path, at, options, control)
+                .map_err(|e| failed(e.renamed(at, &target)))?;
             let (from, to) = (at.display().to_string(), shown.to_string());
             report.notes.iter_mut().for_each(|note| *note = note.replace(&from, &to));
             Ok::<_, anyhow::Error>(report)
