@@ -43,7 +43,10 @@ impl Shard {
         if head.is_empty() || head == header.as_bytes() {
             return Ok(());
         }
-        Err(Error::folder(&path, format!("expected samples that begin with {}", header.trim_end())))
+        let what = "expected samples that begin with the line";
+        let way =
+            "earlier builds wrote none: put it before the first line, or delete the file to merge without it";
+        Err(Error::folder(&path, format_args!("{what} {}; {way}", header.trim_end())))
     }
 }
 
