@@ -40,8 +40,11 @@ pub fn ensure_backends() {
         crate::logging::install();
         // ggml's CUDA kernels start before the one ahead of them ends, on GPUs from Hopper on. In `flash_attn_ext_vec`, nvcc 13.0
         // loads queries before the wait for that end. Decode with an F16 cache then attends with earlier queries. This turns
-        // early starts off; a value that is set stays.
-        if std::env::var_os(EARLY_STARTS).is_none() {
+        // early starts off; a value that is set stays. A static of the kernels' launcher reads the variable, so there is no
+        // other way. `set_var` races with `getenv` in C code of other threads, as a Python process can have: a build without CUDA
+        // does not call it, nor does a process that was started with the variable.
+        let can_have_cuda = cfg!(any(feature = "cuda", feature = "dynamic-backends"));
+        if can_have_cuda && std::env::var_os(EARLY_STARTS).is_none() {
             std::env::set_var(EARLY_STARTS, "0");
         }
         // SAFETY: reads the registry's size.
