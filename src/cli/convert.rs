@@ -8,6 +8,7 @@ use convert::cli::{self, Done};
 use convert::rope::default_ctx;
 use gguf::kinds::{IMATRIX, MODEL};
 use gguf::Output;
+use ropewalk::eval::check_apart;
 use ropewalk::eval::imatrix::{self, Params};
 use ropewalk::session::Session;
 use ropewalk::DType;
@@ -16,7 +17,7 @@ use serde_json::json;
 
 use super::engine::with_bar;
 use super::interrupt::{self, Interrupt};
-use super::options::{check_apart, kv_types, read_documents, tokens, MachineArgs};
+use super::options::{kv_types, read_documents, tokens, MachineArgs};
 use super::output::{self, OutputArgs, Unit};
 use super::{models, usage, Command};
 
@@ -101,7 +102,7 @@ fn weighed(
     }
     let at = if alone { to.clone() } else { to.with_extension("imatrix.gguf") };
     let read = texts.iter().chain([input]).chain(args.lora.iter().map(|a| &a.path)).chain(&options.check);
-    check_apart(read, &[to, &at])?;
+    check_apart(read, if alone { vec![to] } else { vec![to, &at] })?;
     if to.is_dir() {
         return Err(usage(format!("--output {}: expected a file, found a folder", to.display())));
     }

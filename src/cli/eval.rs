@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::{Args as _, FromArgMatches};
+use ropewalk::eval::check_apart;
 use ropewalk::eval::suite::{self, FileStore, Outcome, Params, Several, Store, Unkept};
 use ropewalk::plot::{self, Grid};
 use ropewalk::remedy::Remedy;
@@ -13,7 +14,7 @@ use serde_json::{json, Value};
 
 use super::interrupt::{self, Interrupt};
 use super::methods::under_methods;
-use super::options::{check_apart, lengths, tokens, ForceArgs, Lengths, ModelArgs, RopesArgs};
+use super::options::{lengths, tokens, ForceArgs, Lengths, ModelArgs, RopesArgs};
 use super::output::{self, OutputArgs};
 use super::{hints, models, template, usage, Command};
 
@@ -99,9 +100,6 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     let options = options(args, &tasks)?;
     args.force.check_plot("--plot", args.plot.as_ref())?;
-    if args.plot.is_some() && args.plot == args.out {
-        return Err(usage("--plot: expected another file than --output"));
-    }
     if args.plot.is_some() && !tasks.iter().any(|task| task.info().has_length) {
         return Err(usage("--plot: expected a task with --lengths, found none"));
     }
@@ -114,13 +112,13 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let choice = args.model.resolve()?;
     let interrupt = Interrupt::install()?;
     let data_of: &dyn Fn(&dyn Task) -> PathBuf = &|task| models::data_for(args.data.as_deref(), task);
+    let data = tasks.iter().flat_map(|task| {
+        let dir = data_of(*task);
+        task.info().files.iter().map(move |file| dir.join(file.name))
+    });
+    check_apart(choice.files().cloned().chain(data), args.out.iter().chain(&args.plot))?;
     let mut store: Box<dyn Store> = match &args.out {
         Some(path) => {
-            let data = tasks.iter().flat_map(|task| {
-                let dir = data_of(*task);
-                task.info().files.iter().map(move |file| dir.join(file.name))
-            });
-            check_apart(choice.files().chain(&data.collect::<Vec<_>>()), &[path])?;
             let store = FileStore::open(args.force.output(path))?;
             if !store.is_empty() {
                 let n = store.len();

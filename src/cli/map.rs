@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use ropewalk::adapter::AdapterSpec;
 use ropewalk::eval::attention::{self, Params, Report};
+use ropewalk::eval::check_apart;
 use ropewalk::model::Model;
 use ropewalk::plot::{Heat, HeatPanel};
 use ropewalk::rope::Spec;
@@ -103,6 +104,7 @@ pub(super) fn run(name: &str, args: &MapArgs, out: &OutputArgs) -> anyhow::Resul
     let documents = read_documents(&args.file)?;
     let choice = args.machine.choose(name, args.kv, &args.lora)?;
     let (choice_b, rope_b) = against::other(&args.against, &choice, rope.as_ref())?;
+    check_apart(args.file.iter().chain(choice.files()).chain(choice_b.files()), &args.plot)?;
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice, out)?;
     let ctx = args.ctx.unwrap_or(model.hparams().n_ctx_train);

@@ -274,26 +274,6 @@ impl ForceArgs {
     }
 }
 
-/// An error if an output is one of the files to read, another part of a model that is one, or a text in a directory.
-pub(crate) fn check_apart<'p>(
-    inputs: impl IntoIterator<Item = &'p PathBuf>,
-    outputs: &[&Path],
-) -> anyhow::Result<()> {
-    for input in inputs {
-        // What cannot be listed fails when it is read.
-        let read = files::foreign::texts(input).unwrap_or_else(|_| vec![input.clone()]);
-        for file in read.into_iter().flat_map(|path| gguf::parts(&path)) {
-            for output in outputs {
-                if files::same_file(&file, output)? {
-                    let what = "the output is one of the files to read; name another file";
-                    return Err(usage(format!("{}: {what}", output.display())));
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
 /// A number of threads, up to the most that ggml takes.
 pub(crate) fn threads(text: &str) -> Result<usize, String> {
     let most = ggml::backend::MAX_N_THREADS;

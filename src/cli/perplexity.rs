@@ -6,7 +6,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args as _, FromArgMatches};
 use ropewalk::eval::perplexity::{self, longppl, Params, Report};
 use ropewalk::eval::protocol::{default_protocol, protocol, PROTOCOLS};
-use ropewalk::eval::{divergence, one_object, under_each};
+use ropewalk::eval::{check_apart, divergence, one_object, under_each};
 use ropewalk::plot;
 use ropewalk::rope::Spec;
 use ropewalk::session::Session;
@@ -176,6 +176,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     let texts = read_documents(&args.file)?;
     let choice = args.model.resolve()?;
+    check_apart(args.file.iter().chain(choice.files()), &args.plot)?;
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice, &args.out)?;
     let lengths = if lengths.is_empty() { vec![model.hparams().n_ctx_train] } else { lengths };

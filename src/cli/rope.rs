@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{Args as _, FromArgMatches};
+use ropewalk::eval::check_apart;
 use ropewalk::gguf::File;
 use ropewalk::hparams::Hparams;
 use ropewalk::plot;
@@ -78,11 +79,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
     for (option, path) in [("--plot", &args.plot), ("--map", &args.map)] {
         args.force.check_plot(option, path.as_ref())?;
     }
-    if args.map.is_some() && args.map == args.plot {
-        return Err(usage("--map: expected another file than --plot"));
-    }
     let Some(model) = &args.model else { return Err(usage("a model is needed: -m MODEL")) };
     let path = models::find(model)?;
+    check_apart([&path], args.plot.iter().chain(&args.map))?;
     let hp = Hparams::from_gguf(&File::open(&path)?)?;
     // A declared scaling may be unusable where it is replaced.
     let declared = Spec::declared(&hp);

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use ::files::Output;
 use ropewalk::eval::search::{self, Params, Report};
-use ropewalk::eval::SessionSource;
+use ropewalk::eval::{check_apart, SessionSource};
 use ropewalk::rope::Spec;
 use ropewalk_core::settings::{self, Setting};
 
 use super::engine::with_bar;
 use super::interrupt::{self, Interrupt};
 use super::models::{self, ModelChoice};
-use super::options::{check_apart, read_documents};
+use super::options::read_documents;
 use super::output::{OutputArgs, Unit};
 use super::usage;
 
@@ -42,7 +42,7 @@ pub(crate) fn run(
     out: OutputArgs,
 ) -> anyhow::Result<()> {
     let to = record.path();
-    check_apart(files.iter().chain(choice.files()), &[to])?;
+    check_apart(files.iter().chain(choice.files()), [to])?;
     // What cannot be written is said before the work.
     search::RECORD.claim(record.clone())?;
     let is_there = to.metadata().is_ok_and(|found| found.len() > 0);

@@ -7,7 +7,7 @@ use ropewalk_core::text::{decode, Invalid};
 
 use super::invalid;
 use crate::jsonl;
-use crate::model::Result;
+use crate::model::{Error, Result};
 use crate::Token;
 
 /// A text to measure on.
@@ -53,6 +53,42 @@ pub fn read_documents(paths: &[PathBuf]) -> Result<Vec<Document>> {
         }
     }
     Ok(found)
+}
+
+/// Checks that outputs are apart from the files that a run reads, which are all parts of a split model and all that is in a
+/// directory, and from each other.
+///
+/// # Errors
+/// Returns [`Error::Argument`] with the path of the output.
+pub fn check_apart<I: AsRef<Path>, O: AsRef<Path>>(
+    inputs: impl IntoIterator<Item = I>,
+    outputs: impl IntoIterator<Item = O>,
+) -> Result<()> {
+    let refused = |output: &Path, of: &str, other: &Path| {
+        let expected = format!("a path apart from {of}");
+        Err(Error::argument(output.display().to_string(), expected, other.display()))
+    };
+    let outputs: Vec<O> = outputs.into_iter().collect();
+    let mut known: Vec<(PathBuf, &Path)> = Vec::new();
+    for output in outputs.iter().map(O::as_ref) {
+        let real = files::real_path(output);
+        if let Some(&(_, other)) = known.iter().find(|(known, _)| *known == real) {
+            return refused(output, "the other output", other);
+        }
+        known.push((real, output));
+    }
+    for input in inputs.into_iter().filter(|_| !known.is_empty()) {
+        let input = input.as_ref();
+        // What cannot be listed fails when it is read.
+        let texts = files::foreign::texts(input).unwrap_or_default();
+        for read in gguf::parts(input).into_iter().chain(texts) {
+            let real = files::real_path(&read);
+            if let Some(&(_, output)) = known.iter().find(|(known, _)| known.starts_with(&real)) {
+                return refused(output, "the files to read", &read);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Reads the documents in a file's bytes. The extension of `name` selects the format. In JSON Lines

@@ -56,7 +56,7 @@ pub mod stats;
 pub mod suite;
 mod table;
 
-pub use document::{documents, read_documents, Content, Document, MAX_DOCUMENTS};
+pub use document::{check_apart, documents, read_documents, Content, Document, MAX_DOCUMENTS};
 pub use methods::{one_object, under_each, Sources};
 pub use session::SessionSource;
 

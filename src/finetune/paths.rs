@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use files::real_path;
 use gguf::Output;
 
 use super::{refused, Job, JobError, Result};
@@ -52,12 +53,13 @@ impl Job {
             return Err(refused(format!("`output` {}: no such folder", self.output.display())));
         }
         self.check_recipe()?;
-        self.check_apart(model)?;
-        let output = |path: PathBuf| Output::new(path, self.force);
         // Charts of the data have other names.
         let ends: &[&str] = if inspects { &["lengths", "distances"] } else { &[""] };
-        for end in ends {
-            plot::check(output(chart_path(&self.plot(), end))).map_err(|e| match e {
+        let plots: Vec<PathBuf> = ends.iter().map(|end| chart_path(&self.plot(), end)).collect();
+        self.check_apart(model, &plots)?;
+        let output = |path: PathBuf| Output::new(path, self.force);
+        for path in plots {
+            plot::check(output(path)).map_err(|e| match e {
                 PlotError::Extension(_) => refused(format!("`plot` {e}")),
                 e => JobError::Plot(e),
             })?;
@@ -74,34 +76,28 @@ impl Job {
     }
 
     /// An error if an output would replace a file that is read, or lie among the texts of the next run.
-    fn check_apart(&self, model: &Path) -> Result<()> {
-        // A path that does not exist yet is taken with its folder's real name.
-        let real = |p: &Path| -> PathBuf {
-            let folder = p.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let in_folder = || Some(folder.canonicalize().ok()?.join(p.file_name()?));
-            p.canonicalize().ok().or_else(in_folder).unwrap_or_else(|| p.to_owned())
-        };
+    fn check_apart(&self, model: &Path, plots: &[PathBuf]) -> Result<()> {
         let mut outputs = vec![
             ("`output`", self.output.clone()),
             ("`log`", self.log()),
-            ("`plot`", self.plot()),
             ("`checkpoints`", self.checkpoints()),
         ];
         outputs.extend(self.given.cache.clone().map(|p| ("`cache`", p)));
+        outputs.extend(plots.iter().map(|p| ("`plot`", p.clone())));
         let texts = self.data.iter().map(|s| &s.path);
         let others = self.init.iter().chain(&self.types_of).chain(&self.inputs);
         let read = texts.chain(others).map(PathBuf::as_path).chain([model]);
         // A split model is read whole.
-        let read: Vec<PathBuf> = read.flat_map(gguf::parts).map(|p| real(&p)).collect();
+        let read: Vec<PathBuf> = read.flat_map(gguf::parts).map(|p| real_path(&p)).collect();
         for (i, (option, path)) in outputs.iter().enumerate() {
-            let at = real(path);
+            let at = real_path(path);
             if let Some(input) = read.iter().find(|r| at.starts_with(r)) {
                 let (path, input) = (path.display(), input.display());
                 return Err(refused(format!(
                     "{option} {path}: expected a path apart from the input {input}"
                 )));
             }
-            if let Some((other, _)) = outputs[..i].iter().find(|(_, p)| real(p) == at) {
+            if let Some((other, _)) = outputs[..i].iter().find(|(_, p)| real_path(p) == at) {
                 return Err(refused(format!("{option} {}: the same as {other}", path.display())));
             }
         }

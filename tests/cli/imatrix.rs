@@ -118,7 +118,7 @@ fn a_model_is_quantised_by_what_it_reads_in_a_text() {
 fn what_makes_no_sense_is_refused() {
     let lab = Lab::new();
     for (to, more, code, holds) in [
-        ("text.txt", &[][..], 2, "is one of the files to read"),
+        ("text.txt", &[][..], 2, "apart from the files to read"),
         (".", &[], 2, "expected a file, found a folder"),
         ("no/such/folder.gguf", &[], 1, "no/such"),
         ("out.gguf", &["--max-windows", "0"], 2, "at least 1"),

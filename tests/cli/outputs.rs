@@ -229,7 +229,10 @@ fn a_record_starts_anew_only_if_it_is_forced() {
     assert_eq!(read("a.jsonl"), format!("{header}\n{rest}"));
     let model = fs::read(folder.file("tiny.gguf")).unwrap();
     let output = call(&folder, &[&split(case.line)[..], &["--force"]].concat(), "tiny.gguf");
-    assert!(output.code == 2 && output.stderr.contains("tiny.gguf: the output is one of"), "{output:?}");
+    assert!(
+        output.code == 2 && output.stderr.contains("tiny.gguf: expected a path apart from the files to read"),
+        "{output:?}"
+    );
     assert!(fs::read(folder.file("tiny.gguf")).unwrap() == model);
     // Behind the header an unfinished line is cut.
     fs::write(folder.file("a.jsonl"), format!("{header}\n{rest}{{\"ta")).unwrap();
@@ -258,7 +261,9 @@ fn a_file_that_is_read_is_never_replaced() {
     split_model(&folder);
     let stage = "[[stage]]\nctx = 48\nsteps = 1\n";
     fs::write(folder.file("stages.toml"), stage.repeat(2)).unwrap();
-    fs::write(folder.file("lora.gguf"), THESIS).unwrap();
+    for name in ["lora.gguf", "lora.svg", "drawing.svg", "p.lengths.svg"] {
+        fs::write(folder.file(name), THESIS).unwrap();
+    }
     fs::create_dir_all(folder.file("data/short")).unwrap();
     fs::write(folder.file("data/short/gsm8k_test.jsonl.gz"), THESIS).unwrap();
     let (first, second) = ("part-00001-of-00002.gguf", "part-00002-of-00002.gguf");
@@ -274,6 +279,16 @@ fn a_file_that_is_read_is_never_replaced() {
         (format!("convert {first} --imatrix-from texts/0.txt --ctx 100 -o OUT MODEL"), second),
         (format!("convert {first} -o OUT"), second),
         (format!("eval json_kv -l 2048 -n 1 -m {first} --output OUT MODEL"), second),
+        ("eval json_kv -l 2048 -n 1 -m tiny.gguf --lora lora.svg --plot OUT MODEL".into(), "lora.svg"),
+        ("perplexity -m tiny.gguf -f drawing.svg --ctx 100 --plot OUT MODEL".into(), "drawing.svg"),
+        (
+            "inspect tiny.gguf --map distance=50 -f drawing.svg --ctx 100 --plot OUT MODEL".into(),
+            "drawing.svg",
+        ),
+        (
+            "finetune -m tiny.gguf -d p.lengths.svg --ctx 48 --inspect-data --plot p.svg".into(),
+            "p.lengths.svg",
+        ),
         (
             "eval gsm8k -n 1 -m tiny.gguf --data data --output OUT MODEL".into(),
             "data/short/gsm8k_test.jsonl.gz",
@@ -285,6 +300,20 @@ fn a_file_that_is_read_is_never_replaced() {
         assert!(output.code == 2 && output.stderr.contains(out), "{line}: {output:?}");
         assert!(output.stderr.contains("input") || output.stderr.contains("to read"), "{line}: {output:?}");
         assert!((fs::read(folder.file(out)).unwrap(), names(folder.dir.path())) == before, "{line}");
+    }
+}
+
+#[test]
+fn outputs_are_apart_from_each_other() {
+    let folder = Folder::new();
+    for line in [
+        "rope dca -m tiny.gguf --plot a.svg --map ./a.svg",
+        "eval json_kv -l 2048 -n 1 -m tiny.gguf --output a.svg --plot texts/../a.svg MODEL",
+    ] {
+        let output = call(&folder, &split(line), "");
+        let said = "a.svg: expected a path apart from the other output, found a.svg";
+        assert!(output.code == 2 && output.stderr.contains(said), "{line}: {output:?}");
+        assert!(!folder.file("a.svg").exists());
     }
 }
 

@@ -162,7 +162,7 @@ fn what_cannot_be_drawn_is_refused() {
     for (args, words) in [
         (&["yarn:factor=2", "--map", map][..], &["--map", "yarn:factor=2", "its own distance", "--plot"][..]),
         (&["dca", "--map", "map.jpg"], &["--map map.jpg", ".svg, .png, or .pdf"]),
-        (&["dca", "--map", map, "--plot", map], &["--map: expected another file than --plot"]),
+        (&["dca", "--map", map, "--plot", map], &["apart from the other output"]),
         (&["dca", "yarm", "--map", map], &["yarm", "yarn"]),
         (&["yarn", "plain", "--map", map], &["--map", "yarn:factor", " and plain "]),
         (&["dca", "dca", "dca", "dca", "dca", "--map", map], &["--map: expected at most 4 methods, found 5"]),

@@ -241,7 +241,7 @@ fn arguments_that_cannot_be() {
     let m = str(small_model());
     let run = |more: &[&'static str]| [&["run", "-q", "-m", m, "-p", "hi", "-n", "2"][..], more].concat();
     let eval = ["eval", "passkey", "-q", "-m", m, "-l", "256", "-n", "1", "-o", "x.svg", "--plot", "x.svg"];
-    fails(&eval, 2, &["--plot: expected another file than --output"]);
+    fails(&eval, 2, &["apart from the other output"]);
     fails(&run(&["--ctx", "0"]), 2, &["--ctx", "at least 1"]);
     fails(&run(&["--ctx", "2147483647"]), 1, &["ctx 2147483647 needs", "TiB", "--ctx"]);
     fails(&run(&["--ctx", "1024m"]), 2, &["--ctx"]);

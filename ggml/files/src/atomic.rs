@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, ErrorKind, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tempfile::{NamedTempFile, TempPath};
 
@@ -224,6 +224,13 @@ pub fn same_file(a: &Path, b: &Path) -> Result<bool> {
     }
 }
 
+/// The path with its links resolved; if nothing is there, with those of its folder. Two outputs of one real path would
+/// replace each other.
+pub fn real_path(path: &Path) -> PathBuf {
+    let in_folder = || Some(fs::canonicalize(folder_of(path)).ok()?.join(path.file_name()?));
+    fs::canonicalize(path).ok().or_else(in_folder).unwrap_or_else(|| path.to_owned())
+}
+
 fn existing<T>(path: &Path, found: io::Result<T>) -> Result<Option<T>> {
     match found {
         Ok(v) => Ok(Some(v)),
@@ -260,6 +267,10 @@ mod tests {
         fs::remove_file(&b).unwrap();
         fs::hard_link(&a, &b).unwrap();
         assert!(same_file(&a, &b).unwrap());
+        fs::create_dir(folder.path().join("c")).unwrap();
+        let round = |name: &str| real_path(&folder.path().join("c/..").join(name));
+        assert_eq!((round("a"), round("new")), (real_path(&a), real_path(&folder.path().join("new"))));
+        assert_ne!(real_path(&a), real_path(&b));
     }
 
     #[test]

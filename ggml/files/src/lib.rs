@@ -20,7 +20,7 @@ mod vanished;
 
 use std::path::PathBuf;
 
-pub use atomic::{append, rename_new, replace, same_file, sync_folder, Scratch};
+pub use atomic::{append, real_path, rename_new, replace, same_file, sync_folder, Scratch};
 pub use kind::{Exists, Kind, Output, HEAD};
 pub use lock::{remove_orphans, Lock, ReadLock};
 pub use map::{Bytes, Map};

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use ropewalk::eval::suite::{self, FileStore, Params, Several, Store, Unkept};
-use ropewalk::eval::{one_object, protocol, read_documents, under_each, Document, SessionSource};
+use ropewalk::eval::{
+    check_apart, one_object, protocol, read_documents, under_each, Document, SessionSource,
+};
 use ropewalk::gguf::Output;
 use ropewalk::{tasks, Spec};
 use serde_json::{Map, Value};
@@ -101,7 +103,7 @@ pub(crate) fn evaluate<'py>(
     math: &str,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let (name, model) = (model.name(), model.handle());
+    let (name, files, model) = (model.name(), model.files(), model.handle());
     let tasks = tasks::find_all(&tasks.list()).map_err(mistake)?;
     let options = args::settings(options)?;
     let known = |key: &&String| tasks.iter().any(|task| task.info().options.iter().any(|o| o.name == **key));
@@ -110,6 +112,10 @@ pub(crate) fn evaluate<'py>(
     }
     let lengths = lengths.map_or_else(Vec::new, Lengths::list);
     let data = data.unwrap_or_else(|| Path::new("models/benchmarks").to_owned());
+    let dir = data.as_path();
+    let of_tasks =
+        tasks.iter().flat_map(|task| task.info().files.iter().map(move |file| dir.join(file.name)));
+    check_apart(files.into_iter().chain(of_tasks), &output).map_err(raised)?;
     let session = args::session(0, kv, n_threads, math)?;
     let specs = args::specs(rope)?;
     let callbacks = Callbacks { progress, ..Callbacks::default() };

@@ -15,12 +15,18 @@ use crate::session::Session;
 pub(crate) struct Model {
     native: ropewalk::Model,
     name: String,
+    files: Vec<PathBuf>,
 }
 
 impl Model {
     /// Another handle of the model.
     pub(crate) fn handle(&self) -> ropewalk::Model {
         self.native.clone()
+    }
+
+    /// The files of the model and of its adapters that were named.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        self.files.clone()
     }
 
     /// Its name in reports: that of its file, and those of its adapters.
@@ -42,7 +48,8 @@ impl Model {
         let native = py.detach(|| ropewalk::Model::load(&path, &params)).map_err(raised)?;
         let adapters = params.adapters.iter().map(|a| format!(" + {}:{}", file_name(&a.path), a.scale));
         let name = std::iter::once(file_name(&path)).chain(adapters).collect();
-        Ok(Model { native, name })
+        let files = params.adapters.into_iter().map(|a| a.path).chain([path]).collect();
+        Ok(Model { native, name, files })
     }
 
     /// The architecture, as `general.architecture` in the file.

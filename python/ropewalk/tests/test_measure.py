@@ -60,6 +60,10 @@ def test_benchmarks_are_those_of_the_program(
     assert row["model"] == said["model"] and row["source"] == said["source"]
     lines = kept.read_text()
     assert without_times(evaluate()) == without_times([row]) and kept.read_text() == lines
+    before = path.read_bytes()
+    with pytest.raises(ropewalk.ArgumentError, match="apart from the files to read"):
+        ropewalk.evaluate(model, "passkey", 300, output=path, force=True)
+    assert path.read_bytes() == before
     # Each task once, under each method.
     ropes = ["plain", "pi:factor=2"]
     both = ropewalk.evaluate(model, ["passkey"] * 2, 300, rope=ropes, samples=1, n_threads=1)
