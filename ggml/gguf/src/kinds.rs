@@ -43,38 +43,3 @@ fn is_ours(path: &Path, of: &str) -> bool {
         is_marked && general_type(&header.metadata) == of
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use crate::Writer;
-
-    #[test]
-    fn only_a_file_with_a_mark_and_of_the_same_kind_is_replaced() {
-        let dir = tempfile::tempdir().unwrap();
-        let kinds = ["", "adapter", "imatrix"];
-        for (i, old) in kinds.iter().enumerate() {
-            for (j, new) in kinds.iter().enumerate() {
-                for is_marked in [false, true] {
-                    let path = dir.path().join(format!("{i}{j}{is_marked}"));
-                    let write = |of: &str| {
-                        let mut w = Writer::new();
-                        // Whatever stands before the mark and the type.
-                        w.set("tokenizer.text", "x".repeat(100_000).as_str());
-                        if is_marked {
-                            w.set("ropewalk.version", "1");
-                        }
-                        if !of.is_empty() {
-                            w.set("general.type", of);
-                        }
-                        w.write(&path)
-                    };
-                    write(old).unwrap();
-                    let before = std::fs::read(&path).unwrap();
-                    let done = write(new);
-                    assert_eq!(done.is_ok(), is_marked && i == j, "{old} {new} {is_marked}: {done:?}");
-                    assert_eq!(std::fs::read(&path).unwrap(), before);
-                }
-            }
-        }
-    }
-}

@@ -1,5 +1,6 @@
 //! Random metadata trees and tensors of all types are written and read back unchanged.
 
+use gguf::float::{decode, encode};
 use gguf::{parse, Array, DType, File, Value, Writer};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -152,4 +153,23 @@ fn an_empty_file_of_tensors_is_a_header() {
     assert_eq!(Writer::new().write(&path).unwrap(), 32);
     let header = parse(&std::fs::read(&path).unwrap()).unwrap();
     assert!(header.metadata.is_empty() && header.tensors.is_empty());
+}
+
+#[test]
+fn floats_come_back_and_other_types_are_refused() {
+    let values = [0.0, -1.5, 65504.0, f32::INFINITY];
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let bytes = encode(dtype, &values).unwrap();
+        let mut out = [f32::NAN; 4];
+        assert!(decode(dtype, &bytes, &mut out));
+        let exact = values.iter().zip(&out).filter(|(a, b)| a == b).count();
+        assert_eq!(exact, if dtype == DType::BF16 { 3 } else { 4 }, "{dtype}");
+        assert!(!decode(dtype, &bytes, &mut [0.0; 3]), "{dtype}: too many bytes");
+    }
+    let e = encode(DType::Q8_0, &values).unwrap_err();
+    assert_eq!(e.to_string(), "q8_0 is not a float type");
+    for dtype in [DType::I32, DType::F64, DType::Q8_0] {
+        assert!(!decode(dtype, &[0; 34], &mut [0.0; 32]), "{dtype}");
+        assert!(!decode(dtype, &[0; 32], &mut [0.0; 8]), "{dtype}");
+    }
 }
