@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use llama::oracle::{Oracle, OracleParams};
 use ropewalk_core::control::Control;
 use ropewalk_core::divergence::Divergence as Point;
 use ropewalk_core::text::{decode, Invalid};
@@ -45,23 +46,15 @@ pub struct Divergence {
 /// # Errors
 /// A file that is too large or is not UTF-8.
 pub(crate) fn text(path: &Path) -> Result<String> {
-    crate::rows::available("measuring the divergence")?;
     let decoded = decode(files::foreign::read_file(path, MAX_TEXT)?, Invalid::Refuse);
     Ok(decoded.map_err(|e| Error::Invalid(format!("{}: {e}", path.display())))?.text)
-}
-
-#[cfg(not(feature = "ggml"))]
-pub(crate) fn measure(_: &Path, _: &Path, _: &str, _: &Control<'_>) -> Result<Divergence> {
-    Err(Error::Usage("measuring the divergence needs feature `ggml`".into()))
 }
 
 /// Runs both files over `text`.
 ///
 /// # Errors
 /// Refusals of libllama's oracle, a text of less than a window, and [`Error::Interrupted`].
-#[cfg(feature = "ggml")]
 pub(crate) fn measure(source: &Path, result: &Path, text: &str, control: &Control<'_>) -> Result<Divergence> {
-    use llama::oracle::{Oracle, OracleParams};
     let params =
         OracleParams { n_batch: WINDOW as u32, n_ubatch: WINDOW as u32, ..OracleParams::new(WINDOW as u32) };
     let (mut a, mut b) = (Oracle::open(source, &params)?, Oracle::open(result, &params)?);
@@ -102,7 +95,6 @@ pub(crate) fn measure(source: &Path, result: &Path, text: &str, control: &Contro
     Ok(summary(&points))
 }
 
-#[cfg_attr(not(feature = "ggml"), allow(dead_code))]
 fn summary(points: &[Point]) -> Divergence {
     let n = points.len().max(1) as f64;
     let mut kls: Vec<f64> = points.iter().map(|p| p.kl).collect();

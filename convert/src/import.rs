@@ -50,10 +50,8 @@ pub(crate) fn import(
     let more = rope.is_some() || n_ctx.is_some() || *llama_cpp || !adapters.is_empty();
     let more = more || mixture.is_some() || check.is_some();
     // What is wrong whatever the weights are is said before they are read.
-    match more {
-        true => drop(job::check_options(options)?),
-        false if dtype.is_some_and(DType::is_quantized) => rows::available("a quantized type")?,
-        false => {}
+    if more {
+        job::check_options(options)?;
     }
     job::check_adapters(output, options)?;
     // Weights are compared below, by all their names.
@@ -115,7 +113,6 @@ fn opens(staged: &Scratch, folder: &Path) -> Result<()> {
     let read = || -> Result<()> {
         let file = File::open(staged.path())?;
         Hparams::from_gguf(&file)?;
-        #[cfg(feature = "ggml")]
         llama::vocab::Vocab::load(&file).map_err(|e| Error::Invalid(e.to_string()))?;
         Ok(())
     };

@@ -19,7 +19,7 @@ use crate::rope::{self, FactorTensors, Factors};
 use ropewalk_core::control::Control;
 
 use crate::report::{Report, RopeReport};
-use crate::{avoidable, check_none_is, rows, staged, types, Error, Mixture, Result, Work};
+use crate::{avoidable, check_none_is, staged, types, Error, Mixture, Result, Work};
 
 ropewalk_core::setters! {
     /// The changes to make to a file. With none, it is rewritten as one file of GGUF version 3.
@@ -213,12 +213,6 @@ pub(crate) fn check_options(options: &Options) -> Result<Option<(DType, u32)>> {
     let trained = !options.adapters.is_empty();
     if options.n_ctx.is_some() && options.rope.is_none() && !options.llama_cpp && !trained {
         return Err(avoidable("a context needs a RoPE method", Remedy::Method));
-    }
-    if options.dtype.is_some() {
-        rows::available("another element type")?;
-    }
-    if !options.adapters.is_empty() {
-        rows::available("merging an adapter")?;
     }
     let Some(dtype) = options.dtype else { return Ok(None) };
     let no_type = || Error::Usage(format!("{} is not a type to convert to", dtype.name()));

@@ -45,7 +45,6 @@ pub enum Error {
     #[error(transparent)]
     File(#[from] gguf::Error),
     /// From ggml: values of element types.
-    #[cfg(feature = "ggml")]
     #[error(transparent)]
     Ggml(#[from] ggml::Error),
     /// From the rope layer: a spec that cannot be used.

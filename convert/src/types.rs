@@ -41,22 +41,15 @@ pub fn parse(name: &str) -> crate::Result<DType> {
     })
 }
 
-/// The names of the mixtures that libllama's quantizer writes and that are not names of [`TARGETS`]; none in a build
-/// without feature `ggml`.
+/// The names of the mixtures that libllama's quantizer writes and that are not names of [`TARGETS`].
 pub fn mixtures() -> impl Iterator<Item = &'static str> {
-    #[cfg(feature = "ggml")]
     let all = llama::quantize::MIXTURES.iter().map(|m| m.name);
-    #[cfg(not(feature = "ggml"))]
-    let all = std::iter::empty();
     all.filter(|name| !TARGETS.iter().any(|t| t.0.name() == *name))
 }
 
 /// Returns true if libllama's quantizer writes a mixture of this name.
 pub fn is_mixture(name: &str) -> bool {
-    #[cfg(feature = "ggml")]
-    return llama::quantize::Mixture::named(name).is_some();
-    #[cfg(not(feature = "ggml"))]
-    return mixtures().any(|m| m == name);
+    llama::quantize::Mixture::named(name).is_some()
 }
 
 /// True for vectors: norms, biases and factor tensors, which the graphs want in F32. Trailing 1s do not

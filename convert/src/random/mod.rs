@@ -7,7 +7,7 @@ mod values;
 
 use gguf::{DType, Output, Value, Writer};
 
-use crate::{rows, types, Error, Result, Work};
+use crate::{types, Error, Result, Work};
 use ropewalk_core::control::Control;
 use ropewalk_core::hparams::{keys, DeltaNetHparams, Gelu};
 use ropewalk_core::ids::{self, LinearId, NormId, NormRole, ParamId, Role, TOKEN_EMBD};
@@ -55,7 +55,6 @@ pub fn write_watched(
     control: &Control<'_>,
 ) -> Result<u64> {
     let work = Work::new(control);
-    rows::available("random models")?;
     shape.check()?;
     let Some(file_type) = types::file_type(dtype) else {
         return Err(Error::Invalid(format!("random models cannot be written as {}", dtype.name())));
