@@ -3,10 +3,11 @@
 use std::error::Error as StdError;
 
 use gguf::Defect;
-use ropewalk::fetch::PackagedSet;
 use ropewalk::remedy::Remedy;
 use ropewalk::rope::RopeError;
 use ropewalk::Error;
+
+use super::packages::PackagedSet;
 
 pub(super) fn of(e: &anyhow::Error) -> String {
     e.chain().find_map(remedy).map_or(String::new(), text)

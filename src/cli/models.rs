@@ -2,14 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{anyhow, bail};
+use anyhow::{anyhow, bail, Context};
+use ropewalk::control::Control;
 use ropewalk::eval::{LmSource, SessionSource};
-use ropewalk::fetch::{self, FetchError};
+use ropewalk::fetch::{sha256_of, Origin, Repo, Source};
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::rope::Spec;
 use ropewalk::session::{Session, SessionParams};
 use ropewalk::tasks::Task;
 
+use super::manifest::{Entry, Manifest};
 use super::output::{self, OutputArgs};
 
 /// The folder that `pull` puts models into: `$ROPEWALK_MODELS`, else `models` under the user's cache folder.
@@ -59,23 +61,95 @@ pub(crate) fn find(model: &str) -> anyhow::Result<PathBuf> {
         return Ok(path.to_owned());
     }
     let here = Path::new("models");
-    let found = fetch::find(model, &[here.to_owned(), cache_dir()?]).map_err(|e| match e {
-        FetchError::Missing { model, is_repo, others } => {
-            let convert = if is_repo { " --convert" } else { "" };
-            let others: String = others.iter().map(|what| format!("; {what}")).collect();
-            anyhow!("{model}: not downloaded; run `ropewalk pull {model}{convert}`{others}")
-        }
-        e => e.into(),
-    })?;
-    found.skipped.iter().for_each(|what| output::warn(format_args!("note: {what}")));
+    let dirs = [here.to_owned(), cache_dir()?];
+    let (path, by_record) = match model.parse::<Repo>() {
+        Ok(repo) => (made_of(&repo, &dirs)?, true),
+        Err(_) => pulled(model, &dirs)?,
+    };
     // A record in the working directory may be a stranger's.
-    if found.by_record && found.path.starts_with(here) {
+    if by_record && path.starts_with(here) {
         output::warn(format_args!(
             "note: {model}: using {} from the working directory, as the record next to it says",
-            found.path.display()
+            path.display()
         ));
     }
-    Ok(found.path)
+    Ok(path)
+}
+
+/// The file of a name or a source, and whether only the record next to it says what it is.
+fn pulled(model: &str, dirs: &[PathBuf]) -> anyhow::Result<(PathBuf, bool)> {
+    let manifest = Manifest::builtin()?;
+    let entry = manifest.get(model);
+    let Ok(source) = entry.map_or(model, |e| &e.source).parse::<Source>() else {
+        if model.contains(['/', '\\']) || Path::new(model).extension().is_some_and(|e| e == "gguf") {
+            bail!("{model}: no such file");
+        }
+        let known: Vec<&str> = manifest.models.iter().map(|m| m.name.as_str()).collect();
+        bail!("{model}: no such file, and no model of that name (known: {})", known.join(", "));
+    };
+    let mut others = String::new();
+    for path in dirs.iter().map(|dir| dir.join(source.file_name())).filter(|path| path.is_file()) {
+        match stranger(&path, &source, entry)? {
+            None => return Ok((path, entry.is_none())),
+            Some(what) => others += &format!("; {what}"),
+        }
+    }
+    bail!("{model}: not downloaded; run `ropewalk pull {model}`{others}")
+}
+
+/// Says what else a file of the right name is, if it is not what a pull would have put there. Of a model of the manifest
+/// the checksum decides, whatever a record says; of others the record, for nothing else is known of them.
+fn stranger(path: &Path, source: &Source, entry: Option<&Entry>) -> anyhow::Result<Option<String>> {
+    let shown = path.display();
+    Ok(match (Origin::read(path), entry) {
+        (Ok(Some(origin)), _) if origin.source != source.to_string() => {
+            Some(format!("{shown} is {}", origin.source))
+        }
+        (_, Some(entry)) => {
+            let found = path.metadata().with_context(|| shown.to_string())?.len();
+            if found != entry.bytes {
+                return Ok(Some(format!("{shown} is {found} bytes instead of {}", entry.bytes)));
+            }
+            let (sum, _) = sha256_of(path, &Control::default())?;
+            let other = format!("{shown} is another file: expected sha256 {}, found {sum}", entry.sha256);
+            (sum != entry.sha256).then_some(other)
+        }
+        (Ok(Some(_)), None) => None,
+        (Ok(None), None) => Some(format!("{shown} has an unknown origin: name it by its path")),
+        (Err(e), None) => Some(format!("{shown} is skipped: {e}")),
+    })
+}
+
+/// The file that was made of a repository's folder, as its record says. Damaged records of other files are left out.
+fn made_of(repo: &Repo, dirs: &[PathBuf]) -> anyhow::Result<PathBuf> {
+    let (mut found, mut skipped) = (Vec::new(), Vec::new());
+    for dir in dirs {
+        let mut names: Vec<PathBuf> =
+            std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+        names.retain(|path| path.extension().is_some_and(|e| e == "gguf") && path.is_file());
+        names.sort();
+        for path in names {
+            match Origin::read(&path) {
+                Ok(Some(origin)) if origin.source == repo.to_string() => found.push(path),
+                Ok(_) => {}
+                Err(e) => skipped.push(format!("{} is skipped: {e}", path.display())),
+            }
+        }
+    }
+    match &found[..] {
+        [one] => {
+            skipped.iter().for_each(|what| output::warn(format_args!("note: {what}")));
+            Ok(one.clone())
+        }
+        [] => {
+            let others: String = skipped.iter().map(|what| format!("; {what}")).collect();
+            bail!("{repo}: not downloaded; run `ropewalk pull {repo} --convert`{others}")
+        }
+        several => {
+            let several: Vec<String> = several.iter().map(|path| path.display().to_string()).collect();
+            bail!("{repo}: several files were made from it; name one by its path: {}", several.join(" "))
+        }
+    }
 }
 
 /// A model file and how to load and run it, except for the rope method and the context.

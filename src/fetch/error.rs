@@ -9,19 +9,6 @@ use ropewalk_core::terminal::inline;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FetchError {
-    /// A name for the target that cannot be one.
-    #[error("name '{0}': expected letters, digits and ._-+=,@, no leading dot, no .source.json ending")]
-    Name(String),
-    /// The model was not downloaded.
-    #[error("{model}: not downloaded{}", others.iter().map(|what| format!("; {what}")).collect::<String>())]
-    Missing {
-        /// The name, source, or repository.
-        model: String,
-        /// True for a repository, of which a file is made by converting it.
-        is_repo: bool,
-        /// Files in its place, and why they are not it.
-        others: Vec<String>,
-    },
     /// The file system refused.
     #[error("{}: {source}", path.display())]
     Io {

@@ -1,4 +1,4 @@
-//! Fetches model files: the manifest of known models, sources on a model hub, checksums.
+//! Fetches model files: sources on a model hub, checksums.
 //!
 //! A source names a file of the hub, and its last part is the file's name in the target folder. Beside each
 //! file that was fetched is a record of where it came from ([`Origin`]). What is unfinished is in `.partial`
@@ -7,11 +7,9 @@
 //! and it is on the disk. A model's folder ([`pull_folder`]) is in place only when all its files are.
 
 mod error;
-mod find;
 mod folder;
 mod http;
 mod origin;
-mod packages;
 mod partial;
 mod source;
 mod transfer;
@@ -29,12 +27,10 @@ use crate::control::Control;
 
 pub use error::FetchError;
 use error::{io, other, said, Result};
-pub use find::{find, Found};
 pub use folder::{make_file, pull_folder, PulledFolder};
 pub use origin::Origin;
-pub use packages::{PackagedFile, PackagedSet};
 use partial::{Lock, Partial};
-pub use source::{is_sha256, Entry, Manifest, Repo, Source};
+pub use source::{check_name, is_sha256, Repo, Source};
 
 ropewalk_core::setters! {
     /// The model hub to fetch from, and how long to wait for it. Without `Debug`: a token must not get into a log.
@@ -138,9 +134,7 @@ pub fn pull(hub: &Hub, request: &Request<'_>, dir: &Path, control: &Control<'_>)
 
 /// Locks a name of the target folder that nothing has yet; `None` if a file, or a folder, is there.
 fn claim(dir: &Path, name: &str, folder: bool) -> Result<Option<Lock>> {
-    if !source::is_file_name(name) {
-        return Err(FetchError::Name(name.to_owned()));
-    }
+    check_name(name)?;
     let path = dir.join(name);
     if is_there(&path, folder)? {
         if dir.join(partial::FOLDER).is_dir() {

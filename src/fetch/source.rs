@@ -1,9 +1,6 @@
-//! Sources that can be fetched: files of a model hub, and the manifest of models known by name.
+//! Sources that can be fetched: files of a model hub.
 
 use std::str::FromStr;
-
-use ropewalk_core::terminal::one_line;
-use serde::{Deserialize, Serialize};
 
 use super::error::other;
 use super::{FetchError, Result};
@@ -13,6 +10,18 @@ pub(super) fn is_file_name(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-+=,@".contains(c);
     let record = text.to_ascii_lowercase().ends_with(super::origin::SUFFIX);
     !text.is_empty() && !text.starts_with('.') && text.chars().all(plain) && !record
+}
+
+/// Checks that a text can be the name of a fetched file or directory.
+///
+/// # Errors
+/// It cannot.
+pub fn check_name(text: &str) -> Result<()> {
+    if is_file_name(text) {
+        return Ok(());
+    }
+    let what = "expected letters, digits and ._-+=,@, no leading dot, no .source.json ending";
+    Err(other(format_args!("name '{text}'"), what))
 }
 
 /// Returns true if a path in a repository can be that of a file in a fetched directory: a name, or that of a chat
@@ -103,73 +112,6 @@ fn parts(text: &str) -> Vec<&str> {
         parts
     } else {
         Vec::new()
-    }
-}
-
-/// A model of the manifest.
-#[derive(Debug, Clone, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct Entry {
-    /// The name that a user types.
-    pub name: String,
-    /// Other names for it.
-    #[serde(default)]
-    pub aliases: Vec<String>,
-    /// The source, `hf:ORG/REPO/FILE`.
-    pub source: String,
-    /// SHA-256 of the file, in lower-case hexadecimal.
-    pub sha256: String,
-    /// Size of the file in bytes.
-    pub bytes: u64,
-    /// SPDX identifier or name of the license.
-    pub licence: String,
-    /// Notes for a reader of the list.
-    #[serde(default)]
-    pub notes: String,
-}
-/// The list of known models.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Manifest {
-    /// The models, in the order of the file.
-    #[serde(default, rename = "model")]
-    pub models: Vec<Entry>,
-}
-impl Manifest {
-    /// The manifest compiled into the program, `models/manifest.toml`.
-    pub fn builtin() -> Result<Manifest> {
-        Manifest::parse(include_str!("../../models/manifest.toml"), "models/manifest.toml")
-    }
-
-    /// Reads and checks a manifest; `origin` names it in errors.
-    ///
-    /// # Errors
-    /// A text that is not TOML, an unknown or missing key, a bad source or checksum, or a name that is there twice.
-    pub fn parse(text: &str, origin: &str) -> Result<Manifest> {
-        let fail = |what: String| other(format_args!("manifest {origin}"), what);
-        let manifest: Manifest = toml::from_str(text).map_err(|e| {
-            let line = e.span().map_or(0, |s| text[..s.start].matches('\n').count() + 1);
-            fail(format!("line {line}: {}", one_line(e.message())))
-        })?;
-        let mut seen = std::collections::HashSet::new();
-        for entry in &manifest.models {
-            entry.source.parse::<Source>().map_err(|e| fail(format!("{}: {e}", entry.name)))?;
-            if !is_sha256(&entry.sha256) {
-                let what = "sha256: expected 64 lower-case hexadecimal digits, found";
-                return Err(fail(format!("{}: {what} '{}'", entry.name, entry.sha256)));
-            }
-            for name in std::iter::once(&entry.name).chain(&entry.aliases) {
-                if name.is_empty() || !seen.insert(name) {
-                    return Err(fail(format!("name '{name}': empty or duplicate")));
-                }
-            }
-        }
-        Ok(manifest)
-    }
-
-    /// The entry with this name, alias or source.
-    pub fn get(&self, name: &str) -> Option<&Entry> {
-        self.models.iter().find(|m| m.name == name || m.source == name || m.aliases.iter().any(|a| a == name))
     }
 }
 

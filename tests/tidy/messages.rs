@@ -7,7 +7,6 @@ use super::{check, sources, Source};
 const EXCEPTIONS: &[(&str, &str)] = &[
     ("src/eval/protocol.rs", "names options of the programs that its protocols come from"),
     ("convert/src/import.rs", "has the argument of the process that runs a tokenizer"),
-    ("src/fetch/packages.rs", "has the argument of the script that downloads packages"),
     ("ggml/processor/src/lib.rs", "shows how to compile for another processor"),
 ];
 

