@@ -14,7 +14,7 @@ use crate::data::Records;
 use crate::draws::Random;
 use crate::{Error, Info, Opt, Result, Sample, Samples, Setup, Task};
 
-use super::questions::{self, Question, LABELS};
+use super::questions::{self, labels, Question};
 use super::record::{Form, Metric, Record};
 use super::sets;
 
@@ -134,7 +134,7 @@ impl Rebuilt {
             context,
             answers: vec![question.label.to_owned()],
             dataset: None,
-            all_classes: Some(LABELS.iter().map(|(_, name)| (*name).to_owned()).collect()),
+            all_classes: Some(labels().map(|(_, name)| name.to_owned()).collect()),
             id: None,
         }
     }

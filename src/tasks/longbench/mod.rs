@@ -46,7 +46,7 @@ struct Set {
     info: Info,
     /// The set's own name, which its records repeat.
     dataset: &'static str,
-    /// `dataset2prompt.json`.
+    /// With a newline at its end that is none of the prompt.
     template: &'static str,
     /// `dataset2maxlen.json`.
     max_tokens: usize,
@@ -66,7 +66,8 @@ impl Set {
     fn sample(&self, record: Record, form: Form, max: usize, setup: &Setup<'_>) -> Result<Sample> {
         // Files were looked at when they were opened, and may be others by now.
         record.check(self.metric).map_err(|what| Error::invalid(format!("a record has changed: {what}")))?;
-        let prompt = text::fill(self.template, &[("{context}", &record.context), ("{input}", &record.input)]);
+        let template = self.template.strip_suffix('\n').unwrap_or(self.template);
+        let prompt = text::fill(template, &[("{context}", &record.context), ("{input}", &record.input)]);
         let mut prompt = text::cut_middle(setup.encoder, prompt, max, false)?;
         if self.in_chat(form) {
             prompt = setup.encoder.frame(&prompt)?;

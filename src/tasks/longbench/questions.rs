@@ -52,7 +52,7 @@ pub(super) fn read(file: &DataFile, folder: &Path) -> Result<Vec<Question>> {
             continue;
         }
         let fault = |found: &str| {
-            let known: Vec<_> = LABELS.iter().map(|(fine, _)| *fine).collect();
+            let known: Vec<_> = labels().map(|(fine, _)| fine).collect();
             let found: String = found.chars().take(40).collect();
             Error::file(
                 folder.join(file.name),
@@ -64,7 +64,7 @@ pub(super) fn read(file: &DataFile, folder: &Path) -> Result<Vec<Question>> {
             )
         };
         let (fine, text) = line.split_once(' ').ok_or_else(|| fault(line))?;
-        let (_, label) = LABELS.iter().find(|(name, _)| *name == fine).ok_or_else(|| fault(fine))?;
+        let (_, label) = labels().find(|(name, _)| *name == fine).ok_or_else(|| fault(fine))?;
         questions.push(Question { text: text.to_owned(), label });
     }
     Ok(questions)
@@ -72,55 +72,6 @@ pub(super) fn read(file: &DataFile, folder: &Path) -> Result<Vec<Question>> {
 
 /// TREC's types in the order of LongBench's `all_classes`, with LongBench's names. These are the descriptions
 /// of the data set `trec` less their last character, a full stop in all but two.
-pub(super) const LABELS: [(&str, &str); 50] = [
-    ("ENTY:food", "Food"),
-    ("NUM:date", "Date"),
-    ("NUM:ord", "Order, rank"),
-    ("NUM:speed", "Speed"),
-    ("ENTY:dismed", "Disease and medicine"),
-    ("ENTY:word", "Word with a special property"),
-    ("ABBR:abb", "Abbreviation"),
-    ("ENTY:lang", "Language"),
-    ("ENTY:letter", "Letter like a-z"),
-    ("ENTY:other", "Other entity"),
-    ("ENTY:animal", "Animal"),
-    ("ABBR:exp", "Expression abbreviated"),
-    ("NUM:money", "Price"),
-    ("ENTY:techmeth", "Techniques and method"),
-    ("ENTY:instru", "Musical instrument"),
-    ("LOC:mount", "Mountain"),
-    ("ENTY:currency", "Currency name"),
-    ("ENTY:event", "Event"),
-    ("ENTY:product", "Product"),
-    ("LOC:state", "State"),
-    ("HUM:ind", "Individual"),
-    ("ENTY:body", "Organ of body"),
-    ("DESC:reason", "Reason"),
-    ("DESC:manner", "Manner of an action"),
-    ("LOC:city", "City"),
-    ("ENTY:religion", "Religion"),
-    ("ENTY:cremat", "Invention, book and other creative piece"),
-    ("NUM:dist", "Distance, linear measure"),
-    ("NUM:temp", "Temperature"),
-    ("NUM:code", "Postcode or other code"),
-    ("NUM:volsize", "Size, area and volume"),
-    ("ENTY:sport", "Sport"),
-    ("LOC:country", "Country"),
-    ("LOC:other", "Other location"),
-    ("NUM:period", "Lasting time of somethin"),
-    ("ENTY:termeq", "Equivalent term"),
-    ("DESC:desc", "Description of something"),
-    ("NUM:weight", "Weight"),
-    ("ENTY:veh", "Vehicle"),
-    ("ENTY:color", "Color"),
-    ("NUM:other", "Other number"),
-    ("DESC:def", "Definition of something"),
-    ("ENTY:substance", "Element and substance"),
-    ("HUM:desc", "Description of a person"),
-    ("ENTY:symbol", "Symbols and sign"),
-    ("NUM:count", "Number of something"),
-    ("ENTY:plant", "Plant"),
-    ("NUM:perc", "Percent, fraction"),
-    ("HUM:gr", "Group or organization of person"),
-    ("HUM:title", "Title of a person"),
-];
+pub(super) fn labels() -> impl Iterator<Item = (&'static str, &'static str)> {
+    include_str!("labels.txt").lines().filter_map(|line| line.split_once(' '))
+}

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use super::{random, SAMPLES};
 use crate::draws::Random;
 use crate::metrics::python::is_space;
-use crate::{Answer, Ask, Error, Info, Opt, Result, Sample, Samples, Setup, Task, Template};
+use crate::{text, Answer, Ask, Error, Info, Opt, Result, Sample, Samples, Setup, Task, Template};
 
 static DEPTH: Opt = Opt {
     name: "depth",
@@ -201,56 +201,8 @@ fn question(node: &str, search: Option<usize>) -> String {
 
 /// The prompt of the published rows.
 fn prompt(graph: &Graph, operation: &str) -> String {
-    const HEAD: &str = "\
-        You will be given a graph as a list of directed edges. All nodes are at least degree 1. You will \
-        also get a description of an operation to perform on the graph. \n\
-        Your job is to execute the operation on the graph and return the set of nodes that the operation \
-        results in. If asked for a breadth-first search (BFS), only return the nodes that are reachable \
-        at that depth, do not return the starting node. If asked for the parents of a node, only return \
-        the nodes that have an edge leading to the given node, do not return the given node itself.\n\
-        \n\
-        Here is an example:\n\
-        <begin example>\n\
-        \n\
-        The graph has the following edges:\n\
-        uvwx -> alke\n\
-        abcd -> uvwx\n\
-        abcd -> efgh\n\
-        efgh -> uvwx\n\
-        \n\
-        Example 1:\n\
-        Operation:\n\
-        Perform a BFS from node abcd with depth 1.\n\
-        Final Answer: [uvwx, efgh]\n\
-        \n\
-        Example 2:\n\
-        Operation:\n\
-        Perform a BFS from node alke with depth 1.\n\
-        Final Answer: []\n\
-        \n\
-        Example 3:\n\
-        Operation:\n\
-        Find the parents of node uvwx.\n\
-        Final Answer: [abcd, efgh]\n\
-        \n\
-        Example 4:\n\
-        Operation:\n\
-        Find the parents of node abcd.\n\
-        Final Answer: []\n\
-        \n\
-        <end example>\n\
-        Here is the graph to operate on:\n\
-        The graph has the following edges:\n\
-        ";
-    const TAIL: &str = "\
-        You should immediately return the set of nodes that the operation results in, with no additional \
-        text. Return your final answer as a list of nodes in the very last line of your response. For \
-        example, if the operation returns the set of nodes [node1, node2, node3], your response should \
-        be:\n\
-        Final Answer: [node1, node2, node3]\n\
-        If the operation returns the empty set, your response should be:\n\
-        Final Answer: []";
-    format!("{HEAD}{}\n\nOperation:\n{operation}\n\n{TAIL}", graph.list())
+    let template = include_str!("graphwalks.txt").trim_end();
+    text::fill(template, &[("{edges}", &graph.list()), ("{operation}", operation)])
 }
 
 /// For base models HELMET begins the answer.

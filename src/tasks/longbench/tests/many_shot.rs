@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::super::questions::LABELS;
+use super::super::questions::labels;
 use super::*;
 
 /// Examples of a prompt, and the question.
@@ -32,7 +32,7 @@ fn contexts_are_drawn_from_training_questions() {
         })
         .map(|line| {
             let (fine, text) = line.split_once(' ').unwrap();
-            format!("{text}\nType: {}", LABELS.iter().find(|(name, _)| *name == fine).unwrap().1)
+            format!("{text}\nType: {}", labels().find(|(name, _)| *name == fine).unwrap().1)
         })
         .collect();
     for n in [1, 5, 1000] {
@@ -74,7 +74,7 @@ fn only_the_first_line_counts() {
     let score = |said: String| (sample.judge)(&Answer::Text(said))[0];
     assert_eq!(score(format!(" {right}\nQuestion: Who ?")), 1.0);
     assert_eq!(score(format!("Nothing\n{right}")), 0.0);
-    let other = LABELS.iter().find(|(_, l)| !l.contains(right) && !right.contains(l)).unwrap().1;
+    let other = labels().find(|(_, l)| !l.contains(right) && !right.contains(l)).unwrap().1;
     assert_eq!(score(format!("{right} or {other}")), 0.5);
 }
 
@@ -121,9 +121,9 @@ fn bad_questions_and_numbers_are_refused() {
 #[test]
 fn names_are_those_of_longbench() {
     // As some answers of models show that were published with the names: two lack their last letter.
-    let names: Vec<_> = LABELS.iter().map(|(_, name)| *name).collect();
+    let names: Vec<_> = labels().map(|(_, name)| name).collect();
     assert_eq!(names.iter().collect::<HashSet<_>>().len(), 50);
-    assert_eq!(LABELS.iter().map(|(fine, _)| fine).collect::<HashSet<_>>().len(), 50);
+    assert_eq!(labels().map(|(fine, _)| fine).collect::<HashSet<_>>().len(), 50);
     assert!(
         names.contains(&"Lasting time of somethin") && names.contains(&"Group or organization of person")
     );

@@ -6,7 +6,6 @@
 
 mod noise;
 mod pcg64;
-mod prompts;
 mod worlds;
 #[cfg(test)]
 mod tests;
@@ -14,7 +13,6 @@ mod tests;
 use std::path::PathBuf;
 
 use self::noise::{tokens_of, Noise};
-use self::prompts::PROMPTS;
 use self::worlds::{story, Story};
 use super::{random, SAMPLES, SEED};
 use crate::data::read_documents;
@@ -52,6 +50,16 @@ pub(super) static QA3: BabiLong =
 pub(super) static QA4: BabiLong =
     BabiLong::new("babilong_qa4", 4, "What lies in a direction of a place, told in a book.");
 pub(super) static QA5: BabiLong = BabiLong::new("babilong_qa5", 5, "Who gave what to whom, told in a book.");
+
+/// `DEFAULT_PROMPTS` of tasks 1 to 5 (`babilong/prompts.py`), typographic errors included: instruction, examples, and what
+/// stands behind them.
+const PROMPTS: [&str; 5] = [
+    include_str!("prompts/qa1.txt"),
+    include_str!("prompts/qa2.txt"),
+    include_str!("prompts/qa3.txt"),
+    include_str!("prompts/qa4.txt"),
+    include_str!("prompts/qa5.txt"),
+];
 
 /// Tokens of an answer (`max_new_tokens`).
 const ANSWER_TOKENS: usize = 20;
@@ -100,9 +108,8 @@ impl Task for BabiLong {
         let mut noise = Noise::new(&background, setup.seed.unwrap_or(SEED));
         Ok(Samples::new(setup, setup.samples.unwrap_or(SAMPLES), move |i| {
             let random = &mut random(setup, STREAM + self.number as u64, i);
-            let prompt = &PROMPTS[self.number - 1];
-            let bare =
-                setup.encoder.frame(&prompt.text("", "Where was the football before the bathroom?"))?;
+            let bare = prompt(self.number, "", "Where was the football before the bathroom?");
+            let bare = setup.encoder.frame(&bare)?;
             // A few tokens more where text joins that was counted apart.
             let frame = (setup.encoder.count(&bare)? + ANSWER_TOKENS + 8).max(PROMPT_TOKENS);
             let size = length.saturating_sub(frame);
@@ -117,7 +124,7 @@ impl Task for BabiLong {
             // Text again and back may have more tokens than were put together.
             for less in [0, 8, 32, 128] {
                 let context = noise.hide(setup, &facts, size.saturating_sub(less))?;
-                let prompt = setup.encoder.frame(&prompt.text(&context, &question))?;
+                let prompt = setup.encoder.frame(&prompt(self.number, &context, &question))?;
                 if setup.encoder.count(&prompt)? + ANSWER_TOKENS > length {
                     continue;
                 }
@@ -140,6 +147,13 @@ impl Task for BabiLong {
             )))
         }))
     }
+}
+
+/// The prompt of a task (`get_formatted_input` with `DEFAULT_TEMPLATE`).
+fn prompt(task: usize, context: &str, question: &str) -> String {
+    let (prompt, context) = (PROMPTS[task - 1], context.trim());
+    let text = format!("{prompt}\n<context>\n{context}\n</context>\n\nQuestion: {question}");
+    text.trim().into()
 }
 
 /// A story with few enough facts: those of the published samples have less than an eighth of the tokens as lines,
