@@ -12,7 +12,6 @@
 //! unpack, or `lveval/SET_LEVEL.jsonl`: one JSON object a line with `input`, `context`, `answers` (texts, the first
 //! of which counts) and, but for some sets, `answer_keywords`. Chinese sets also read jieba's dictionary.
 
-mod prompts;
 mod sets;
 mod shots;
 #[cfg(test)]
@@ -169,7 +168,7 @@ impl LvEval {
 
     /// The prompt before truncation.
     fn prompt(&self, record: &Record, with_shots: bool) -> Result<String> {
-        let parts = self.prompt.split_once("{context}").and_then(|(head, rest)| {
+        let parts = self.prompt.trim_end().split_once("{context}").and_then(|(head, rest)| {
             let (instruction, tail) = rest.split_once("{input}")?;
             let (instruction, question) = instruction.split_at(instruction.rfind("\n\n")? + 2);
             Some((head, instruction, question, tail))

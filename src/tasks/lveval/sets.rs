@@ -1,6 +1,6 @@
 //! The sets: their files, prompts, budgets and metrics, as `config.py` has them.
 
-use super::{prompts, LvEval, Score, LEVEL, STYLE};
+use super::{LvEval, Score, LEVEL, STYLE};
 use crate::metrics::{chinese, rouge};
 use crate::{DataFile, Info, Opt, Task};
 
@@ -17,7 +17,7 @@ macro_rules! file {
 /// Each set: its static and its two names; prompt, score, and the score's name; options, budget of new tokens, and more
 /// files; what it asks.
 macro_rules! sets {
-    ($($id:ident $name:literal $set:literal $prompt:ident $score:ident $metric:literal $options:ident $max:literal
+    ($($id:ident $name:literal $set:literal $prompt:literal $score:ident $metric:literal $options:ident $max:literal
         [$($dictionary:expr)?] $about:literal;)*) => {
         $(pub(super) static $id: LvEval = LvEval {
             info: Info {
@@ -38,7 +38,7 @@ macro_rules! sets {
                 ..Info::OF_LENGTH
             },
             set: $set,
-            prompt: prompts::$prompt,
+            prompt: include_str!(concat!("prompts/", $prompt, ".txt")),
             max_tokens: $max,
             score: Score::$score,
         };)*
@@ -57,27 +57,27 @@ const OPTIONS: &[&Opt] = &[&STYLE, &LEVEL];
 const FACTRECALL: &[&Opt] = &[&LEVEL];
 
 sets! {
-    CMRC "lveval_cmrc" "cmrc_mixup" CMRC KeywordsZh "f1" OPTIONS 64 [&chinese::DICTIONARY]
+    CMRC "lveval_cmrc" "cmrc_mixup" "cmrc" KeywordsZh "f1" OPTIONS 64 [&chinese::DICTIONARY]
         "A question on one of many articles, in Chinese.";
-    LOOGLE_SD "lveval_loogle_sd" "loogle_SD_mixup" ONE_PASSAGE Keywords "f1" OPTIONS 64 []
+    LOOGLE_SD "lveval_loogle_sd" "loogle_SD_mixup" "one_passage" Keywords "f1" OPTIONS 64 []
         "A question on one of many articles.";
-    MULTIFIELDQA_EN "lveval_multifieldqa_en" "multifieldqa_en_mixup" ONE_PASSAGE Keywords "f1" OPTIONS 64 []
+    MULTIFIELDQA_EN "lveval_multifieldqa_en" "multifieldqa_en_mixup" "one_passage" Keywords "f1" OPTIONS 64 []
         "A question on one of many documents of several fields.";
-    MULTIFIELDQA_ZH "lveval_multifieldqa_zh" "multifieldqa_zh_mixup" MULTIFIELDQA_ZH KeywordsZh "f1" OPTIONS 64
+    MULTIFIELDQA_ZH "lveval_multifieldqa_zh" "multifieldqa_zh_mixup" "multifieldqa_zh" KeywordsZh "f1" OPTIONS 64
         [&chinese::DICTIONARY] "A question on one of many documents of several fields, in Chinese.";
-    DUREADER "lveval_dureader" "dureader_mixup" CMRC RougeZh "rouge_l" OPTIONS 64 [&chinese::DICTIONARY]
+    DUREADER "lveval_dureader" "dureader_mixup" "cmrc" RougeZh "rouge_l" OPTIONS 64 [&chinese::DICTIONARY]
         "A question that several of many documents help to answer, in Chinese.";
-    HOTPOTWIKIQA "lveval_hotpotwikiqa" "hotpotwikiqa_mixup" SOME_PASSAGES Keywords "f1" OPTIONS 64 []
+    HOTPOTWIKIQA "lveval_hotpotwikiqa" "hotpotwikiqa_mixup" "some_passages" Keywords "f1" OPTIONS 64 []
         "A question that takes facts out of two or more of many articles.";
-    LIC "lveval_lic" "lic_mixup" LIC KeywordsZh "f1" OPTIONS 64 [&chinese::DICTIONARY]
+    LIC "lveval_lic" "lic_mixup" "lic" KeywordsZh "f1" OPTIONS 64 [&chinese::DICTIONARY]
         "A question that takes facts out of several documents, in Chinese.";
-    LOOGLE_CR "lveval_loogle_cr" "loogle_CR_mixup" ONE_PASSAGE Keywords "f1" OPTIONS 64 []
+    LOOGLE_CR "lveval_loogle_cr" "loogle_CR_mixup" "one_passage" Keywords "f1" OPTIONS 64 []
         "A question that takes comprehension and reasoning over one of many articles.";
-    LOOGLE_MIR "lveval_loogle_mir" "loogle_MIR_mixup" ONE_PASSAGE Keywords "f1" OPTIONS 64 []
+    LOOGLE_MIR "lveval_loogle_mir" "loogle_MIR_mixup" "one_passage" Keywords "f1" OPTIONS 64 []
         "A question on several places of one of many articles.";
-    FACTRECALL_EN "lveval_factrecall_en" "factrecall_en" FACTRECALL_EN F1 "f1" FACTRECALL 16 []
+    FACTRECALL_EN "lveval_factrecall_en" "factrecall_en" "factrecall_en" F1 "f1" FACTRECALL 16 []
         "An invented fact in a long text, asked for in other words.";
-    FACTRECALL_ZH "lveval_factrecall_zh" "factrecall_zh" FACTRECALL_ZH F1Zh "f1" FACTRECALL 16
+    FACTRECALL_ZH "lveval_factrecall_zh" "factrecall_zh" "factrecall_zh" F1Zh "f1" FACTRECALL 16
         [&chinese::DICTIONARY] "An invented fact in a long text, asked for in other words, in Chinese.";
 }
 
