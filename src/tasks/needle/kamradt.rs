@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{depths, Sandwich, ESSAYS, HAYSTACK, SANDWICH_QUESTION};
+use super::{depths, Sandwich, ESSAYS, HAYSTACK};
 use crate::{Info, Opt};
 
 static DEPTHS: Opt = depths("35");
@@ -27,30 +27,20 @@ pub(super) static TASK: Sandwich = Sandwich {
         ..Info::OF_LENGTH
     },
     blank: false,
-    prompts: |context| (plain_prompt(context), message(context)),
+    // `providers/Anthropic_prompt.txt`, and the three messages of `generate_prompt` in `providers/openai.py` as one.
+    prompts: [
+        "You are a helpful AI bot that answers questions for a user. Keep your response short and direct\n\n\
+         Human: <context>\n{context}\n</context>\n\n\
+         {question} Don't give information outside the document or repeat your findings\n\n\
+         Assistant: Here is the most relevant sentence in the context:",
+        "You are a helpful AI bot that answers questions for a user. Keep your response short and direct\n\n\
+         {context}\n\n\
+         {question} Don't give information outside the document or repeat your findings",
+    ],
     tokens: (NEEDED_TOKENS, ANSWER_TOKENS),
     expected: "Eat a sandwich and sit in Dolores Park on a sunny day.",
     judge: scores,
 };
-
-/// The published prompt that is plain text (`providers/Anthropic_prompt.txt`).
-pub(super) fn plain_prompt(context: &str) -> String {
-    format!(
-        "You are a helpful AI bot that answers questions for a user. Keep your response short and direct\n\n\
-         Human: <context>\n{context}\n</context>\n\n\
-         {SANDWICH_QUESTION} Don't give information outside the document or repeat your findings\n\n\
-         Assistant: Here is the most relevant sentence in the context:"
-    )
-}
-
-/// The three published messages (`generate_prompt` of `providers/openai.py`) as one.
-pub(super) fn message(context: &str) -> String {
-    format!(
-        "You are a helpful AI bot that answers questions for a user. Keep your response short and direct\n\n\
-         {context}\n\n\
-         {SANDWICH_QUESTION} Don't give information outside the document or repeat your findings"
-    )
-}
 
 /// Scores an answer: 1 if it has the expected words in a row, and the share of them that it has at all. Case and
 /// punctuation do not count.

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use super::{depths, Sandwich, ESSAYS, HAYSTACK, SANDWICH_QUESTION};
+use super::{depths, Sandwich, ESSAYS, HAYSTACK};
 use crate::metrics::python;
 use crate::{Info, Opt};
 
@@ -30,27 +30,17 @@ pub(super) static TASK: Sandwich = Sandwich {
         ..Info::OF_LENGTH
     },
     blank: true,
-    prompts: |context| (plain_prompt(context), message(context)),
+    // `generate_prompt` for models other than OpenAI's, whose marker is text and not a chat template; and the question alone.
+    prompts: [
+        "<|im_start|> This is a very long story book: <book> {context} </book>.\n Based on the content of the book, \
+         Question: {question}\nAnswer:",
+        "This is a very long story book: <book> {context} </book>.\n Based on the content of the book, \
+         Question: {question}",
+    ],
     tokens: (ANSWER_TOKENS, ANSWER_TOKENS),
     expected: EXPECTED,
     judge: |answer| vec![word_share(answer)],
 };
-
-/// The question as a message, for chat templates.
-fn message(context: &str) -> String {
-    format!(
-        "This is a very long story book: <book> {context} </book>.\n Based on the content of the book, \
-         Question: {SANDWICH_QUESTION}"
-    )
-}
-
-/// `generate_prompt` for models other than OpenAI's; the marker is text, not a chat template.
-pub(super) fn plain_prompt(context: &str) -> String {
-    format!(
-        "<|im_start|> This is a very long story book: <book> {context} </book>.\n Based on the content of the book, \
-         Question: {SANDWICH_QUESTION}\nAnswer:"
-    )
-}
 
 /// Distinct words of the answer that occur among the expected ones, over the number of those (`load_data` of
 /// needle_plot.py).

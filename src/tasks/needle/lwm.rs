@@ -24,6 +24,14 @@ static INFO: Info = Info {
     ..Info::OF_LENGTH
 };
 
+/// The published prompt, and the user's part of it.
+const PROMPTS: [&str; 2] = [
+    "You are a helpful assistant. USER: {context} What is the special magic {city} number? Don't give information \
+     outside the document or repeat your findings. Keep your response short and direct. ASSISTANT: ",
+    "{context} What is the special magic {city} number? Don't give information outside the document or repeat \
+     your findings. Keep your response short and direct.",
+];
+
 const SEED: u64 = 1234;
 /// Tokens for a sentence with the number.
 const NEEDED_TOKENS: usize = 24;
@@ -78,10 +86,10 @@ impl Task for NeedleLwm {
                 }
             };
             let (depth, (city, number)) = (depths[row], drawn[round][row]);
-            let context = haystack
-                .with_needle(setup.encoder, &needle(city, number), depth, |token| period.is(token))?;
-            let (plain, message) = prompts(&context, city);
-            let (prompt, max_tokens) = prompt(setup, &plain, &message, NEEDED_TOKENS, ANSWER_TOKENS)?;
+            let needle = format!("\nThe special magic {city} number is: {number}\n");
+            let context = haystack.with_needle(setup.encoder, &needle, depth, |token| period.is(token))?;
+            let values = [("{context}", context.as_str()), ("{city}", city)];
+            let (prompt, max_tokens) = prompt(setup, PROMPTS, &values, NEEDED_TOKENS, ANSWER_TOKENS)?;
             let number = number.to_string();
             Ok(Sample {
                 id: format!("round-{round}-depth-{depth:03}"),
@@ -93,19 +101,6 @@ impl Task for NeedleLwm {
             })
         }))
     }
-}
-
-pub(super) fn needle(city: &str, number: usize) -> String {
-    format!("\nThe special magic {city} number is: {number}\n")
-}
-
-/// The published prompt, and the user's part of it.
-pub(super) fn prompts(context: &str, city: &str) -> (String, String) {
-    let user = format!(
-        "{context} What is the special magic {city} number? Don't give information outside the document or repeat \
-         your findings. Keep your response short and direct."
-    );
-    (format!("You are a helpful assistant. USER: {user} ASSISTANT: "), user)
 }
 
 /// Books, of which each round reads on where the one before stopped.

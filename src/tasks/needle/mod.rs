@@ -12,7 +12,7 @@ mod lwm;
 mod tests;
 
 use self::haystack::{documents, joined, Haystack, Period};
-use crate::{Answer, Ask, DataFile, Error, Info, Opt, Result, Sample, Samples, Setup, Task, Template};
+use crate::{text, Answer, Ask, DataFile, Error, Info, Opt, Result, Sample, Samples, Setup, Task, Template};
 
 pub(crate) static TASKS: &[&dyn Task] = &[&lceg::TASK, &lwm::NeedleLwm, &kamradt::TASK];
 
@@ -49,19 +49,20 @@ const SANDWICH_QUESTION: &str = "What is the best thing to do in San Francisco?"
 
 /// The prompt of a sample, and the tokens left for its answer: at most `wanted`, at least `needed`.
 ///
-/// `plain` is the published prompt; models with a chat template get `message` as the user's.
+/// `plain` is the published template; models with a chat template get `message` as the user's.
 fn prompt(
     setup: &Setup,
-    plain: &str,
-    message: &str,
+    [plain, message]: [&str; 2],
+    values: &[(&str, &str)],
     needed: usize,
     wanted: usize,
 ) -> Result<(String, usize)> {
     let length = setup.length()?;
-    let prompt = setup.encoder.frame(match setup.template {
+    let template = match setup.template {
         Template::Base => plain,
         Template::Chat => message,
-    })?;
+    };
+    let prompt = setup.encoder.frame(&text::fill(template, values))?;
     let n = setup.encoder.count(&prompt)?;
     if n + needed > length {
         // A greater length does not help: the haystack grows with it.
@@ -80,8 +81,8 @@ struct Sandwich {
     info: Info,
     /// True if a full stop after a space counts as one, for the place of the needle.
     blank: bool,
-    /// The prompt as plain text, and the message for chat templates, around a context.
-    prompts: fn(&str) -> (String, String),
+    /// The prompt as plain text, and the message for chat templates, with `{context}` and `{question}`.
+    prompts: [&'static str; 2],
     /// Tokens that an answer needs, and those it is given where the length leaves room.
     tokens: (usize, usize),
     expected: &'static str,
@@ -102,8 +103,8 @@ impl Task for Sandwich {
         Ok(Samples::new(setup, setup.samples_of(depths.len()), move |i| {
             let (depth, judge) = (depths[i], self.judge);
             let context = haystack.with_needle(setup.encoder, SANDWICH, depth, |token| period.is(token))?;
-            let (plain, message) = (self.prompts)(&context);
-            let (prompt, max_tokens) = prompt(setup, &plain, &message, self.tokens.0, self.tokens.1)?;
+            let values = [("{context}", context.as_str()), ("{question}", SANDWICH_QUESTION)];
+            let (prompt, max_tokens) = prompt(setup, self.prompts, &values, self.tokens.0, self.tokens.1)?;
             Ok(Sample {
                 id: format!("depth-{depth:03}"),
                 prompt,
