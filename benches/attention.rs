@@ -59,7 +59,7 @@ fn load_tiles(n: usize, n_kv: usize, dtype: DType, parts: usize) -> Result<Execu
     let n_tensors = 64 + n_tensors_of_tiles(n * N_HEAD, (0..parts).map(|part| share(part).len()));
     let (q, places) = exec.build::<(InputId, Places), Error>(n_tensors, |b| {
         let (q_id, q) = b.input("q", DType::F32, &[D, N_HEAD, n])?;
-        let (places, seen) = Places::new(b, [n_kv, 1], n, parts)?;
+        let seen = Places::new(b, [n_kv, 1], n, parts)?;
         let part = |range: usize| {
             let (k, v) = (heads(b, &k, share(range))?, heads(b, &v, share(range))?);
             Ok(Part { branch: AttentionBranch { q, k, v }, first: share(range).start, range })
@@ -68,7 +68,7 @@ fn load_tiles(n: usize, n_kv: usize, dtype: DType, parts: usize) -> Result<Execu
         let scoring = Scoring::from(1.0 / (D as f32).sqrt());
         let online = Online { b, seen, scoring, tile_bytes: TILE_BYTES };
         b.output(online.forward(&all)?.heads(b)?);
-        Ok((q_id, places))
+        Ok((q_id, seen))
     })?;
     exec.set(q, &values(D * N_HEAD * n))?;
     exec.set(places.keys, &(0..n_kv).map(|key| key as f32).collect::<Vec<_>>())?;

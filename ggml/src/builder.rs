@@ -128,6 +128,13 @@ impl<'c> Builder<'c> {
         Ok((InputId(inputs.len() - 1), t))
     }
 
+    /// The tensor of an input of this graph.
+    pub fn given(&self, id: InputId) -> Result<Tensor<'c>> {
+        let ptr = self.inputs.borrow().get(id.0).map(|input| input.ptr);
+        let none = || Error::Op { op: "given", what: format!("the graph has no input {}", id.0) };
+        Ok(Tensor { ptr: ptr.ok_or_else(none)?, brand: self.brand })
+    }
+
     /// A stored tensor, as a leaf of this graph; the store is kept alive with the graph.
     pub fn stored(&self, t: &StoreTensor) -> Result<Tensor<'c>> {
         let op = "stored";

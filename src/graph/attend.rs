@@ -12,7 +12,7 @@ use ggml::{DType, Error, Result};
 
 use super::delta_net::{DeltaInputs, Recurrence};
 use super::online::{self, Online, Part, Places, Single};
-use super::rotate::{Rotation, RotationInputs};
+use super::rotate::Rotation;
 use super::{n_columns, Capabilities, Graph, Mixing, Pairing, ProbedQueries, Qkv, Shape, Spans, TableShape};
 use crate::hparams::{Hparams, LayerAttention};
 use crate::kv::{KvCache, Span};
@@ -36,13 +36,13 @@ pub struct GraphInputs {
     pub out_ids: Option<InputId>,
 }
 
-/// The tokens that are cached once more, as first positions: inputs, or, in a graph, their tensors.
+/// The tokens that are cached once more, as first positions.
 #[derive(Debug, Clone, Copy)]
-pub struct StartInputs<T = InputId> {
+pub struct StartInputs {
     /// I32 `[n_starts]`: their numbers.
-    pub tokens: T,
+    pub tokens: InputId,
     /// I64 `[n_starts]`: the cells their keys go to.
-    pub cells: T,
+    pub cells: InputId,
 }
 
 /// The inputs of one kind of layer.
@@ -51,31 +51,31 @@ pub struct KindInputs {
     /// Which keys tokens see.
     pub seen: SeenInputs,
     /// Inputs of the rotation.
-    pub rotation: RotationInputs,
+    pub rotation: Rotation,
     /// F32 `[n_rot, n_tables, blocks]`, where query heads take some of the blocks before them: what [`super::turns`]
     /// gives.
     pub turns: Option<InputId>,
 }
 
-/// The inputs that say which keys tokens see, or, in a graph, their tensors.
+/// The inputs that say which keys tokens see.
 #[derive(Debug, Clone, Copy)]
-pub enum SeenInputs<T = InputId> {
+pub enum SeenInputs {
     /// F16 `[n_columns, n_tokens]`: 0 where a token sees a cell through the column's branch, elsewhere -inf, or, for a single
     /// token in several branches on a device, [`super::UNSEEN`]. Behind it its index ([`mask_shape`]), where attention is our
     /// own op.
-    Mask(T),
+    Mask(InputId),
     /// Under landmark attention: see [`LandmarkAttention`].
     Tables {
         /// I32 `[n_positions, n_tables]`: the cell of each position of a sequence.
-        cells: T,
+        cells: InputId,
         /// I32 `[n_tokens]`: the table of each token.
-        tables: T,
+        tables: InputId,
         /// I32 `[2, n_tokens]`: the positions it sees.
-        key_ranges: T,
+        key_ranges: InputId,
     },
     /// Where attention goes tile by tile: a table for each sequence, a range for each branch with keys, whose cells are side
     /// by side.
-    Places(Places<T>),
+    Places(Places),
 }
 
 /// Attention through a cache, its inputs declared.
@@ -85,10 +85,8 @@ pub struct Cached<'a, 'c> {
     kv: &'a KvCache,
     n_tokens: usize,
     kinds: Vec<KindAttention<'a, 'c>>,
-    recurrence: Option<Recurrence<'a, 'c>>,
-    cells: Tensor<'c>,
-    starts: Option<StartInputs<Tensor<'c>>>,
-    out_ids: Option<Tensor<'c>>,
+    recurrence: Option<Recurrence<'a>>,
+    inputs: GraphInputs,
     probed: Range<usize>,
     queries: RefCell<Vec<ProbedQueries>>,
 }
@@ -101,8 +99,6 @@ struct KindAttention<'a, 'c> {
     /// Maps of key positions, and whether keys under them are cached of first positions only.
     key_maps: Vec<(PosMap, bool)>,
     spans: Spans,
-    rotation: Rotation<'c>,
-    seen: SeenInputs<Tensor<'c>>,
     /// The mask in F32, for a single token in several branches on a device.
     mask_f32: Option<Tensor<'c>>,
     /// Positions of a block, under landmark attention.
@@ -112,7 +108,7 @@ struct KindAttention<'a, 'c> {
 }
 
 impl<'a, 'c> Cached<'a, 'c> {
-    /// Declares the inputs of a graph. Returns them and the embedded tokens, F32 `[n_embd, n_tokens]`.
+    /// Declares the inputs of a graph. Returns also the embedded tokens, F32 `[n_embd, n_tokens]`.
     pub fn new(
         g: &Graph<'a, 'c>,
         hp: &'a Hparams,
@@ -120,49 +116,45 @@ impl<'a, 'c> Cached<'a, 'c> {
         plan: &'a Plan,
         pairing: Pairing,
         shape: &Shape,
-    ) -> Result<(Self, GraphInputs, Tensor<'c>)> {
+    ) -> Result<(Self, Tensor<'c>)> {
         let (b, n_tokens) = (g.b, shape.n_tokens);
         let (embd, x) = b.input("embd", DType::F32, &[hp.n_embd, n_tokens])?;
-        let (cells_id, cells) = b.input("cells", DType::I64, &[n_tokens])?;
-        let (starts_ids, starts) = start_inputs(b, shape.n_starts)?.unzip();
+        let (cells, _) = b.input("cells", DType::I64, &[n_tokens])?;
+        let starts = start_inputs(b, shape.n_starts)?;
         let (mut kinds, mut inputs) = (Vec::new(), Vec::new());
         for ((layer, plan), &spans) in hp.attention.iter().zip(plan.kinds()).zip(&shape.spans) {
-            let (seen_ids, seen) = seen_inputs(g, shape, &spans)?;
+            let seen = seen_inputs(g, shape, &spans)?;
             let of_starts = |map| (map, kv.of_starts(plan, map));
             let key_maps: Vec<(PosMap, bool)> = plan.key_maps().into_iter().map(of_starts).collect();
             let rotated = key_maps.iter().filter(|(_, of_starts)| !of_starts || starts.is_some());
             let used = plan.branches.iter().zip(&spans).filter(|(_, span)| span.len > 0);
             let block = shape.tables.map_or(0, |tables| tables.block);
-            let (turns_id, top) = top_blocks(g, plan, pairing, shape)?.unzip();
+            let (turns, top) = top_blocks(g, plan, pairing, shape)?.unzip();
             let maps = rotated.map(|(map, _)| *map).chain(used.map(|(branch, _)| branch.q_pos));
             let by_table = g.capabilities.custom_ops;
-            let (rotation, ids) = Rotation::new(b, layer, plan, pairing, n_tokens, by_table, maps)?;
+            let rotation = Rotation::new(b, layer, plan, pairing, n_tokens, by_table, maps)?;
             let mask_f32 = match seen {
                 SeenInputs::Mask(mask) if is_single(g.capabilities, &spans, n_tokens) => {
-                    Some(b.to_f32(mask)?)
+                    Some(b.to_f32(b.given(mask)?)?)
                 }
                 _ => None,
             };
             let branches = &plan.branches;
-            let kind =
-                KindAttention { layer, branches, key_maps, spans, rotation, seen, mask_f32, block, top };
-            kinds.push(kind);
-            inputs.push(KindInputs { seen: seen_ids, rotation: ids, turns: turns_id.flatten() });
+            kinds.push(KindAttention { layer, branches, key_maps, spans, mask_f32, block, top });
+            inputs.push(KindInputs { seen, rotation, turns: turns.flatten() });
         }
         let recurrence = hp
             .delta_net
             .zip(states)
             .map(|(net, states)| Recurrence::new(g, net, states, shape.groups, n_tokens));
-        let (recurrence, delta) = recurrence.transpose()?.unzip();
+        let recurrence = recurrence.transpose()?;
         let wanted = (shape.n_out > 0 && shape.n_out < n_tokens)
             .then(|| b.input("out_ids", DType::I32, &[shape.n_out]))
             .transpose()?;
-        let out_ids = wanted.as_ref().map(|(id, _)| *id);
-        let inputs = GraphInputs { embd, cells: cells_id, starts: starts_ids, kinds: inputs, delta, out_ids };
-        let out_ids = wanted.map(|(_, t)| t);
+        let (out_ids, delta) = (wanted.map(|(id, _)| id), recurrence.as_ref().map(|r| r.inputs));
+        let inputs = GraphInputs { embd, cells, starts, kinds: inputs, delta, out_ids };
         let (probed, queries) = (shape.probed.clone(), RefCell::default());
-        let cached = Cached { hp, kv, n_tokens, kinds, recurrence, cells, starts, out_ids, probed, queries };
-        Ok((cached, inputs, x))
+        Ok((Cached { hp, kv, n_tokens, kinds, recurrence, inputs, probed, queries }, x))
     }
 
     /// Upper bound of the tensors that attention in ops of every backend adds to a graph of this shape.
@@ -179,16 +171,16 @@ impl<'a, 'c> Cached<'a, 'c> {
         (0..hp.n_layer).filter_map(of_layer).sum()
     }
 
-    /// The outputs that show queries, once the graph is built.
-    pub fn into_queries(self) -> Vec<ProbedQueries> {
-        self.queries.into_inner()
+    /// The inputs, and the outputs that show queries, once the graph is built.
+    pub fn into_ids(self) -> (GraphInputs, Vec<ProbedQueries>) {
+        (self.inputs, self.queries.into_inner())
     }
 
     /// Selects the tokens whose logits are wanted, in the last layer; elsewhere returns `x` as it is. To be
     /// called once the layer's keys and values are stored.
     pub fn wanted(&self, g: &Graph<'a, 'c>, x: Tensor<'c>, il: usize) -> Result<Tensor<'c>> {
-        match self.out_ids {
-            Some(ids) if il + 1 == self.hp.n_layer => g.b.get_rows(x, ids),
+        match self.inputs.out_ids {
+            Some(ids) if il + 1 == self.hp.n_layer => g.b.get_rows(x, g.b.given(ids)?),
             _ => Ok(x),
         }
     }
@@ -214,8 +206,8 @@ impl<'a, 'c> Cached<'a, 'c> {
 
     /// Stores those of rows F32 `[n_head_kv * d, T]` that are of first positions, where there are some.
     fn store_starts(&self, b: &Builder<'c>, to: Tensor<'c>, rows: Tensor<'c>) -> Result<Tensor<'c>> {
-        self.starts
-            .map_or(Ok(to), |StartInputs { tokens, cells }| b.set_rows(to, b.get_rows(rows, tokens)?, cells))
+        let Some(StartInputs { tokens, cells }) = self.inputs.starts else { return Ok(to) };
+        b.set_rows(to, b.get_rows(rows, b.given(tokens)?)?, b.given(cells)?)
     }
 
     /// Rotates queries and keys, stores keys and values in the cache, and attends: q `[n_head * d, T]`, k and
@@ -230,7 +222,9 @@ impl<'a, 'c> Cached<'a, 'c> {
         let (b, n) = (g.b, self.n_tokens);
         let no_layer = || Error::Op { op: "attention", what: format!("the model has no layer {il}") };
         let record = self.hp.layers.get(il).ok_or_else(no_layer)?;
-        let kind = record.kind.and_then(|kind| self.kinds.get(kind)).ok_or_else(no_layer)?;
+        let of_kind = |kind: usize| self.kinds.get(kind).zip(self.inputs.kinds.get(kind));
+        let (kind, inputs) = record.kind.and_then(of_kind).ok_or_else(no_layer)?;
+        let (rotation, cells) = (&inputs.rotation, b.given(self.inputs.cells)?);
         let LayerAttention { n_head, n_head_kv, n_embd_head: d, scale, softcap, .. } = *kind.layer;
         let sinks = sinks.map(|sinks| b.stored(sinks)).transpose()?;
         let scoring = Scoring { scale, softcap, sinks };
@@ -241,22 +235,22 @@ impl<'a, 'c> Cached<'a, 'c> {
         let mut keys = Vec::with_capacity(kind.key_maps.len());
         for (i, &(map, of_starts)) in kind.key_maps.iter().enumerate() {
             let stored = b.stored(&self.kv.k(il, i))?;
-            if of_starts && self.starts.is_none() {
+            if of_starts && self.inputs.starts.is_none() {
                 // No token here is among the first ones: these keys are only read.
                 keys.push(stored);
                 continue;
             }
-            let k = kind.rotation.keys(b, k, map)?;
+            let k = rotation.keys(b, k, map)?;
             b.name(k, &format!("k_rope-{il}"));
             let rows = b.reshape(k, &[d * n_head_kv, n])?;
             keys.push(match of_starts {
                 true => self.store_starts(b, stored, rows)?,
-                false => b.set_rows(stored, rows, self.cells)?,
+                false => b.set_rows(stored, rows, cells)?,
             });
         }
         let start_values =
             self.kv.start_values(il).map(|t| self.store_starts(b, b.stored(&t)?, v)).transpose()?;
-        let v = b.set_rows(b.stored(&self.kv.v(il))?, v, self.cells)?;
+        let v = b.set_rows(b.stored(&self.kv.v(il))?, v, cells)?;
         keys.iter().copied().chain([v]).chain(start_values).for_each(|t| b.expand(t));
         let cached = |t: Tensor<'c>, start: usize, len: usize| {
             let head = t.dtype().row_bytes(d).unwrap_or(0);
@@ -264,7 +258,7 @@ impl<'a, 'c> Cached<'a, 'c> {
         };
         let used = || kind.branches.iter().zip(&kind.spans).enumerate().filter(|(_, (_, s))| s.len > 0);
         let part = |(i, (branch, span)): (usize, (&Branch, &Span))| {
-            let q = kind.rotation.queries(b, q, branch.q_pos)?;
+            let q = rotation.queries(b, q, branch.q_pos)?;
             b.name(q, &format!("q_rope-{il}"));
             if self.probed.contains(&il) {
                 self.queries.borrow_mut().push(ProbedQueries { layer: il, branch: i, output: b.output(q) });
@@ -275,16 +269,19 @@ impl<'a, 'c> Cached<'a, 'c> {
             Ok(AttentionBranch { q, k, v: cached(v, span.start, span.len)? })
         };
         let parts = || used().map(part).collect::<Result<Vec<_>>>();
-        let out = match kind.seen {
-            SeenInputs::Mask(mask) => match (&parts()?[..], kind.mask_f32) {
-                (parts, Some(mask_f32)) => {
-                    Single { b, mask, mask_f32, scoring }.forward(&side_by_side(parts))?
+        let out = match inputs.seen {
+            SeenInputs::Mask(mask) => {
+                let mask = b.given(mask)?;
+                match (&parts()?[..], kind.mask_f32) {
+                    (parts, Some(mask_f32)) => {
+                        Single { b, mask, mask_f32, scoring }.forward(&side_by_side(parts))?
+                    }
+                    (&[AttentionBranch { q, k, v }], _) if !g.capabilities.branched_attention() => {
+                        b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, mask, scoring)?
+                    }
+                    (parts, _) => b.attention(parts, mask, scoring)?,
                 }
-                (&[AttentionBranch { q, k, v }], _) if !g.capabilities.branched_attention() => {
-                    b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, mask, scoring)?
-                }
-                (parts, _) => b.attention(parts, mask, scoring)?,
-            },
+            }
             SeenInputs::Places(seen) => {
                 let online = Online { b, seen, scoring, tile_bytes: online::TILE_BYTES };
                 online.forward(&side_by_side(&parts()?))?.heads(b)?
@@ -295,7 +292,9 @@ impl<'a, 'c> Cached<'a, 'c> {
                     b.view(t, [d, n_head_kv, n_cells, 1], [head, t.nb()[1], t.nb()[2]], 0)
                 };
                 let key = keys.first().copied().ok_or_else(no_layer)?;
-                let q = kind.rotation.queries(b, q, PosMap::IDENTITY)?;
+                let q = rotation.queries(b, q, PosMap::IDENTITY)?;
+                let (cells, tables) = (b.given(cells)?, b.given(tables)?);
+                let key_ranges = b.given(key_ranges)?;
                 let all = LandmarkAttention { q, k: rows(key)?, v: rows(v)?, cells, tables, key_ranges };
                 let out = match kind.top {
                     None => b.landmark_attention(all, kind.block, scale)?,
@@ -310,13 +309,13 @@ impl<'a, 'c> Cached<'a, 'c> {
 }
 
 /// Declares the inputs that say which tokens are cached once more.
-fn start_inputs<'c>(b: &Builder<'c>, n: usize) -> Result<Option<(StartInputs, StartInputs<Tensor<'c>>)>> {
+fn start_inputs(b: &Builder<'_>, n: usize) -> Result<Option<StartInputs>> {
     if n == 0 {
         return Ok(None);
     }
-    let (tokens, t) = b.input("start_tokens", DType::I32, &[n])?;
-    let (cells, c) = b.input("start_cells", DType::I64, &[n])?;
-    Ok(Some((StartInputs { tokens, cells }, StartInputs { tokens: t, cells: c })))
+    let (tokens, _) = b.input("start_tokens", DType::I32, &[n])?;
+    let (cells, _) = b.input("start_cells", DType::I64, &[n])?;
+    Ok(Some(StartInputs { tokens, cells }))
 }
 
 /// Declares the input by which layers of one kind move blocks, where query heads take some of them.
@@ -363,27 +362,20 @@ fn side_by_side<'c>(branches: &[AttentionBranch<'c>]) -> Vec<Part<'c>> {
 }
 
 /// Declares the inputs that say which keys tokens see in layers of one kind.
-fn seen_inputs<'c>(
-    g: &Graph<'_, 'c>,
-    shape: &Shape,
-    spans: &Spans,
-) -> Result<(SeenInputs, SeenInputs<Tensor<'c>>)> {
+fn seen_inputs(g: &Graph<'_, '_>, shape: &Shape, spans: &Spans) -> Result<SeenInputs> {
     let (b, n_tokens) = (g.b, shape.n_tokens);
     let Some(TableShape { n_positions, n_tables, .. }) = shape.tables else {
         let columns = n_columns(spans);
         if in_tiles(g.capabilities, spans, n_tokens) {
-            let (ids, places) = Places::new(b, [columns, shape.n_seqs], n_tokens, n_used(spans))?;
-            return Ok((SeenInputs::Places(ids), SeenInputs::Places(places)));
+            return Places::new(b, [columns, shape.n_seqs], n_tokens, n_used(spans)).map(SeenInputs::Places);
         }
         // Only our own op wants the index behind the mask.
         let indexed = g.capabilities.branched_attention() && columns > 0;
         let ne = if indexed { mask_shape(columns, n_tokens)? } else { [columns, n_tokens] };
-        let (id, mask) = b.input("mask", DType::F16, &ne)?;
-        return Ok((SeenInputs::Mask(id), SeenInputs::Mask(mask)));
+        return Ok(SeenInputs::Mask(b.input("mask", DType::F16, &ne)?.0));
     };
-    let (cells_id, cells) = b.input("positions", DType::I32, &[n_positions, n_tables])?;
-    let (tables_id, tables) = b.input("tables", DType::I32, &[n_tokens])?;
-    let (ranges_id, key_ranges) = b.input("key_ranges", DType::I32, &[2, n_tokens])?;
-    let ids = SeenInputs::Tables { cells: cells_id, tables: tables_id, key_ranges: ranges_id };
-    Ok((ids, SeenInputs::Tables { cells, tables, key_ranges }))
+    let (cells, _) = b.input("positions", DType::I32, &[n_positions, n_tables])?;
+    let (tables, _) = b.input("tables", DType::I32, &[n_tokens])?;
+    let (key_ranges, _) = b.input("key_ranges", DType::I32, &[2, n_tokens])?;
+    Ok(SeenInputs::Tables { cells, tables, key_ranges })
 }

@@ -36,7 +36,7 @@ impl SeqGroups {
 }
 
 /// Inputs of a graph with recurrent layers. A *place* is a token of a sequence in the layout `[n_each, n_seqs]`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct DeltaInputs {
     /// I32 `[n_seqs]`: slot of the state that each sequence begins with.
     pub read: InputId,
@@ -47,7 +47,7 @@ pub struct DeltaInputs {
 }
 
 /// How tokens come to their places and back.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct Regroup {
     /// I32 `[(n_conv - 1 + n_each) * n_seqs]`: for each place, and those before the first, its row among what the
     /// convolution saw before (`(n_conv - 1) * n_seqs` of them) and the tokens behind.
@@ -62,47 +62,43 @@ pub struct Regroup {
 
 /// The recurrent layers of a graph, their inputs declared.
 #[derive(Debug)]
-pub(super) struct Recurrence<'a, 'c> {
+pub(super) struct Recurrence<'a> {
     net: DeltaNetHparams,
     states: &'a States,
     groups: SeqGroups,
     n_tokens: usize,
-    read: Tensor<'c>,
-    write: Tensor<'c>,
-    regroup: Option<[Tensor<'c>; 4]>,
+    pub(super) inputs: DeltaInputs,
 }
 
-impl<'a, 'c> Recurrence<'a, 'c> {
+impl<'a> Recurrence<'a> {
     pub(super) fn new(
-        g: &Graph<'a, 'c>,
+        g: &Graph<'_, '_>,
         net: DeltaNetHparams,
         states: &'a States,
         groups: SeqGroups,
         n_tokens: usize,
-    ) -> Result<(Self, DeltaInputs)> {
+    ) -> Result<Self> {
         let (b, SeqGroups { n_seqs, n_each, in_order }) = (g.b, groups);
-        let (read_id, read) = b.input("states_read", DType::I32, &[n_seqs])?;
-        let (write_id, write) = b.input("states_write", DType::I64, &[n_seqs])?;
-        let (mut regroup, mut ids) = (None, None);
+        let (read, _) = b.input("states_read", DType::I32, &[n_seqs])?;
+        let (write, _) = b.input("states_write", DType::I64, &[n_seqs])?;
+        let mut regroup = None;
         if !in_order {
             let n_places = n_each.saturating_mul(n_seqs);
             let n_rows = (net.n_conv - 1).saturating_mul(n_seqs).saturating_add(n_places);
-            let (rows_id, rows) = b.input("conv_rows", DType::I32, &[n_rows])?;
-            let (tokens_id, tokens) = b.input("place_tokens", DType::I32, &[n_places])?;
-            let (filled_id, filled) = b.input("places_filled", DType::F32, &[1, n_places])?;
-            let (places_id, places) = b.input("token_places", DType::I32, &[n_tokens])?;
-            regroup = Some([rows, tokens, filled, places]);
-            ids = Some(Regroup { rows: rows_id, tokens: tokens_id, filled: filled_id, places: places_id });
+            let (rows, _) = b.input("conv_rows", DType::I32, &[n_rows])?;
+            let (tokens, _) = b.input("place_tokens", DType::I32, &[n_places])?;
+            let (filled, _) = b.input("places_filled", DType::F32, &[1, n_places])?;
+            let (places, _) = b.input("token_places", DType::I32, &[n_tokens])?;
+            regroup = Some(Regroup { rows, tokens, filled, places });
         }
-        let inputs = DeltaInputs { read: read_id, write: write_id, regroup: ids };
-        Ok((Recurrence { net, states, groups, n_tokens, read, write, regroup }, inputs))
+        Ok(Recurrence { net, states, groups, n_tokens, inputs: DeltaInputs { read, write, regroup } })
     }
 
     /// The layer's output before its projection, F32 `[n_embd_v, n_tokens]`, from its normed input x `[n_embd,
     /// n_tokens]`; the states move on.
-    pub(super) fn apply(
+    pub(super) fn apply<'c>(
         &self,
-        g: &Graph<'a, 'c>,
+        g: &Graph<'_, 'c>,
         layer: &DeltaNet,
         x: Tensor<'c>,
         il: usize,
@@ -116,18 +112,19 @@ impl<'a, 'c> Recurrence<'a, 'c> {
         let [conv_states, states] = self.states.of_layer(il).ok_or_else(none)?;
 
         let conv_states = b.stored(&conv_states)?;
-        let before = b.get_rows(conv_states, self.read)?;
+        let (read, write) = (b.given(self.inputs.read)?, b.given(self.inputs.write)?);
+        let before = b.get_rows(conv_states, read)?;
         // What is written below need not depend on it.
         b.expand(before);
         let [mixed, newest] = match g.capabilities.custom_ops {
             true => self.convolved(g, layer, qkv, before)?,
             false => self.convolved_portably(g, layer, qkv, before)?,
         };
-        b.expand(b.set_rows(conv_states, newest, self.write)?);
+        b.expand(b.set_rows(conv_states, newest, write)?);
 
         let [forget, learn] = self.rates(g, layer, alpha, beta)?;
         let states = b.stored(&states)?;
-        let state = b.reshape(b.get_rows(states, self.read)?, &[d, d, n_head_v, n_seqs])?;
+        let state = b.reshape(b.get_rows(states, read)?, &[d, d, n_head_v, n_seqs])?;
         let [out, state] = if g.capabilities.custom_ops {
             let rates = |t| b.reshape(t, &[n_head_v, n_each, n_seqs]);
             let (n_head_k, eps) = (self.net.n_head_k, layer.norm.eps);
@@ -138,11 +135,11 @@ impl<'a, 'c> Recurrence<'a, 'c> {
             let rates = |t| b.reshape(t, &[1, n_head_v, n_each, n_seqs]);
             b.gated_delta_net(DeltaRule { q, k, v, g: rates(forget)?, beta: rates(learn)?, state })?
         };
-        b.expand(b.set_rows(states, state, self.write)?);
+        b.expand(b.set_rows(states, state, write)?);
 
         let out = b.reshape(out, &[d * n_head_v, n_places])?;
-        let out = match self.regroup {
-            Some([.., places]) => b.get_rows(out, places)?,
+        let out = match &self.inputs.regroup {
+            Some(regroup) => b.get_rows(out, b.given(regroup.places)?)?,
             None => out,
         };
         let out = g.gated_norm(g.heads(out, d)?, &layer.norm, z)?;
@@ -151,27 +148,27 @@ impl<'a, 'c> Recurrence<'a, 'c> {
     }
 
     /// The rows of the tokens of sequences in order, `[n_embd_conv, n_each, n_seqs]`.
-    fn tokens(&self, g: &Graph<'a, 'c>, qkv: Tensor<'c>) -> Result<Tensor<'c>> {
+    fn tokens<'c>(&self, g: &Graph<'_, 'c>, qkv: Tensor<'c>) -> Result<Tensor<'c>> {
         let (row, SeqGroups { n_seqs, n_each, .. }) = (qkv.nb()[1], self.groups);
         let ne = [self.net.n_embd_conv(), n_each, n_seqs, 1];
         g.b.view(qkv, ne, [row, row * n_each, row * self.n_tokens], 0)
     }
 
     /// The convolution's input, time last: `[n_embd_conv, n_conv - 1 + n_each, n_seqs]`.
-    fn conv_input(&self, g: &Graph<'a, 'c>, qkv: Tensor<'c>, before: Tensor<'c>) -> Result<Tensor<'c>> {
+    fn conv_input<'c>(&self, g: &Graph<'_, 'c>, qkv: Tensor<'c>, before: Tensor<'c>) -> Result<Tensor<'c>> {
         let (b, SeqGroups { n_seqs, n_each, .. }) = (g.b, self.groups);
         let (width, n_before) = (self.net.n_embd_conv(), self.net.n_conv - 1);
-        let Some([rows, ..]) = self.regroup else {
+        let Some(regroup) = &self.inputs.regroup else {
             return b.concat(b.reshape(before, &[width, n_before, n_seqs])?, self.tokens(g, qkv)?, 1);
         };
         let all = b.concat(b.reshape(before, &[width, n_before * n_seqs])?, qkv, 1)?;
-        b.reshape(b.get_rows(all, rows)?, &[width, n_before + n_each, n_seqs])
+        b.reshape(b.get_rows(all, b.given(regroup.rows)?)?, &[width, n_before + n_each, n_seqs])
     }
 
     /// Queries, keys and values behind the convolution, `[n_embd_conv, n_each, n_seqs]`, and what the next token's reads.
-    fn convolved(
+    fn convolved<'c>(
         &self,
-        g: &Graph<'a, 'c>,
+        g: &Graph<'_, 'c>,
         layer: &DeltaNet,
         qkv: Tensor<'c>,
         before: Tensor<'c>,
@@ -179,7 +176,7 @@ impl<'a, 'c> Recurrence<'a, 'c> {
         let (b, SeqGroups { n_seqs, n_each, .. }) = (g.b, self.groups);
         let (width, n_before) = (self.net.n_embd_conv(), self.net.n_conv - 1);
         let weights = g.stored_f32(&layer.conv)?;
-        let (before, x, newest) = if self.regroup.is_none() && n_each >= n_before {
+        let (before, x, newest) = if self.inputs.regroup.is_none() && n_each >= n_before {
             let x = self.tokens(g, qkv)?;
             (b.reshape(before, &[width, n_before, n_seqs])?, x, self.newest(g, x, n_each - n_before)?)
         } else {
@@ -192,9 +189,9 @@ impl<'a, 'c> Recurrence<'a, 'c> {
     }
 
     /// The same in ops of every backend.
-    fn convolved_portably(
+    fn convolved_portably<'c>(
         &self,
-        g: &Graph<'a, 'c>,
+        g: &Graph<'_, 'c>,
         layer: &DeltaNet,
         qkv: Tensor<'c>,
         before: Tensor<'c>,
@@ -205,7 +202,7 @@ impl<'a, 'c> Recurrence<'a, 'c> {
     }
 
     /// The rows from `first` on that the next token's convolution reads, `[n_conv_state, n_seqs]`.
-    fn newest(&self, g: &Graph<'a, 'c>, rows: Tensor<'c>, first: usize) -> Result<Tensor<'c>> {
+    fn newest<'c>(&self, g: &Graph<'_, 'c>, rows: Tensor<'c>, first: usize) -> Result<Tensor<'c>> {
         let (nb, n_before) = (rows.nb(), self.net.n_conv - 1);
         let shape = [self.net.n_embd_conv(), n_before, self.groups.n_seqs, 1];
         let last = g.b.view(rows, shape, [nb[1], nb[2], nb[3]], nb[1] * first)?;
@@ -214,9 +211,9 @@ impl<'a, 'c> Recurrence<'a, 'c> {
 
     /// The logarithm of what is left of a state, and how much is learned, both `[n_head_v, n_each * n_seqs]`; 0 where
     /// there is no token.
-    fn rates(
+    fn rates<'c>(
         &self,
-        g: &Graph<'a, 'c>,
+        g: &Graph<'_, 'c>,
         layer: &DeltaNet,
         alpha: Tensor<'c>,
         beta: Tensor<'c>,
@@ -224,13 +221,14 @@ impl<'a, 'c> Recurrence<'a, 'c> {
         let b = g.b;
         let forget = b.softplus(b.add(alpha, b.stored(&layer.dt)?)?)?;
         let rates = [b.mul(forget, b.stored(&layer.a)?)?, b.sigmoid(beta)?];
-        let Some([_, tokens, filled, _]) = self.regroup else { return Ok(rates) };
+        let Some(Regroup { tokens, filled, .. }) = self.inputs.regroup else { return Ok(rates) };
+        let (tokens, filled) = (b.given(tokens)?, b.given(filled)?);
         let [forget, learn] = rates.map(|rate| b.mul(b.get_rows(rate, tokens)?, filled));
         Ok([forget?, learn?])
     }
 
     /// Queries, keys and values as heads, the first two of length 1: `[d, n_heads, n_each, n_seqs]`.
-    fn heads(&self, g: &Graph<'a, 'c>, mixed: Tensor<'c>, eps: f32) -> Result<[Tensor<'c>; 3]> {
+    fn heads<'c>(&self, g: &Graph<'_, 'c>, mixed: Tensor<'c>, eps: f32) -> Result<[Tensor<'c>; 3]> {
         let (b, d, nb) = (g.b, self.net.n_embd_head, mixed.nb());
         let SeqGroups { n_seqs, n_each, .. } = self.groups;
         let (n_k, n_v) = (self.net.n_head_k, self.net.n_head_v);

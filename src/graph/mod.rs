@@ -42,7 +42,7 @@ pub use online::{
     MAX_PLACE, NOWHERE, TILE_BYTES, UNSEEN,
 };
 pub(crate) use products::reduce;
-pub use rotate::{turns, Pairing, Positions, Rotation, RotationInputs};
+pub use rotate::{turns, Pairing, Positions, Rotation};
 pub use tape::{Gradient, Recording, SavedActivation};
 
 /// The cells that each branch of one kind of layer attends to.

@@ -25,104 +25,100 @@ pub enum Pairing {
 }
 
 /// The rotation of one kind of layer in one graph, its inputs declared: one lowering for each position map in
-/// use.
-#[derive(Debug)]
-pub struct Rotation<'c> {
-    maps: Vec<(PosMap, Lowering<Tensor<'c>>)>,
+/// use. They are filled before the graph runs.
+#[derive(Debug, Clone)]
+pub struct Rotation {
+    maps: Vec<(PosMap, Lowering)>,
     neox: bool,
     /// Factor on queries, F32 `[1, 1, T]`.
-    q_scale: Option<Tensor<'c>>,
-}
-
-/// The inputs of a [`Rotation`], to be filled before the graph runs.
-#[derive(Debug, Clone)]
-pub struct RotationInputs {
-    maps: Vec<(PosMap, Lowering<InputId>)>,
-    /// F32 `[1, 1, T]`.
     q_scale: Option<InputId>,
 }
 
-/// The rotation under one position map: tensors of a graph, or the ids of these inputs.
+/// The rotation under one position map.
 #[derive(Debug, Clone, Copy)]
-enum Lowering<T> {
+enum Lowering {
     /// Layers without rotation: queries and keys as they are.
     Nothing,
     /// Our op, by a table F32 `[n_rot, n_tables, T]`: cosines, then sines.
-    Table(T),
+    Table(InputId),
     /// Products with cosines and sines, F32 `[n_rot/2, 1, T]` each.
-    Products([T; 2]),
+    Products([InputId; 2]),
     /// `ggml_rope_ext`.
     Scalars {
         /// Positions, I32 `[T]`.
-        pos: T,
+        pos: InputId,
         /// Divisors of the angles, F32: of all query heads, or of one head when there is one table. `None`
         /// for a geometric series.
-        q: Option<T>,
+        q: Option<InputId>,
         /// The same of all key heads, when there is a table for each.
-        k: Option<T>,
+        k: Option<InputId>,
         params: RopeParams,
     },
 }
 
-impl<'c> Rotation<'c> {
+impl Rotation {
     /// Declares the inputs of every map among `maps`, once each: a table where the device runs our op, else
     /// positions and factors for `ggml_rope_ext`.
     pub fn new(
-        b: &Builder<'c>,
+        b: &Builder<'_>,
         layer: &LayerAttention,
         plan: &LayerPlan,
         pairing: Pairing,
         n_tokens: usize,
         by_table: bool,
         maps: impl Iterator<Item = PosMap>,
-    ) -> Result<(Self, RotationInputs)> {
-        let mut all: Vec<(PosMap, Lowering<_>)> = Vec::new();
+    ) -> Result<Rotation> {
+        let mut all: Vec<(PosMap, Lowering)> = Vec::new();
         for map in maps {
             if all.iter().all(|(m, _)| *m != map) {
                 all.push((map, Lowering::new(b, layer, plan, pairing, n_tokens, by_table, map)?));
             }
         }
-        Rotation::declared(b, plan, pairing, n_tokens, &all)
+        Rotation::declared(b, plan, pairing, n_tokens, all)
     }
 
     /// The same for positions that need not be whole numbers, as they are, in ops of every backend: for plans with
     /// one table for all heads.
     pub fn of_products(
-        b: &Builder<'c>,
+        b: &Builder<'_>,
         plan: &LayerPlan,
         pairing: Pairing,
         n_tokens: usize,
-    ) -> Result<(Self, RotationInputs)> {
+    ) -> Result<Rotation> {
         if plan.freqs.n_tables != 1 || plan.freqs.n_pairs() == 0 {
             let what = format!("expected one table of frequencies, found {}", plan.freqs.n_tables);
             return Err(Error::Op { op: "rope", what });
         }
         let shape = [plan.freqs.n_pairs(), 1, n_tokens];
-        let all = [b.input("rope_cos", DType::F32, &shape)?, b.input("rope_sin", DType::F32, &shape)?];
-        Rotation::declared(b, plan, pairing, n_tokens, &[(PosMap::IDENTITY, Lowering::Products(all))])
+        let (cos, _) = b.input("rope_cos", DType::F32, &shape)?;
+        let (sin, _) = b.input("rope_sin", DType::F32, &shape)?;
+        let all = vec![(PosMap::IDENTITY, Lowering::Products([cos, sin]))];
+        Rotation::declared(b, plan, pairing, n_tokens, all)
     }
 
     fn declared(
-        b: &Builder<'c>,
+        b: &Builder<'_>,
         plan: &LayerPlan,
         pairing: Pairing,
         n_tokens: usize,
-        all: &[(PosMap, Lowering<(InputId, Tensor<'c>)>)],
-    ) -> Result<(Self, RotationInputs)> {
+        maps: Vec<(PosMap, Lowering)>,
+    ) -> Result<Rotation> {
         let scale = || b.input("q_scale", DType::F32, &[1, 1, n_tokens]);
-        let (q_scale_id, q_scale) = plan.scales_queries().then(scale).transpose()?.unzip();
-        let maps = all.iter().map(|&(map, lowering)| (map, lowering.map(|(_, tensor)| tensor))).collect();
-        let inputs = all.iter().map(|&(map, lowering)| (map, lowering.map(|(id, _)| id))).collect();
-        let rotation = Rotation { maps, neox: pairing == Pairing::Halves, q_scale };
-        Ok((rotation, RotationInputs { maps: inputs, q_scale: q_scale_id }))
+        let q_scale = plan.scales_queries().then(scale).transpose()?.map(|(id, _)| id);
+        Ok(Rotation { maps, neox: pairing == Pairing::Halves, q_scale })
     }
 
     /// The gradient of each angle, F32 `[n_rot/2, n_heads, T]`, from queries or keys as [`Rotation::queries`] and
     /// [`Rotation::keys`] gave them and the gradient of that.
-    pub fn angles_back(&self, b: &Builder<'c>, rotated: Tensor<'c>, grad: Tensor<'c>) -> Result<Tensor<'c>> {
+    pub fn angles_back<'c>(
+        &self,
+        b: &Builder<'c>,
+        rotated: Tensor<'c>,
+        grad: Tensor<'c>,
+    ) -> Result<Tensor<'c>> {
         let n_rot = match self.at(PosMap::IDENTITY)? {
-            Lowering::Table(table) => table.ne()[0],
-            Lowering::Products([cos, _]) => 2 * cos.ne()[0],
+            Lowering::Table(table) => b.given(table)?.ne()[0],
+            Lowering::Products([cos, _]) => 2 * b.given(cos)?.ne()[0],
             Lowering::Nothing | Lowering::Scalars { .. } => {
                 return Err(Error::Op { op: "rope", what: "angles have no gradient without a table".into() })
             }
@@ -131,36 +127,36 @@ impl<'c> Rotation<'c> {
         b.sub(b.mul(d_y, x)?, b.mul(d_x, y)?)
     }
 
-    fn at(&self, map: PosMap) -> Result<Lowering<Tensor<'c>>> {
+    fn at(&self, map: PosMap) -> Result<Lowering> {
         let of_map = self.maps.iter().find(|(m, _)| *m == map).map(|(_, lowering)| *lowering);
         of_map.ok_or_else(|| Error::Op { op: "rope", what: format!("no input for positions under {map:?}") })
     }
 
     /// Rotates query heads F32 `[d, n_head, T]` at positions under this map. Without the table op, halves
     /// with a base for each head come back with pairs side by side, in queries and keys alike.
-    pub fn queries(&self, b: &Builder<'c>, x: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
+    pub fn queries<'c>(&self, b: &Builder<'c>, x: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
         let q = self.turn(b, x, map, false, false)?;
-        self.q_scale.map_or(Ok(q), |scale| b.mul(q, scale))
+        self.q_scale.map_or(Ok(q), |scale| b.mul(q, b.given(scale)?))
     }
 
     /// Rotates key heads F32 `[d, n_head_kv, T]` at positions under this map.
-    pub fn keys(&self, b: &Builder<'c>, x: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
+    pub fn keys<'c>(&self, b: &Builder<'c>, x: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
         self.turn(b, x, map, true, false)
     }
 
     /// The gradient of the queries given, where that of [`Rotation::queries`]' result is `grad`.
-    pub fn queries_back(&self, b: &Builder<'c>, grad: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
-        let grad = self.q_scale.map_or(Ok(grad), |scale| b.mul(grad, scale))?;
+    pub fn queries_back<'c>(&self, b: &Builder<'c>, grad: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
+        let grad = self.q_scale.map_or(Ok(grad), |scale| b.mul(grad, b.given(scale)?))?;
         self.turn(b, grad, map, false, true)
     }
 
     /// The gradient of the keys given, where that of [`Rotation::keys`]' result is `grad`.
-    pub fn keys_back(&self, b: &Builder<'c>, grad: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
+    pub fn keys_back<'c>(&self, b: &Builder<'c>, grad: Tensor<'c>, map: PosMap) -> Result<Tensor<'c>> {
         self.turn(b, grad, map, true, true)
     }
 
     /// Turns queries or keys by the angles of a map, or gradients of the result back by them.
-    fn turn(
+    fn turn<'c>(
         &self,
         b: &Builder<'c>,
         x: Tensor<'c>,
@@ -171,9 +167,10 @@ impl<'c> Rotation<'c> {
         let [_, heads, n, _] = x.ne();
         match self.at(map)? {
             Lowering::Nothing => b.cont(x),
-            Lowering::Table(table) if back => b.rope_table_back(x, table, self.neox),
-            Lowering::Table(table) => b.rope_table(x, table, self.neox),
+            Lowering::Table(table) if back => b.rope_table_back(x, b.given(table)?, self.neox),
+            Lowering::Table(table) => b.rope_table(x, b.given(table)?, self.neox),
             Lowering::Products([cos, sin]) => {
+                let (cos, sin) = (b.given(cos)?, b.given(sin)?);
                 let [first, second] = pairs(b, x, 2 * cos.ne()[0], self.neox)?;
                 let sum = |x, y, minus: bool| if minus { b.sub(x, y) } else { b.add(x, y) };
                 let turned = [
@@ -182,10 +179,18 @@ impl<'c> Rotation<'c> {
                 ];
                 with_rest(b, from_pairs(b, turned, self.neox)?, x)
             }
-            Lowering::Scalars { pos, q, k: None, params } if back => b.rope_back(x, pos, q, &params),
-            Lowering::Scalars { pos, q, k: None, params } => b.rope(x, pos, q, &params),
             Lowering::Scalars { pos, q, k, params } => {
-                let (n_rot, factors) = (params.n_dims, if keys { k } else { q });
+                let pos = b.given(pos)?;
+                let factors = if keys { k.or(q) } else { q };
+                let factors = factors.map(|id| b.given(id)).transpose()?;
+                let rope = |x: Tensor<'c>, params: RopeParams| match back {
+                    true => b.rope_back(x, pos, factors, &params),
+                    false => b.rope(x, pos, factors, &params),
+                };
+                if k.is_none() {
+                    return rope(x, params);
+                }
+                let n_rot = params.n_dims;
                 let swapped = |x, shape: [usize; 3]| b.cont(b.permute(b.reshape(x, &shape)?, [1, 0, 2, 3])?);
                 let mut turned = b.cont(b.columns(x, 0, n_rot)?)?;
                 // Queries and keys permuted alike have the same products, so pairs side by side need no way
@@ -194,14 +199,9 @@ impl<'c> Rotation<'c> {
                     turned = swapped(turned, [n_rot / 2, 2, heads * n])?;
                 }
                 let one_head = b.reshape(turned, &[n_rot * heads, 1, n])?;
-                let params = RopeParams { n_dims: n_rot * heads, ..params };
-                if back {
-                    turned = b.rope_back(one_head, pos, factors, &params)?;
-                    if self.neox {
-                        turned = swapped(turned, [2, n_rot / 2, heads * n])?;
-                    }
-                } else {
-                    turned = b.rope(one_head, pos, factors, &params)?;
+                turned = rope(one_head, RopeParams { n_dims: n_rot * heads, ..params })?;
+                if self.neox && back {
+                    turned = swapped(turned, [2, n_rot / 2, heads * n])?;
                 }
                 with_rest(b, b.reshape(turned, &[n_rot, heads, n])?, x)
             }
@@ -231,9 +231,9 @@ fn from_pairs<'c>(b: &Builder<'c>, [x, y]: [Tensor<'c>; 2], neox: bool) -> Resul
     b.reshape(b.concat(side(x)?, side(y)?, 0)?, &[2 * half, heads, n])
 }
 
-impl<'c> Lowering<(InputId, Tensor<'c>)> {
+impl Lowering {
     fn new(
-        b: &Builder<'c>,
+        b: &Builder<'_>,
         layer: &LayerAttention,
         plan: &LayerPlan,
         pairing: Pairing,
@@ -246,36 +246,20 @@ impl<'c> Lowering<(InputId, Tensor<'c>)> {
             return Ok(Lowering::Nothing);
         }
         if by_table {
-            return Ok(Lowering::Table(b.input("rope_table", DType::F32, &[n_rot, n_tables, n_tokens])?));
+            return Ok(Lowering::Table(b.input("rope_table", DType::F32, &[n_rot, n_tables, n_tokens])?.0));
         }
         let per_head = n_tables > 1;
-        let pos = b.input("pos", DType::I32, &[n_tokens])?;
+        let (pos, _) = b.input("pos", DType::I32, &[n_tokens])?;
+        let factors = |name: &str, len: usize| b.input(name, DType::F32, &[len]).map(|(id, _)| id);
         // Factors of one head cover all of it, as ggml wants them; those of each head what is rotated.
         let len = |heads: usize| if per_head { n_rot / 2 * heads } else { layer.n_embd_head / 2 };
         let series = geometric(&plan.freqs.over(map.unit));
-        let q = match series {
-            Some(_) => None,
-            None => Some(b.input("rope_factors_q", DType::F32, &[len(layer.n_head)])?),
-        };
-        let k =
-            per_head.then(|| b.input("rope_factors_k", DType::F32, &[len(layer.n_head_kv)])).transpose()?;
+        let q = series.is_none().then(|| factors("rope_factors_q", len(layer.n_head))).transpose()?;
+        let k = per_head.then(|| factors("rope_factors_k", len(layer.n_head_kv))).transpose()?;
         let (freq_scale, freq_base) = series.unwrap_or((1.0, 1.0));
         let neox = pairing == Pairing::Halves && !per_head;
         let params = RopeParams { n_dims: n_rot, neox, freq_base, freq_scale, mscale: plan.mscale as f32 };
         Ok(Lowering::Scalars { pos, q, k, params })
-    }
-}
-
-impl<T> Lowering<T> {
-    fn map<U>(self, f: impl Fn(T) -> U) -> Lowering<U> {
-        match self {
-            Lowering::Nothing => Lowering::Nothing,
-            Lowering::Table(table) => Lowering::Table(f(table)),
-            Lowering::Products(all) => Lowering::Products(all.map(f)),
-            Lowering::Scalars { pos, q, k, params } => {
-                Lowering::Scalars { pos: f(pos), q: q.map(&f), k: k.map(&f), params }
-            }
-        }
     }
 }
 
@@ -298,7 +282,7 @@ pub enum Positions<'p> {
     Real(&'p [f64]),
 }
 
-impl RotationInputs {
+impl Rotation {
     /// Fills the inputs for tokens at these positions, under the layer and plan the rotation was declared
     /// with.
     pub fn fill(
@@ -343,7 +327,7 @@ impl Positions<'_> {
     }
 }
 
-impl Lowering<InputId> {
+impl Lowering {
     fn fill(
         &self,
         exec: &mut Executor,

@@ -279,7 +279,7 @@ impl Parts<'_> {
         let (hp, transformer) = (self.model.hparams(), self.model.transformer());
         let how = self.capabilities;
         let g = if shape.moments { Graph::watched(b, how) } else { Graph::new(b, how) };
-        let (cached, inputs, mut x) = Cached::new(&g, hp, caches, plan, self.model.arch().pairing, shape)?;
+        let (cached, mut x) = Cached::new(&g, hp, caches, plan, self.model.arch().pairing, shape)?;
         for (il, layer) in transformer.layers.iter().enumerate() {
             let mixing = layer.before_attention(&g, x)?;
             let attn_out = cached.wanted(&g, cached.mix(&g, mixing, layer.sinks(), il)?, il)?;
@@ -290,7 +290,7 @@ impl Parts<'_> {
         }
         // Without a wanted row the graph ends where the last layer's keys and values are stored.
         let output = if shape.n_out > 0 { Some(b.output(transformer.logits(&g, x)?)) } else { None };
-        let queries = cached.into_queries();
+        let (inputs, queries) = cached.into_ids();
         Ok(Built { shape: shape.clone(), inputs, output, queries, moments: g.into_moments() })
     }
 }

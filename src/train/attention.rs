@@ -18,16 +18,16 @@ use crate::hparams::LayerAttention;
 use crate::rope::Reach;
 
 /// The input that says which keys each query of a block sees: one range of positions each, or two, of the lower
-/// and of the upper half of its heads. In a graph its tensors, which are also the way that attention takes.
+/// and of the upper half of its heads. It is also the way that attention takes.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum SeenInput<T = InputId> {
+pub(super) enum SeenInput {
     /// I32 `[2, n]` or `[2, n, 2]`: first key and the one behind the last.
-    Runs(T),
+    Runs(InputId),
     /// The same ranges, where ops are not our own; keys stand in the order of positions.
-    Places(Places<T>),
+    Places(Places),
     /// I32 `[2, n]` as for runs, `[n_keys]` and `[n]`: keys lie in the order of positions, in one table. Then the number
     /// of positions in a block.
-    Landmark([T; 3], usize),
+    Landmark([InputId; 3], usize),
 }
 
 impl SeenInput {
@@ -96,7 +96,7 @@ pub(super) struct Attend<'c> {
     scoring: Scoring<'c>,
     how: How,
     n_keys: usize,
-    seen: SeenInput<Tensor<'c>>,
+    pub(super) seen: SeenInput,
 }
 
 impl<'c> Attend<'c> {
@@ -108,26 +108,24 @@ impl<'c> Attend<'c> {
         how: How,
         n: usize,
         n_keys: usize,
-    ) -> Result<(Self, SeenInput)> {
+    ) -> Result<Self> {
         let n_tables = 1 + usize::from(how.split);
-        let (id, seen) = if how.own {
-            let (id, runs) = b.input("key_ranges", DType::I32, &[2, n, n_tables])?;
+        let seen = if how.own {
+            let (runs, _) = b.input("key_ranges", DType::I32, &[2, n, n_tables])?;
             match how.block {
-                None => (SeenInput::Runs(id), SeenInput::Runs(runs)),
+                None => SeenInput::Runs(runs),
                 Some(block) => {
-                    let (cells_id, cells) = b.input("positions", DType::I32, &[n_keys, 1])?;
-                    let (tables_id, tables) = b.input("tables", DType::I32, &[n])?;
-                    let ids = SeenInput::Landmark([id, cells_id, tables_id], block);
-                    (ids, SeenInput::Landmark([runs, cells, tables], block))
+                    let (cells, _) = b.input("positions", DType::I32, &[n_keys, 1])?;
+                    let (tables, _) = b.input("tables", DType::I32, &[n])?;
+                    SeenInput::Landmark([runs, cells, tables], block)
                 }
             }
         } else {
-            let (id, seen) = Places::new(b, [n_keys, 1], n, n_tables)?;
-            (SeenInput::Places(id), SeenInput::Places(seen))
+            SeenInput::Places(Places::new(b, [n_keys, 1], n, n_tables)?)
         };
         let LayerAttention { n_head, n_head_kv, n_embd_head: d, scale, softcap, .. } = *layer;
         let scoring = Scoring { scale, softcap, sinks };
-        Ok((Attend { d, n_head, n_head_kv, scoring, how, n_keys, seen }, id))
+        Ok(Attend { d, n_head, n_head_kv, scoring, how, n_keys, seen })
     }
 
     /// The first `n_keys` rows of keys or values as heads: `[d, n_head_kv, n_keys]`.
@@ -155,11 +153,13 @@ impl<'c> Attend<'c> {
     ) -> Result<Tensor<'c>> {
         let seen = match self.seen {
             SeenInput::Places(seen) => seen,
-            SeenInput::Runs(key_ranges) => {
-                return b.attention_lse(q, self.heads(b, k)?, self.heads(b, v)?, key_ranges, self.scoring());
+            SeenInput::Runs(id) => {
+                let (k, v) = (self.heads(b, k)?, self.heads(b, v)?);
+                return b.attention_lse(q, k, v, b.given(id)?, self.scoring());
             }
             SeenInput::Landmark([key_ranges, cells, tables], block) => {
                 let (k, v) = (self.heads(b, k)?, self.heads(b, v)?);
+                let (key_ranges, cells, tables) = (b.given(key_ranges)?, b.given(cells)?, b.given(tables)?);
                 let all = LandmarkAttention { q, k, v, cells, tables, key_ranges };
                 return b.landmark_attention(all, block, self.scoring.scale);
             }
@@ -189,6 +189,7 @@ impl<'c> Attend<'c> {
         let seen = match self.seen {
             SeenInput::Places(seen) => seen,
             SeenInput::Runs(key_ranges) | SeenInput::Landmark([key_ranges, ..], _) => {
+                let key_ranges = b.given(key_ranges)?;
                 let (k, v, d_k, d_v) =
                     (self.heads(b, k)?, self.heads(b, v)?, self.heads(b, dk)?, self.heads(b, dv)?);
                 let all = AttentionBack { q, k, v, key_ranges, o_lse: out, d_out, d_k, d_v };
@@ -223,12 +224,7 @@ impl<'c> Attend<'c> {
         Ok(Part { branch, first: 0, range: group.table })
     }
 
-    fn online<'a>(
-        &self,
-        b: &'a Builder<'c>,
-        seen: Places<Tensor<'c>>,
-        group: &HeadGroup,
-    ) -> Result<Online<'a, 'c>> {
+    fn online<'a>(&self, b: &'a Builder<'c>, seen: Places, group: &HeadGroup) -> Result<Online<'a, 'c>> {
         let of_heads = |sinks| b.columns(sinks, group.heads.start, group.heads.len());
         let sinks = self.scoring.sinks.map(of_heads).transpose()?;
         Ok(Online { b, seen, scoring: Scoring { sinks, ..self.scoring }, tile_bytes: TILE_BYTES })

@@ -16,8 +16,7 @@ use super::settings::TrainParams;
 use super::{clex, memory, seen};
 use crate::arch::Transformer;
 use crate::graph::{
-    n_tensors_of_tiles, Capabilities, Gradient, Graph, Mixing, Qkv, Recording, Rotation, RotationInputs,
-    SavedActivation,
+    n_tensors_of_tiles, Capabilities, Gradient, Graph, Mixing, Qkv, Recording, Rotation, SavedActivation,
 };
 use crate::hparams::{Hparams, LayerAttention};
 use crate::ids::{LinearId, ParamId};
@@ -101,7 +100,7 @@ pub(super) struct LayerIds {
     pub(super) d_y: Option<InputId>,
     /// I64 `[n]`: rows of the cache.
     pub(super) cells: Option<InputId>,
-    pub(super) rotation: Option<RotationInputs>,
+    pub(super) rotation: Option<Rotation>,
     /// For each branch of the layer's plan.
     pub(super) seen: Vec<SeenInput>,
     /// I32 `[n]`: in a recurrent layer, for each token how many of its document come before it.
@@ -319,7 +318,7 @@ struct LayerGraph<'g, 'a, 'c> {
     cache: LayerCache,
     x: Tensor<'c>,
     trains_angles: bool,
-    rotation: Rotation<'c>,
+    rotation: Rotation,
     ids: LayerIds,
 }
 
@@ -332,12 +331,12 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         let maps = key_maps.iter().copied().chain(branches.iter().map(|branch| branch.q_pos));
         let by_table = ctx.setup.capabilities.custom_ops;
         let trains_angles = ctx.trains_angles && plan.applies;
-        let (rotation, rotation_ids) = if trains_angles && !by_table {
+        let rotation = if trains_angles && !by_table {
             Rotation::of_products(b, plan, pairing, block.n)?
         } else {
             Rotation::new(b, layer, plan, pairing, block.n, by_table, maps)?
         };
-        let ids = LayerIds { x: Some(x_id), rotation: Some(rotation_ids), ..LayerIds::default() };
+        let ids = LayerIds { x: Some(x_id), rotation: Some(rotation.clone()), ..LayerIds::default() };
         let cache = ctx.setup.cache.of(layer, key_maps);
         Ok(LayerGraph { g, ctx, block, layer, branches, cache, x, trains_angles, rotation, ids })
     }
@@ -381,8 +380,8 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         let mut parts = Vec::with_capacity(self.branches.len());
         for branch in self.branches {
             // Sinks count once.
-            let (attend, seen) = Attend::new(b, self.layer, sinks.take(), how, n, end)?;
-            self.ids.seen.push(seen);
+            let attend = Attend::new(b, self.layer, sinks.take(), how, n, end)?;
+            self.ids.seen.push(attend.seen);
             let q = self.rotation.queries(b, heads, branch.q_pos)?;
             let key = self.cache.keys.iter().position(|key| key.map == branch.k_pos).unwrap_or(0);
             parts.push(AttendPart { q, q_pos: branch.q_pos, key, attend });

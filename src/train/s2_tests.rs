@@ -66,20 +66,20 @@ fn run(case: &Case, own: bool, n_block: usize) -> Result<[Vec<f32>; 4]> {
     for start in starts.into_iter().rev() {
         let end = (start + n_block).min(n);
         let of_block = start * n_head * d..end * n_head * d;
-        let (ids, input, [o, g]) = exec.build(1 << 12, |b| -> Result<_> {
+        let (ids, seen_input, [o, g]) = exec.build(1 << 12, |b| -> Result<_> {
             let (q_id, q) = b.input("q", DType::F32, &[d, n_head, end - start])?;
             let (g_id, d_out) = b.input("d_out", DType::F32, &[d, n_head, end - start])?;
             let how = How { own, bf16: false, split: true, block: None };
-            let (attend, input) = Attend::new(b, &layer, None, how, end - start, end)?;
+            let attend = Attend::new(b, &layer, None, how, end - start, end)?;
             let (k, v) = (b.stored(&k)?, b.stored(&v)?);
             let o_lse = attend.forward(b, q, k, v)?;
             let d_q = attend.backward(b, q, [k, v], o_lse, d_out, [b.stored(&dk)?, b.stored(&dv)?])?;
             let o = b.cont(b.columns(o_lse, 0, d)?)?;
-            Ok(([q_id, g_id], input, [b.output(o), b.output(d_q)]))
+            Ok(([q_id, g_id], attend.seen, [b.output(o), b.output(d_q)]))
         })?;
         exec.set(ids[0], &q[of_block.clone()])?;
         exec.set(ids[1], &grad[of_block.clone()])?;
-        input.fill(&mut exec, start..end, &seen, &layer, None)?;
+        seen_input.fill(&mut exec, start..end, &seen, &layer, None)?;
         exec.compute()?;
         for (id, all) in [(o, &mut out), (g, &mut d_q)] {
             let mut rows = Vec::new();

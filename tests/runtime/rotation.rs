@@ -89,14 +89,14 @@ fn rotate(
         let (q_id, q) = b.input("q", DType::F32, &[layer.n_embd_head, layer.n_head, n])?;
         let (k_id, k) = b.input("k", DType::F32, &[layer.n_embd_head, layer.n_head_kv, n])?;
         let maps = std::iter::once(PosMap::IDENTITY);
-        let (rotation, inputs) = Rotation::new(b, layer, plan, pairing, n, by_table, maps)?;
+        let rotation = Rotation::new(b, layer, plan, pairing, n, by_table, maps)?;
         let (q, k) = (rotation.queries(b, q, PosMap::IDENTITY)?, rotation.keys(b, k, PosMap::IDENTITY)?);
-        Ok::<_, Error>((q_id, k_id, inputs, b.output(q), b.output(k)))
+        Ok::<_, Error>((q_id, k_id, rotation, b.output(q), b.output(k)))
     };
-    let (q_id, k_id, inputs, q_out, k_out) = exec.build(64, build)?;
+    let (q_id, k_id, rotation, q_out, k_out) = exec.build(64, build)?;
     exec.set(q_id, q)?;
     exec.set(k_id, k)?;
-    inputs.fill(&mut exec, layer, plan, Positions::Whole(pos), &mut Vec::new())?;
+    rotation.fill(&mut exec, layer, plan, Positions::Whole(pos), &mut Vec::new())?;
     exec.compute()?;
     let mut out = Rotated { q: Vec::new(), k: Vec::new() };
     exec.read_f32(q_out, &mut out.q)?;

@@ -44,15 +44,15 @@ pub const NOWHERE: f32 = -1e9;
 /// Positions from here on are not told apart in floats, for a range has its middle at half of one.
 pub const MAX_PLACE: usize = 1 << 23;
 
-/// Which keys queries see: those that stand in a range of positions. Inputs of a graph, or in a graph their tensors.
+/// Which keys queries see: those that stand in a range of positions. Inputs of a graph.
 #[derive(Debug, Clone, Copy)]
-pub struct Places<T = InputId> {
+pub struct Places {
     /// F32 `[n_keys, n_tables]`: where keys stand, in the eyes of a query with that table.
-    pub keys: T,
+    pub keys: InputId,
     /// I32 `[n]`: the table of each query.
-    pub tables: T,
+    pub tables: InputId,
     /// F32 `[n, 2, n_ranges]`: each query's ranges as [`middle_and_half`] has them.
-    pub ranges: T,
+    pub ranges: InputId,
 }
 
 /// A range of positions as floats: a position lies in it if it is not further from the first than the second.
@@ -67,25 +67,20 @@ pub fn middle_and_half(keys: Range<i32>) -> [f32; 2] {
 
 impl Places {
     /// Declares the inputs.
-    pub fn new<'c>(
-        b: &Builder<'c>,
-        [n_keys, n_tables]: [usize; 2],
-        n: usize,
-        n_ranges: usize,
-    ) -> Result<(Places, Places<Tensor<'c>>)> {
-        let (keys, k) = b.input("places", DType::F32, &[n_keys, n_tables])?;
-        let (tables, t) = b.input("tables", DType::I32, &[n])?;
-        let (ranges, r) = b.input("ranges", DType::F32, &[n, 2, n_ranges])?;
-        Ok((Places { keys, tables, ranges }, Places { keys: k, tables: t, ranges: r }))
+    pub fn new(b: &Builder<'_>, [n_keys, n_tables]: [usize; 2], n: usize, n_ranges: usize) -> Result<Places> {
+        let (keys, _) = b.input("places", DType::F32, &[n_keys, n_tables])?;
+        let (tables, _) = b.input("tables", DType::I32, &[n])?;
+        let (ranges, _) = b.input("ranges", DType::F32, &[n, 2, n_ranges])?;
+        Ok(Places { keys, tables, ranges })
     }
-}
 
-impl<'c> Places<Tensor<'c>> {
     /// Penalty on the scores of some keys, F32 `[keys, 1, n]`: 0 for keys in the query's range.
-    fn penalty(&self, b: &Builder<'c>, keys: Range<usize>, range: usize) -> Result<Tensor<'c>> {
-        let [n, ..] = self.ranges.ne();
-        let number = |i: usize| b.view(self.ranges, [1, n, 1, 1], [4, 4 * n, 4 * n], 4 * n * (2 * range + i));
-        let at = b.get_rows(b.columns(self.keys, keys.start, keys.len())?, self.tables)?;
+    fn penalty<'c>(&self, b: &Builder<'c>, keys: Range<usize>, range: usize) -> Result<Tensor<'c>> {
+        let ranges = b.given(self.ranges)?;
+        let [n, ..] = ranges.ne();
+        let number = |i: usize| b.view(ranges, [1, n, 1, 1], [4, 4 * n, 4 * n], 4 * n * (2 * range + i));
+        let keys_at = b.columns(b.given(self.keys)?, keys.start, keys.len())?;
+        let at = b.get_rows(keys_at, b.given(self.tables)?)?;
         let away = b.abs(b.sub(at, number(0)?)?)?;
         let outside = b.relu(b.sub(away, number(1)?)?)?;
         b.reshape(b.scale(outside, PENALTY)?, &[keys.len(), 1, n])
@@ -120,7 +115,7 @@ pub struct Online<'a, 'c> {
     /// Builder of the graph.
     pub b: &'a Builder<'c>,
     /// Which keys are seen.
-    pub seen: Places<Tensor<'c>>,
+    pub seen: Places,
     /// How scores are made.
     pub scoring: Scoring<'c>,
     /// [`TILE_BYTES`], or other in tests.

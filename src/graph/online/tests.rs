@@ -197,15 +197,15 @@ fn in_tiles(
             parts.push(Part { branch: input.branch(case, part, 0..N)?, first: part * KEYS[0], range: part });
         }
         let (b, scoring) = (input.b, input.scoring(case)?);
-        let (ids, seen) = Places::new(b, [case.n_columns(), 2], N, case.n_parts)?;
+        let seen = Places::new(b, [case.n_columns(), 2], N, case.n_parts)?;
         let places = (0..2).flat_map(|t| (0..case.n_columns()).map(move |c| case.place(t, c)));
-        input.floats.push((ids.keys, places.collect()));
-        input.tables.push(ids.tables);
+        input.floats.push((seen.keys, places.collect()));
+        input.tables.push(seen.tables);
         let number = |i: usize| {
             let (part, i) = (i / (2 * N), i % (2 * N));
             middle_and_half(case.range(part, i % N))[i / N]
         };
-        input.floats.push((ids.ranges, (0..2 * N * case.n_parts).map(number).collect()));
+        input.floats.push((seen.ranges, (0..2 * N * case.n_parts).map(number).collect()));
         f(&Online { b, seen, scoring, tile_bytes }, &parts, input)
     })
 }
