@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use ggml::tensor::{Store, StoreTensor, TensorDef};
+use ggml::graph::Builder;
+use ggml::tensor::{Store, StoreTensor, Tensor, TensorDef};
 use ggml::{DType, Result};
 
 use crate::hparams::{Hparams, LayerAttention};
@@ -21,18 +22,23 @@ pub(super) struct Cache {
 /// The tensors of a [`Cache`] that a layer uses.
 #[derive(Debug, Clone)]
 pub(super) struct LayerCache {
-    pub(super) v: StoreTensor,
-    pub(super) dv: StoreTensor,
-    /// Under each map of key positions, in the order of [`LayerPlan::key_maps`].
-    pub(super) keys: Vec<KeyCache>,
+    pub(super) values: Stored<StoreTensor>,
+    pub(super) grads: Stored<StoreTensor>,
 }
 
-/// Keys under one map of positions.
+/// Keys under each map of positions, and values; or the gradients of these.
 #[derive(Debug, Clone)]
-pub(super) struct KeyCache {
-    pub(super) map: PosMap,
-    pub(super) k: StoreTensor,
-    pub(super) dk: StoreTensor,
+pub(super) struct Stored<T> {
+    /// In the order of [`LayerPlan::key_maps`].
+    pub(super) keys: Vec<(PosMap, T)>,
+    pub(super) v: T,
+}
+
+impl Stored<StoreTensor> {
+    pub(super) fn in_graph<'c>(&self, b: &Builder<'c>) -> Result<Stored<Tensor<'c>>> {
+        let keys = self.keys.iter().map(|(map, k)| Ok((*map, b.stored(k)?)));
+        Ok(Stored { keys: keys.collect::<Result<_>>()?, v: b.stored(&self.v)? })
+    }
 }
 
 impl Cache {
@@ -61,13 +67,16 @@ impl Cache {
     }
 
     /// The tensors for layers with this attention, keys under these maps.
-    pub(super) fn of(&self, layer: &LayerAttention, maps: Vec<PosMap>) -> LayerCache {
+    pub(super) fn of(&self, layer: &LayerAttention, maps: &[PosMap]) -> LayerCache {
         let before = self.widths.iter().take_while(|&&(width, _)| width != layer.n_embd_kv());
         let first: usize = before.map(|(_, n_maps)| 2 + 2 * n_maps).sum();
         let at = |i: usize| StoreTensor { store: Arc::clone(&self.store), index: first + i };
-        let keys =
-            maps.into_iter().zip(1..).map(|(map, i)| KeyCache { map, k: at(2 * i), dk: at(2 * i + 1) });
-        LayerCache { v: at(0), dv: at(1), keys: keys.collect() }
+        // Behind each tensor stands its gradient.
+        let every_second = |i: usize| {
+            let keys = maps.iter().zip(1..).map(|(&map, n)| (map, at(2 * n + i))).collect();
+            Stored { keys, v: at(i) }
+        };
+        LayerCache { values: every_second(0), grads: every_second(1) }
     }
 
     pub(super) fn n_bytes(&self) -> usize {
@@ -77,7 +86,7 @@ impl Cache {
 
 impl LayerCache {
     pub(super) fn zero_grads(&self) -> Result<()> {
-        let all = self.keys.iter().map(|key| &key.dk).chain([&self.dv]);
-        all.into_iter().try_for_each(|t| t.store.zero(t.index))
+        let mut all = self.grads.keys.iter().map(|(_, dk)| dk).chain([&self.grads.v]);
+        all.try_for_each(|t| t.store.zero(t.index))
     }
 }

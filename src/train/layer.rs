@@ -3,12 +3,11 @@
 use std::ops::Range;
 
 use ggml::graph::{Builder, InputId, OutputId};
-use ggml::tensor::Tensor;
+use ggml::tensor::{StoreTensor, Tensor};
 use ggml::{DType, Error, Result};
 
 use super::attention::{Attend, How, SeenInput};
-use super::branches::{sum, AttendPart, Keys, Stored};
-use super::cache::{Cache, KeyCache, LayerCache};
+use super::cache::{Cache, LayerCache, Stored};
 use super::delta_net::StateCache;
 use super::params::{store, Added, ParamSet};
 use super::saved::{self, Activation, Checkpointing};
@@ -16,13 +15,14 @@ use super::settings::TrainParams;
 use super::{clex, memory, seen};
 use crate::arch::Transformer;
 use crate::graph::{
-    n_tensors_of_tiles, Capabilities, Gradient, Graph, Mixing, Qkv, Recording, Rotation, SavedActivation,
+    n_tensors_of_tiles, reduce, Capabilities, Gradient, Graph, Mixing, Qkv, Recording, Rotation,
+    SavedActivation,
 };
 use crate::hparams::{Hparams, LayerAttention};
 use crate::ids::{LinearId, ParamId};
 use crate::landmark::Landmarks;
 use crate::model::Model;
-use crate::rope::{Branch, LayerPlan, Plan};
+use crate::rope::{Branch, LayerPlan, Plan, PosMap};
 
 /// The settings and tensors of a trainer.
 #[derive(Debug)]
@@ -191,7 +191,8 @@ impl Ctx<'_> {
             let mut layer = LayerGraph::new(g, self, block)?;
             let Qkv { q, k, v, gate } = qkv(net.before_attention(g, layer.x)?)?;
             let stored = layer.store(k, v)?;
-            let attn_out = AttendPart::forward(&layer.attend(q)?, b, &stored)?;
+            let parts = layer.attend(q)?;
+            let attn_out = attended(b, &parts, &stored)?;
             if self.checkpointing >= Checkpointing::Attention {
                 layer.ids.saved.push((Activation::AttnOut, SavedActivation::Save(b.output(attn_out))));
             }
@@ -220,7 +221,7 @@ impl Ctx<'_> {
 
     /// Computes the gradients of the layer's input and of its trained tensors. Blocks must come last to
     /// first. `alone`: the block is the only one, and its keys and values are stored in this same graph.
-    pub(super) fn backward(&self, b: &Builder<'_>, block: Block, alone: bool) -> Result<LayerIds> {
+    pub(super) fn backward<'c>(&self, b: &Builder<'c>, block: Block, alone: bool) -> Result<LayerIds> {
         self.recorded(b, true, |g| {
             if self.is_recurrent(block.il) {
                 return self.recurrent_backward(g, block);
@@ -231,7 +232,7 @@ impl Ctx<'_> {
             let (d_y_id, d_y) = b.input("d_y", DType::F32, &[n_embd, block.n])?;
             layer.ids.d_y = Some(d_y_id);
             let Qkv { q, k, v, gate } = qkv(net.before_attention(g, layer.x)?)?;
-            let stored = if alone { layer.store(k, v)? } else { Stored::of(b, &layer.cache, false)? };
+            let stored = if alone { layer.store(k, v)? } else { layer.cache.values.in_graph(b)? };
             let parts = layer.attend(q)?;
             let attn_out = if self.checkpointing >= Checkpointing::Attention {
                 let shape = [d + 1, n_head, block.n];
@@ -239,7 +240,7 @@ impl Ctx<'_> {
                 layer.ids.saved.push((Activation::AttnOut, SavedActivation::Load(id)));
                 attn_out
             } else {
-                AttendPart::forward(&parts, b, &stored)?
+                attended(b, &parts, &stored)?
             };
             let attn = layer.values(attn_out)?;
             // A copy: its gradient goes on to the map it came out of together with that of the queries.
@@ -251,20 +252,24 @@ impl Ctx<'_> {
             self.sum(b, &trained)?;
             let d_attn = above[1].ok_or_else(|| unreached("attention"))?;
             let d_attn = b.reshape(d_attn, &[d, n_head, block.n])?;
-            let sums = Stored::of(b, &layer.cache, true)?;
+            let sums = layer.cache.grads.in_graph(b)?;
             let (mut d_queries, mut d_keys) = (Vec::new(), Vec::new());
             for part in &parts {
-                let grad = part.backward(b, &stored, attn_out, d_attn, &sums)?;
+                // Gradients of keys and values are added to the sums.
+                let of = |stored: &Stored<Tensor<'c>>| [stored.keys[part.key].1, stored.v];
+                let grad = part.attend.backward(b, part.q, of(&stored), attn_out, d_attn, of(&sums))?;
                 layer.angles_back(part.q, grad)?;
                 d_queries.push(layer.rotation.queries_back(b, grad, part.q_pos)?);
             }
             // All branches have added to the gradients of keys.
-            for (keys, sums) in stored.keys.iter().zip(&sums.keys) {
-                let grad = layer.heads(sums.rows, block.start)?;
-                layer.angles_back(layer.heads(keys.rows, block.start)?, grad)?;
-                d_keys.push(layer.rotation.keys_back(b, grad, keys.map)?);
+            for (&(map, keys), &(_, sums)) in stored.keys.iter().zip(&sums.keys) {
+                let grad = layer.heads(sums, block.start)?;
+                layer.angles_back(layer.heads(keys, block.start)?, grad)?;
+                d_keys.push(layer.rotation.keys_back(b, grad, map)?);
             }
-            let (d_q, d_k) = (sum(b, &d_queries)?, sum(b, &d_keys)?);
+            let sum =
+                |terms: Vec<Tensor<'c>>| reduce(terms.into_iter().map(Ok), |sum, term| b.add(sum, term));
+            let (d_q, d_k) = (sum(d_queries)?, sum(d_keys)?);
             let d_v = b.cont(layer.heads(sums.v, block.start)?)?;
             let flat = |t: Tensor<'_>| t.ne()[0] * t.ne()[1];
             let mut seeds = vec![
@@ -309,6 +314,31 @@ pub(super) fn unreached(what: &str) -> ggml::Error {
     ggml::Error::Op { op: "backward", what: format!("no gradient for {what}") }
 }
 
+/// Attention in one branch of a rope method, under one softmax with the others: each has its positions of queries and
+/// keys, and no pair is in two. Without such a method there is one branch.
+struct AttendPart<'c> {
+    /// Rotated queries, `[d, n_head, n]`.
+    q: Tensor<'c>,
+    q_pos: PosMap,
+    /// Index of its keys among those of [`Stored`].
+    key: usize,
+    attend: Attend<'c>,
+}
+
+/// Attention of all branches over keys and values of the cache: F32 `[d + 1, n_head, n]`, see [`Attend::forward`].
+fn attended<'c>(
+    b: &Builder<'c>,
+    parts: &[AttendPart<'c>],
+    stored: &Stored<Tensor<'c>>,
+) -> Result<Tensor<'c>> {
+    let of = |part: &AttendPart<'c>| part.attend.forward(b, part.q, stored.keys[part.key].1, stored.v);
+    let outs = parts.iter().map(of).collect::<Result<Vec<_>>>()?;
+    match outs[..] {
+        [out] => Ok(out),
+        _ => b.attention_merge(&outs),
+    }
+}
+
 struct LayerGraph<'g, 'a, 'c> {
     g: &'g Graph<'a, 'c>,
     ctx: &'g Ctx<'g>,
@@ -337,7 +367,7 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
             Rotation::new(b, layer, plan, pairing, block.n, by_table, maps)?
         };
         let ids = LayerIds { x: Some(x_id), rotation: Some(rotation.clone()), ..LayerIds::default() };
-        let cache = ctx.setup.cache.of(layer, key_maps);
+        let cache = ctx.setup.cache.of(layer, &key_maps);
         Ok(LayerGraph { g, ctx, block, layer, branches, cache, x, trains_angles, rotation, ids })
     }
 
@@ -349,19 +379,20 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
 
     /// Rotates keys and stores keys and values in the block's rows of the cache. Returns the updated keys and
     /// values of the whole cache.
-    fn store(&mut self, k: Tensor<'c>, v: Tensor<'c>) -> Result<Stored<'c>> {
+    fn store(&mut self, k: Tensor<'c>, v: Tensor<'c>) -> Result<Stored<Tensor<'c>>> {
         let b = self.g.b;
         let (id, cells) = b.input("cells", DType::I64, &[self.block.n])?;
         self.ids.cells = Some(id);
         let heads = self.heads(k, 0)?;
-        let rotated = |to: &KeyCache| {
-            let k = self.rotation.keys(b, heads, to.map)?;
+        let to = &self.cache.values;
+        let rotated = |(map, to): &(PosMap, StoreTensor)| {
+            let k = self.rotation.keys(b, heads, *map)?;
             let k = b.reshape(k, &[k.ne()[0] * k.ne()[1], self.block.n])?;
-            Ok(Keys { map: to.map, rows: b.set_rows(b.stored(&to.k)?, k, cells)? })
+            Ok((*map, b.set_rows(b.stored(to)?, k, cells)?))
         };
-        let keys = self.cache.keys.iter().map(rotated).collect::<Result<Vec<_>>>()?;
-        let v = b.set_rows(b.stored(&self.cache.v)?, v, cells)?;
-        keys.iter().for_each(|k| b.expand(k.rows));
+        let keys = to.keys.iter().map(rotated).collect::<Result<Vec<_>>>()?;
+        let v = b.set_rows(b.stored(&to.v)?, v, cells)?;
+        keys.iter().for_each(|&(_, k)| b.expand(k));
         b.expand(v);
         Ok(Stored { keys, v })
     }
@@ -383,7 +414,7 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
             let attend = Attend::new(b, self.layer, sinks.take(), how, n, end)?;
             self.ids.seen.push(attend.seen);
             let q = self.rotation.queries(b, heads, branch.q_pos)?;
-            let key = self.cache.keys.iter().position(|key| key.map == branch.k_pos).unwrap_or(0);
+            let key = self.cache.values.keys.iter().position(|(map, _)| *map == branch.k_pos).unwrap_or(0);
             parts.push(AttendPart { q, q_pos: branch.q_pos, key, attend });
         }
         Ok(parts)

@@ -7,7 +7,6 @@
 //! the keys, values and their gradients of one layer on the device.
 
 mod attention;
-mod branches;
 mod cache;
 pub mod checkpoint;
 mod clex;
@@ -336,7 +335,7 @@ impl Trainer {
         match (attention, &self.setup.states) {
             (Some(layer), _) => {
                 let maps = self.setup.plan.of_layer(il).map(LayerPlan::key_maps);
-                self.setup.cache.of(layer, maps.unwrap_or_default()).zero_grads()?;
+                self.setup.cache.of(layer, &maps.unwrap_or_default()).zero_grads()?;
             }
             (None, states) => states.as_ref().map_or(Ok(()), StateCache::zero_grads)?,
         }
