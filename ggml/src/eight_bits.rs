@@ -4,22 +4,17 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use kernels::eight_bits::{available, Layout, Panel, Rounded, Rounding, MOST, ROWS};
+use kernels::eight_bits::{Layout, Panel, Rounded, Rounding, MOST, ROWS};
 use kernels::experts::Groups;
 
 use crate::experts::Chosen;
 use crate::graph::Builder;
-use crate::integers::supports;
+use crate::integers::has_integer_product;
 use crate::node::Part;
 use crate::ops::{check, f32_rows, matrix, possible};
 use crate::tensor::Tensor;
 use crate::units::Units;
 use crate::{DType, Error, Result};
-
-/// Returns true if this processor has an 8-bit product for weights of this type.
-pub fn has_eight_bit_product(dtype: DType) -> bool {
-    available() && supports(dtype)
-}
 
 /// Floats rounded to eight bits in blocks of 32.
 #[derive(Debug, Clone, Copy)]
@@ -44,7 +39,7 @@ struct Work {
 
 impl<'c> Builder<'c> {
     /// Rounds F32 `[k, n]`, rows contiguous, for [`Builder::shared_eight_bit_product`] with weights of this type. For the CPU
-    /// ([`has_eight_bit_product`]); elsewhere the graph is refused.
+    /// ([`has_integer_product`]); elsewhere the graph is refused.
     pub fn eight_bits(&self, x: Tensor<'c>, dtype: DType) -> Result<EightBits<'c>> {
         let op = "eight_bits";
         check_type(op, dtype)?;
@@ -76,7 +71,7 @@ impl<'c> Builder<'c> {
     }
 
     /// F32 `[m, n]`: every row of a quantized weight `[k, m]` times every row of `x`, F32 `[k, n]`, rounded to eight bits in
-    /// blocks of 32. For the CPU ([`has_eight_bit_product`]); elsewhere the graph is refused. The result does not depend on
+    /// blocks of 32. For the CPU ([`has_integer_product`]); elsewhere the graph is refused. The result does not depend on
     /// the number of threads.
     pub fn eight_bit_product(&self, w: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
         let op = "eight_bit_product";
@@ -105,7 +100,7 @@ impl<'c> Builder<'c> {
 }
 
 fn check_type(op: &'static str, dtype: DType) -> Result<()> {
-    if has_eight_bit_product(dtype) {
+    if has_integer_product(dtype) {
         return Ok(());
     }
     Err(Error::Op { op, what: format!("{dtype} weights have no such product on this processor") })

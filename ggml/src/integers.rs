@@ -21,7 +21,7 @@ const TOKENS: usize = 96;
 
 /// Returns true if this processor has integer products, and those in 8 bits.
 pub fn available() -> bool {
-    kernels::integers::available()
+    kernels::codes::available()
 }
 
 /// Returns true if there are integer products, and those in 8 bits, for weights of this type.
@@ -29,7 +29,7 @@ pub fn supports(dtype: DType) -> bool {
     kernels::codes::TYPES.contains(&dtype)
 }
 
-/// Returns true if this processor has an integer product for weights of this type.
+/// Returns true if this processor has integer products, and those in 8 bits, for weights of this type.
 pub fn has_integer_product(dtype: DType) -> bool {
     available() && supports(dtype)
 }

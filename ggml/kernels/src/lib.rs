@@ -26,6 +26,7 @@ pub mod rotate;
 mod rounding;
 pub mod short_floats;
 pub mod sigmoid;
+mod simd;
 pub mod tiled;
 
 use std::ops::Range;

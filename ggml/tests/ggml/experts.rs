@@ -1,8 +1,8 @@
 //! Ops of mixtures of experts against loops in f64, and against ggml's own product.
 
 use crate::common::*;
-use ggml::eight_bits::has_eight_bit_product;
 use ggml::experts::{Gating, GatingKind};
+use ggml::integers::has_integer_product;
 use ggml::DType;
 
 /// Shapes: columns and rows of a weight, experts, those used, tokens.
@@ -182,7 +182,7 @@ fn products_with_the_weights_of_experts() {
                     // Activations of 8 bits: an error of up to 1/254 of the largest, as if each term were as large.
                     assert_within(&run(Way::Ggml, 2), &want, |i| 1e-2 * sizes[i] + 1e-3, &what);
                 }
-                if !transposed && has_eight_bit_product(dtype) {
+                if !transposed && has_integer_product(dtype) {
                     let got = run(Way::EightBits, 3);
                     assert_within(&got, &want, |i| 1e-2 * sizes[i] + 1e-3, &what);
                     assert_eq!(got, run(Way::EightBits, 1), "threads, {what}");

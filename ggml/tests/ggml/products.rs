@@ -2,7 +2,6 @@
 //! ggml makes of the weights. On a processor without the instructions they are refused.
 
 use crate::common::*;
-use ggml::eight_bits::has_eight_bit_product;
 use ggml::graph::Builder;
 use ggml::integers::has_integer_product;
 use ggml::short_floats::has_short_product;
@@ -69,7 +68,7 @@ fn turned(held: &[f32], width: usize) -> Vec<f32> {
 #[test]
 fn in_eight_bits() {
     for dtype in TYPES {
-        if !has_eight_bit_product(dtype) {
+        if !has_integer_product(dtype) {
             eprintln!("{dtype}: no product in 8 bits on this processor, not tested");
             continue;
         }
@@ -96,7 +95,7 @@ fn in_eight_bits() {
 /// Floats that one node rounds give every weight they serve the product that it has with them alone.
 #[test]
 fn shared_floats_give_the_same_products() {
-    let types: Vec<DType> = TYPES.into_iter().filter(|t| has_eight_bit_product(*t)).collect();
+    let types: Vec<DType> = TYPES.into_iter().filter(|t| has_integer_product(*t)).collect();
     for (k, m, n) in [(256, 5, 1), (512, 34, 6), (768, 300, 40), (8192, 17, 150)] {
         let mut rng = Rng((k + n) as u64);
         let values = rng.values(k * n);
@@ -252,7 +251,7 @@ fn wrong_shapes_types_and_processors_are_refused() {
         ] {
             refused(b.eight_bit_product(w, x), "eight_bit_product");
         }
-        if has_eight_bit_product(DType::Q4_1) {
+        if has_integer_product(DType::Q4_1) {
             refused(b.eight_bits(t(DType::F16, &[64, 2]), DType::Q4_1), "eight_bits");
             refused(b.eight_bits(t(DType::F32, &[48, 2]), DType::Q4_1), "eight_bits");
             refused(b.eight_bits(x, DType::Q4_K), "eight_bits");

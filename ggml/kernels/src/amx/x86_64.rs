@@ -7,6 +7,7 @@ use std::arch::x86_64::*;
 use std::sync::OnceLock;
 
 use super::{Operand, ROWS};
+use crate::simd::lanes::transposed;
 
 /// Up to 16 floats rounded to bfloat16, and the differences, rounded too. NaN stays NaN.
 #[inline(always)]
@@ -196,32 +197,9 @@ impl Tiles {
         assert!(from.len() >= (ROWS - 1) * from_stride + ROWS && to.len() >= (ROWS - 1) * to_stride + ROWS);
         // SAFETY: this module is only for builds with AVX-512 and its bfloat16, and by the assertion all rows are inside the slices.
         unsafe {
-            let mut a: [__m512i; ROWS] =
-                std::array::from_fn(|i| _mm512_loadu_si512(from.as_ptr().add(i * from_stride).cast()));
-            // Within each 128 bits, blocks of four by four words.
-            for four in a.as_chunks_mut::<4>().0 {
-                let [p, q] = [0, 2].map(|i| _mm512_unpacklo_epi32(four[i], four[i + 1]));
-                let [r, s] = [0, 2].map(|i| _mm512_unpackhi_epi32(four[i], four[i + 1]));
-                *four = [
-                    _mm512_unpacklo_epi64(p, q),
-                    _mm512_unpackhi_epi64(p, q),
-                    _mm512_unpacklo_epi64(r, s),
-                    _mm512_unpackhi_epi64(r, s),
-                ];
-            }
-            // Then the blocks.
-            for i in 0..4 {
-                let even = [0, 8].map(|j| _mm512_shuffle_i32x4::<0x88>(a[i + j], a[i + j + 4]));
-                let odd = [0, 8].map(|j| _mm512_shuffle_i32x4::<0xdd>(a[i + j], a[i + j + 4]));
-                let rows = [
-                    _mm512_shuffle_i32x4::<0x88>(even[0], even[1]),
-                    _mm512_shuffle_i32x4::<0x88>(odd[0], odd[1]),
-                    _mm512_shuffle_i32x4::<0xdd>(even[0], even[1]),
-                    _mm512_shuffle_i32x4::<0xdd>(odd[0], odd[1]),
-                ];
-                for (block, row) in rows.into_iter().enumerate() {
-                    _mm512_storeu_si512(to.as_mut_ptr().add((4 * block + i) * to_stride).cast(), row);
-                }
+            let rows = std::array::from_fn(|i| _mm512_loadu_si512(from.as_ptr().add(i * from_stride).cast()));
+            for (j, column) in transposed(rows).into_iter().enumerate() {
+                _mm512_storeu_si512(to.as_mut_ptr().add(j * to_stride).cast(), column);
             }
         }
     }

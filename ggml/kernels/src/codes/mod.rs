@@ -3,11 +3,18 @@
 
 use gguf::DType;
 
+use crate::simd::Instructions;
+
 /// The types whose weights are read as codes.
 pub const TYPES: [DType; 12] = {
     use DType::*;
     [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, IQ4_XS, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K]
 };
+
+/// Returns true if this processor can read codes and multiply with them.
+pub fn available() -> bool {
+    Instructions::all().next().is_some()
+}
 
 /// Returns true if the type adds an offset to the products of factors and codes.
 pub(crate) const fn adds(dtype: DType) -> bool {
@@ -60,29 +67,6 @@ macro_rules! with_codes {
 #[cfg(target_arch = "x86_64")]
 pub(crate) use with_codes;
 
-/// Returns true if this processor can read codes and multiply with them: it has AVX2, F16C, and FMA.
-pub(crate) fn has_avx2() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c")
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    false
-}
-
-/// Returns true if it also has AVX-512 with VNNI.
-#[cfg(target_arch = "x86_64")]
-pub(crate) fn has_avx512_vnni() -> bool {
-    is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512vnni")
-        && has_avx2()
-}
-
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod lanes;
 #[cfg(target_arch = "x86_64")]
 mod readers;
 #[cfg(target_arch = "x86_64")]

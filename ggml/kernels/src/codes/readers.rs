@@ -1,8 +1,8 @@
 //! How codes of each type lie in its blocks: readers of several rows at once.
 
-use super::lanes::{Lanes, MOST};
 use super::rows::{word, Blocks, Rows};
 use super::x86::*;
+use crate::simd::lanes::{Lanes, MOST};
 
 #[inline(always)]
 fn and<L: Lanes>(l: L, a: L::Ints, mask: i32) -> L::Ints {

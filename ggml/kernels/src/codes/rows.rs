@@ -1,7 +1,7 @@
 //! Readers of several rows at once: a lane of a register is a row, and holds four codes of it.
 
-use super::lanes::{Lanes, MOST};
 use super::x86::Codes;
+use crate::simd::lanes::{Lanes, MOST};
 
 /// A block of each row; registers with fewer lanes than [`MOST`] take as many of the first.
 pub(crate) type Blocks<'a, T> = [&'a <T as Codes>::Block; MOST];

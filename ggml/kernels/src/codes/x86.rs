@@ -6,8 +6,7 @@ use std::arch::x86_64::*;
 use gguf::DType;
 use half::f16;
 
-/// The values of a code of four bits in the types IQ4_NL and IQ4_XS.
-pub(super) const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+use crate::simd::lanes::IQ4;
 
 /// Factors of a block: `factor` times a whole number for each part, or each half of one ([`Codes::HALVES`]); and
 /// `added` times another, which is added. Those behind the last have no meaning.

@@ -17,6 +17,7 @@ use gguf::DType;
 
 use crate::aligned::Aligned;
 use crate::codes;
+use crate::simd::Instructions;
 
 /// Rows of floats multiplied at a time, at most.
 pub const MOST: usize = 8;
@@ -25,33 +26,7 @@ const PANEL_FROM: usize = 2 * MOST;
 /// Rows of weights that are taken together, at most: fewer take as long. Sums do not depend on it.
 pub const ROWS: usize = 16;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Instructions {
-    /// AVX2 with fused multiply-adds of floats.
-    Avx2,
-    /// VNNI without AVX-512.
-    AvxVnni,
-    /// AVX-512 with VNNI.
-    Avx512,
-}
-
 impl Instructions {
-    /// All that this processor has, the best one first.
-    fn all() -> impl Iterator<Item = Instructions> {
-        [Instructions::Avx512, Instructions::AvxVnni, Instructions::Avx2].into_iter().filter(|i| i.are_here())
-    }
-
-    fn are_here(self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        match self {
-            Instructions::Avx2 => crate::codes::has_avx2(),
-            Instructions::Avx512 => crate::codes::has_avx512_vnni(),
-            Instructions::AvxVnni => is_x86_feature_detected!("avxvnni") && crate::codes::has_avx2(),
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        false
-    }
-
     /// The offset of codes for the instructions to multiply them: they take one factor without a sign.
     fn offset(self, dtype: DType) -> i32 {
         match (self, codes::signed(dtype)) {
@@ -61,11 +36,6 @@ impl Instructions {
             (_, false) => i32::from(codes::offset(dtype)),
         }
     }
-}
-
-/// Returns true if this processor has 8-bit products.
-pub fn available() -> bool {
-    Instructions::all().next().is_some()
 }
 
 /// Calls a function of the loops for a set of instructions, with the reader of a type.

@@ -5,8 +5,8 @@ use std::arch::x86_64::*;
 
 use super::rounded::{Floats, Rounded};
 use super::{Panel, MOST as AT_ONCE};
-use crate::codes::lanes::{Lanes, Narrow, Wide, MOST};
 use crate::codes::rows::{Blocks, Rows};
+use crate::simd::lanes::{Lanes, Narrow, Wide, MOST};
 
 /// Bytes ahead that memory is asked for, at least: so many rows are too many streams for hardware to see where they go.
 const AHEAD: usize = 4096;

@@ -3,9 +3,10 @@
 
 use gguf::DType;
 
-use super::{Instructions, MOST};
+use super::MOST;
 use crate::aligned::Aligned;
 use crate::codes;
+use crate::simd::Instructions;
 
 /// Values that are rounded together.
 pub(super) const BLOCK: usize = 32;
@@ -27,10 +28,9 @@ impl Layout {
     /// Layout of `n` rows of `k` floats, for weights of this type.
     ///
     /// # Panics
-    /// Where [`available`](super::available) is false, or `k` is not whole blocks of the type.
+    /// Where [`available`](codes::available) is false, or `k` is not whole blocks of the type.
     pub fn new(dtype: DType, k: usize, n: usize) -> Layout {
-        let with = Instructions::all().next().expect("the caller has asked whether there are instructions");
-        Layout::with(with, dtype, k, n)
+        Layout::with(Instructions::best(), dtype, k, n)
     }
 
     pub(super) fn with(with: Instructions, dtype: DType, k: usize, n: usize) -> Layout {

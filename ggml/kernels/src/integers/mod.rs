@@ -14,12 +14,13 @@ mod weights;
 use std::ops::Range;
 
 use gguf::DType;
-use product::{Instructions, Panel, MOST_ROWS, PANEL_TOKENS, SQUARE};
+use product::{Panel, MOST_ROWS, PANEL_TOKENS, SQUARE};
 use weights::{read, Numbers};
 
 use crate::aligned::Aligned;
 use crate::codes;
 use crate::output::Output;
+use crate::simd::Instructions;
 
 /// Elements that share a factor.
 pub const BLOCK: usize = 32;
@@ -31,11 +32,6 @@ const ROUND: f32 = 12_582_912.0;
 const CHUNK: usize = 512;
 /// Panels converted before they are multiplied, so that tokens are fetched once for all of them.
 const PANELS: usize = 4;
-
-/// Returns true if this processor has the instructions.
-pub fn available() -> bool {
-    Instructions::all().next().is_some()
-}
 
 /// The shape of packed floats: `n` rows of `k`, whole blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -176,8 +172,7 @@ impl Scratch {
     /// # Panics
     /// Where the processor lacks the instructions, lengths are not those of the shape, or the output has more rows.
     pub fn multiply<'w>(&mut self, product: &Product<'_, impl Fn(usize) -> &'w [u8]>, out: Output<'_>) {
-        let with = Instructions::all().next().expect("the caller has asked whether there are instructions");
-        self.multiply_with(with, product, out);
+        self.multiply_with(Instructions::best(), product, out);
     }
 
     fn multiply_with<'w>(

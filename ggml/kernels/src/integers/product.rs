@@ -2,6 +2,7 @@
 //! processor has is asked when the program runs.
 
 use super::{Tokens, BLOCK};
+use crate::simd::Instructions;
 
 /// Most tokens that [`Instructions::panel`] takes.
 pub(super) const PANEL_TOKENS: usize = 6;
@@ -10,14 +11,6 @@ pub(super) const MOST_ROWS: usize = 32;
 
 /// Rows that [`Instructions::transpose`] takes.
 pub(super) const SQUARE: usize = 8;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Instructions {
-    /// AVX2 with fused multiply-adds of floats.
-    Avx2,
-    /// AVX-512 with VNNI.
-    Vnni,
-}
 
 /// Rows of a weight side by side: pairs of numbers `[k / 2][rows][2]`, factors `[blocks][rows]`, and what is added
 /// `[2 * blocks][rows]`, if anything.
@@ -28,25 +21,10 @@ pub(super) struct Panel<'a> {
 }
 
 impl Instructions {
-    /// All that this processor has, the best one first.
-    pub(super) fn all() -> impl Iterator<Item = Instructions> {
-        [Instructions::Vnni, Instructions::Avx2].into_iter().filter(|i| i.are_here())
-    }
-
-    fn are_here(self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        match self {
-            Instructions::Avx2 => crate::codes::has_avx2(),
-            Instructions::Vnni => crate::codes::has_avx512_vnni(),
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        false
-    }
-
     pub(super) fn rows(self) -> usize {
         match self {
-            Instructions::Avx2 => 16,
-            Instructions::Vnni => 32,
+            Instructions::Avx2 | Instructions::AvxVnni => 16,
+            Instructions::Avx512 => 32,
         }
     }
 
@@ -72,8 +50,8 @@ impl Instructions {
         // SAFETY: the caller's promises, and by the assertions all that is read is there.
         unsafe {
             let each = match self {
-                Instructions::Avx2 => avx2::panels(),
-                Instructions::Vnni => vnni::panels(),
+                Instructions::Avx2 | Instructions::AvxVnni => avx2::panels(),
+                Instructions::Avx512 => vnni::panels(),
             };
             each[x.len() - 1](panel, n_blocks, x, from, add, out, stride);
         }

@@ -5,6 +5,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::{Format, Weights, ROWS};
+use crate::simd::lanes::transposed;
 
 /// Numbers of a register.
 pub(super) const LANES: usize = 16;
@@ -73,7 +74,9 @@ pub(super) fn pack(w: &Weights<'_>, rows: &Range<usize>, words: &Range<usize>, p
                     Format::F16 => _mm512_castps_si512(_mm512_cvtph_ps(_mm512_castsi512_si256(numbers))),
                 }
             });
-            for (i, column) in transposed(square).into_iter().enumerate().take(n) {
+            // SAFETY: this function is compiled for AVX-512.
+            let columns = unsafe { transposed(square) };
+            for (i, column) in columns.into_iter().enumerate().take(n) {
                 let at = (from - words.start + i) * ROWS + half * LANES;
                 let to = &mut panel[at..at + LANES];
                 // SAFETY: a register of words.
@@ -90,42 +93,6 @@ fn beside(from: u16) -> __m512i {
         std::array::from_fn(|i| from + i as u16 / 2 + if i % 2 == 0 { 0 } else { 2 * LANES as u16 });
     // SAFETY: a register of numbers.
     unsafe { _mm512_loadu_epi16(of.as_ptr().cast()) }
-}
-
-#[target_feature(enable = "avx512f")]
-pub(super) fn transposed(a: [__m512i; LANES]) -> [__m512i; LANES] {
-    let b: [__m512i; LANES] = std::array::from_fn(|i| {
-        let (x, y) = (a[i / 2 * 2], a[i / 2 * 2 + 1]);
-        if i % 2 == 0 {
-            _mm512_unpacklo_epi32(x, y)
-        } else {
-            _mm512_unpackhi_epi32(x, y)
-        }
-    });
-    // Register 4 g + j has, in its quarter l, column 4 l + j of rows 4 g to 4 g + 3.
-    let c: [__m512i; LANES] = std::array::from_fn(|i| {
-        let (x, y) = (b[i / 4 * 4 + i % 4 / 2], b[i / 4 * 4 + i % 4 / 2 + 2]);
-        if i % 2 == 0 {
-            _mm512_unpacklo_epi64(x, y)
-        } else {
-            _mm512_unpackhi_epi64(x, y)
-        }
-    });
-    let even = |x, y| _mm512_shuffle_i32x4::<0x88>(x, y);
-    let odd = |x, y| _mm512_shuffle_i32x4::<0xdd>(x, y);
-    std::array::from_fn(|i| {
-        let (l, j) = (i / 4, i % 4);
-        let (x, y) = if l % 2 == 0 {
-            (even(c[j], c[4 + j]), even(c[8 + j], c[12 + j]))
-        } else {
-            (odd(c[j], c[4 + j]), odd(c[8 + j], c[12 + j]))
-        };
-        if l < 2 {
-            even(x, y)
-        } else {
-            odd(x, y)
-        }
-    })
 }
 
 /// Adds products of the words of two registers to sums.

@@ -3,9 +3,10 @@
 
 use std::arch::x86_64::*;
 
-use super::avx512::{first, transposed, LANES};
+use super::avx512::{first, LANES};
 use super::ROWS;
 use crate::gemm::Matrix;
+use crate::simd::lanes::transposed;
 
 /// Up to 32 floats, rounded: pairs in their order.
 ///
@@ -75,7 +76,9 @@ pub(super) fn pack(a: Matrix<'_>, panel: &mut [u32]) {
                 // SAFETY: what is left of a row that is there.
                 unsafe { stretch(a.first().wrapping_add(row * rs + 2 * from), n, one) }
             });
-            for (i, column) in transposed(square).into_iter().enumerate().take(words - from) {
+            // SAFETY: this function is compiled for AVX-512.
+            let columns = unsafe { transposed(square) };
+            for (i, column) in columns.into_iter().enumerate().take(words - from) {
                 let to = &mut panel[(from + i) * ROWS + half * LANES..][..LANES];
                 // SAFETY: a register of words.
                 unsafe { _mm512_storeu_epi32(to.as_mut_ptr().cast(), column) }
@@ -119,7 +122,9 @@ pub(super) fn columns(b: Matrix<'_>, factor: f32, out: &mut [u32]) {
                 let k = 2 * (from + i);
                 _mm512_permutexvar_epi16(order, pair(row(k), row(k + 1)))
             });
-            for (i, column) in transposed(square).into_iter().enumerate().take(n) {
+            // SAFETY: this function is compiled for AVX-512.
+            let columns = unsafe { transposed(square) };
+            for (i, column) in columns.into_iter().enumerate().take(n) {
                 let to = &mut out[(j + i) * words + from..][..LANES.min(words - from)];
                 // SAFETY: words that are there are written.
                 unsafe { _mm512_mask_storeu_epi32(to.as_mut_ptr().cast(), first(to.len()) as u16, column) }

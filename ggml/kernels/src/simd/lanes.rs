@@ -3,7 +3,8 @@
 
 use std::arch::x86_64::*;
 
-use super::x86::IQ4;
+/// The values of a code of four bits in the types IQ4_NL and IQ4_XS.
+pub(crate) const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// Lanes of the widest register.
 pub(crate) const MOST: usize = 16;
@@ -16,7 +17,7 @@ pub(crate) trait Lanes: Copy {
     type Floats: Copy;
 
     /// # Safety
-    /// The processor has AVX2, F16C and FMA, and for [`Wide`] AVX-512 F and BW.
+    /// The processor has AVX2, F16C and FMA, and for [`Wide`] AVX-512 F, BW and VNNI.
     unsafe fn new() -> Self;
 
     fn all(self, x: i32) -> Self::Ints;
@@ -202,3 +203,36 @@ lanes!(
     times(a: __m512, b: __m512) -> __m512 = _mm512_mul_ps(a, b);
     plus(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c);
 );
+
+/// Sixteen rows of words as columns.
+///
+/// # Safety
+/// The processor has AVX-512 F.
+#[inline(always)]
+pub(crate) unsafe fn transposed(mut a: [__m512i; MOST]) -> [__m512i; MOST] {
+    let mut columns = a;
+    // SAFETY: the caller's promise.
+    unsafe {
+        // Within each 128 bits, blocks of four by four words.
+        for four in a.as_chunks_mut::<4>().0 {
+            let [p, q] = [0, 2].map(|i| _mm512_unpacklo_epi32(four[i], four[i + 1]));
+            let [r, s] = [0, 2].map(|i| _mm512_unpackhi_epi32(four[i], four[i + 1]));
+            *four = [
+                _mm512_unpacklo_epi64(p, q),
+                _mm512_unpackhi_epi64(p, q),
+                _mm512_unpacklo_epi64(r, s),
+                _mm512_unpackhi_epi64(r, s),
+            ];
+        }
+        // Then the blocks.
+        for i in 0..4 {
+            let even = [0, 8].map(|j| _mm512_shuffle_i32x4::<0x88>(a[i + j], a[i + j + 4]));
+            let odd = [0, 8].map(|j| _mm512_shuffle_i32x4::<0xdd>(a[i + j], a[i + j + 4]));
+            columns[i] = _mm512_shuffle_i32x4::<0x88>(even[0], even[1]);
+            columns[4 + i] = _mm512_shuffle_i32x4::<0x88>(odd[0], odd[1]);
+            columns[8 + i] = _mm512_shuffle_i32x4::<0xdd>(even[0], even[1]);
+            columns[12 + i] = _mm512_shuffle_i32x4::<0xdd>(odd[0], odd[1]);
+        }
+    }
+    columns
+}
