@@ -1,5 +1,5 @@
 //! Blocks of quantized weights as codes, small whole numbers, and what turns these into weights: a code less the type's offset,
-//! times a factor, and for some types a number added. 32 codes are read at a time.
+//! times a factor, and for some types a number added.
 
 use gguf::DType;
 
@@ -48,18 +48,18 @@ pub(crate) const fn signed(dtype: DType) -> bool {
 macro_rules! with_codes {
     ($dtype:expr, $($f:ident)::+, [$($n:ident)?], $args:tt) => {
         match $dtype {
-            DType::Q4_0 => $($f)::+::<$crate::codes::x86::Q4_0 $(, $n)?> $args,
-            DType::Q4_1 => $($f)::+::<$crate::codes::x86::Q4_1 $(, $n)?> $args,
-            DType::Q5_0 => $($f)::+::<$crate::codes::x86::Q5_0 $(, $n)?> $args,
-            DType::Q5_1 => $($f)::+::<$crate::codes::x86::Q5_1 $(, $n)?> $args,
-            DType::Q8_0 => $($f)::+::<$crate::codes::x86::Q8_0 $(, $n)?> $args,
-            DType::IQ4_NL => $($f)::+::<$crate::codes::x86::Iq4Nl $(, $n)?> $args,
-            DType::IQ4_XS => $($f)::+::<$crate::codes::x86::Iq4Xs $(, $n)?> $args,
-            DType::Q2_K => $($f)::+::<$crate::codes::x86::Q2K $(, $n)?> $args,
-            DType::Q3_K => $($f)::+::<$crate::codes::x86::Q3K $(, $n)?> $args,
-            DType::Q4_K => $($f)::+::<$crate::codes::x86::Q4K $(, $n)?> $args,
-            DType::Q5_K => $($f)::+::<$crate::codes::x86::Q5K $(, $n)?> $args,
-            DType::Q6_K => $($f)::+::<$crate::codes::x86::Q6K $(, $n)?> $args,
+            DType::Q4_0 => $($f)::+::<$crate::codes::rows::Q4_0 $(, $n)?> $args,
+            DType::Q4_1 => $($f)::+::<$crate::codes::rows::Q4_1 $(, $n)?> $args,
+            DType::Q5_0 => $($f)::+::<$crate::codes::rows::Q5_0 $(, $n)?> $args,
+            DType::Q5_1 => $($f)::+::<$crate::codes::rows::Q5_1 $(, $n)?> $args,
+            DType::Q8_0 => $($f)::+::<$crate::codes::rows::Q8_0 $(, $n)?> $args,
+            DType::IQ4_NL => $($f)::+::<$crate::codes::rows::Iq4Nl $(, $n)?> $args,
+            DType::IQ4_XS => $($f)::+::<$crate::codes::rows::Iq4Xs $(, $n)?> $args,
+            DType::Q2_K => $($f)::+::<$crate::codes::rows::Q2K $(, $n)?> $args,
+            DType::Q3_K => $($f)::+::<$crate::codes::rows::Q3K $(, $n)?> $args,
+            DType::Q4_K => $($f)::+::<$crate::codes::rows::Q4K $(, $n)?> $args,
+            DType::Q5_K => $($f)::+::<$crate::codes::rows::Q5K $(, $n)?> $args,
+            DType::Q6_K => $($f)::+::<$crate::codes::rows::Q6K $(, $n)?> $args,
             other => unreachable!("{other} is not read as codes"),
         }
     };
@@ -71,8 +71,6 @@ pub(crate) use with_codes;
 mod readers;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod rows;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod x86;
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -1,7 +1,6 @@
 //! How codes of each type lie in its blocks: readers of several rows at once.
 
-use super::rows::{word, Blocks, Rows};
-use super::x86::*;
+use super::rows::*;
 use crate::simd::lanes::{Lanes, MOST};
 
 #[inline(always)]

@@ -175,8 +175,7 @@ fn products_of_many<S: Set, T: Rows>(
 ) {
     let (n_blocks, l) = (x.layout.n_blocks() / T::PARTS, set.lanes());
     let (n_parts, n_lanes) = (n_blocks * T::N_FACTORS, S::Lanes::N);
-    let n_quads = if T::HALVES { 4 } else { 8 };
-    panel.codes.resize(n_parts * n_quads * n_lanes);
+    panel.codes.resize(n_parts * T::QUADS * n_lanes);
     panel.factors.resize(n_parts * 2 * n_lanes);
     let bytes_of_rows = n_lanes * row_bytes;
     for (at, rows) in rows.chunks(bytes_of_rows).enumerate() {
@@ -190,8 +189,8 @@ fn products_of_many<S: Set, T: Rows>(
                 let blocks = blocks.map(|row| row.get_unchecked(at));
                 each_part::<S, T>(set, blocks, next, |part, codes, factor, added| {
                     let part = at * T::N_FACTORS + part;
-                    for (quad, codes) in codes[..n_quads].iter().enumerate() {
-                        l.store(*codes, codes_at.add((part * n_quads + quad) * n_lanes));
+                    for (quad, codes) in codes[..T::QUADS].iter().enumerate() {
+                        l.store(*codes, codes_at.add((part * T::QUADS + quad) * n_lanes));
                     }
                     l.store(l.as_ints(factor), factors_at.add(part * 2 * n_lanes));
                     l.store(l.as_ints(added), factors_at.add((part * 2 + 1) * n_lanes));
@@ -205,8 +204,8 @@ fn products_of_many<S: Set, T: Rows>(
                     let (block, i) = (i / T::N_FACTORS, i % T::N_FACTORS);
                     let part = block * T::N_FACTORS + T::part(i / T::IN_GROUP, i % T::IN_GROUP);
                     let mut codes = [l.all(0); 8];
-                    for (quad, codes) in codes[..n_quads].iter_mut().enumerate() {
-                        *codes = l.load(codes_at.add((part * n_quads + quad) * n_lanes));
+                    for (quad, codes) in codes[..T::QUADS].iter_mut().enumerate() {
+                        *codes = l.load(codes_at.add((part * T::QUADS + quad) * n_lanes));
                     }
                     let both = factors_at.add(part * 2 * n_lanes);
                     let (factor, added) = (l.as_floats(l.load(both)), l.as_floats(l.load(both.add(n_lanes))));
@@ -276,17 +275,17 @@ unsafe fn add_part<S: Set, T: Rows, const N: usize>(
     part: usize,
     totals: &mut [<S::Lanes as Lanes>::Floats; N],
 ) {
-    let (n_quads, l) = (if T::HALVES { 4 } else { 8 }, set.lanes());
+    let l = set.lanes();
     for (t, total) in totals.iter_mut().enumerate() {
         // SAFETY: the caller's promise.
         unsafe {
             let (block, half) = if T::HALVES { (part / 2, part % 2) } else { (part, 0) };
             let (values, scale, known) = x.block(t, block);
-            let values = values.add(half * n_quads);
+            let values = values.add(half * T::QUADS);
             let known = *known.add(half * x.next_sum());
             // Two sums, so that fewer products wait for one another.
             let mut sums = [l.all(if T::ADDS { 0 } else { known }), l.all(0)];
-            for (quad, codes) in codes[..n_quads].iter().enumerate() {
+            for (quad, codes) in codes[..T::QUADS].iter().enumerate() {
                 let four = l.all(*values.add(quad));
                 let sum = &mut sums[quad % 2];
                 *sum =

@@ -1,8 +1,7 @@
 //! Products beside the same in f64, with floats rounded as the products do it.
 
 use super::*;
-use crate::codes::tests::{filled_row, random_rows};
-use crate::integers::tests::weights;
+use crate::codes::tests::{filled_row, random_rows, weights};
 
 const BLOCK: usize = 32;
 

@@ -1,21 +1,18 @@
 //! Products of quantized weights with floats in whole numbers of 16 bits.
 //!
-//! Weights are whole numbers with a factor for each block as they lie in the file (`weights`), and nothing of them is
-//! rounded. Floats are rounded to 15 bits of the largest of each 32 ([`Shape::pack`]), where ggml keeps 8; sums of
-//! products are exact within a block. Instructions that multiply 16-bit numbers do as many again in the same time as those
-//! of floats (`product`).
+//! Weights are whole numbers with a factor for each block as they lie in the file, and nothing of them is rounded. Floats
+//! are rounded to 15 bits of the largest of each 32 ([`Shape::pack`]), where ggml keeps 8; sums of products are exact within
+//! a block. Instructions that multiply 16-bit numbers do as many again in the same time as those of floats (`product`).
 //!
 //! A panel of weights is converted and laid out so that a register holds numbers of different rows. With few tokens
 //! that takes longer than the products: those are of 8 bits (`eight_bits`).
 
 mod product;
-mod weights;
 
 use std::ops::Range;
 
 use gguf::DType;
-use product::{Panel, MOST_ROWS, PANEL_TOKENS, SQUARE};
-use weights::{read, Numbers};
+use product::{Half, Panel, MOST_ROWS, PANEL_TOKENS};
 
 use crate::aligned::Aligned;
 use crate::codes;
@@ -82,8 +79,9 @@ fn round(x: &[f32; BLOCK], numbers: &mut [u32; BLOCK / 2]) -> (f32, [f32; 2]) {
     let inverse = if largest > 0.0 { LARGEST / largest } else { 0.0 };
     let mut rounded = [0i32; BLOCK];
     rounded.iter_mut().zip(x).for_each(|(r, x)| *r = (x * inverse + ROUND).to_bits() as i16 as i32);
-    for (number, pair) in numbers.iter_mut().zip(rounded.as_chunks::<2>().0) {
-        *number = (pair[0] as u32 & 0xffff) | (pair[1] as u32) << 16;
+    // Each beside the next but one, as the bytes of a word of codes are when every other one is taken.
+    for (numbers, four) in numbers.as_chunks_mut::<2>().0.iter_mut().zip(rounded.as_chunks::<4>().0) {
+        *numbers = [0, 1].map(|i| (four[i] as u32 & 0xffff) | (four[i + 2] as u32) << 16);
     }
     // What is no number, or has no end, stays so.
     let scale = if x.iter().any(|x| !x.is_finite()) { f32::NAN } else { largest / LARGEST };
@@ -151,10 +149,6 @@ pub struct Product<'a, R> {
 /// Buffers a thread keeps between calls.
 #[derive(Default)]
 pub struct Scratch {
-    /// `[rows][elements]`
-    values: Aligned<i16>,
-    /// `[blocks]`, `[2 * blocks]`
-    heads: Vec<f32>,
     /// `[panel][elements / 2][rows]`
     panels: Aligned<u32>,
     /// `[panel][blocks][rows]`
@@ -189,8 +183,6 @@ impl Scratch {
         let n_chunks = shape.k.div_ceil(CHUNK).max(1);
         let chunk = shape.k.div_ceil(n_chunks).next_multiple_of(block);
         let (side, n_blocks) = (with.rows(), chunk / BLOCK);
-        self.values.refill(SQUARE * chunk, 0);
-        self.heads.resize(3 * n_blocks, 0.0);
         self.panels.refill(PANELS * side * chunk / 2, 0);
         self.factors.refill(PANELS * side * n_blocks, 0.0);
         self.added.refill(PANELS * side * n_blocks * 2, 0.0);
@@ -200,41 +192,24 @@ impl Scratch {
             for from in (0..shape.k).step_by(chunk) {
                 let n = chunk.min(shape.k - from);
                 let bytes = from / block * block_bytes..(from + n) / block * block_bytes;
-                for (i, first) in group.clone().step_by(SQUARE).enumerate() {
-                    let rows = first..group.end.min(first + SQUARE);
-                    let rows = rows.map(|at| &row(at)[bytes.clone()]);
-                    self.load(with, dtype, rows, i * SQUARE / side, i * SQUARE % side, n);
+                for (i, first) in group.clone().step_by(side / 2).enumerate() {
+                    // A lane past the last row has that one again, and nobody reads it.
+                    let rows = std::array::from_fn(|j| &row((first + j).min(group.end - 1))[bytes.clone()]);
+                    // The second half of a panel begins in its first line, too.
+                    let half =
+                        |lines: usize| i / 2 * lines * side + i % 2 * side / 2..(i / 2 + 1) * lines * side;
+                    let to = Half {
+                        values: &mut self.panels[half(n / 2)],
+                        factors: &mut self.factors[half(n / BLOCK)],
+                        added: &mut self.added[half(2 * n / BLOCK)],
+                        side,
+                    };
+                    // SAFETY: the processor has the instructions, as whoever gave them has asked.
+                    unsafe { with.fill(dtype, rows, to) };
                 }
                 self.group(with, product, &out, &group, (from / BLOCK, n / BLOCK));
             }
         }
-    }
-
-    /// Converts parts of rows, [`SQUARE`] at most, and puts them into a panel from row `first` on.
-    fn load<'w>(
-        &mut self,
-        with: Instructions,
-        dtype: DType,
-        rows: impl Iterator<Item = &'w [u8]>,
-        panel: usize,
-        first: usize,
-        n: usize,
-    ) {
-        let (side, n_blocks) = (with.rows(), n / BLOCK);
-        let panel_of = |of: usize| panel * side * of + first..(panel + 1) * side * of;
-        let factors = &mut self.factors[panel_of(n_blocks)];
-        let added = &mut self.added[panel_of(2 * n_blocks)];
-        for (i, bytes) in rows.enumerate() {
-            let heads = self.heads[..3 * n_blocks].split_at_mut(n_blocks);
-            let to =
-                Numbers { values: &mut self.values[i * n..(i + 1) * n], factors: heads.0, added: heads.1 };
-            // SAFETY: whatever the instructions, the processor has AVX2.
-            unsafe { read(dtype, bytes, to) };
-            factors.iter_mut().skip(i).step_by(side).zip(&*heads.0).for_each(|(to, v)| *to = *v);
-            added.iter_mut().skip(i).step_by(side).zip(&*heads.1).for_each(|(to, v)| *to = *v);
-        }
-        // SAFETY: the processor has the instructions, as whoever gave them has asked.
-        unsafe { with.transpose(&self.values[..SQUARE * n], &mut self.panels[panel_of(n / 2)], side) };
     }
 
     /// Products of the panels at hand, which have these blocks of rows `rows`, columns of the output.
@@ -282,4 +257,4 @@ impl Scratch {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

@@ -1,7 +1,16 @@
-//! The inner loops: sums of products of 16-bit numbers, for each set of instructions that has a fast one. Which of them a
-//! processor has is asked when the program runs.
+//! The inner loops: weights laid out in panels, and sums of products of 16-bit numbers, for each width of registers that has
+//! fast ones.
+
+// Other processors have none of the loops.
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+
+use gguf::DType;
 
 use super::{Tokens, BLOCK};
+#[cfg(target_arch = "x86_64")]
+use crate::codes::{self, rows::Rows};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::lanes::{Lanes, Narrow, Wide};
 use crate::simd::Instructions;
 
 /// Most tokens that [`Instructions::panel`] takes.
@@ -9,23 +18,49 @@ pub(super) const PANEL_TOKENS: usize = 6;
 /// Most rows of a panel under any instructions.
 pub(super) const MOST_ROWS: usize = 32;
 
-/// Rows that [`Instructions::transpose`] takes.
-pub(super) const SQUARE: usize = 8;
-
-/// Rows of a weight side by side: pairs of numbers `[k / 2][rows][2]`, factors `[blocks][rows]`, and what is added
-/// `[2 * blocks][rows]`, if anything.
+/// Rows of a weight side by side: pairs of numbers `[k / 2][rows][2]` in the order of [`super::round`], factors
+/// `[blocks][rows]`, and what is added `[2 * blocks][rows]`, if anything. Numbers are whole, none larger than 4096 in size.
+/// Nothing is rounded: `factor * number + added` is what the type says, but for the order of roundings of floats.
 pub(super) struct Panel<'a> {
     pub(super) values: &'a [u32],
     pub(super) factors: &'a [f32],
     pub(super) added: Option<&'a [f32]>,
 }
 
+/// Half of the rows of a panel, a register of them: what it has from the first of them on, in lines of `side`.
+pub(super) struct Half<'a> {
+    pub(super) values: &'a mut [u32],
+    pub(super) factors: &'a mut [f32],
+    pub(super) added: &'a mut [f32],
+    pub(super) side: usize,
+}
+
 impl Instructions {
+    /// Rows of a panel: two registers.
     pub(super) fn rows(self) -> usize {
         match self {
-            Instructions::Avx2 | Instructions::AvxVnni => 16,
-            Instructions::Avx512 => 32,
+            Instructions::Avx2 | Instructions::AvxVnni => MOST_ROWS / 2,
+            Instructions::Avx512 => MOST_ROWS,
         }
+    }
+
+    /// Converts whole blocks of rows, of which a half of a panel takes as many of the first as it has.
+    ///
+    /// # Safety
+    /// The processor has the instructions.
+    pub(super) unsafe fn fill(self, dtype: DType, rows: [&[u8]; MOST_ROWS / 2], to: Half<'_>) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Instructions::Avx2 | Instructions::AvxVnni => {
+                    codes::with_codes!(dtype, avx2::fill, [], (rows, to))
+                }
+                Instructions::Avx512 => codes::with_codes!(dtype, avx512::fill, [], (rows, to)),
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        unreachable!("{dtype} {rows:?} {}: other processors have none of the instructions", to.side);
     }
 
     /// Products of a panel with blocks `from..` of tokens, `[PANEL_TOKENS]` at most, into rows of floats `stride` apart:
@@ -50,182 +85,170 @@ impl Instructions {
         // SAFETY: the caller's promises, and by the assertions all that is read is there.
         unsafe {
             let each = match self {
-                Instructions::Avx2 | Instructions::AvxVnni => avx2::panels(),
-                Instructions::Avx512 => vnni::panels(),
+                Instructions::Avx2 | Instructions::AvxVnni => avx2::PANELS,
+                Instructions::Avx512 => avx512::PANELS,
             };
-            each[x.len() - 1](panel, n_blocks, x, from, add, out, stride);
+            each[x.len() - 1](panel, x, from, add, out, stride);
         }
         #[cfg(not(target_arch = "x86_64"))]
         unreachable!("{add} {out:?} {stride}: other processors have none of the instructions");
     }
-
-    /// Turns [`SQUARE`] rows of numbers into as many columns: two numbers of each in a row of `side` words.
-    ///
-    /// # Safety
-    /// The processor has the instructions.
-    pub(super) unsafe fn transpose(self, rows: &[i16], out: &mut [u32], side: usize) {
-        let n = rows.len() / SQUARE / 2;
-        assert!(rows.len() == 2 * SQUARE * n && n.is_multiple_of(SQUARE) && side >= SQUARE);
-        assert!(n == 0 || out.len() >= (n - 1) * side + SQUARE);
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller's promise: all of them have AVX2. Squares are inside by the assertions.
-        unsafe {
-            for at in (0..n).step_by(SQUARE) {
-                square(rows.as_ptr().cast::<u32>().add(at), n, out.as_mut_ptr().add(at * side), side);
-            }
-        }
-    }
 }
 
-/// Turns a square of words; rows are `from` words apart, and those of the result `to`.
-///
-/// # Safety
-/// Both squares are there.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-unsafe fn square(rows: *const u32, from: usize, out: *mut u32, to: usize) {
-    use std::arch::x86_64::*;
-    // SAFETY: the caller's promise.
-    unsafe {
-        let a: [__m256; SQUARE] = std::array::from_fn(|i| _mm256_loadu_ps(rows.add(i * from).cast()));
-        // Pairs of words, then of pairs, then of halves.
-        let b: [__m256d; SQUARE] = std::array::from_fn(|i| {
-            let (x, y) = (a[i / 2 * 2], a[i / 2 * 2 + 1]);
-            _mm256_castps_pd(if i % 2 == 0 { _mm256_unpacklo_ps(x, y) } else { _mm256_unpackhi_ps(x, y) })
-        });
-        let c: [__m256d; SQUARE] = std::array::from_fn(|i| {
-            let (x, y) = (b[i / 4 * 4 + i % 4 / 2], b[i / 4 * 4 + i % 4 / 2 + 2]);
-            if i % 2 == 0 {
-                _mm256_unpacklo_pd(x, y)
-            } else {
-                _mm256_unpackhi_pd(x, y)
-            }
-        });
-        for i in 0..SQUARE / 2 {
-            let low = _mm256_permute2f128_pd::<0x20>(c[i], c[i + 4]);
-            let high = _mm256_permute2f128_pd::<0x31>(c[i], c[i + 4]);
-            _mm256_storeu_pd(out.add(i * to).cast(), low);
-            _mm256_storeu_pd(out.add((i + 4) * to).cast(), high);
-        }
-    }
-}
-
-/// The loops for one set of instructions: `$dot` adds products of pairs of numbers to sums.
-#[cfg(target_arch = "x86_64")]
-macro_rules! loops {
-    (
-        $name:ident, $features:literal, $lanes:literal, $float:ty, $int:ty,
-        zero: $zero:expr, zeros: $zeros:expr, load: $load:expr, loads: $loads:expr, store: $store:expr,
-        splat: $splat:expr, splats: $splats:expr,
-        dot: $dot:expr, floats: $floats:expr, times: $times:expr, plus: $plus:expr, fma: $fma:expr
-    ) => {
+macro_rules! compiled_for {
+    ($($name:ident, $lanes:ident, $features:literal;)*) => {$(
         mod $name {
-            use std::arch::x86_64::*;
+            use super::*;
 
-            use super::Panel;
-            use crate::integers::{Tokens, BLOCK};
-
-            const LANES: usize = $lanes;
-
-            pub(super) type PanelLoop =
-                unsafe fn(&Panel<'_>, usize, Tokens<'_>, usize, bool, *mut f32, usize);
+            type PanelLoop = unsafe fn(&Panel<'_>, Tokens<'_>, usize, bool, *mut f32, usize);
 
             /// The loop for each number of tokens from 1 on.
-            pub(super) fn panels() -> [PanelLoop; super::PANEL_TOKENS] {
-                [panel::<1>, panel::<2>, panel::<3>, panel::<4>, panel::<5>, panel::<6>]
-            }
+            pub(super) const PANELS: [PanelLoop; PANEL_TOKENS] =
+                [panel::<1>, panel::<2>, panel::<3>, panel::<4>, panel::<5>, panel::<6>];
 
             /// # Safety
-            /// The panel has `n_blocks` blocks, and R tokens have as many from `from` on; from `out` on R rows of the panel's
-            /// rows, `stride` apart, may be written, and read if `add`.
+            /// The promise of [`super::panel`].
             #[target_feature(enable = $features)]
             unsafe fn panel<const R: usize>(
                 p: &Panel<'_>,
-                n_blocks: usize,
                 x: Tokens<'_>,
                 from: usize,
                 add: bool,
                 out: *mut f32,
                 stride: usize,
             ) {
-                const ROWS: usize = 2 * LANES;
-                let (numbers, scales, halves) = (x.numbers(from), x.scales(from), x.halves(from));
-                let mut totals = [[$zero(); 2]; R];
-                for b in 0..n_blocks {
-                    let mut sums = [[$zeros(); 2]; R];
-                    // SAFETY: the caller's promise: the panel has so many blocks, and so have the tokens.
-                    unsafe {
-                        let w = p.values.as_ptr().add(b * BLOCK / 2 * ROWS);
-                        for i in 0..BLOCK / 2 {
-                            let w: [$int; 2] = [$loads(w.add(i * ROWS)), $loads(w.add(i * ROWS + LANES))];
-                            for (r, sums) in sums.iter_mut().enumerate() {
-                                let x = $splats(*numbers.add(r * x.stride() + b * BLOCK / 2 + i));
-                                *sums = [$dot(sums[0], w[0], x), $dot(sums[1], w[1], x)];
-                            }
-                        }
-                        let at = |row: usize| [0, LANES].map(|lane| row * ROWS + lane);
-                        let factors = at(b).map(|at| $load(p.factors.as_ptr().add(at)));
-                        for (r, (totals, sums)) in totals.iter_mut().zip(sums).enumerate() {
-                            let scale = $splat(*scales.add(r * x.stride() + b));
-                            for ((total, sum), factor) in totals.iter_mut().zip(sums).zip(factors) {
-                                *total = $fma($floats(sum), $times(factor, scale), *total);
-                            }
-                        }
-                        if let Some(added) = p.added {
-                            for half in [2 * b, 2 * b + 1] {
-                                let added = at(half).map(|at| $load(added.as_ptr().add(at)));
-                                for (r, totals) in totals.iter_mut().enumerate() {
-                                    let x = $splat(*halves.add(r * x.stride() + half));
-                                    *totals = [$fma(added[0], x, totals[0]), $fma(added[1], x, totals[1])];
-                                }
-                            }
-                        }
-                    }
+                // SAFETY: the caller's promise; the processor has what this function is compiled for.
+                unsafe { super::panel::<$lanes, R>($lanes::new(), p, x, from, add, out, stride) }
+            }
+
+            #[target_feature(enable = $features)]
+            pub(super) fn fill<T: Rows>(rows: [&[u8]; MOST_ROWS / 2], to: Half<'_>) {
+                // SAFETY: the processor has what this function is compiled for.
+                super::fill::<$lanes, T>(unsafe { $lanes::new() }, rows, to)
+            }
+        }
+    )*};
+}
+
+#[cfg(target_arch = "x86_64")]
+compiled_for!(
+    avx2, Narrow, "avx2,fma,f16c";
+    avx512, Wide, "avx2,fma,f16c,avx512f,avx512bw,avx512vnni";
+);
+
+/// See [`Instructions::fill`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn fill<L: Lanes, T: Rows>(l: L, rows: [&[u8]; MOST_ROWS / 2], to: Half<'_>) {
+    let Half { values, factors, added, side } = to;
+    let rows = rows.map(T::blocks);
+    let (n_blocks, n) = (rows[0].len(), rows[0].len() * T::PARTS);
+    let holds = |len: usize, lines: usize| lines == 0 || len >= (lines - 1) * side + L::N;
+    assert!(rows.iter().all(|row| row.len() == n_blocks) && side >= L::N);
+    assert!(holds(values.len(), n * BLOCK / 2) && holds(factors.len(), n) && holds(added.len(), 2 * n));
+    let values = values.as_mut_ptr().cast::<i32>();
+    let (factors, added) = (factors.as_mut_ptr().cast::<i32>(), added.as_mut_ptr().cast::<i32>());
+    let offset = l.all(i32::from(const { codes::offset(T::DTYPE) }) * 0x0001_0001);
+    for at in 0..n_blocks {
+        // SAFETY: blocks are counted up to those that all rows have, and there is room for what they are converted to.
+        unsafe {
+            let blocks = rows.map(|row| row.get_unchecked(at));
+            let [factor, unit] = l.two_halves(T::heads_of_rows(l, blocks));
+            let [multiples, times] = T::multiples_of_rows(l, blocks);
+            for part in at * T::PARTS..(at + 1) * T::PARTS {
+                l.store(l.as_ints(factor), factors.add(part * side));
+            }
+            if T::ADDS {
+                let unit = l.times(unit, l.every(T::SIGN));
+                for half in 0..2 * T::PARTS {
+                    let part = if T::HALVES { half } else { half / 2 };
+                    let times = l.floats(l.signed_byte(times[part / 4], part % 4));
+                    l.store(l.as_ints(l.times(times, unit)), added.add((2 * at * T::PARTS + half) * side));
                 }
-                for (r, totals) in totals.into_iter().enumerate() {
-                    for (i, total) in totals.into_iter().enumerate() {
-                        // SAFETY: the caller's promise, of R rows of ROWS floats.
-                        unsafe {
-                            let out = out.add(r * stride + i * LANES);
-                            $store(out, if add { $plus(total, $load(out.cast_const())) } else { total });
+            }
+            let shared = T::shared(l, blocks);
+            for group in 0..T::GROUPS {
+                let bytes = T::group(l, blocks, group);
+                for i in 0..T::IN_GROUP {
+                    let part = T::part(group, i);
+                    let multiple = l.signed_byte(multiples[part / 4], part % 4);
+                    let multiple = l.or(l.and(multiple, l.all(0xffff)), l.left(multiple, 16));
+                    let codes = T::part_codes(l, &shared, &bytes, group, i);
+                    for (quad, codes) in codes[..T::QUADS].iter().enumerate() {
+                        for (pair, codes) in l.byte_pairs(*codes).into_iter().enumerate() {
+                            let numbers = l.sub_pairs(codes, offset);
+                            let numbers = if T::PARTS > 1 { l.mul_pairs(numbers, multiple) } else { numbers };
+                            let line = 2 * ((at * T::N_FACTORS + part) * T::QUADS + quad) + pair;
+                            l.store(numbers, values.add(line * side));
                         }
                     }
                 }
             }
         }
-    };
+    }
 }
 
+/// Products with R tokens: see [`Instructions::panel`].
+///
+/// # Safety
+/// R tokens have as many blocks from `from` on as the panel; from `out` on R rows of the panel's rows, `stride` apart, may
+/// be written, and read if `add`.
 #[cfg(target_arch = "x86_64")]
-loops!(
-    avx2, "avx2,fma", 8, __m256, __m256i,
-    zero: || _mm256_setzero_ps(),
-    zeros: || _mm256_setzero_si256(),
-    load: |at: *const f32| _mm256_loadu_ps(at),
-    loads: |at: *const u32| _mm256_loadu_si256(at.cast()),
-    store: |at: *mut f32, x| _mm256_storeu_ps(at, x),
-    splat: |x: f32| _mm256_set1_ps(x),
-    splats: |x: u32| _mm256_set1_epi32(x as i32),
-    dot: |sum, a, b| _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)),
-    floats: |x| _mm256_cvtepi32_ps(x),
-    times: |a, b| _mm256_mul_ps(a, b),
-    plus: |a, b| _mm256_add_ps(a, b),
-    fma: |a, b, c| _mm256_fmadd_ps(a, b, c)
-);
-
-#[cfg(target_arch = "x86_64")]
-loops!(
-    vnni, "avx512f,avx512bw,avx512vnni", 16, __m512, __m512i,
-    zero: || _mm512_setzero_ps(),
-    zeros: || _mm512_setzero_si512(),
-    load: |at: *const f32| _mm512_loadu_ps(at),
-    loads: |at: *const u32| _mm512_loadu_si512(at.cast()),
-    store: |at: *mut f32, x| _mm512_storeu_ps(at, x),
-    splat: |x: f32| _mm512_set1_ps(x),
-    splats: |x: u32| _mm512_set1_epi32(x as i32),
-    dot: |sum, a, b| _mm512_dpwssd_epi32(sum, a, b),
-    floats: |x| _mm512_cvtepi32_ps(x),
-    times: |a, b| _mm512_mul_ps(a, b),
-    plus: |a, b| _mm512_add_ps(a, b),
-    fma: |a, b, c| _mm512_fmadd_ps(a, b, c)
-);
+#[inline(always)]
+unsafe fn panel<L: Lanes, const R: usize>(
+    l: L,
+    p: &Panel<'_>,
+    x: Tokens<'_>,
+    from: usize,
+    add: bool,
+    out: *mut f32,
+    stride: usize,
+) {
+    let rows = 2 * L::N;
+    let (numbers, scales, halves) = (x.numbers(from), x.scales(from), x.halves(from));
+    let mut totals = [[l.none(); 2]; R];
+    for b in 0..p.factors.len() / rows {
+        let mut sums = [[l.all(0); 2]; R];
+        // SAFETY: the caller's promise: the panel has so many blocks, and so have the tokens.
+        unsafe {
+            let w = p.values.as_ptr().cast::<i32>().add(b * BLOCK / 2 * rows);
+            for i in 0..BLOCK / 2 {
+                let w = [l.load(w.add(i * rows)), l.load(w.add(i * rows + L::N))];
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    let x = l.all(*numbers.add(r * x.stride() + b * BLOCK / 2 + i) as i32);
+                    *sums = [l.add_products(sums[0], w[0], x), l.add_products(sums[1], w[1], x)];
+                }
+            }
+            let floats = |from: &[f32], line: usize| {
+                [0, L::N].map(|lane| l.as_floats(l.load(from.as_ptr().add(line * rows + lane).cast())))
+            };
+            let factors = floats(p.factors, b);
+            for (r, (totals, sums)) in totals.iter_mut().zip(sums).enumerate() {
+                let scale = l.every(*scales.add(r * x.stride() + b));
+                for ((total, sum), factor) in totals.iter_mut().zip(sums).zip(factors) {
+                    *total = l.plus(l.floats(sum), l.times(factor, scale), *total);
+                }
+            }
+            if let Some(added) = p.added {
+                for half in [2 * b, 2 * b + 1] {
+                    let added = floats(added, half);
+                    for (r, totals) in totals.iter_mut().enumerate() {
+                        let x = l.every(*halves.add(r * x.stride() + half));
+                        *totals = [l.plus(added[0], x, totals[0]), l.plus(added[1], x, totals[1])];
+                    }
+                }
+            }
+        }
+    }
+    for (r, totals) in totals.into_iter().enumerate() {
+        for (i, total) in totals.into_iter().enumerate() {
+            // SAFETY: the caller's promise, of R rows of two registers of floats.
+            unsafe {
+                let out = out.add(r * stride + i * L::N).cast::<i32>();
+                let total = if add { l.sum(total, l.as_floats(l.load(out))) } else { total };
+                l.store(l.as_ints(total), out);
+            }
+        }
+    }
+}

@@ -1,38 +1,7 @@
 //! Products in integers beside the same in f64.
 
 use super::*;
-use crate::codes::tests::{filled_row, random_rows as rows};
-use crate::dequantize;
-
-/// The weights of a row as its numbers say.
-pub(crate) fn weights(dtype: DType, bytes: &[u8]) -> Vec<f64> {
-    let (block, n_bytes) = (dtype.block_size(), dtype.block_bytes());
-    let k = bytes.len() / n_bytes * block;
-    let (mut values, mut factors, mut added) =
-        (vec![0; k], vec![f32::NAN; k / BLOCK], vec![f32::NAN; k / BLOCK * 2]);
-    // SAFETY: tests go on only where there are instructions.
-    unsafe { read(dtype, bytes, Numbers { values: &mut values, factors: &mut factors, added: &mut added }) };
-    assert!(values.iter().all(|v| v.unsigned_abs() <= 4096));
-    let added = |i: usize| if codes::adds(dtype) { f64::from(added[i / (BLOCK / 2)]) } else { 0.0 };
-    (0..k).map(|i| f64::from(values[i]) * f64::from(factors[i / BLOCK]) + added(i)).collect()
-}
-
-#[test]
-fn numbers_are_what_dequantizing_gives() {
-    if !codes::available() {
-        return eprintln!("skipped, for this processor has no AVX2: numbers_are_what_dequantizing_gives");
-    }
-    let known: [(DType, dequantize::Convert); 3] =
-        [(DType::Q4_0, dequantize::q4_0), (DType::Q4_1, dequantize::q4_1), (DType::Q8_0, dequantize::q8_0)];
-    for (dtype, convert) in known {
-        let bytes = rows(dtype, 1, 256);
-        let mut floats = vec![0.0; 256];
-        convert(&bytes, &mut floats);
-        for (w, x) in weights(dtype, &bytes).iter().zip(&floats) {
-            assert!((w - f64::from(*x)).abs() <= 1e-6 * f64::from(x.abs()), "{dtype:?}: {w}, expected {x}");
-        }
-    }
-}
+use crate::codes::tests::{filled_row, random_rows as rows, weights};
 
 fn check(with: Instructions, dtype: DType, k: usize, n: usize, m: usize) {
     let (block, n_bytes) = (dtype.block_size(), dtype.block_bytes());

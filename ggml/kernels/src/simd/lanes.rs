@@ -26,10 +26,16 @@ pub(crate) trait Lanes: Copy {
     fn add(self, a: Self::Ints, b: Self::Ints) -> Self::Ints;
     fn mul(self, a: Self::Ints, b: Self::Ints) -> Self::Ints;
     fn sub_bytes(self, a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    fn sub_pairs(self, a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    fn mul_pairs(self, a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    /// Adds products of pairs of 16-bit numbers to a sum.
+    fn add_products(self, sum: Self::Ints, a: Self::Ints, b: Self::Ints) -> Self::Ints;
     fn left(self, a: Self::Ints, by: usize) -> Self::Ints;
     fn right(self, a: Self::Ints, by: usize) -> Self::Ints;
     /// A byte of each lane, with its sign.
     fn signed_byte(self, a: Self::Ints, byte: usize) -> Self::Ints;
+    /// The bytes of each lane, with their signs, as pairs of 16-bit numbers: the first and the third, the second and the fourth.
+    fn byte_pairs(self, a: Self::Ints) -> [Self::Ints; 2];
     /// The values of codes in the types IQ4_NL and IQ4_XS.
     fn looked_up(self, codes: Self::Ints) -> Self::Ints;
     fn words(self, words: [u32; MOST]) -> Self::Ints;
@@ -52,6 +58,7 @@ pub(crate) trait Lanes: Copy {
     fn as_ints(self, a: Self::Floats) -> Self::Ints;
     /// Two half-precision numbers of each lane, the lower one first.
     fn two_halves(self, a: Self::Ints) -> [Self::Floats; 2];
+    fn sum(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     fn times(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// `a * b + c`
     fn plus(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
@@ -132,10 +139,16 @@ lanes!(
     add(a: __m256i, b: __m256i) -> __m256i = _mm256_add_epi32(a, b);
     mul(a: __m256i, b: __m256i) -> __m256i = _mm256_mullo_epi32(a, b);
     sub_bytes(a: __m256i, b: __m256i) -> __m256i = _mm256_sub_epi8(a, b);
+    sub_pairs(a: __m256i, b: __m256i) -> __m256i = _mm256_sub_epi16(a, b);
+    mul_pairs(a: __m256i, b: __m256i) -> __m256i = _mm256_mullo_epi16(a, b);
+    add_products(sum: __m256i, a: __m256i, b: __m256i) -> __m256i =
+        _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
     left(a: __m256i, by: usize) -> __m256i = _mm256_sll_epi32(a, _mm_cvtsi32_si128(by as i32));
     right(a: __m256i, by: usize) -> __m256i = _mm256_srl_epi32(a, _mm_cvtsi32_si128(by as i32));
     signed_byte(a: __m256i, byte: usize) -> __m256i =
         _mm256_srai_epi32::<24>(_mm256_sll_epi32(a, _mm_cvtsi32_si128(24 - 8 * byte as i32)));
+    byte_pairs(a: __m256i) -> [__m256i; 2] =
+        [_mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(a)), _mm256_srai_epi16::<8>(a)];
     looked_up(codes: __m256i) -> __m256i =
         _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(IQ4.as_ptr().cast())), codes);
     words(words: [u32; MOST]) -> __m256i = {
@@ -153,6 +166,7 @@ lanes!(
         let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(both);
         [_mm256_cvtph_ps(_mm256_castsi256_si128(both)), _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(both))]
     };
+    sum(a: __m256, b: __m256) -> __m256 = _mm256_add_ps(a, b);
     times(a: __m256, b: __m256) -> __m256 = _mm256_mul_ps(a, b);
     plus(a: __m256, b: __m256, c: __m256) -> __m256 = _mm256_fmadd_ps(a, b, c);
 );
@@ -181,10 +195,16 @@ lanes!(
     add(a: __m512i, b: __m512i) -> __m512i = _mm512_add_epi32(a, b);
     mul(a: __m512i, b: __m512i) -> __m512i = _mm512_mullo_epi32(a, b);
     sub_bytes(a: __m512i, b: __m512i) -> __m512i = _mm512_sub_epi8(a, b);
+    sub_pairs(a: __m512i, b: __m512i) -> __m512i = _mm512_sub_epi16(a, b);
+    mul_pairs(a: __m512i, b: __m512i) -> __m512i = _mm512_mullo_epi16(a, b);
+    add_products(sum: __m512i, a: __m512i, b: __m512i) -> __m512i =
+        _mm512_dpwssd_epi32(sum, a, b);
     left(a: __m512i, by: usize) -> __m512i = _mm512_sll_epi32(a, _mm_cvtsi32_si128(by as i32));
     right(a: __m512i, by: usize) -> __m512i = _mm512_srl_epi32(a, _mm_cvtsi32_si128(by as i32));
     signed_byte(a: __m512i, byte: usize) -> __m512i =
         _mm512_srai_epi32::<24>(_mm512_sll_epi32(a, _mm_cvtsi32_si128(24 - 8 * byte as i32)));
+    byte_pairs(a: __m512i) -> [__m512i; 2] =
+        [_mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(a)), _mm512_srai_epi16::<8>(a)];
     looked_up(codes: __m512i) -> __m512i =
         _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(IQ4.as_ptr().cast())), codes);
     words(words: [u32; MOST]) -> __m512i = {
@@ -200,6 +220,7 @@ lanes!(
         _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a)),
         _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(a))),
     ];
+    sum(a: __m512, b: __m512) -> __m512 = _mm512_add_ps(a, b);
     times(a: __m512, b: __m512) -> __m512 = _mm512_mul_ps(a, b);
     plus(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c);
 );
