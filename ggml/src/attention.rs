@@ -17,7 +17,7 @@ use kernels::attention::{
 
 use crate::graph::Builder;
 use crate::node::{Part, Source};
-use crate::ops::{check, contiguous, f32_rows, matrix, possible};
+use crate::ops::{check, contiguous, f32_rows, matrix};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Error, Result};
 
@@ -193,15 +193,13 @@ impl<'c> Builder<'c> {
         // Three branches and a mask are all the sources an op can have, so sinks are added behind it.
         tiling.partial = tiling.n_ranges() > 1 || scoring.sinks.is_some();
         let ne = [v[0], q[1], q[2], 1];
-        possible(op, DType::F32, ne)?;
         if !tiling.partial {
-            return self.custom(DType::F32, ne, &args, move |part| run_tiles(&part, &tiling));
+            return self.custom(op, DType::F32, ne, &args, move |part| run_tiles(&part, &tiling));
         }
         let partial = [v[0] + STATS, q[1], q[2], tiling.n_ranges()];
-        possible(op, DType::F32, partial)?;
-        let partial = self.custom(DType::F32, partial, &args, move |part| run_tiles(&part, &tiling))?;
+        let partial = self.custom(op, DType::F32, partial, &args, move |part| run_tiles(&part, &tiling))?;
         let args: Vec<Tensor<'c>> = [partial].into_iter().chain(scoring.sinks).collect();
-        self.custom(DType::F32, ne, &args, move |part| run_merge(part, &tiling))
+        self.custom(op, DType::F32, ne, &args, move |part| run_merge(part, &tiling))
     }
 }
 

@@ -15,7 +15,7 @@ use crate::attention_train::{
 };
 use crate::graph::Builder;
 use crate::node::Part;
-use crate::ops::{contiguous, f32_rows, matrix, plain, possible};
+use crate::ops::{contiguous, f32_rows, matrix, plain};
 use crate::tensor::Tensor;
 use crate::{DType, Error, Result};
 
@@ -139,12 +139,11 @@ impl<'c> Builder<'c> {
         self.index(op, a.cells, k[2])?;
         self.index(op, a.tables, cells[1])?;
         let ne = [v[0] + 1, q[1], q[2], 1];
-        possible(op, DType::F32, ne)?;
         let take = top.map(|TopBlocks { top, piece, neox, .. }| Take { top, piece, neox });
         let schedule = schedule(op, block, scale, q[1] / k[1])?;
         let turns = top.and_then(|top| top.turns);
         let args: Vec<Tensor<'c>> = args.into_iter().chain(turns).collect();
-        self.custom(DType::F32, ne, &args, move |part| run_forward(&part, &schedule, take))
+        self.custom(op, DType::F32, ne, &args, move |part| run_forward(&part, &schedule, take))
     }
 
     /// The gradient of q from that of [`Builder::landmark_attention`]'s output where keys and values lie in the order of

@@ -26,7 +26,7 @@ impl<'c> Builder<'c> {
         check(fits, op, "one to nine contiguous f32 [d_v+1,n_head,T]", parts)?;
         match parts {
             [one] => Ok(*one),
-            _ => self.custom(DType::F32, parts[0].ne(), parts, run_merge),
+            _ => self.custom(op, DType::F32, parts[0].ne(), parts, run_merge),
         }
     }
 }

@@ -19,7 +19,7 @@ use kernels::attention_train::{backward, forward, Factors, Heads, HeadsMut, KeyR
 use crate::attention::Scoring;
 use crate::graph::Builder;
 use crate::node::{Part, Source};
-use crate::ops::{check, contiguous, f32_rows, possible, share_memory};
+use crate::ops::{check, contiguous, f32_rows, share_memory};
 use crate::ops_back::target;
 use crate::short_floats::has_short_product;
 use crate::tensor::Tensor;
@@ -163,10 +163,9 @@ impl<'c> Builder<'c> {
             return Err(refusal(op, expected, &args));
         };
         let ne = [v.ne()[0] + 1, q.ne()[1], q.ne()[2], 1];
-        possible(op, DType::F32, ne)?;
         let args: Vec<Tensor<'c>> = args.into_iter().chain(scoring.scoring.sinks).collect();
         let schedule = scoring.schedule(n_rep);
-        self.custom(DType::F32, ne, &args, move |part| run_forward(&part, &schedule))
+        self.custom(op, DType::F32, ne, &args, move |part| run_forward(&part, &schedule))
     }
 
     /// The gradient of q, F32 `[d, n_head, T]`, from that of [`Builder::attention_lse`]'s output; those of k
@@ -195,9 +194,8 @@ impl<'c> Builder<'c> {
         let args = [a.q, a.k, a.v, a.key_ranges, a.o_lse, a.d_out, a.d_k, a.d_v];
         let lanes = UNITS.div_ceil(k[1]).min(k[2].div_ceil(schedule.row.tile()));
         let ne = [q[0], q[2].saturating_mul(schedule.n_rep), k[1], lanes];
-        possible(op, DType::F32, ne)?;
-        let partial = self.custom(DType::F32, ne, &args, move |part| run_backward(&part, &schedule))?;
-        self.custom(DType::F32, [q[0], q[1], q[2], 1], &[partial], run_sum)
+        let partial = self.custom(op, DType::F32, ne, &args, move |part| run_backward(&part, &schedule))?;
+        self.custom(op, DType::F32, [q[0], q[1], q[2], 1], &[partial], run_sum)
     }
 }
 

@@ -15,8 +15,8 @@ use kernels::{dequantize, rotate};
 use crate::dtype::SysType;
 use crate::graph::Builder;
 use crate::node::{run, Part, Source};
-use crate::ops::matrix;
-use crate::tensor::{n_bytes, Tensor};
+use crate::ops::{possible, weight};
+use crate::tensor::Tensor;
 use crate::{sys, DType, Error, Result};
 
 /// Tasks of a node that ggml knows of: the pool divides it further.
@@ -58,7 +58,7 @@ impl<'c> Builder<'c> {
             return Err(Error::Op { op: "rope_table", what });
         }
         let sign = if back { -1.0 } else { 1.0 };
-        self.custom(DType::F32, [n[0], n[1], n[2], 1], &[x, table], move |part| {
+        self.custom("rope_table", DType::F32, [n[0], n[1], n[2], 1], &[x, table], move |part| {
             run_rope_table(part, neox, sign);
         })
     }
@@ -68,10 +68,7 @@ impl<'c> Builder<'c> {
     pub fn dequantize(&self, weights: &[Tensor<'c>], to: DType) -> Result<Tensor<'c>> {
         let first = weights.first().ok_or(Error::Op { op: "dequantize", what: "no weights".into() })?;
         let n = first.ne()[0];
-        let ok = |w: &Tensor<'_>| {
-            let (ne, nb) = (w.ne(), w.nb());
-            ne[0] == n && ne[2] * ne[3] == 1 && matrix(*w) && Some(nb[1]) == w.dtype().row_bytes(n)
-        };
+        let ok = |w: &Tensor<'_>| w.ne()[0] == n && weight(*w);
         if weights.len() > 8 || !weights.iter().all(ok) || !matches!(to, DType::F32 | DType::BF16) {
             let found: Vec<String> = weights.iter().map(|w| w.describe()).collect();
             let what =
@@ -79,16 +76,14 @@ impl<'c> Builder<'c> {
             return Err(Error::Op { op: "dequantize", what });
         }
         let rows = weights.iter().map(|w| w.ne()[1]).sum();
-        if n_bytes(to, [n, rows, 1, 1]).is_none() {
-            return Err(Error::Op { op: "dequantize", what: format!("{rows} rows of {n} are too many") });
-        }
-        self.custom(to, [n, rows, 1, 1], weights, run_dequantize)
+        self.custom("dequantize", to, [n, rows, 1, 1], weights, run_dequantize)
     }
 
     /// A node of type `dtype` and shape `ne` whose parts `f` computes, on several threads at once; an error for more than
-    /// [`MAX_ARGS`] arguments. The graph keeps `f`.
+    /// [`MAX_ARGS`] arguments, and for a shape that is not [`possible`]. The graph keeps `f`.
     pub(crate) fn custom<F: Fn(Part<'_>) + Send + Sync + 'static>(
         &self,
+        op: &'static str,
         dtype: DType,
         ne: [usize; 4],
         args: &[Tensor<'c>],
@@ -96,8 +91,9 @@ impl<'c> Builder<'c> {
     ) -> Result<Tensor<'c>> {
         if args.len() > MAX_ARGS {
             let what = format!("at most {MAX_ARGS} arguments, found {}", args.len());
-            return Err(Error::Op { op: "custom", what });
+            return Err(Error::Op { op, what });
         }
+        possible(op, dtype, ne)?;
         self.spend()?;
         let f = self.kept(f);
         let mut args: Vec<_> = args.iter().map(|t| t.ptr.as_ptr()).collect();
@@ -120,12 +116,24 @@ impl<'c> Builder<'c> {
                 f,
             )
         };
-        let t = self.wrap("custom", raw)?;
+        let t = self.wrap(op, raw)?;
         if let Some(last) = args.get(MAX_ARGS - 1) {
             // SAFETY: `src` has MAX_ARGS places, and the header is new: nothing has walked its sources yet.
             unsafe { (*raw).src[MAX_ARGS - 1] = *last };
         }
         Ok(t)
+    }
+
+    /// A list of `n` words, `None` where they are too many to count, that `f` makes of the rows of `x`.
+    pub(crate) fn prepared<F: Fn(Part<'_>) + Send + Sync + 'static>(
+        &self,
+        op: &'static str,
+        n: Option<usize>,
+        x: Tensor<'c>,
+        f: F,
+    ) -> Result<Tensor<'c>> {
+        let too_many = || Error::Op { op, what: format!("the rows of {} are too many", x.describe()) };
+        self.custom(op, DType::I32, [n.ok_or_else(too_many)?, 1, 1, 1], &[x], f)
     }
 
     /// Puts a function where the graph keeps it alive. (In an `Arc`, for moving one leaves pointers into it valid; moving a

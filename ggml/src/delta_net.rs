@@ -13,7 +13,7 @@ use kernels::delta_net::{backward, conv, forward, Inputs};
 use crate::attention_train::heads_of;
 use crate::graph::Builder;
 use crate::node::{Part, Source};
-use crate::ops::{check, f32_rows, plain, possible};
+use crate::ops::{check, f32_rows, plain};
 use crate::tensor::Tensor;
 use crate::units::Units;
 use crate::{DType, Result};
@@ -135,9 +135,8 @@ impl<'c> Builder<'c> {
     pub fn conv_silu(&self, a: ConvSilu<'c>) -> Result<Tensor<'c>> {
         let op = "conv_silu";
         let [channels, _, n, s] = a.check(op)?;
-        possible(op, DType::F32, [channels, n, s, 1])?;
         let units = Units::default();
-        self.custom(DType::F32, [channels, n, s, 1], &a.args(), move |part| run_conv(&part, &units))
+        self.custom(op, DType::F32, [channels, n, s, 1], &a.args(), move |part| run_conv(&part, &units))
     }
 
     /// The gradients of `before` and `x` from that of [`Builder::conv_silu`]'s result, and from what those behind the
@@ -153,10 +152,9 @@ impl<'c> Builder<'c> {
         let ok = s == 1 && rows(d_out, [channels, n, 1]) && rows(d_after, [channels, n_conv - 1, 1]);
         check(ok, op, "f32 rows of the result's shape and [channels,n_conv-1]", &[d_out, d_after])?;
         let ne = [channels, (n_conv - 1).saturating_add(n), 1, 1];
-        possible(op, DType::F32, ne)?;
         let args: Vec<Tensor<'c>> = [d_out, d_after].into_iter().chain(a.args()).collect();
         let units = Units::default();
-        let all = self.custom(DType::F32, ne, &args, move |part| run_conv_back(&part, &units))?;
+        let all = self.custom(op, DType::F32, ne, &args, move |part| run_conv_back(&part, &units))?;
         let part = |first: usize, n: usize| {
             let row = 4 * channels;
             self.view(all, [channels, n, 1, 1], [row, row * n, row * n], row * first)
@@ -173,8 +171,7 @@ impl<'c> Builder<'c> {
         let (d, n_head) = (how.d, how.n_head_v);
         let width = d.saturating_mul(n_head);
         let ne = [width, n.saturating_add(d).saturating_mul(s), 1, 1];
-        possible(op, DType::F32, ne)?;
-        let all = self.custom(DType::F32, ne, &rule.args(), move |part| run_rule(&part, &how))?;
+        let all = self.custom(op, DType::F32, ne, &rule.args(), move |part| run_rule(&part, &how))?;
         let row = 4 * width;
         let out = self.view(all, [d, n_head, n, s], [4 * d, row, row * n], 0)?;
         let state = self.view(all, [width * d, s, 1, 1], [row * d, row * d * s, row * d * s], row * n * s)?;
@@ -200,9 +197,8 @@ impl<'c> Builder<'c> {
         check(ok, op, "contiguous f32 [d,H,n] and [d*d*H]", &[d_out, d_state])?;
         let rows = width.saturating_add(2 * n_head).saturating_mul(n);
         let ne = [rows.saturating_add(of_state), 1, 1, 1];
-        possible(op, DType::F32, ne)?;
         let args: Vec<Tensor<'c>> = [d_out, d_state].into_iter().chain(rule.args()).collect();
-        let all = self.custom(DType::F32, ne, &args, move |part| run_rule_back(&part, &how))?;
+        let all = self.custom(op, DType::F32, ne, &args, move |part| run_rule_back(&part, &how))?;
         let part = |first: usize, [n0, n1]: [usize; 2]| {
             self.view(all, [n0, n1, 1, 1], [4 * n0, 4 * n0 * n1, 4 * n0 * n1], 4 * first)
         };

@@ -11,7 +11,7 @@ use crate::experts::Chosen;
 use crate::graph::Builder;
 use crate::integers::has_integer_product;
 use crate::node::Part;
-use crate::ops::{check, f32_rows, matrix, possible};
+use crate::ops::{check, f32_rows, weight};
 use crate::tensor::Tensor;
 use crate::units::Units;
 use crate::{DType, Error, Result};
@@ -47,10 +47,7 @@ impl<'c> Builder<'c> {
         let whole = f32_rows(x) && a * b == 1 && k > 0 && k.is_multiple_of(dtype.block_size());
         check(whole, op, "an f32 matrix, whole blocks of the weight's type wide", &[x])?;
         let layout = Layout::new(dtype, k, n);
-        let words = layout.n_words();
-        let words = words.ok_or_else(|| Error::Op { op, what: format!("{n} rows of {k} are too many") })?;
-        possible(op, DType::I32, [words, 1, 1, 1])?;
-        let words = self.custom(DType::I32, [words, 1, 1, 1], &[x], move |part| run_round(part, &layout))?;
+        let words = self.prepared(op, layout.n_words(), x, move |part| run_round(part, &layout))?;
         Ok(EightBits { words, layout, n })
     }
 
@@ -58,16 +55,14 @@ impl<'c> Builder<'c> {
     /// number of threads, and is that of [`Builder::eight_bit_product`].
     pub fn shared_eight_bit_product(&self, w: Tensor<'c>, x: EightBits<'c>) -> Result<Tensor<'c>> {
         let op = "shared_eight_bit_product";
-        let [k, m, a, b] = w.ne();
+        let [k, m, ..] = w.ne();
         check_type(op, w.dtype())?;
-        let whole = matrix(w) && Some(w.nb()[1]) == w.dtype().row_bytes(k) && a * b == 1;
-        if !(whole && x.serve(w.dtype()) && x.layout.k() == k) {
+        if !(weight(w) && x.serve(w.dtype()) && x.layout.k() == k) {
             let what = format!("expected a weight that the rounded rows serve, found {}", w.describe());
             return Err(Error::Op { op, what });
         }
-        possible(op, DType::F32, [m, x.n, 1, 1])?;
         let work = Work { dtype: w.dtype(), layout: x.layout, units: Units::default() };
-        self.custom(DType::F32, [m, x.n, 1, 1], &[w, x.words], move |part| run_shared(&part, &work))
+        self.custom(op, DType::F32, [m, x.n, 1, 1], &[w, x.words], move |part| run_shared(&part, &work))
     }
 
     /// F32 `[m, n]`: every row of a quantized weight `[k, m]` times every row of `x`, F32 `[k, n]`, rounded to eight bits in
@@ -75,12 +70,11 @@ impl<'c> Builder<'c> {
     /// the number of threads.
     pub fn eight_bit_product(&self, w: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
         let op = "eight_bit_product";
-        let (dtype, [k, m, a, b], [l, n, c, d]) = (w.dtype(), w.ne(), x.ne());
+        let (dtype, [k, m, ..], [l, n, c, d]) = (w.dtype(), w.ne(), x.ne());
         check_type(op, dtype)?;
-        let whole = matrix(w) && Some(w.nb()[1]) == dtype.row_bytes(k) && f32_rows(x);
-        check(whole && k == l && a * b * c * d == 1, op, "a weight [k,m] and f32 [k,n]", &[w, x])?;
-        possible(op, DType::F32, [m, n, 1, 1])?;
-        self.custom(DType::F32, [m, n, 1, 1], &[w, x], move |part| run_product(&part, dtype))
+        let fits = weight(w) && f32_rows(x) && k == l && c * d == 1;
+        check(fits, op, "a weight [k,m] and f32 [k,n]", &[w, x])?;
+        self.custom(op, DType::F32, [m, n, 1, 1], &[w, x], move |part| run_product(&part, dtype))
     }
 
     /// The same for each place's expert: weights `[k, m, n_expert]`, `x` F32 `[k, 1 or n_used, T]`, to F32 `[m, n_used, T]`.
@@ -94,8 +88,7 @@ impl<'c> Builder<'c> {
         let ([_, m], dtype) = (self.product_shape(op, w, x, chosen, 0)?, w.dtype());
         check_type(op, dtype)?;
         let ne = [m, chosen.n_used(), chosen.n_tokens(), 1];
-        possible(op, DType::F32, ne)?;
-        self.custom(DType::F32, ne, &[w, x, chosen.ids()], move |part| run_experts(&part, dtype))
+        self.custom(op, DType::F32, ne, &[w, x, chosen.ids()], move |part| run_experts(&part, dtype))
     }
 }
 

@@ -65,7 +65,7 @@ impl<'c> Builder<'c> {
         let ok = floats(scores, [n, t, 1]) && (1..=n).contains(&k) && i32::try_from(n).is_ok();
         check(ok, op, &format!("contiguous f32 [n,T] with n at least k = {k}, and k above 0"), &[scores])?;
         let ids = if self.device.is_cpu() {
-            self.custom(DType::I32, [k, t, 1, 1], &[scores], run_top_k)?
+            self.custom(op, DType::I32, [k, t, 1, 1], &[scores], run_top_k)?
         } else {
             call!(self, "top_k", ggml_top_k(scores.ptr.as_ptr(), k as i32))?
         };
@@ -141,10 +141,11 @@ impl<'c> Builder<'c> {
         transposed: bool,
     ) -> Result<Tensor<'c>> {
         let ne = [len, chosen.n_used(), chosen.n_tokens(), 1];
-        possible("experts_product", DType::F32, ne)?;
         let shape = Shape { n_in, n_out, shared: chosen.n_used() / x.ne()[1] };
         let product = Product { shape, n_expert: chosen.n_expert, transposed, units: Units::default() };
-        self.custom(DType::F32, ne, &[w, x, chosen.ids], move |part| products(&part, &product))
+        self.custom("experts_product", DType::F32, ne, &[w, x, chosen.ids], move |part| {
+            products(&part, &product)
+        })
     }
 
     /// Adds to `x`, F32 `[n, n_used, T]`, the bias of each place's expert: of F32 `[n, n_expert]`.
@@ -174,8 +175,7 @@ impl<'c> Builder<'c> {
         check(contiguous(chosen.ids), "one_hot", "contiguous indices", &[chosen.ids])?;
         let (n_used, t) = (chosen.n_used(), chosen.n_tokens());
         let ne = [chosen.n_expert, if by_place { n_used.saturating_mul(t) } else { t }, 1, 1];
-        possible("one_hot", DType::F32, ne)?;
-        self.custom(DType::F32, ne, &[chosen.ids], run_one_hot)
+        self.custom("one_hot", DType::F32, ne, &[chosen.ids], run_one_hot)
     }
 
     /// The gradient of a router's logits, F32 `[n_expert, T]`, from that of the weights of the experts chosen, F32
@@ -191,7 +191,7 @@ impl<'c> Builder<'c> {
         let shapes = floats(logits, [n, t, 1]) && floats(d_weights, [chosen.n_used(), t, 1]);
         let args = [logits, chosen.ids, d_weights];
         check(shapes, op, "contiguous f32 [n_expert,T] and [n_used,T]", &args)?;
-        self.custom(DType::F32, [n, t, 1, 1], &args, move |part| run_router_back(part, gating))
+        self.custom(op, DType::F32, [n, t, 1, 1], &args, move |part| run_router_back(part, gating))
     }
 
     /// `x / (1 + exp(-alpha x)) * (y + 1)` of `x = min(gate, limit)` and `y` the nearest number to `up` within `limit`

@@ -7,7 +7,7 @@ use kernels::integers::{Product, Scratch, Shape, BLOCK};
 
 use crate::graph::Builder;
 use crate::node::Part;
-use crate::ops::{check, f32_rows, matrix, possible};
+use crate::ops::{check, f32_rows, weight};
 use crate::tensor::Tensor;
 use crate::units::Units;
 use crate::{DType, Error, Result};
@@ -59,10 +59,7 @@ impl<'c> Builder<'c> {
             return Err(Error::Op { op, what: "this processor has no fast products of integers".into() });
         }
         let shape = Shape { k, n };
-        let words = shape.n_words();
-        let words = words.ok_or_else(|| Error::Op { op, what: format!("{n} rows of {k} are too many") })?;
-        possible(op, DType::I32, [words, 1, 1, 1])?;
-        let words = self.custom(DType::I32, [words, 1, 1, 1], &[x], move |part| run_round(part, shape))?;
+        let words = self.prepared(op, shape.n_words(), x, move |part| run_round(part, shape))?;
         Ok(Rounded { words, shape })
     }
 
@@ -70,17 +67,15 @@ impl<'c> Builder<'c> {
     /// on the number of threads.
     pub fn integer_product(&self, w: Tensor<'c>, x: Rounded<'c>) -> Result<Tensor<'c>> {
         let op = "integer_product";
-        let [k, m, a, b] = w.ne();
-        let row = Some(w.nb()[1]) == w.dtype().row_bytes(k);
-        if !(matrix(w) && row && a * b == 1 && k == x.shape.k && supports(w.dtype())) {
+        let [k, m, ..] = w.ne();
+        if !(weight(w) && k == x.shape.k && supports(w.dtype())) {
             let what =
                 format!("expected a quantized weight as wide as the rounded rows, found {}", w.describe());
             return Err(Error::Op { op, what });
         }
         let ne = [m, x.shape.n, 1, 1];
-        possible(op, DType::F32, ne)?;
         let work = Work { dtype: w.dtype(), shape: x.shape, units: Units::default() };
-        self.custom(DType::F32, ne, &[w, x.words], move |part| run_product(&part, &work))
+        self.custom(op, DType::F32, ne, &[w, x.words], move |part| run_product(&part, &work))
     }
 }
 

@@ -6,7 +6,7 @@ use kernels::cross_entropy::{gradient, loss, STATS};
 
 use crate::graph::Builder;
 use crate::node::Part;
-use crate::ops::{check, plain, possible};
+use crate::ops::{check, plain};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Result};
 
@@ -24,8 +24,7 @@ impl<'c> Builder<'c> {
         let ok = plain(logits, DType::F32, [n_vocab, t, 1, 1]) && plain(targets, DType::I32, [t, 1, 1, 1]);
         check(ok, op, "contiguous f32 [n_vocab,T], i32 [T]", &[logits, targets])?;
         self.index(op, targets, n_vocab)?;
-        possible(op, DType::F32, [STATS, t, 1, 1])?;
-        self.custom(DType::F32, [STATS, t, 1, 1], &[logits, targets], run_loss)
+        self.custom(op, DType::F32, [STATS, t, 1, 1], &[logits, targets], run_loss)
     }
 
     /// The gradient of the logits where the loss of row `i` counts `weights[i]` (F32 `[T]`), over the logits

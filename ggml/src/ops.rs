@@ -51,6 +51,12 @@ pub(crate) fn matrix(t: Tensor<'_>) -> bool {
     t.dtype().can_dequantize() && packed_rows(t)
 }
 
+/// One such matrix, rows one after the other.
+pub(crate) fn weight(t: Tensor<'_>) -> bool {
+    let [k, _, a, b] = t.ne();
+    matrix(t) && Some(t.nb()[1]) == t.dtype().row_bytes(k) && a * b == 1
+}
+
 /// The tensor whose memory `t` is, or is a view of.
 pub(crate) fn root(t: Tensor<'_>) -> &sys::ggml_tensor {
     let raw = t.ptr.as_ptr();

@@ -67,7 +67,7 @@ impl<'c> Builder<'c> {
             return Ok(None);
         }
         let device = self.device;
-        self.custom(DType::F32, ne, args, move |part| run_part(&part, op, device)).map(Some)
+        self.custom("product", DType::F32, ne, args, move |part| run_part(&part, op, device)).map(Some)
     }
 }
 

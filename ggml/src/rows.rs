@@ -5,7 +5,7 @@ use kernels::sigmoid::sigmoid;
 
 use crate::graph::Builder;
 use crate::node::{Part, Source};
-use crate::ops::{broadcasts, call, check, f32_rows, possible};
+use crate::ops::{broadcasts, call, check, f32_rows};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Result};
 
@@ -79,8 +79,7 @@ impl<'c> Builder<'c> {
         let ok = args.len() <= MAX_ARGS && args.iter().all(|&t| fits(t) && aligned(t));
         check(ok, op, "f32 of one length of rows, to repeat into the first", args)?;
         let ne = [n[0].saturating_mul(times), n[1], n[2], n[3]];
-        possible(op, DType::F32, ne)?;
-        self.custom(DType::F32, ne, args, move |part| run_rows(part, f))
+        self.custom(op, DType::F32, ne, args, move |part| run_rows(part, f))
     }
 
     /// Returns true if a sum or product of `a` and `b` is computed by the pool's threads.

@@ -7,7 +7,7 @@ use kernels::short_floats::{Format, Scratch, Weights};
 
 use crate::graph::Builder;
 use crate::node::Part;
-use crate::ops::{check, f32_rows, possible};
+use crate::ops::{check, f32_rows};
 use crate::tensor::Tensor;
 use crate::{DType, Error, Result};
 
@@ -58,8 +58,7 @@ impl<'c> Builder<'c> {
         let whole = w.nb()[..2] == [2, 2 * n0] && a * b == 1;
         let fits = whole && f32_rows(x) && l == k && c * d == 1;
         check(fits, op, "a weight of 16-bit floats, and f32 rows as long as its sums", &[w, x])?;
-        possible(op, DType::F32, [m, n, 1, 1])?;
-        self.custom(DType::F32, [m, n, 1, 1], &[w, x], move |part| {
+        self.custom(op, DType::F32, [m, n, 1, 1], &[w, x], move |part| {
             run_product(part, format, transposed);
         })
     }

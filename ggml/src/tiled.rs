@@ -9,7 +9,7 @@ use kernels::tiled::{Scratch, Shape, COLUMNS};
 use crate::custom::RowReader;
 use crate::graph::Builder;
 use crate::node::{Floats, Part};
-use crate::ops::{check, f32_rows, matrix, possible};
+use crate::ops::{check, f32_rows, weight};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Error, Result};
 
@@ -46,10 +46,8 @@ impl<'c> Builder<'c> {
         }
         let shape = Shape { k, n };
         // Memory of a node need not begin at a cache line.
-        let words = shape.n_words().and_then(|n| n.checked_add(LINE));
-        let words = words.ok_or_else(|| Error::Op { op, what: format!("{n} rows of {k} are too many") })?;
-        possible(op, DType::I32, [words, 1, 1, 1])?;
-        let words = self.custom(DType::I32, [words, 1, 1, 1], &[x], move |part| run_pack(part, shape))?;
+        let n_words = shape.n_words().and_then(|n| n.checked_add(LINE));
+        let words = self.prepared(op, n_words, x, move |part| run_pack(part, shape))?;
         Ok(Packed { words, shape })
     }
 
@@ -76,17 +74,10 @@ impl<'c> Builder<'c> {
         [summed, rows]: [usize; 2],
         f: fn(&Part<'_>, Shape),
     ) -> Result<Tensor<'c>> {
-        let [k, _, a, b] = w.ne();
-        let whole = matrix(w) && Some(w.nb()[1]) == w.dtype().row_bytes(k);
-        check(
-            whole && a * b == 1 && summed == x.shape.k,
-            op,
-            "a weight that agrees with the packed rows in the summed dimension",
-            &[w],
-        )?;
+        let expected = "a weight that agrees with the packed rows in the summed dimension";
+        check(weight(w) && summed == x.shape.k, op, expected, &[w])?;
         let (shape, ne) = (x.shape, [rows, x.shape.n, 1, 1]);
-        possible(op, DType::F32, ne)?;
-        self.custom(DType::F32, ne, &[w, x.words], move |part| f(&part, shape))
+        self.custom(op, DType::F32, ne, &[w, x.words], move |part| f(&part, shape))
     }
 }
 
