@@ -4,8 +4,8 @@
 use serde_json::{Map, Value};
 
 use super::{
-    fit, info, prompt, seed, word_list, Draft, Generator, Metric, Synthetic, Version, ADJECTIVES, NOUNS,
-    VERBS,
+    fit, info, prompt, seed, string_match_all, word_list, Draft, Generator, Synthetic, Version, ADJECTIVES,
+    NOUNS, VERBS,
 };
 use crate::draws::Random;
 use crate::{DataFile, Error, Result, Setup};
@@ -34,7 +34,7 @@ pub(super) static CWE: Synthetic = Synthetic {
         "The ten words that stand most often in a numbered list.",
         &[&NOUNS, &ADJECTIVES, &VERBS],
     ),
-    metric: Metric::All,
+    metric: string_match_all,
     answer: ANSWER,
     beyond_2024: 0,
     generator,
@@ -51,15 +51,12 @@ fn generator<'a>(setup: &'a Setup<'a>, version: Version, length: usize) -> Resul
     Random::new(seed.into()).shuffle(&mut all);
     let random = Random::new(seed.into());
     let mut lists = Lists { setup, version, short: length < 4096, words: all, english: None, seed, random };
-    let mut shortest = usize::MAX;
     let words = match version {
         Version::V2024 => {
             let most = lists.words.len();
-            fit::by_steps(setup, STEP, length, most, |words| {
+            fit::by_steps(setup, STEP, length, most, false, |words| {
                 let (list, common) = lists.draw(words)?;
-                let tokens = ANSWER + setup.encoder.count(&format!("{list} {}", numbered(&common)))?;
-                shortest = shortest.min(tokens);
-                Ok(tokens)
+                Ok(ANSWER + setup.encoder.count(&format!("{list} {}", numbered(&common)))?)
             })?
         }
         Version::Current => {
@@ -74,10 +71,6 @@ fn generator<'a>(setup: &'a Setup<'a>, version: Version, length: usize) -> Resul
     };
     Ok(Box::new(move |_| {
         fit::sample(setup, words, STEP, length, |words| {
-            if words == 0 {
-                // The search stepped back from its first size: nothing is left to ask for.
-                return Err(fit::too_short(shortest, length));
-            }
             let (prompt, references) = lists.draw(words)?;
             let tokens = ANSWER + setup.encoder.count(&prompt)?;
             Ok((Draft { prompt, references, tags: vec![("words", words.to_string())] }, tokens))

@@ -10,24 +10,30 @@ use crate::{Error, Result, Setup};
 const TRIES: usize = 1000;
 
 /// The size that a search by steps finds, the answer's tokens included in `tokens` (generators of 2024): a step
-/// before the first one that is too long, which is 0 if the first step is too long already; `most` at most.
+/// before the first one that is too long; `most` at most. Essays may be left out whole, and one size beyond `most` is
+/// tried of them.
 pub(super) fn by_steps(
     setup: &Setup<'_>,
     step: usize,
     limit: usize,
     most: usize,
+    of_essays: bool,
     mut tokens: impl FnMut(usize) -> Result<usize>,
 ) -> Result<usize> {
+    let last = most.saturating_add(if of_essays { step } else { 0 });
     let mut size = step;
     loop {
         setup.check_stopped()?;
         let found = tokens(size)?;
         if found > limit {
-            return Ok(size - step);
+            return match size - step {
+                0 if !of_essays => Err(too_short(found, limit)),
+                smaller => Ok(smaller),
+            };
         }
         check_tokens(size, found)?;
         size += step;
-        if size > most {
+        if size > last {
             return Ok(most);
         }
         if found == limit {
@@ -113,7 +119,7 @@ pub(super) fn sample<T>(
 ///
 /// # Errors
 /// There are fewer tokens than half the size.
-pub(super) fn check_tokens(size: usize, tokens: usize) -> Result<()> {
+fn check_tokens(size: usize, tokens: usize) -> Result<()> {
     if tokens < size / 2 {
         return Err(Error::invalid(format!(
             "expected a tokenizer that makes at least {} tokens of {size} words or lines, found {tokens}",

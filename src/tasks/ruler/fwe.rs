@@ -3,7 +3,7 @@
 
 use std::f64::consts::PI;
 
-use super::{fit, info, prompt, seed, Draft, Generator, Metric, Synthetic, Version};
+use super::{fit, info, prompt, seed, string_match_all, Draft, Generator, Synthetic, Version};
 use crate::draws::Random;
 use crate::{Error, Result, Setup};
 
@@ -23,7 +23,7 @@ const ANSWER_PREFIX: &str =
 
 pub(super) static FWE: Synthetic = Synthetic {
     info: info("fwe", "The three invented words that stand most often in a text.", &[]),
-    metric: Metric::All,
+    metric: string_match_all,
     answer: ANSWER,
     beyond_2024: ANSWER,
     generator,

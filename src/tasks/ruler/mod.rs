@@ -95,13 +95,8 @@ enum Version {
     Current,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Metric {
-    /// The share of the references that the answer contains.
-    All,
-    /// 1 if the answer contains any of the references, else 0.
-    Part,
-}
+/// The score of an answer, by the texts that it must contain.
+type Metric = fn(&str, &[String]) -> f64;
 
 /// A sample as a generator makes it.
 struct Draft {
@@ -193,13 +188,7 @@ fn word_list(setup: &Setup<'_>, file: &DataFile) -> Result<Vec<String>> {
 }
 
 fn judge(metric: Metric, references: Vec<String>) -> Judge {
-    Box::new(move |answer| {
-        let text = postprocess(answer.text());
-        vec![match metric {
-            Metric::All => string_match_all(&text, &references),
-            Metric::Part => string_match_part(&text, &references),
-        }]
-    })
+    Box::new(move |answer| vec![metric(&postprocess(answer.text()), &references)])
 }
 
 /// An answer as it is judged: blanks around it gone, control characters made newlines (`eval/evaluate.py`).

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::words::Pairs;
-use super::{fit, info, prompt, seed, word_list, Draft, Generator, Metric, Synthetic, Version};
+use super::{fit, info, prompt, seed, string_match_all, word_list, Draft, Generator, Synthetic, Version};
 use super::{ADJECTIVES, ESSAYS, NOUNS, RULER};
 use crate::draws::Random;
 use crate::text::{is_python_space, Punkt};
@@ -92,7 +92,7 @@ macro_rules! tasks {
     ($($id:ident $name:literal $about:literal $files:ident { $($field:ident: $value:expr),* };)*) => { $(
         pub(super) static $id: Synthetic = Synthetic {
             info: Info { options: OPTIONS, groups: &["depth"], ..info($name, $about, $files) },
-            metric: Metric::All,
+            metric: string_match_all,
             answer: ANSWER,
             beyond_2024: 0,
             generator: |setup, version, length| {
@@ -230,7 +230,14 @@ impl Niah<'_> {
     /// The size of the haystack of samples.
     fn size(&mut self, step: usize, length: usize) -> Result<usize> {
         match self.version {
-            Version::V2024 => self.size_2024(step, length),
+            Version::V2024 => {
+                let words = self.essays.as_ref().map(|essays| essays.words.len());
+                let most = words.unwrap_or(usize::MAX);
+                fit::by_steps(self.setup, step, length, most, words.is_some(), |size| {
+                    let draft = self.make(size)?;
+                    Ok(self.count(&(draft.prompt + &draft.references.join(" ")))? + ANSWER)
+                })
+            }
             Version::Current => {
                 let first = self.make(step)?.prompt;
                 let tokens = self.count(&first)?;
@@ -238,33 +245,6 @@ impl Niah<'_> {
                     let prompt = self.make(size)?.prompt;
                     Ok(self.count(&prompt)? + ANSWER)
                 })
-            }
-        }
-    }
-
-    /// Upwards by steps until a prompt with its answer is too long, then one step back; never more than the essays.
-    fn size_2024(&mut self, step: usize, length: usize) -> Result<usize> {
-        let words = self.essays.as_ref().map_or(usize::MAX, |essays| essays.words.len());
-        let mut size = step;
-        loop {
-            self.setup.check_stopped()?;
-            let draft = self.make(size)?;
-            let tokens = self.count(&(draft.prompt + &draft.references.join(" ")))? + ANSWER;
-            fit::check_tokens(size, tokens)?;
-            if tokens > length {
-                size -= step;
-                // Essays may be left out; other haystacks hold the needles.
-                if size == 0 && self.essays.is_none() {
-                    return Err(fit::too_short(tokens, length));
-                }
-                return Ok(size);
-            }
-            if size > words {
-                return Ok(words);
-            }
-            size += step;
-            if tokens == length {
-                return Ok(size);
             }
         }
     }

@@ -4,7 +4,8 @@
 mod read;
 
 use super::{
-    fit, info, prompt, seed, Draft, Generator, Metric, Synthetic, Version, HOTPOTQA, SAMPLES, SQUAD,
+    fit, info, prompt, seed, string_match_part, Draft, Generator, Synthetic, Version, HOTPOTQA, SAMPLES,
+    SQUAD,
 };
 use crate::draws::Random;
 use crate::metrics::python;
@@ -19,14 +20,14 @@ const ANSWER_PREFIX: &str = " Answer:";
 
 pub(super) static QA_1: Synthetic = Synthetic {
     info: info("qa_1", "Questions of SQuAD, whose document is among many.", &[&SQUAD]),
-    metric: Metric::Part,
+    metric: string_match_part,
     answer: ANSWER,
     beyond_2024: 0,
     generator: |setup, version, length| generator(setup, version, length, &SQUAD, read::squad),
 };
 pub(super) static QA_2: Synthetic = Synthetic {
     info: info("qa_2", "Questions of HotpotQA, whose two documents are among many.", &[&HOTPOTQA]),
-    metric: Metric::Part,
+    metric: string_match_part,
     answer: ANSWER,
     beyond_2024: 0,
     generator: |setup, version, length| generator(setup, version, length, &HOTPOTQA, read::hotpotqa),
@@ -77,7 +78,7 @@ fn generator<'a>(
     let documents = match version {
         Version::V2024 => {
             let answers = python_list(&prompts.set.questions[0].answers);
-            fit::by_steps(setup, STEP, length, n_documents, |documents| {
+            fit::by_steps(setup, STEP, length, n_documents, false, |documents| {
                 let prompt = prompts.draw(0, documents, shortest, length)?;
                 let tokens = ANSWER + setup.encoder.count(&format!("{prompt} {answers}"))?;
                 shortest = shortest.min(tokens);

@@ -287,7 +287,7 @@ fn metrics_are_those_of_the_official_code() {
             "{answer:?}: {references:?}"
         );
         assert_eq!(string_match_part(&processed, &references), part, "{answer:?}: {references:?}");
-        for (metric, score) in [(Metric::All, all), (Metric::Part, part)] {
+        for (metric, score) in [(string_match_all as Metric, all), (string_match_part as Metric, part)] {
             let found = judge(metric, references.clone())(&Answer::Text(answer.clone()));
             assert!((found[0] - score).abs() < 1e-12 && found.len() == 1, "{answer:?}: {references:?}");
         }

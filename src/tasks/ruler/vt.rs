@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use super::niah::NOISE;
-use super::{fit, info, prompt, seed, Draft, Generator, Metric, Synthetic, Version};
+use super::{fit, info, prompt, seed, string_match_all, Draft, Generator, Synthetic, Version};
 use crate::draws::{Random, RandomState};
 use crate::text::is_python_space;
 use crate::{Error, Result, Setup};
@@ -24,7 +24,7 @@ const TRIES: usize = 100;
 
 pub(super) static VT: Synthetic = Synthetic {
     info: info("vt", "All variables that have a value, through a chain of assignments.", &[]),
-    metric: Metric::All,
+    metric: string_match_all,
     answer: ANSWER,
     beyond_2024: 0,
     generator,
@@ -75,7 +75,7 @@ fn generator<'a>(setup: &'a Setup<'a>, version: Version, length: usize) -> Resul
     let example = tracking.example()?;
     match version {
         Version::V2024 => {
-            let size = tracking.size_2024(STEP, length - ANSWER, Some(&example))?;
+            let size = tracking.size_2024(STEP, length, Some(&example))?;
             Ok(Box::new(move |_| tracking.sample_2024(size, length, &example)))
         }
         Version::Current => {
@@ -104,9 +104,7 @@ impl Tracking<'_> {
     fn example(&mut self) -> Result<Example> {
         let puzzle = match self.version {
             // The size never changes: each try is another draw of the same length or nearly so.
-            Version::V2024 => {
-                self.size_2024(EXAMPLE_STEP, EXAMPLE - ANSWER, None).map(|size| (size, size, ANSWER))
-            }
+            Version::V2024 => self.size_2024(EXAMPLE_STEP, EXAMPLE, None).map(|size| (size, size, ANSWER)),
             Version::Current => self.size(EXAMPLE_STEP, EXAMPLE, 0, true).map(|size| (size, EXAMPLE_STEP, 0)),
         }
         .and_then(|(size, step, answer)| {
@@ -154,32 +152,16 @@ impl Tracking<'_> {
         Err(failed())
     }
 
-    /// The number of lines of noise, of 2024: upwards by steps until it is too long for `limit`, one step back.
+    /// The number of lines of noise, of 2024.
     fn size_2024(&mut self, step: usize, limit: usize, example: Option<&Example>) -> Result<usize> {
-        let others = example.map_or(0, |example| example.tokens);
-        if others >= limit {
-            return Err(fit::too_short(others + ANSWER, limit + ANSWER));
-        }
-        let mut size = step;
-        loop {
-            self.setup.check_stopped()?;
+        let others = ANSWER + example.map_or(0, |example| example.tokens);
+        fit::by_steps(self.setup, step, limit, usize::MAX, false, |size| {
             let puzzle = self.any_puzzle(size, example.is_none())?;
             let text = self.prompt(&puzzle, "", example.is_none())?;
             // The answer is counted as Python prints a list.
             let answer = format!(" ['{}']", puzzle.names.join("', '"));
-            let tokens = self.count(&(text + &answer))? + others;
-            fit::check_tokens(size, tokens)?;
-            if tokens > limit {
-                return match size - step {
-                    0 => Err(fit::too_short(tokens + ANSWER, limit + ANSWER)),
-                    smaller => Ok(smaller),
-                };
-            }
-            size += step;
-            if tokens == limit {
-                return Ok(size);
-            }
-        }
+            Ok(self.count(&(text + &answer))? + others)
+        })
     }
 
     /// A sample of 2024. Its generator draws again and again with the same noise; where that does not help, the
