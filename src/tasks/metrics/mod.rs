@@ -41,12 +41,15 @@ pub fn without_articles(text: &str) -> String {
 
 /// The F1 of two bags of tokens; 0 where they share none. `f1_score` of LongBench's `metrics.py`.
 pub fn token_f1<T: Eq + Hash>(prediction: &[T], gold: &[T]) -> f64 {
-    let same = shared(prediction, gold);
+    f1_of(shared(prediction, gold), prediction.len(), gold.len())
+}
+
+/// The F1 of two bags by their sizes and that of what they share.
+fn f1_of(same: usize, n_prediction: usize, n_gold: usize) -> f64 {
     if same == 0 {
         return 0.0;
     }
-    let precision = same as f64 / prediction.len() as f64;
-    let recall = same as f64 / gold.len() as f64;
+    let (precision, recall) = (same as f64 / n_prediction as f64, same as f64 / n_gold as f64);
     (2.0 * precision * recall) / (precision + recall)
 }
 
@@ -56,13 +59,12 @@ pub fn shared<T: Eq + Hash>(a: &[T], b: &[T]) -> usize {
     for token in a {
         *counts.entry(token).or_insert(0_usize) += 1;
     }
-    let take = |token| {
-        counts.get_mut(token).is_some_and(|n| {
-            *n > 0 && {
-                *n -= 1;
-                true
-            }
-        })
+    let take = |token: &&T| match counts.get_mut(*token) {
+        Some(n) if *n > 0 => {
+            *n -= 1;
+            true
+        }
+        _ => false,
     };
-    b.iter().map(take).filter(|&taken| taken).count()
+    b.iter().filter(take).count()
 }

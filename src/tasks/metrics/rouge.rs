@@ -25,20 +25,17 @@ pub fn rouge_l_within(prediction: &str, gold: &str, max_steps: usize) -> f64 {
     if hypothesis.is_empty() || reference.is_empty() {
         return 0.0;
     }
-    let mut ids = HashMap::new();
-    let mut number = |sentences: &[String]| -> Vec<Vec<u32>> {
-        let mut id = |word: &str| {
-            let next = ids.len() as u32;
-            *ids.entry(word.to_owned()).or_insert(next)
-        };
-        sentences.iter().map(|s| s.split(' ').map(&mut id).collect()).collect()
-    };
-    let (hypothesis, reference) = (number(&hypothesis), number(&reference));
-    let distinct = |text: &[Vec<u32>]| text.iter().flatten().collect::<HashSet<_>>().len() as f64;
+    let mut ids = Ids::default();
+    let [hypothesis, reference] = [&hypothesis, &reference]
+        .map(|text| text.iter().map(|s| ids.number(s.split(' '))).collect::<Vec<_>>());
+    let distinct = |text: &[Vec<usize>]| text.iter().flatten().collect::<HashSet<_>>().len() as f64;
     let mut union = HashSet::new();
     for sentence in &reference {
         for other in &hypothesis {
-            if !common_words(sentence, other, max_steps, &mut union) {
+            let found = |at: usize, _| {
+                union.insert(sentence[at]);
+            };
+            if !common(sentence, other, max_steps, found) {
                 return 0.0;
             }
         }
@@ -60,42 +57,58 @@ fn sentences(text: &str) -> Vec<String> {
     text.split('.').filter(|s| !s.is_empty()).map(python::join_words).collect()
 }
 
-/// Adds the words of the longest common subsequence of `x` and `y` that the package finds; `false` where its
-/// recursion fails.
-fn common_words(x: &[u32], y: &[u32], max_steps: usize, into: &mut HashSet<u32>) -> bool {
+/// Numbers of words: equal words have the same one.
+#[derive(Default)]
+pub(super) struct Ids<'t>(HashMap<&'t str, usize>);
+
+impl<'t> Ids<'t> {
+    pub(super) fn number(&mut self, words: impl Iterator<Item = &'t str>) -> Vec<usize> {
+        let mut id = |word| {
+            let next = self.0.len();
+            *self.0.entry(word).or_insert(next)
+        };
+        words.map(&mut id).collect()
+    }
+}
+
+/// Gives `found` the places of the longest common subsequence of `x` and `y` that Python's packages find. The way goes from
+/// the end toward the longer rest, and back in `y` where both are equal. `false` where it has more than `max_steps`.
+pub(super) fn common(
+    x: &[usize],
+    y: &[usize],
+    max_steps: usize,
+    mut found: impl FnMut(usize, usize),
+) -> bool {
     // The way has at least as many steps as the shorter sentence has words.
     if x.len().min(y.len()) > max_steps {
         return false;
     }
     // It goes back from the end, and sees the last rows and columns of the table only.
-    let (first_row, first_column) =
-        (x.len().saturating_sub(max_steps + 1), y.len().saturating_sub(max_steps + 1));
-    let width = y.len() - first_column + 1;
-    let mut table: Vec<u32> = Vec::with_capacity((x.len() - first_row + 1) * width);
+    let [first_row, first_column] = [x, y].map(|text| text.len().saturating_sub(max_steps).max(1));
+    let width = (y.len() + 1).saturating_sub(first_column);
+    // Whether the way goes back in `x`.
+    let mut back = Vec::with_capacity((x.len() + 1).saturating_sub(first_row) * width);
     let mut row = vec![0_u32; y.len() + 1];
-    for i in 0..=x.len() {
-        if i > 0 {
-            let mut diagonal = 0;
-            for (j, word) in y.iter().enumerate() {
-                let above = row[j + 1];
-                row[j + 1] = if x[i - 1] == *word { diagonal + 1 } else { above.max(row[j]) };
-                diagonal = above;
+    for (i, word) in (1..).zip(x) {
+        let mut diagonal = 0;
+        for (j, other) in (1..).zip(y) {
+            let (above, left) = (row[j], row[j - 1]);
+            if i >= first_row && j >= first_column {
+                back.push(above > left);
             }
-        }
-        if i >= first_row {
-            table.extend_from_slice(&row[first_column..]);
+            row[j] = if word == other { diagonal + 1 } else { above.max(left) };
+            diagonal = above;
         }
     }
-    let at = |i: usize, j: usize| table[(i - first_row) * width + (j - first_column)];
     let (mut i, mut j) = (x.len(), y.len());
     for _ in 0..=max_steps {
         if i == 0 || j == 0 {
             return true;
         }
         if x[i - 1] == y[j - 1] {
-            into.insert(x[i - 1]);
             (i, j) = (i - 1, j - 1);
-        } else if at(i - 1, j) > at(i, j - 1) {
+            found(i, j);
+        } else if back[(i - first_row) * width + (j - first_column)] {
             i -= 1;
         } else {
             j -= 1;
