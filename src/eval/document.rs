@@ -158,9 +158,6 @@ impl Piece<'_> {
 }
 
 /// The documents one by one, for a vocabulary of `n_vocab` tokens.
-///
-/// # Errors
-/// A token id that the vocabulary does not have.
 pub(super) fn pieces<'a>(
     documents: &'a [Document],
     n_vocab: usize,

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use files::foreign::{open_file, read_file};
+use files::foreign::{open_file, read_file, texts};
 
 use ropewalk_core::text::{decode, unix_lines, Invalid};
 use serde::Deserialize;
@@ -85,54 +85,36 @@ struct Document {
     text: String,
 }
 
-/// The documents of a user: a text file, a JSONL file with a `text` on each line, or the `.txt` and `.md` files of
-/// a folder by name. Line ends become `\n`, as Python reads text.
+/// The documents of a user: a text file, a JSONL file with a `text` on each line, or those below a folder. Line ends become
+/// `\n`, as Python reads text.
 ///
 /// Reading stops after about `enough` bytes, so that a large collection costs no more than what is used of it.
-///
-/// # Errors
-/// Nothing to read, bytes that are not UTF-8, a line that is not such a document.
-pub(crate) fn read_documents(path: &Path, enough: u64) -> Result<Vec<String>> {
-    let io = |e: std::io::Error| Error::file(path, e);
+pub(crate) fn read_documents(path: &Path, mut enough: u64) -> Result<Vec<String>> {
     let mut documents = Vec::new();
-    if std::fs::metadata(path).map_err(io)?.is_dir() {
-        let mut files = Vec::new();
-        for entry in std::fs::read_dir(path).map_err(io)? {
-            let file = entry.map_err(io)?.path();
-            if file.extension().is_some_and(|e| e == "txt" || e == "md") && file.is_file() {
-                files.push(file);
-            }
+    for file in texts(path)? {
+        if enough == 0 {
+            break;
         }
-        files.sort();
-        let mut total = 0;
-        for file in files {
-            if total >= enough {
-                break;
-            }
-            let text = read_start(&file, enough - total)?;
-            total += text.len() as u64;
+        let text = read_start(&file, enough)?;
+        // Reading stopped in a last line that may be cut.
+        let is_cut = text.len() as u64 + 4 > enough;
+        enough = enough.saturating_sub(text.len() as u64);
+        if file.extension().is_none_or(|e| e != "jsonl" && e != "ndjson") {
             documents.push(text);
+            continue;
         }
-    } else if path.extension().is_some_and(|e| e == "jsonl") {
-        let text = read_start(path, enough)?;
         for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-            let document: Document = match serde_json::from_str(line) {
-                Ok(document) => document,
-                // The last line may be cut where reading stopped.
-                Err(e) if e.is_eof() && !documents.is_empty() && text.len() as u64 + 4 > enough => break,
-                Err(e) => return Err(Error::file(path, format!("line {}: {e}", i + 1))),
-            };
-            documents.push(unix_lines(document.text));
+            match serde_json::from_str::<Document>(line) {
+                Ok(document) => documents.push(unix_lines(document.text)),
+                Err(e) if e.is_eof() && !documents.is_empty() && is_cut => break,
+                Err(e) => return Err(Error::file(&file, format!("line {}: {e}", i + 1))),
+            }
         }
-    } else {
-        documents.push(read_start(path, enough)?);
     }
     documents.retain(|text| !text.trim().is_empty());
     if documents.is_empty() {
-        return Err(Error::file(
-            path,
-            "expected text (.txt, .md, or .jsonl with a \"text\" on each line), found none",
-        ));
+        let what = "expected text (.txt, .md, or .jsonl with a \"text\" on each line), found none";
+        return Err(Error::file(path, what));
     }
     Ok(documents)
 }

@@ -85,9 +85,6 @@ impl Setup<'_> {
     }
 
     /// The whole number that an option has, within these bounds.
-    ///
-    /// # Errors
-    /// Something else.
     pub(crate) fn number(&self, opt: &Opt, bounds: RangeInclusive<usize>) -> Result<usize> {
         let value = self.option(opt)?;
         value.parse().ok().filter(|n| bounds.contains(n)).ok_or_else(|| {

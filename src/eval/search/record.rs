@@ -34,9 +34,6 @@ pub(super) struct Record {
 
 impl Record {
     /// Reads the record of an earlier run.
-    ///
-    /// # Errors
-    /// Returns an error if the file cannot be read, is not a record, or is the record of another search.
     pub(super) fn read(path: &Path, of: &str) -> Result<Record> {
         let name = path.display();
         let bytes = files::foreign::read_file(path, MAX_BYTES)?;
@@ -56,9 +53,6 @@ impl Record {
     }
 
     /// The score of individual `i`, if an earlier run found it.
-    ///
-    /// # Errors
-    /// Returns an error if the record has different factors there.
     pub(super) fn score_of(&self, i: usize, factors: &[f64]) -> Result<Option<f64>> {
         let Some(scored) = self.scored.get(i) else { return Ok(None) };
         let same = scored.factors.len() == factors.len()
@@ -72,9 +66,6 @@ impl Record {
     }
 
     /// Writes the record, atomically.
-    ///
-    /// # Errors
-    /// Returns an error if the file cannot be written.
     pub(super) fn write(&self, to: &Output) -> Result<()> {
         let json = serde_json::to_string(self).map_err(|e| invalid(e.to_string()))?;
         let bytes = format!("{}{json}\n", RECORD.header()).into_bytes();

@@ -27,9 +27,6 @@ pub(super) struct Sample {
 }
 
 /// One sample from each text that is long enough, at most `n`, of at most `ctx` tokens.
-///
-/// # Errors
-/// Returns an error if no text has `ctx` tokens, if needles do not fit in the context, or if the tokenizer fails.
 pub(super) fn samples(
     source: &dyn LmSource,
     texts: &[Vec<Token>],

@@ -80,9 +80,6 @@ impl<T: DeserializeOwned> Records<T> {
     }
 
     /// The record at a place below [`Records::len`].
-    ///
-    /// # Errors
-    /// The file has changed, or cannot be read.
     pub(crate) fn get(&self, i: usize) -> Result<T> {
         let line = &self.lines[i];
         let mut input = self.input.borrow_mut();

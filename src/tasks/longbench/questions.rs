@@ -37,11 +37,8 @@ impl Question {
 
 /// Reads a file of lines like `NUM:dist How far is it from Denver to Aspen ?`.
 ///
-/// Reads the questions. The one byte beyond ASCII, 0xF0 in the middle of a name, becomes a space, as in the data set
+/// The one byte beyond ASCII, 0xF0 in the middle of a name, becomes a space, as in the data set
 /// `trec` that LongBench is made from; others would be Latin-1.
-///
-/// # Errors
-/// The file cannot be read, or a line of it is not such a question; the message names it.
 pub(super) fn read(file: &DataFile, folder: &Path) -> Result<Vec<Question>> {
     let text: String =
         file.read(folder)?.iter().map(|&b| if b == 0xf0 { ' ' } else { char::from(b) }).collect();

@@ -102,9 +102,6 @@ impl Form {
     /// are kept for the answer and the chat template. So a multiple of 1024 counts as that many thousands,
     /// and from any other length 500 are taken off. LCEG takes off nothing, and an answer to a long prompt
     /// lies behind the end of `length`.
-    ///
-    /// # Errors
-    /// A length that leaves nothing of the prompt.
     pub(super) fn max_prompt(self, length: usize) -> Result<usize> {
         let (max, least) = match self {
             Form::Official if length.is_multiple_of(1024) => {

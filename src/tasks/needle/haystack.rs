@@ -56,9 +56,6 @@ pub(super) struct Haystack {
 
 impl Haystack {
     /// The first `length` tokens of a text.
-    ///
-    /// # Errors
-    /// A length that leaves nothing for the haystack.
     pub(super) fn new(encoder: &dyn Encoder, text: &str, length: usize) -> Result<Haystack> {
         let mut tokens = encoder.encode(text)?;
         if tokens.len() > length {
@@ -71,9 +68,6 @@ impl Haystack {
 
     /// The text with the needle at a depth in percent: behind the last sentence that ends there or before, or at
     /// the very end for 100 (`insert_needle` of all three). `is_period` says whether a token ends a sentence.
-    ///
-    /// # Errors
-    /// A length too small for it, a tokenizer that does not give the needle back.
     pub(super) fn with_needle(
         &self,
         encoder: &dyn Encoder,

@@ -85,9 +85,6 @@ pub(super) fn bisect(
 /// Makes a sample of a size, smaller by `step` after each try that is too long.
 ///
 /// `make` gives the sample and its tokens, answer included.
-///
-/// # Errors
-/// Even the smallest haystack is too long, try after try; the message has the shortest one seen.
 pub(super) fn sample<T>(
     setup: &Setup<'_>,
     mut size: usize,
@@ -116,9 +113,6 @@ pub(super) fn sample<T>(
 }
 
 /// Refuses a tokenizer with which sizes would grow without end: each word or line of a haystack is a token at least.
-///
-/// # Errors
-/// There are fewer tokens than half the size.
 fn check_tokens(size: usize, tokens: usize) -> Result<()> {
     if tokens < size / 2 {
         return Err(Error::invalid(format!(

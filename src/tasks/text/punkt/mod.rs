@@ -79,9 +79,6 @@ impl Punkt {
     pub(crate) const ENGLISH: &'static DataFile = &ENGLISH;
 
     /// With NLTK's English parameters.
-    ///
-    /// # Errors
-    /// The file is missing or damaged.
     pub(crate) fn english(setup: &Setup<'_>) -> Result<Punkt> {
         let text = ENGLISH.read_text(setup.data)?;
         serde_json::from_str(&text).map_err(|e| Error::file(setup.data.join(ENGLISH.name), e))
