@@ -78,18 +78,8 @@ pub trait Lm {
     fn add_bos(&self) -> bool;
     /// Returns `-ln p(tokens[i] | tokens[..i])` in a fresh context, in nats, for each `i` in
     /// `from.max(1)..tokens.len()`. An implementation may reuse the keys of a prefix shared with the previous call;
-    /// the result is the same.
-    fn nll(&mut self, tokens: &[Token], from: usize) -> Result<Vec<f32>>;
-    /// [`Lm::nll`] that may call `read` now and then with the number of tokens read.
-    fn nll_watched(
-        &mut self,
-        tokens: &[Token],
-        from: usize,
-        read: &mut dyn FnMut(usize),
-    ) -> Result<Vec<f32>> {
-        let _ = read;
-        self.nll(tokens, from)
-    }
+    /// the result is the same. It may call `read` now and then with the number of tokens read.
+    fn nll(&mut self, tokens: &[Token], from: usize, read: &mut dyn FnMut(usize)) -> Result<Vec<f32>>;
     /// Number of prompts that [`Lm::answers`] accepts at once.
     fn n_seq(&self) -> usize {
         1
@@ -108,16 +98,11 @@ pub trait Lm {
 
 /// Opens an [`Lm`] at a context length. Frequencies that depend on the length are recomputed for each length.
 pub trait LmSource {
-    /// Opens an `Lm` for `n_ctx` tokens.
-    fn open(&self, n_ctx: usize) -> Result<Box<dyn Lm + '_>>;
     /// Opens an `Lm` for up to `n_seq` prompts of `n_ctx` tokens at once, as many as memory allows.
-    fn open_many(&self, n_ctx: usize, n_seq: usize) -> Result<Box<dyn Lm + '_>> {
-        let _ = n_seq;
-        self.open(n_ctx)
-    }
+    fn open(&self, n_ctx: usize, n_seq: usize) -> Result<Box<dyn Lm + '_>>;
     /// The method spec of an `Lm` with this context.
     fn rope_at(&self, n_ctx: usize) -> Result<String> {
-        Ok(self.open(n_ctx)?.rope())
+        Ok(self.open(n_ctx, 1)?.rope())
     }
     /// Text to tokens without BOS and EOS; names of special tokens become special tokens.
     fn encode(&self, text: &str) -> Result<Vec<Token>>;
@@ -128,18 +113,13 @@ pub trait LmSource {
 }
 
 /// Opens a context that `control` can stop. Returns an error if the context is smaller than requested.
-fn open<'s>(source: &'s dyn LmSource, n_ctx: usize, control: &Control<'_>) -> Result<Box<dyn Lm + 's>> {
-    open_many(source, n_ctx, 1, control)
-}
-
-/// [`open`] for several prompts at once.
-fn open_many<'s>(
+fn open<'s>(
     source: &'s dyn LmSource,
     n_ctx: usize,
     n_seq: usize,
     control: &Control<'_>,
 ) -> Result<Box<dyn Lm + 's>> {
-    let lm = if n_seq == 1 { source.open(n_ctx)? } else { source.open_many(n_ctx, n_seq)? };
+    let lm = source.open(n_ctx, n_seq)?;
     if lm.n_ctx() < n_ctx {
         return Err(invalid(format!("context opened for {n_ctx} tokens takes only {}", lm.n_ctx())));
     }

@@ -66,11 +66,7 @@ impl std::fmt::Debug for SessionSource {
 }
 
 impl LmSource for SessionSource {
-    fn open(&self, n_ctx: usize) -> Result<Box<dyn Lm + '_>> {
-        self.open_many(n_ctx, 1)
-    }
-
-    fn open_many(&self, n_ctx: usize, n_seq: usize) -> Result<Box<dyn Lm + '_>> {
+    fn open(&self, n_ctx: usize, n_seq: usize) -> Result<Box<dyn Lm + '_>> {
         let params = SessionParams { n_ctx, ..self.params.clone() };
         let n_seq_max = Session::n_seq_fitting(&self.model, &params, n_seq)?;
         let session = Session::new(&self.model, &SessionParams { n_seq_max, ..params })?;
@@ -137,16 +133,7 @@ impl Lm for SessionLm {
         self.session.model().vocab().add_bos()
     }
 
-    fn nll(&mut self, tokens: &[Token], from: usize) -> Result<Vec<f32>> {
-        self.nll_watched(tokens, from, &mut |_| {})
-    }
-
-    fn nll_watched(
-        &mut self,
-        tokens: &[Token],
-        from: usize,
-        read: &mut dyn FnMut(usize),
-    ) -> Result<Vec<f32>> {
+    fn nll(&mut self, tokens: &[Token], from: usize, read: &mut dyn FnMut(usize)) -> Result<Vec<f32>> {
         let from = from.max(1);
         if from >= tokens.len() {
             return Ok(Vec::new());

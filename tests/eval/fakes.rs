@@ -94,7 +94,7 @@ impl Fake {
 }
 
 impl LmSource for Fake {
-    fn open(&self, n_ctx: usize) -> Result<Box<dyn Lm + '_>> {
+    fn open(&self, n_ctx: usize, _: usize) -> Result<Box<dyn Lm + '_>> {
         self.log.borrow_mut().opened.push(n_ctx);
         Ok(Box::new(Opened { fake: self, n_ctx }))
     }
@@ -152,7 +152,7 @@ impl Lm for Opened<'_> {
     fn add_bos(&self) -> bool {
         self.fake.add_bos
     }
-    fn nll(&mut self, tokens: &[Token], from: usize) -> Result<Vec<f32>> {
+    fn nll(&mut self, tokens: &[Token], from: usize, _: &mut dyn FnMut(usize)) -> Result<Vec<f32>> {
         assert!(tokens.len() <= self.n_ctx, "{} tokens in a context of {}", tokens.len(), self.n_ctx);
         self.log(tokens, from)?;
         Ok((from.max(1)..tokens.len()).map(|i| (self.fake.nll)(tokens, i)).collect())
@@ -172,7 +172,7 @@ impl Lm for Opened<'_> {
     fn endings(&mut self, text: &[Token], endings: &[Vec<Token>]) -> Result<Vec<Ending>> {
         let mut one = |ending: &Vec<Token>| {
             let all = [text, ending].concat();
-            let logprobs = self.nll(&all, text.len())?.iter().map(|x| -x).collect();
+            let logprobs = self.nll(&all, text.len(), &mut |_| {})?.iter().map(|x| -x).collect();
             Ok(Ending { logprobs, greedy: false })
         };
         endings.iter().map(&mut one).collect()

@@ -59,10 +59,11 @@ fn a_window_after_others_is_measured_as_if_alone() {
         "lm-infinite:window=32,global=0,evict=true",
     ] {
         let source = SessionSource::new(model(), params(rope));
-        let mut lm = source.open(320).unwrap();
+        let mut lm = source.open(320, 1).unwrap();
         for (i, (tokens, from)) in windows.iter().enumerate() {
-            let found = lm.nll(tokens, *from).unwrap_or_else(|e| panic!("{rope}: window {i}: {e}"));
-            let alone = source.open(320).unwrap().nll(tokens, *from).unwrap();
+            let found =
+                lm.nll(tokens, *from, &mut |_| {}).unwrap_or_else(|e| panic!("{rope}: window {i}: {e}"));
+            let alone = source.open(320, 1).unwrap().nll(tokens, *from, &mut |_| {}).unwrap();
             assert_eq!(found.len(), tokens.len() - (*from).max(1), "{rope}: window {i}");
             let apart = found.iter().zip(&alone).fold(0f32, |max, (a, b)| max.max((a - b).abs()));
             assert!(apart < 1e-4, "{rope}: window {i}: {apart} from a fresh context");
@@ -73,11 +74,11 @@ fn a_window_after_others_is_measured_as_if_alone() {
 #[test]
 fn continuations_are_those_of_a_fresh_context() {
     let source = SessionSource::new(model(), params("streaming:sinks=0,window=32"));
-    let mut lm = source.open(320).unwrap();
+    let mut lm = source.open(320, 1).unwrap();
     let prompts = [window(0, 200), window(60, 90), window(60, 91)];
     let how = Greedy { n_predict: 8, ..Greedy::default() };
     let found: Vec<_> = prompts.chunks(1).map(|p| lm.answers(p, &how).unwrap()).collect();
-    let fresh = |p: &[Vec<Token>]| source.open(320).unwrap().answers(p, &how).unwrap();
+    let fresh = |p: &[Vec<Token>]| source.open(320, 1).unwrap().answers(p, &how).unwrap();
     let alone: Vec<_> = prompts.chunks(1).map(fresh).collect();
     assert_eq!(found, alone);
 }

@@ -195,7 +195,7 @@ fn pass(
     what: &str,
     start: usize,
 ) -> Result<Option<Vec<f32>>> {
-    let Some(nll) = uninterrupted(lm.nll(tokens, from))? else { return Ok(None) };
+    let Some(nll) = uninterrupted(lm.nll(tokens, from, &mut |_| {}))? else { return Ok(None) };
     let expected = tokens.len().saturating_sub(from);
     if nll.len() != expected {
         let found = nll.len();

@@ -95,7 +95,8 @@ pub fn run(
     }
     let Some(&first) = params.lengths.first() else { return Err(invalid("no length given")) };
     let stride = params.stride.or(protocol.stride).unwrap_or(1);
-    let open = |length| open(source, protocol.context(length, stride).max(params.ctx.unwrap_or(0)), control);
+    let open =
+        |length| open(source, protocol.context(length, stride).max(params.ctx.unwrap_or(0)), 1, control);
 
     let lm = open(first)?;
     let texts = Texts::new(&*lm, documents, params)?;
@@ -303,7 +304,7 @@ fn measure(
         // One window may take an hour.
         let mut read =
             |n: usize| control.report(format_args!("{what}"), (fed.done + n) as u64, fed.total as u64);
-        let Some(nll) = uninterrupted(lm.nll_watched(&tokens, w.from, &mut read))? else { break };
+        let Some(nll) = uninterrupted(lm.nll(&tokens, w.from, &mut read))? else { break };
         if nll.len() != w.n_scored() {
             let (expected, found) = (w.n_scored(), nll.len());
             return Err(invalid(format!("window {i}: expected {expected} log-likelihoods, found {found}")));

@@ -247,7 +247,7 @@ pub fn run<'a>(
         control.report(format_args!("best perplexity {}", number(best.exp())), n as u64, total as u64);
         let spec = spec_of(factors)?;
         let source = source_of(&spec);
-        let mut lm = open(&*source, ctx, control)?;
+        let mut lm = open(&*source, ctx, 1, control)?;
         let Some(nll) = uninterrupted(score::score(&mut *lm, &samples))? else {
             interrupted = true;
             return Ok(None);

@@ -124,7 +124,7 @@ pub(super) fn score(lm: &mut dyn Lm, samples: &[Sample]) -> Result<f64> {
     let (mut sum, mut n) = (0.0, 0);
     for sample in samples {
         let first = sample.scored.first().map_or(1, |range| range.start);
-        let nll = lm.nll(&sample.tokens, first)?;
+        let nll = lm.nll(&sample.tokens, first, &mut |_| {})?;
         for range in &sample.scored {
             let of = nll.get(range.start - first..range.end - first);
             let of =

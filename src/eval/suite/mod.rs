@@ -19,7 +19,7 @@ use ropewalk_core::remedy::Remedy;
 use ropewalk_tasks::{Ask, Encoder as _, Info, Sample, Samples, Setup, Task, Template};
 use sha2::{Digest, Sha256};
 
-use super::{invalid, open_many, under_each, LmSource, Sources};
+use super::{invalid, open, under_each, LmSource, Sources};
 use crate::control::Control;
 use crate::model::{Error, Result};
 use crate::rope::Spec;
@@ -282,7 +282,7 @@ impl Cell<'_> {
                 }
                 if lm.is_none() {
                     let batch = self.params.batch.min(n).max(1);
-                    lm = Some(open_many(self.source, n_ctx, batch, self.control)?);
+                    lm = Some(open(self.source, n_ctx, batch, self.control)?);
                 }
                 waiting.push(ready);
                 let full = waiting.len() >= lm.as_ref().map_or(1, |lm| lm.n_seq());
