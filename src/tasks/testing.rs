@@ -7,60 +7,57 @@ use std::path::Path;
 use ropewalk_core::control::Control;
 use sha2::{Digest, Sha256};
 
-use crate::{Encoder, Result, Setup, Template, Token};
+use crate::{Encoder, Result, Sample, Setup, Task, Template, Token};
 
-/// Tokens are the matches of `[A-Za-z]+|[0-9]|[^A-Za-z0-9 ]| +`; decoding joins them.
+/// Tokens are the matches of `<s>|[A-Za-z]+|[0-9]|[^A-Za-z0-9 ]| +`; decoding joins them, without the first kind.
 #[derive(Default)]
 pub(crate) struct Simple {
     n_bos: usize,
-    frame: String,
-    ids: RefCell<HashMap<String, Token>>,
-    texts: RefCell<Vec<String>>,
+    frame: [String; 2],
+    known: RefCell<(HashMap<String, Token>, Vec<String>)>,
 }
 
 impl Simple {
-    /// With so many tokens before each text, and a chat template that puts `frame` before each message.
-    pub(crate) fn framed(n_bos: usize, frame: &str) -> Simple {
-        Simple { n_bos, frame: frame.into(), ..Simple::default() }
+    /// With so many tokens before each text, and a chat template that puts texts before and behind each message.
+    pub(crate) fn framed(n_bos: usize, frame: [&str; 2]) -> Simple {
+        Simple { n_bos, frame: frame.map(str::to_owned), ..Simple::default() }
     }
 }
 
 impl Encoder for Simple {
     fn encode(&self, text: &str) -> Result<Vec<Token>> {
-        let mut tokens = Vec::new();
-        let mut rest = text;
-        while let Some(first) = rest.chars().next() {
-            let same = |c: char| match first {
-                ' ' => c == ' ',
-                _ => c.is_ascii_alphabetic(),
-            };
-            let end = if first == ' ' || first.is_ascii_alphabetic() {
-                rest.find(|c| !same(c)).unwrap_or(rest.len())
-            } else {
-                first.len_utf8()
+        let mut known = self.known.borrow_mut();
+        let (mut tokens, mut rest) = (Vec::new(), text);
+        while let Some(c) = rest.chars().next() {
+            let run = |of: fn(char) -> bool| rest.find(|c| !of(c)).unwrap_or(rest.len());
+            let end = match c {
+                _ if rest.starts_with("<s>") => 3,
+                'a'..='z' | 'A'..='Z' => run(|c| c.is_ascii_alphabetic()),
+                ' ' => run(|c| c == ' '),
+                _ => c.len_utf8(),
             };
             let (token, behind) = rest.split_at(end);
             rest = behind;
-            let mut ids = self.ids.borrow_mut();
-            let known = ids.get(token).copied();
-            tokens.push(known.unwrap_or_else(|| {
-                let mut texts = self.texts.borrow_mut();
-                let id = Token::try_from(texts.len()).expect("few tokens");
-                texts.push(token.into());
-                ids.insert(token.into(), id);
-                id
-            }));
+            let next = known.1.len() as Token;
+            let id = known.0.get(token).copied().unwrap_or(next);
+            if id == next {
+                known.0.insert(token.to_owned(), id);
+                known.1.push(token.to_owned());
+            }
+            tokens.push(id);
         }
         Ok(tokens)
     }
 
     fn decode(&self, tokens: &[Token]) -> Result<String> {
-        let texts = self.texts.borrow();
-        Ok(tokens.iter().map(|&t| texts[usize::try_from(t).expect("a token of ours")].as_str()).collect())
+        let known = self.known.borrow();
+        let texts = tokens.iter().map(|&t| known.1[t as usize].as_str());
+        Ok(texts.filter(|text| *text != "<s>").collect())
     }
 
     fn frame(&self, message: &str) -> Result<String> {
-        Ok(format!("{}{message}", self.frame))
+        let [before, behind] = &self.frame;
+        Ok(format!("{before}{message}{behind}"))
     }
 
     fn n_bos(&self) -> usize {
@@ -84,6 +81,29 @@ pub(crate) fn setup<'a>(
         data,
         encoder,
         control: Control::default(),
+    }
+}
+
+/// The task of a name.
+pub(crate) fn task(name: &str) -> &'static dyn Task {
+    crate::find(name).unwrap_or_else(|e| panic!("{e}"))[0]
+}
+
+/// All samples of a task, as many as it says.
+pub(crate) fn all(task: &dyn Task, setup: &Setup<'_>) -> Result<Vec<Sample>> {
+    let samples = task.samples(setup)?;
+    let n = samples.n;
+    let made: Vec<_> = samples.iter.collect::<Result<_>>()?;
+    assert_eq!(made.len(), n, "{}", task.info().name);
+    Ok(made)
+}
+
+/// The error that a task gives instead of samples.
+#[track_caller]
+pub(crate) fn error(task: &dyn Task, setup: &Setup<'_>) -> String {
+    match all(task, setup) {
+        Ok(_) => panic!("{} made samples", task.info().name),
+        Err(e) => e.to_string(),
     }
 }
 

@@ -2,14 +2,13 @@
 //! users can get wrong.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use serde_json::Value;
 
 use super::{InfiniteBench, EN_DIA, EN_MC, EN_QA, EN_SUM, ZH_QA};
 use crate::metrics::infinitebench as metrics;
-use crate::testing::{setup, sha256, Simple};
-use crate::{Answer, Ask, Encoder, Result, Sample, Setup, Task};
+use crate::testing::{all, error, setup, sha256, Simple};
+use crate::{Answer, Ask, Encoder, Result, Setup, Task};
 
 const ALL: &[(&InfiniteBench, &str, &str)] = &[
     (&EN_SUM, "longbook_sum_eng", include_str!("../tests/fixtures/infinitebench/longbook_sum_eng.jsonl")),
@@ -34,10 +33,6 @@ fn data() -> tempfile::TempDir {
         std::fs::write(folder.path().join(format!("infinitebench/{file}.jsonl")), records).unwrap();
     }
     folder
-}
-
-fn samples(task: &InfiniteBench, setup: &Setup<'_>) -> Result<Vec<Sample>> {
-    task.samples(setup)?.iter.collect()
 }
 
 #[test]
@@ -66,7 +61,7 @@ fn long_summaries_do_not_take_memory_of_their_product() {
 #[test]
 fn prompts_are_those_of_the_official_code() {
     let folder = data();
-    let (plain, with_bos) = (Simple::default(), Simple::framed(1, ""));
+    let (plain, with_bos) = (Simple::default(), Simple::framed(1, [""; 2]));
     let recorded: Vec<(String, usize, usize, usize, usize, String, Value)> =
         serde_json::from_str(include_str!("../tests/fixtures/infinitebench/prompts.json")).unwrap();
     assert_eq!(recorded.len(), 5 * 5 * 2 * 3);
@@ -74,7 +69,7 @@ fn prompts_are_those_of_the_official_code() {
         let (task, ..) = ALL.iter().find(|(_, name, _)| name == file).unwrap();
         let encoder: &dyn Encoder = if *n_bos == 1 { &with_bos } else { &plain };
         let setup = setup(encoder, folder.path(), *max, &[]);
-        let sample = samples(task, &setup).unwrap().swap_remove(*i);
+        let sample = all(*task, &setup).unwrap().swap_remove(*i);
         if let Some(shown) = shown.as_str() {
             assert_eq!(sample.prompt, shown);
         }
@@ -95,24 +90,9 @@ fn right_answers_are_those_of_the_official_code() {
 }
 
 #[test]
-fn right_answers_get_full_marks_and_silence_none() {
-    let folder = data();
-    let encoder = Simple::default();
-    for (task, ..) in ALL {
-        let setup = setup(&encoder, folder.path(), 4000, &[]);
-        for sample in samples(task, &setup).unwrap() {
-            assert_eq!((sample.judge)(&sample.expected), [1.0], "{}", task.info.name);
-            for wrong in ["", "zzz", "猫"] {
-                assert_eq!((sample.judge)(&Answer::Text(wrong.to_owned())), [0.0], "{}", task.info.name);
-            }
-        }
-    }
-}
-
-#[test]
 fn prompts_have_the_length_and_answers_come_on_top() {
     let folder = data();
-    let encoder = Simple::framed(1, "user says : ");
+    let encoder = Simple::framed(1, ["user says : ", ""]);
     let one = |length| Setup { length, samples: Some(1), ..setup(&encoder, folder.path(), 0, &[]) };
     let setup = one(Some(64));
     let found = EN_QA.samples(&setup).unwrap();
@@ -123,9 +103,9 @@ fn prompts_have_the_length_and_answers_come_on_top() {
     // One of the 64 is BOS.
     assert_eq!(encoder.count(&found[0].prompt).unwrap(), 63 + 6);
 
-    let found = samples(&EN_QA, &one(Some(1))).err().unwrap().to_string();
+    let found = error(&EN_QA, &one(Some(1)));
     assert!(found.starts_with("length 1: expected at least 2 tokens"), "{found}");
-    assert!(samples(&EN_QA, &one(None)).err().unwrap().to_string().contains("expected a length"));
+    assert!(error(&EN_QA, &one(None)).contains("expected a length"));
 }
 
 #[test]
@@ -135,7 +115,7 @@ fn damaged_files_are_named_with_their_line() {
     let setup = setup(&encoder, folder.path(), 4000, &[]);
     let find = |task: &InfiniteBench, lines: &str, expected: &str| {
         std::fs::write(folder.path().join(task.info.files[0].name), lines).unwrap();
-        let found = samples(task, &setup).err().expect("an error").to_string();
+        let found = error(task, &setup);
         assert!(found.contains(expected), "expected {expected:?}, found {found:?}");
     };
     let record = |answer: &str, options: &str| {
@@ -163,17 +143,5 @@ fn damaged_files_are_named_with_their_line() {
         "line 2: expected an option as `answer`",
     );
     std::fs::write(folder.path().join(EN_MC.info.files[0].name), good).unwrap();
-    assert_eq!(samples(&EN_MC, &setup).unwrap()[0].expected, Answer::Text("D".to_owned()));
-
-    let setup = crate::testing::setup(&encoder, Path::new("nowhere"), 4000, &[]);
-    let found = samples(&EN_SUM, &setup).err().unwrap().to_string();
-    assert!(found.contains("longbook_sum_eng.jsonl: is missing: it is part of the dataset"), "{found}");
-}
-
-#[test]
-fn the_groups_are_english_and_all() {
-    let names = |group: &str| crate::find(group).unwrap().iter().map(|t| t.info().name).collect::<Vec<_>>();
-    let all: Vec<_> = ALL.iter().map(|(task, ..)| task.info.name).collect();
-    assert_eq!(names("infinitebench"), all);
-    assert_eq!(names("infinitebench_en"), all[..4]);
+    assert_eq!(all(&EN_MC, &setup).unwrap()[0].expected, Answer::Text("D".to_owned()));
 }

@@ -2,13 +2,12 @@
 //! can get wrong.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::sets::{ALL, CMRC, HOTPOTWIKIQA, LIC, LOOGLE_CR, LOOGLE_MIR, LOOGLE_SD};
-use super::{max_prompt, shots, LvEval, TASKS};
+use super::sets::{ALL, CMRC, HOTPOTWIKIQA, LIC, LOOGLE_CR, LOOGLE_SD};
+use super::{max_prompt, shots, LvEval};
 use crate::metrics::chinese::Words;
 use crate::metrics::lveval as metrics;
 use crate::testing::{setup, sha256, Simple};
@@ -86,7 +85,7 @@ fn chinese_words_are_those_of_jieba() {
 #[test]
 fn prompts_are_those_of_the_official_code() {
     let folder = data();
-    let (plain, with_bos) = (Simple::default(), Simple::framed(1, ""));
+    let (plain, with_bos) = (Simple::default(), Simple::framed(1, [""; 2]));
     let recorded: Vec<(String, usize, usize, usize, usize, String, Value)> =
         serde_json::from_str(include_str!("../tests/fixtures/lveval/prompts.json")).unwrap();
     assert_eq!(recorded.len(), 11 * 5 * 2 * 3);
@@ -231,7 +230,7 @@ fn the_length_chooses_file_and_truncation() {
 
 #[test]
 fn cutting_never_fails() {
-    let encoder = Simple::framed(1, "");
+    let encoder = Simple::framed(1, [""; 2]);
     for (text, max) in [("", 0), ("", 2), ("a", 1), ("a b c", 0), ("a b c", 1), ("a b c", 2), ("a b c", 4)] {
         cut_middle(&encoder, text.to_owned(), max, false).unwrap();
     }
@@ -271,27 +270,4 @@ fn damaged_files_are_named_with_their_line() {
     assert!(found.contains("line 1: expected passages under headings"), "{found}");
     let empty = r#"{"input": "a", "context": "c", "answers": ["。"]}"#;
     assert!(complaint(&CMRC, empty, &[]).contains("found None"));
-}
-
-#[test]
-fn missing_files_say_where_they_come_from() {
-    let encoder = Simple::default();
-    let setup = setup(&encoder, Path::new("nowhere"), 32_768, &[]);
-    let found = samples(&LOOGLE_MIR, &setup).err().unwrap().to_string();
-    assert!(
-        found
-            .contains("loogle_MIR_mixup_32k.jsonl: is missing: it is in loogle_MIR_mixup.zip of the dataset"),
-        "{found}"
-    );
-    let found = crate::Task::samples(&CMRC, &setup).err().unwrap().to_string();
-    assert!(found.contains("dict.txt: is missing: it is in the Python package jieba"), "{found}");
-}
-
-#[test]
-fn the_group_has_all_sets_but_factrecall() {
-    assert_eq!(TASKS.len(), ALL.len());
-    let names = |group: &str| crate::find(group).unwrap().iter().map(|t| t.info().name).collect::<Vec<_>>();
-    let all = names("lveval");
-    assert_eq!(all, ALL[..9].iter().map(|t| t.info.name).collect::<Vec<_>>());
-    assert_eq!([names("lveval_single"), names("lveval_multi")].concat(), all);
 }

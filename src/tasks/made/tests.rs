@@ -6,20 +6,16 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::{graphwalks, json_kv, TASKS};
-use crate::testing::{setup, sha256, Simple};
-use crate::{Answer, Ask, Encoder, Result, Sample, Task, Template};
-
-fn task(name: &str) -> &'static dyn Task {
-    TASKS.iter().copied().find(|t| t.info().name == name).expect(name)
-}
+use super::{graphwalks, json_kv};
+use crate::testing::{self, all, setup, sha256, task, Simple};
+use crate::{Answer, Ask, Encoder, Sample, Template};
 
 /// So many samples of a length, all of which fit it, give full marks to the right answer and none to silence.
 fn samples(name: &str, length: usize, n: usize, options: &[(&str, &str)]) -> Vec<Sample> {
     let simple = Simple::default();
     let mut setup = setup(&simple, Path::new(""), length, options);
     setup.samples = Some(n);
-    let samples: Vec<_> = task(name).samples(&setup).unwrap().iter.collect::<Result<_>>().unwrap();
+    let samples = all(task(name), &setup).unwrap();
     assert_eq!(samples.len(), n);
     for sample in &samples {
         let Ask::Generate { max_tokens, .. } = sample.ask else { panic!("expected an answer as text") };
@@ -34,12 +30,7 @@ fn samples(name: &str, length: usize, n: usize, options: &[(&str, &str)]) -> Vec
 
 fn error(name: &str, length: usize, options: &[(&str, &str)]) -> String {
     let simple = Simple::default();
-    let setup = setup(&simple, Path::new(""), length, options);
-    let made = task(name).samples(&setup).map(|samples| samples.iter.collect::<Result<Vec<_>>>());
-    match made {
-        Err(e) | Ok(Err(e)) => e.to_string(),
-        Ok(Ok(_)) => panic!("expected an error"),
-    }
+    testing::error(task(name), &setup(&simple, Path::new(""), length, options))
 }
 
 #[derive(Deserialize)]

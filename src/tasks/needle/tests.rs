@@ -6,8 +6,8 @@ use serde::Deserialize;
 
 use super::{kamradt, lceg, TASKS};
 use crate::data::read_documents;
-use crate::testing::{setup, sha256, Simple};
-use crate::{Answer, Ask, Encoder, Error, Result, Setup, Task, Template, Token};
+use crate::testing::{all, error, setup, sha256, task, Simple};
+use crate::{Answer, Ask, Encoder, Result, Template, Token};
 
 #[derive(Deserialize)]
 struct Official {
@@ -40,10 +40,6 @@ struct Prompts {
 
 fn official() -> Official {
     serde_json::from_str(include_str!("../tests/fixtures/needle/official.json")).expect("fixture")
-}
-
-fn task(name: &str) -> &'static dyn Task {
-    TASKS.iter().copied().find(|t| t.info().name == name).expect(name)
 }
 
 /// A folder with the fixture's texts, and a JSONL file of them.
@@ -80,8 +76,7 @@ fn lceg_prompts_are_the_published_ones() {
     for expected in &official.lceg.prompts {
         let simple = Simple::default();
         let setup = setup(&simple, Path::new(""), expected.length, &[("haystack", &texts)]);
-        let samples: Vec<_> =
-            task("needle_lceg").samples(&setup).unwrap().iter.collect::<Result<_>>().unwrap();
+        let samples = all(task("needle_lceg"), &setup).unwrap();
         let depths: Vec<_> = expected.depths.iter().map(|d| ("depth", d.to_string())).collect();
         assert_eq!(samples.iter().map(|s| s.tags[0].clone()).collect::<Vec<_>>(), depths);
         assert_eq!(samples.last().unwrap().prompt, expected.last);
@@ -107,8 +102,7 @@ fn lwm_prompts_and_scores_are_the_published_ones() {
     for expected in &official.lwm {
         let simple = Simple::default();
         let setup = setup(&simple, Path::new(""), expected.length, &[("haystack", &books)]);
-        let samples: Vec<_> =
-            task("needle_lwm").samples(&setup).unwrap().iter.collect::<Result<_>>().unwrap();
+        let samples = all(task("needle_lwm"), &setup).unwrap();
         assert_eq!(samples.len(), 60);
         // Published: depth by depth, round by round; ours: haystack by haystack.
         let published = |i: usize| &samples[i % 3 * 20 + i / 3];
@@ -136,8 +130,7 @@ fn kamradt_prompts_are_the_published_ones() {
         let mut setup = setup(&simple, Path::new(""), expected.length, &[("haystack", &texts)]);
         for template in [Template::Base, Template::Chat] {
             setup.template = template;
-            let samples: Vec<_> =
-                task("needle_kamradt").samples(&setup).unwrap().iter.collect::<Result<_>>().unwrap();
+            let samples = all(task("needle_kamradt"), &setup).unwrap();
             let hashes: Vec<_> = samples.iter().map(|s| sha256(&s.prompt)).collect();
             let depths: Vec<_> = samples.iter().map(|s| s.tags[0].1.clone()).collect();
             assert_eq!(depths, expected.depths.iter().map(u32::to_string).collect::<Vec<_>>());
@@ -207,25 +200,14 @@ fn rounds_of_one_text_differ_and_hold_their_needle() {
     assert!((1..4).all(|i| prompts[i] != prompts[0]));
 }
 
-fn error(setup: &Setup, name: &str) -> String {
-    let samples = match task(name).samples(setup) {
-        Err(e) => return e.to_string(),
-        Ok(samples) => samples,
-    };
-    let first = samples.iter.into_iter().find_map(Result::err).expect("an error");
-    assert!(!matches!(first, Error::Interrupted));
-    first.to_string()
-}
-
 #[test]
 fn what_makes_no_sense_is_an_error_that_says_so() {
     let official = official();
     let (folder, texts, _) = haystacks(&official);
     let simple = Simple::default();
     let with = |length, options: &[(&'static str, &str)]| {
-        error(&setup(&simple, folder.path(), length, options), "needle_lceg")
+        error(task("needle_lceg"), &setup(&simple, folder.path(), length, options))
     };
-    assert!(with(1000, &[]).contains("needle/essays.txt: is missing: it is the 49 essays of Paul Graham"));
     let haystack = ("haystack", texts.as_str());
     assert!(with(200, &[haystack]).contains("a length of 200 tokens: expected more than"));
     for wrong in ["0", "102", "x", "", "-1", "50/101", "5/", "1.5"] {
@@ -233,7 +215,7 @@ fn what_makes_no_sense_is_an_error_that_says_so() {
     }
     for wrong in ["0", "1001", "two"] {
         let setup = setup(&simple, folder.path(), 1000, &[haystack, ("rounds", wrong)]);
-        assert!(error(&setup, "needle_lwm").contains("rounds: expected a number"), "{wrong}");
+        assert!(error(task("needle_lwm"), &setup).contains("rounds: expected a number"), "{wrong}");
     }
     let empty = folder.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
@@ -289,10 +271,10 @@ fn a_template_that_does_not_fit_is_an_error_that_says_so() {
     let official = official();
     let (_folder, texts, books) = haystacks(&official);
     // A chat template with a long system prompt.
-    let wordy = Simple::framed(0, &".".repeat(150));
+    let wordy = Simple::framed(0, [&".".repeat(150), ""]);
     for (task, haystack) in TASKS.iter().zip([&texts, &books, &texts]) {
         let setup = setup(&wordy, Path::new(""), 1000, &[("haystack", haystack), ("depths", "1")]);
-        let message = error(&setup, task.info().name);
+        let message = error(*task, &setup);
         assert!(message.contains("the protocol leaves 200 tokens"), "{message}");
         let taken: usize = message.rsplit(' ').next().unwrap().parse().expect(&message);
         assert!((201..350).contains(&taken), "{message}");
@@ -344,7 +326,7 @@ fn a_tokenizer_that_loses_the_needle_is_an_error() {
     let lower = Lower::default();
     for (task, haystack) in TASKS.iter().zip([&texts, &books, &texts]) {
         let setup = setup(&lower, Path::new(""), 1000, &[("haystack", haystack)]);
-        let message = error(&setup, task.info().name);
+        let message = error(*task, &setup);
         assert!(message.contains("does not give the needle back: expected \"The "), "{message}");
         assert!(message.contains("found \"the "), "{message}");
     }

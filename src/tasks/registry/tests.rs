@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use ropewalk_core::control::{Control, Stop};
 
-use crate::testing::{setup, Simple};
-use crate::{find, Answer, Ask, Error, Setup, Task, GROUPS, TASKS};
+use crate::testing::{error, setup, Simple};
+use crate::{find, Answer, Ask, DataFile, Error, Setup, Task, GROUPS, TASKS};
 
 fn link(from: &Path, to: &Path) {
     assert!(from.exists(), "{} is missing: `make models` fetches what tests need", from.display());
@@ -126,6 +126,17 @@ fn groups_have_few_values() {
 }
 
 #[test]
+fn missing_files_say_where_they_come_from() {
+    let (folder, encoder) = (tempfile::tempdir().unwrap(), Simple::default());
+    let setup = setup(&encoder, folder.path(), 32_768, &[]);
+    for task in TASKS.iter().filter(|task| !task.info().files.is_empty()) {
+        let found = error(*task, &setup);
+        let says = |file: &&DataFile| found.contains(&format!("{}: is missing: {}", file.name, file.from));
+        assert!(task.info().files.iter().any(says), "{}: {found}", task.info().name);
+    }
+}
+
+#[test]
 fn work_stops_when_asked() {
     let (dir, encoder) = (data(), Simple::default());
     for name in ["longbench_lcc", "lveval_loogle_sd"] {
@@ -153,6 +164,13 @@ fn names_are_unique_and_groups_name_tasks() {
         let found = find(group.name).unwrap();
         assert_eq!(found.len(), group.tasks.len(), "{} names a task that is not there", group.name);
     }
+    let sizes: Vec<_> = GROUPS.iter().map(|g| g.tasks.len()).collect();
+    assert_eq!(sizes, [16, 13, 8, 3, 2, 5, 9, 4, 5, 4, 5, 7, 5]);
+    let names = |group: &str| find(group).unwrap().iter().map(|t| t.info().name).collect::<Vec<_>>();
+    assert_eq!([names("lveval_single"), names("lveval_multi")].concat(), names("lveval"));
+    assert!(names("ruler_niah").iter().all(|name| name.starts_with("niah_")));
+    assert!(!names("lveval").iter().any(|name| name.contains("factrecall")));
+    assert!(!names("infinitebench_en").contains(&"infinitebench_zh_qa"));
 }
 
 #[test]

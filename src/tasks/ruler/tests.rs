@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::{judge, postprocess, string_match_all, string_match_part, Metric};
-use crate::testing::{self, sha256};
+use crate::testing::{self, all, sha256, task};
 use crate::{Answer, Ask, Encoder, Result, Setup, Token};
 
 /// A tokenizer that counts tokens, and has none.
@@ -82,7 +82,7 @@ fn check(version: &str, file: &str, name: &str, frame: (&'static str, &'static s
     let recorded = recorded(file);
     let encoder = Fixed { frame, count: runs };
     let data = data();
-    let task = crate::find(name).expect(name)[0];
+    let task = task(name);
     for (length, samples) in &recorded.samples[name] {
         let what = format!("{name} of {length} tokens, generators of {version}");
         let mut setup = setup(&encoder, &data, version, length.parse().expect("a length"));
@@ -141,38 +141,33 @@ fn chat_template() {
     }
 }
 
+fn check_both(name: &str) {
+    check("2024", "2024.json", name, BASE);
+    check("current", "current.json", name, BASE);
+}
+
 #[test]
 fn niah() {
     for name in super::NIAH {
-        check("2024", "2024.json", name, BASE);
-        check("current", "current.json", name, BASE);
+        check_both(name);
     }
 }
 
 #[test]
 fn vt() {
-    check("2024", "2024.json", "vt", BASE);
-    check("current", "current.json", "vt", BASE);
+    check_both("vt");
 }
 
 #[test]
-fn cwe() {
-    check("2024", "2024.json", "cwe", BASE);
-    check("current", "current.json", "cwe", BASE);
-}
-
-#[test]
-fn fwe() {
-    check("2024", "2024.json", "fwe", BASE);
-    check("current", "current.json", "fwe", BASE);
+fn cwe_and_fwe() {
+    check_both("cwe");
+    check_both("fwe");
 }
 
 #[test]
 fn qa() {
-    for name in ["qa_1", "qa_2"] {
-        check("2024", "2024.json", name, BASE);
-        check("current", "current.json", name, BASE);
-    }
+    check_both("qa_1");
+    check_both("qa_2");
 }
 
 /// Lengths that words and documents do not suffice for: lists stop growing in 2024, documents are repeated today.
@@ -192,21 +187,15 @@ fn lengths_that_hold_no_sample() {
         let name = task.info().name;
         for version in ["2024", "current"] {
             for length in [0, 1, 150, 1 << 25, usize::MAX] {
-                let setup = setup(&encoder, &data, version, length);
-                let error = task
-                    .samples(&setup)
-                    .and_then(|samples| samples.iter.collect::<Result<Vec<_>>>())
-                    .err()
-                    .unwrap_or_else(|| panic!("{name}, {version}, {length}: no error"))
-                    .to_string();
+                let error = testing::error(*task, &setup(&encoder, &data, version, length));
                 assert!(error.contains("expected a length of"), "{name}, {version}, {length}: {error}");
             }
         }
         let mut setup = setup(&encoder, &data, "2023", 4096);
-        assert!(task.samples(&setup).err().expect("no error").to_string().contains("2023"), "{name}");
+        assert!(testing::error(*task, &setup).contains("2023"), "{name}");
         setup.options.clear();
         setup.seed = Some(1 << 32);
-        assert!(task.samples(&setup).err().expect("no error").to_string().contains("seed"), "{name}");
+        assert!(testing::error(*task, &setup).contains("seed"), "{name}");
     }
 }
 
@@ -218,8 +207,7 @@ fn needles_stand_at_the_depth_asked_for() {
         let mut setup = setup(&encoder, &data, version, 4096);
         setup.options.extend(depth.map(|depth| ("depth".to_owned(), depth.to_owned())));
         setup.samples = Some(6);
-        let made = crate::find(name).expect(name)[0].samples(&setup)?;
-        made.iter.collect::<Result<Vec<_>>>()
+        all(task(name), &setup)
     };
     for name in super::NIAH {
         for version in ["2024", "current"] {
@@ -264,11 +252,7 @@ fn tokenizer_without_tokens() {
     let (one_token, data) = (Fixed { frame: BASE, count: |_| 1 }, data());
     for name in super::NIAH.iter().chain(&["vt"]) {
         for version in ["2024", "current"] {
-            let setup = setup(&one_token, &data, version, 4096);
-            let made = crate::find(name).expect(name)[0]
-                .samples(&setup)
-                .and_then(|s| s.iter.collect::<Result<Vec<_>>>());
-            let error = made.err().unwrap_or_else(|| panic!("{name}, {version}: no error")).to_string();
+            let error = testing::error(task(name), &setup(&one_token, &data, version, 4096));
             assert!(error.contains("expected a tokenizer"), "{name}, {version}: {error}");
         }
     }
@@ -299,10 +283,7 @@ fn error(name: &str, version: &str, change: impl Fn(&mut Setup<'_>)) -> String {
     let (encoder, data) = (PLAIN, data());
     let mut setup = setup(&encoder, &data, version, 4096);
     change(&mut setup);
-    let made = crate::find(name).expect(name)[0]
-        .samples(&setup)
-        .and_then(|samples| samples.iter.map(|sample| sample.map(drop)).collect::<Result<Vec<_>>>());
-    made.err().unwrap_or_else(|| panic!("{name}: expected an error, found samples")).to_string()
+    testing::error(task(name), &setup)
 }
 
 #[test]
@@ -318,17 +299,10 @@ fn errors_say_what_would_fit() {
 }
 
 #[test]
-fn more_samples_than_questions_and_missing_data() {
+fn more_samples_than_questions() {
     assert!(error("qa_1", "current", |setup| setup.samples = Some(6000)).contains("5928"));
     assert!(error("qa_2", "current", |setup| setup.samples = Some(usize::MAX)).contains("7405"));
     assert!(error("cwe", "current", |setup| setup.length = None).contains("length"));
-    let folder = tempfile::tempdir().expect("a folder");
-    for name in ["cwe", "qa_1", "qa_2"] {
-        let encoder = PLAIN;
-        let setup = setup(&encoder, folder.path(), "current", 4096);
-        let error = crate::find(name).expect(name)[0].samples(&setup).err().expect("no data").to_string();
-        assert!(error.contains("is missing: it is in the Python package"), "{name}: {error}");
-    }
 }
 
 #[test]
@@ -347,7 +321,7 @@ fn answers_are_within_the_length() {
     for version in ["2024", "current"] {
         for name in ["niah_single_1", "vt", "cwe", "fwe", "qa_1"] {
             let setup = setup(&encoder, &data, version, 4096);
-            let beyond = crate::find(name).expect(name)[0].samples(&setup).expect(name).beyond;
+            let beyond = task(name).samples(&setup).expect(name).beyond;
             assert_eq!(beyond, if (name, version) == ("fwe", "2024") { 50 } else { 0 }, "{name}, {version}");
         }
     }
@@ -365,7 +339,7 @@ fn uneven(text: &str) -> usize {
 #[test]
 fn uneven_names() {
     let (encoder, data) = (Fixed { frame: BASE, count: uneven }, data());
-    let task = crate::find("vt").expect("vt")[0];
+    let task = task("vt");
     for version in ["2024", "current"] {
         for length in (2000..2480).step_by(16) {
             let mut setup = setup(&encoder, &data, version, length);
@@ -376,13 +350,4 @@ fn uneven_names() {
             }
         }
     }
-}
-
-#[test]
-fn groups_hold_all_tasks() {
-    let names: Vec<_> = super::TASKS.iter().map(|task| task.info().name).collect();
-    assert_eq!(names, super::NAMES);
-    assert!(super::NIAH.iter().all(|name| name.starts_with("niah_")) && super::NIAH.len() == 8);
-    assert_eq!(crate::find("ruler").expect("a group").len(), 13);
-    assert_eq!(crate::find("ruler_niah").expect("a group").len(), 8);
 }

@@ -112,6 +112,9 @@ macro_rules! tasks {
     ($($id:ident { $($info:tt)* } { $($asking:tt)* })*) => {
         $(static $id: Short = Short { info: Info { $($info)* ..INFO }, $($asking)* };)*
         pub(crate) static TASKS: &[&dyn Task] = &[$(&$id),*];
+
+        #[cfg(test)]
+        static ALL: &[&Short] = &[$(&$id),*];
     };
 }
 

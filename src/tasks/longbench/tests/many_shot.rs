@@ -15,7 +15,7 @@ fn parts(prompt: &str) -> (Vec<&str>, &str) {
 }
 
 fn rebuilt(shots: &str, seed: Option<u64>) -> Vec<Sample> {
-    let (data, encoder) = (recorded_data(), Words::with_bos(1));
+    let (data, encoder) = (recorded_data(), Simple::framed(1, [""; 2]));
     let mut setup = setup(&encoder, &data, 1 << 20, &[("shots", shots), ("trec", "rebuilt")]);
     setup.seed = seed;
     all(task("trec"), &setup).unwrap()
@@ -82,7 +82,7 @@ fn only_the_first_line_counts() {
 fn published_contexts_come_first() {
     let line = r#"{"input":"Question: Why ?\nType:","context":"Question: Who ?\nType: Individual","answers":["Reason"],"length":4,"all_classes":["Individual","Reason"]}"#;
     let folder = folder("trec/trec_1shots.jsonl", line);
-    let encoder = Words::with_bos(0);
+    let encoder = Simple::default();
     for source in ["auto", "lceg"] {
         let setup = setup(&encoder, folder.path(), 4096, &[("shots", "1"), ("trec", source)]);
         let samples = all(task("trec"), &setup).unwrap();
@@ -99,7 +99,7 @@ fn published_contexts_come_first() {
 
 #[test]
 fn bad_questions_and_numbers_are_refused() {
-    let encoder = Words::with_bos(0);
+    let encoder = Simple::default();
     let data = recorded_data();
     for shots in ["0", "1001", "-1", "ten", ""] {
         let found = error(task("trec"), &setup(&encoder, &data, 4096, &[("shots", shots)]));

@@ -1,95 +1,20 @@
 //! Prompts and scores against LongBench's and LCEG's own code, as `tests/reference/longbench.py` recorded them.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
-
 use super::record::Form;
-use super::TASKS;
-use crate::testing::{setup, sha256};
-use crate::{Answer, Ask, Encoder, Result, Sample, Setup, Task, Template, Token};
+use crate::testing::{all, error, setup, sha256, task, Simple};
+use crate::{Answer, Ask, Encoder, Sample, Task, Template};
 
 mod many_shot;
 
-/// The tokenizer of `tests/reference/longbench.py`, with or without BOS.
-#[derive(Default)]
-struct Words {
-    bos: usize,
-    chat: bool,
-    known: RefCell<(HashMap<String, Token>, Vec<String>)>,
-}
-
-impl Words {
-    fn with_bos(bos: usize) -> Words {
-        let known = (HashMap::from([("<s>".to_owned(), 0)]), vec!["<s>".to_owned()]);
-        Words { bos, chat: false, known: RefCell::new(known) }
-    }
-}
-
-impl Encoder for Words {
-    fn encode(&self, text: &str) -> Result<Vec<Token>> {
-        let mut known = self.known.borrow_mut();
-        let (mut tokens, mut rest) = (Vec::new(), text);
-        while let Some(c) = rest.chars().next() {
-            let run = |of: fn(char) -> bool| rest.find(|c| !of(c)).unwrap_or(rest.len());
-            let end = match c {
-                _ if rest.starts_with("<s>") => 3,
-                'a'..='z' | 'A'..='Z' => run(|c| c.is_ascii_alphabetic()),
-                ' ' => run(|c| c == ' '),
-                _ => c.len_utf8(),
-            };
-            let (token, after) = rest.split_at(end);
-            let next = known.1.len() as Token;
-            let id = *known.0.entry(token.to_owned()).or_insert(next);
-            if id == next {
-                known.1.push(token.to_owned());
-            }
-            tokens.push(id);
-            rest = after;
-        }
-        Ok(tokens)
-    }
-
-    fn decode(&self, tokens: &[Token]) -> Result<String> {
-        let known = self.known.borrow();
-        Ok(tokens.iter().filter(|t| **t != 0).map(|t| known.1[*t as usize].as_str()).collect())
-    }
-
-    fn frame(&self, message: &str) -> Result<String> {
-        Ok(if self.chat { format!("[INST]{message}[/INST]") } else { message.to_owned() })
-    }
-
-    fn n_bos(&self) -> usize {
-        self.bos
-    }
-}
+/// The chat template of `tests/reference/longbench.py`.
+const CHAT: [&str; 2] = ["[INST]", "[/INST]"];
 
 /// The folder of data of the recorded cases.
 fn recorded_data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/longbench/data")
-}
-
-fn all(task: &dyn Task, setup: &Setup<'_>) -> Result<Vec<Sample>> {
-    let samples = task.samples(setup)?;
-    let n = samples.n;
-    let made: Vec<_> = samples.iter.collect::<Result<_>>()?;
-    assert_eq!(made.len(), n);
-    Ok(made)
-}
-
-/// Returns the error that a task gives instead of samples.
-#[track_caller]
-fn error(task: &dyn Task, setup: &Setup<'_>) -> String {
-    match all(task, setup) {
-        Ok(_) => panic!("{} made samples", task.info().name),
-        Err(e) => e.to_string(),
-    }
-}
-
-fn task(name: &str) -> &'static dyn Task {
-    TASKS.iter().copied().find(|t| t.info().name == name).unwrap_or_else(|| panic!("no task {name}"))
 }
 
 fn set(dataset: &str) -> &'static dyn Task {
@@ -98,7 +23,8 @@ fn set(dataset: &str) -> &'static dyn Task {
 
 /// The samples of a set under a form of the recorded cases: official, chat, lceg.
 fn of_form(dataset: &str, form: &str, length: usize, bos: usize) -> Vec<Sample> {
-    let (data, encoder) = (recorded_data(), Words { chat: form == "chat", ..Words::with_bos(bos) });
+    let frame = if form == "chat" { CHAT } else { [""; 2] };
+    let (data, encoder) = (recorded_data(), Simple::framed(bos, frame));
     let option = if form == "lceg" { "lceg" } else { "official" };
     let mut setup = setup(&encoder, &data, length, &[("longbench", option)]);
     if form == "chat" {
@@ -183,7 +109,7 @@ fn what_is_cut_fits_with_its_answer_and_template() {
             if form == "lceg" && template == Template::Chat {
                 continue;
             }
-            let encoder = Words { chat: template == Template::Chat, ..Words::with_bos(1) };
+            let encoder = Simple::framed(1, if template == Template::Chat { CHAT } else { [""; 2] });
             for name in ["gov_report", "lcc"] {
                 let mut setup = setup(&encoder, &data, length, &[("longbench", form)]);
                 setup.template = template;
@@ -196,7 +122,7 @@ fn what_is_cut_fits_with_its_answer_and_template() {
             }
         }
     }
-    let encoder = Words::with_bos(1);
+    let encoder = Simple::framed(1, [""; 2]);
     let setup = setup(&encoder, &data, 4096, &[]);
     assert_eq!(set("gov_report").samples(&setup).unwrap().beyond, 0);
 }
@@ -233,7 +159,7 @@ fn files_of_another_schema_are_refused_with_their_line() {
         ("passage_retrieval_en", good.replace("Paragraph 3", "3"), "expected \"Paragraph\" and a number"),
         ("qasper", good.replace("Paragraph 3", &"x".repeat(70_000)), "of at most 65536 bytes"),
     ];
-    let encoder = Words::with_bos(0);
+    let encoder = Simple::default();
     for (name, bad, expected) in cases {
         let lines = format!("{good}\n\n{bad}\n").replace("NAME", name);
         let folder = folder(&format!("longbench/{name}.jsonl"), &lines);
@@ -245,13 +171,11 @@ fn files_of_another_schema_are_refused_with_their_line() {
     assert!(
         error(set("lcc"), &setup(&encoder, none.path(), 4096, &[])).contains("lcc.jsonl: expected records")
     );
-    let missing = error(set("qasper"), &setup(&encoder, none.path(), 4096, &[]));
-    assert!(missing.contains("qasper.jsonl: is missing: it is in data.zip"), "{missing}");
 }
 
 #[test]
 fn settings_that_make_no_sense_are_refused() {
-    let (data, encoder) = (recorded_data(), Words::with_bos(0));
+    let (data, encoder) = (recorded_data(), Simple::default());
     let found = error(set("lcc"), &setup(&encoder, &data, 4096, &[("longbench", "v2")]));
     assert_eq!(found, "longbench: expected one of official, lceg, found \"v2\"");
     let mut chat = setup(&encoder, &data, 4096, &[("longbench", "lceg")]);
@@ -263,15 +187,4 @@ fn settings_that_make_no_sense_are_refused() {
     none.length = Some(4096);
     none.samples = Some(1);
     assert_eq!(all(set("lcc"), &none).unwrap().len(), 1);
-}
-
-#[test]
-fn the_group_has_the_sixteen_sets() {
-    let group = crate::find("longbench").unwrap();
-    let official: Vec<Value> =
-        serde_json::from_str(include_str!("../../tests/fixtures/longbench/texts.json")).unwrap();
-    assert_eq!((group.len(), TASKS.len()), (16, 17));
-    assert!(official
-        .iter()
-        .all(|row| group.iter().any(|t| t.info().name == set(row[0].as_str().unwrap()).info().name)));
 }

@@ -9,9 +9,9 @@ use serde::Deserialize;
 use super::noise::Noise;
 use super::pcg64::DefaultRng;
 use super::{compare_answers, prompt, BabiLong, GIFTS, PLACES, QA1, QA2, QA3, QA4, QA5};
-use crate::testing::{setup, sha256, Simple};
+use crate::testing::{self, all, setup, sha256, Simple};
 use crate::text::Punkt;
-use crate::{Answer, Ask, Encoder, Result, Sample, Task};
+use crate::{Answer, Ask, Encoder, Sample};
 
 #[derive(Deserialize)]
 struct Official {
@@ -109,7 +109,7 @@ fn samples(task: &BabiLong, length: usize, n: usize, seed: Option<u64>) -> Vec<S
     let options = [("background", folder.path().to_str().unwrap())];
     let mut setup = setup(&simple, Path::new(""), length, &options);
     (setup.samples, setup.seed) = (Some(n), seed);
-    let samples: Vec<_> = task.samples(&setup).unwrap().iter.collect::<Result<_>>().unwrap();
+    let samples = all(task, &setup).unwrap();
     for sample in &samples {
         let Ask::Generate { max_tokens, .. } = sample.ask else { panic!("expected an answer as text") };
         let taken = simple.count(&sample.prompt).unwrap() + max_tokens;
@@ -293,12 +293,7 @@ fn what_makes_no_sense_is_an_error_that_says_so() {
     let simple = Simple::default();
     let error = |length| {
         let options = [("background", file.to_str().unwrap())];
-        let setup = setup(&simple, Path::new(""), length, &options);
-        let made = QA3.samples(&setup).map(|samples| samples.iter.collect::<Result<Vec<_>>>());
-        match made {
-            Err(e) | Ok(Err(e)) => e.to_string(),
-            Ok(Ok(_)) => panic!("expected an error"),
-        }
+        testing::error(&QA3, &setup(&simple, Path::new(""), length, &options))
     };
     assert!(error(2000).contains("book.txt"));
     std::fs::write(&file, " \n").unwrap();
@@ -312,7 +307,4 @@ fn what_makes_no_sense_is_an_error_that_says_so() {
         let enough: usize = enough.split(' ').next().unwrap().parse().unwrap();
         assert_eq!(samples(&QA3, enough, 20, None).len(), 20);
     }
-    let setup = setup(&simple, folder.path(), 2000, &[]);
-    let missing = QA1.samples(&setup).map(|_| ()).unwrap_err().to_string();
-    assert!(missing.contains("babilong/book.txt: is missing: it is a play in"), "{missing}");
 }
