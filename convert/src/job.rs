@@ -19,7 +19,7 @@ use crate::rope::{self, FactorTensors, Factors};
 use ropewalk_core::control::Control;
 
 use crate::report::{Report, RopeReport};
-use crate::{avoidable, check_none_is, staged, types, Error, Mixture, Result, Work};
+use crate::{avoidable, check_none_is, staged, types, Error, Mixture, Result};
 
 ropewalk_core::setters! {
     /// The changes to make to a file. With none, it is rewritten as one file of GGUF version 3.
@@ -103,7 +103,6 @@ pub(crate) fn rewrite(
     control: &Control<'_>,
     write: impl FnOnce(Writer<'_>) -> gguf::Result<u64>,
 ) -> Result<Report> {
-    let work = Work::new(control);
     let file_type = check_options(options)?;
     let file = File::open(input)?;
     check_output(&file, output, options)?;
@@ -125,16 +124,15 @@ pub(crate) fn rewrite(
     let orphaned =
         |name: &str| options.llama_cpp && name.starts_with("rope_factors_") && !is_longrope(&rope_report);
 
-    let mut n_tensors = 0;
-    let mut n_bytes = 0u64;
+    writer.watch(|done, total| control.writing(done, total));
     let mut quantized = false;
     for (name, factors) in factors.iter().filter(|(name, _)| file.tensor(name).is_none()) {
-        add_factors(&mut writer, name, factors, &mut n_tensors, &mut n_bytes)?;
+        add_factors(&mut writer, name, factors)?;
     }
     for t in file.tensors() {
         if let Some((name, factors)) = factors.iter().find(|(name, f)| t.name == *name && *f != Factors::Same)
         {
-            add_factors(&mut writer, name, factors, &mut n_tensors, &mut n_bytes)?;
+            add_factors(&mut writer, name, factors)?;
             continue;
         }
         if orphaned(&t.name) {
@@ -160,22 +158,17 @@ pub(crate) fn rewrite(
                 return Err(avoidable(file.error(name, what).to_string(), Remedy::Type));
             }
             quantized |= to.is_quantized();
-            let row = t.shape.first().map_or(0, |&n| n as usize);
-            let row_bytes =
-                to.row_bytes(row).ok_or_else(|| file.error(name, format!("rows do not divide into {to}")))?;
-            n_bytes += (t.n_elements() / row.max(1) * row_bytes) as u64;
-            n_tensors += 1;
-            let (file, errors, work) = (&file, &errors, &work);
+            let (file, errors) = (&file, &errors);
             let data = move |out: &mut dyn Write| -> std::io::Result<()> {
                 if let Some(change) = &change {
-                    let sums = merge::write(file, t, to, change, out, work)?;
+                    let sums = merge::write(file, t, to, change, out)?;
                     errors.merged.borrow_mut().push(Merged { name: name.to_owned(), dtype: to, sums });
                     return Ok(());
                 }
                 if t.dtype == to {
-                    return requantize::copy(file, t, out, work);
+                    return file.data(t).write_to(out);
                 }
-                let error = requantize::convert(file, t, to, out, work)?;
+                let error = requantize::convert(file, t, to, out)?;
                 errors.converted.borrow_mut().push(error);
                 Ok(())
             };
@@ -188,10 +181,10 @@ pub(crate) fn rewrite(
             writer.set("general.quantization_version", Value::U32(types::QUANTIZATION_VERSION));
         }
     }
-    work.start(n_bytes);
+    let n_tensors = writer.n_tensors();
     let (llama_server, no_llama_server) = llama_cpp::serve(&file, rope_report.as_ref(), output);
     let bytes = match write(writer) {
-        Err(_) if work.stopped() => return Err(Error::Interrupted),
+        Err(_) if control.stopped() => return Err(Error::Interrupted),
         done => done?,
     };
     let report = Report {
@@ -421,18 +414,10 @@ fn planned(
     }
 }
 
-fn add_factors<'a>(
-    writer: &mut Writer<'a>,
-    name: &str,
-    factors: &Factors,
-    n: &mut usize,
-    n_bytes: &mut u64,
-) -> Result<()> {
+fn add_factors(writer: &mut Writer<'_>, name: &str, factors: &Factors) -> Result<()> {
     if let Factors::New(values) = factors {
-        let (dtype, shape, bytes) = rope::factors_entry(values);
-        *n += 1;
-        *n_bytes += bytes.len() as u64;
-        writer.tensor_bytes(name, dtype, &shape, bytes)?;
+        let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        writer.tensor_bytes(name, DType::F32, &[values.len() as u64], bytes)?;
     }
     Ok(())
 }

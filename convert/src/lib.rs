@@ -22,11 +22,9 @@ mod staged;
 pub mod types;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use files::same_file;
 use gguf::Defect;
-use ropewalk_core::control::Control;
 use ropewalk_core::remedy::Remedy;
 
 pub use divergence::Divergence;
@@ -67,7 +65,7 @@ pub enum Error {
         /// The way past it.
         remedy: Remedy,
     },
-    /// Stopped through its [`Control`]; nothing is left behind.
+    /// Stopped through its [`Control`](ropewalk_core::control::Control); nothing is left behind.
     #[error("interrupted")]
     Interrupted,
 }
@@ -132,48 +130,3 @@ impl From<files::Error> for Error {
 
 /// Results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-/// Counts the bytes of tensor data that a conversion writes, reports them, and looks whether it is to stop.
-struct Work<'a> {
-    control: &'a Control<'a>,
-    done: AtomicU64,
-    total: AtomicU64,
-}
-
-impl<'a> Work<'a> {
-    fn new(control: &'a Control<'a>) -> Self {
-        Work { control, done: AtomicU64::new(0), total: AtomicU64::new(0) }
-    }
-
-    /// To be called once it is known how many bytes are going to be written.
-    fn start(&self, total: u64) {
-        self.total.store(total, Ordering::Relaxed);
-    }
-
-    /// To be called as tensor data is written.
-    fn wrote(&self, bytes: usize) {
-        self.did("writing tensors", bytes);
-    }
-
-    /// To be called as tensors are compared.
-    fn read(&self, bytes: usize) {
-        self.did("comparing tensors", bytes);
-    }
-
-    fn did(&self, what: &str, bytes: usize) {
-        let done = self.done.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
-        self.control.report(format_args!("{what}"), done, self.total.load(Ordering::Relaxed));
-    }
-
-    fn stopped(&self) -> bool {
-        self.control.stopped()
-    }
-
-    /// Ends a job from inside a writer's callback, which can only fail with an I/O error.
-    fn check(&self) -> std::io::Result<()> {
-        if self.stopped() {
-            return Err(std::io::Error::other("interrupted"));
-        }
-        Ok(())
-    }
-}

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::requantize::{Sums, RUN};
 use crate::rows::{self, dequantize, dequantize_tensor, quantize, zeros};
-use crate::{Error, Result, Work};
+use crate::{Error, Result};
 
 /// Runs converted before they are written: what bounds memory.
 const RUNS: usize = 64;
@@ -144,7 +144,6 @@ pub(crate) fn write(
     to: DType,
     change: &Change<'_>,
     out: &mut dyn Write,
-    work: &Work<'_>,
 ) -> io::Result<Sums> {
     let module =
         change.module.map(|(opened, info, scale)| opened.module_values(info, scale, file, dequantize_tensor));
@@ -164,7 +163,6 @@ pub(crate) fn write(
     let (n_rows, step) = (t.n_elements() / width, (RUN / width).max(1));
     let mut sums = Sums::default();
     for start in (0..n_rows).step_by(step * RUNS) {
-        work.check()?;
         let end = n_rows.min(start + step * RUNS);
         let runs = (start..end).into_par_iter().step_by(step).map(|at| -> rows::Result<(Vec<u8>, Sums)> {
             let rows = at..end.min(at + step);
@@ -185,7 +183,6 @@ pub(crate) fn write(
         });
         for (bytes, chunk) in runs.collect::<rows::Result<Vec<_>>>().map_err(io::Error::other)? {
             out.write_all(&bytes)?;
-            work.wrote(bytes.len());
             sums = sums.plus(chunk);
         }
     }

@@ -5,17 +5,15 @@ use std::io::{self, Write};
 
 use gguf::{DType, File, TensorInfo};
 use rayon::prelude::*;
+use ropewalk_core::control::Control;
 use serde::Serialize;
 
 use crate::rows::{self, at_index, dequantize, quantize, zeros};
-use crate::Work;
 
 /// Values one thread converts at a time: whole blocks of every type.
 pub(crate) const RUN: usize = 1 << 14;
 /// Values converted before they are written: what bounds memory.
 const BATCH: usize = 64 * RUN;
-/// Bytes copied between two looks at [`Control::stopped`](ropewalk_core::control::Control::stopped).
-const COPY: usize = 4 << 20;
 
 /// The error of a tensor's new values against its old ones, dequantized.
 #[derive(Debug, Clone, Serialize)]
@@ -115,22 +113,12 @@ impl Sums {
     }
 }
 
-pub(crate) fn copy(file: &File, t: &TensorInfo, out: &mut dyn Write, work: &Work<'_>) -> io::Result<()> {
-    for chunk in file.data(t).chunks(COPY) {
-        work.check()?;
-        chunk.write_to(out)?;
-        work.wrote(chunk.len());
-    }
-    Ok(())
-}
-
 /// Writes a tensor as `to`, and returns how far that is from what it was. Rows must be whole blocks of `to`.
 pub(crate) fn convert(
     file: &File,
     t: &TensorInfo,
     to: DType,
     out: &mut dyn Write,
-    work: &Work<'_>,
 ) -> io::Result<TensorError> {
     let data = file.data(t);
     let n = t.n_elements();
@@ -138,7 +126,6 @@ pub(crate) fn convert(
     let bytes_at = |i: usize| i / t.dtype.block_size() * t.dtype.block_bytes();
     let mut sums = Sums::default();
     for start in (0..n).step_by(BATCH) {
-        work.check()?;
         let end = n.min(start + BATCH);
         let runs = (start..end).into_par_iter().step_by(RUN).map(|at| -> rows::Result<(Vec<u8>, Sums)> {
             let mut old = zeros(RUN.min(end - at))?;
@@ -150,7 +137,6 @@ pub(crate) fn convert(
         });
         for (bytes, chunk) in runs.collect::<rows::Result<Vec<_>>>().map_err(io::Error::other)? {
             out.write_all(&bytes)?;
-            work.wrote(bytes.len());
             sums = sums.plus(chunk);
         }
     }
@@ -167,7 +153,7 @@ pub(crate) fn difference(
     base: Option<(&File, &TensorInfo)>,
     (old, t): (&File, &TensorInfo),
     (new, made): (&File, &TensorInfo),
-    work: &Work<'_>,
+    control: &Control<'_>,
 ) -> io::Result<Sums> {
     let (n, mut sums) = (t.n_elements(), Sums::default());
     let part = |file: &File, t: &TensorInfo, at: usize, n: usize| -> rows::Result<Vec<f32>> {
@@ -177,7 +163,7 @@ pub(crate) fn difference(
         Ok(values)
     };
     for start in (0..n).step_by(BATCH) {
-        work.check()?;
+        control.check()?;
         let end = n.min(start + BATCH);
         let runs = (start..end).into_par_iter().step_by(RUN).map(|at| -> rows::Result<Sums> {
             let n = RUN.min(end - at);
@@ -191,6 +177,5 @@ pub(crate) fn difference(
             sums = sums.plus(chunk);
         }
     }
-    work.read(t.n_bytes);
     Ok(sums)
 }

@@ -1,6 +1,5 @@
 //! Writing a rope method into a file's metadata, and taking out the one that is there.
 
-use gguf::DType;
 use gguf::{Array, File, Value, Writer};
 use ropewalk_core::hparams::{keys, standard_name, Hparams};
 use ropewalk_core::rope::{Plan, Spec};
@@ -201,11 +200,6 @@ pub fn factors(file: &File, hp: &Hparams, stock: Option<&Stock>) -> FactorTensor
         ("rope_factors_long.weight", long),
         ("rope_factors_short.weight", short),
     ]
-}
-
-/// The type and shape of [`Factors::New`].
-pub fn factors_entry(values: &[f32]) -> (DType, [u64; 1], Vec<u8>) {
-    (DType::F32, [values.len() as u64], values.iter().flat_map(|x| x.to_le_bytes()).collect())
 }
 
 /// A key's name less the architecture's prefix.

@@ -8,7 +8,7 @@ use gguf::{DType, File, Writer};
 use ropewalk_core::control::Control;
 
 use crate::requantize::{self, TensorError};
-use crate::{check_none_is, divergence, job, quantizer, Error, Options, Report, Result, Work};
+use crate::{check_none_is, divergence, job, quantizer, Error, Options, Report, Result};
 
 ropewalk_core::setters! {
     /// A mixture of types that libllama's own quantizer writes, and llama-quantize's options for it.
@@ -117,8 +117,7 @@ fn quantized(
     control: &Control<'_>,
 ) -> Result<Report> {
     let (old, new) = (File::open(source)?, File::open(result)?);
-    let work = Work::new(control);
-    work.start(old.tensors().iter().map(|t| t.n_bytes as u64).sum());
+    let (mut done, total) = (0, old.tensors().iter().map(|t| t.n_bytes as u64).sum::<u64>());
     let mut counts = std::collections::BTreeMap::<&str, usize>::new();
     let mut again = 0;
     let mut merges = std::mem::take(&mut report.merges);
@@ -134,11 +133,13 @@ fn quantized(
         // An output that was the embedding has no tensor in the input.
         let base =
             merged.as_ref().and_then(|_| input.tensor(&t.name).or_else(|| input.tensor(job::TOKEN_EMBD)));
-        let sums = requantize::difference(base.map(|t| (input, t)), (&old, t), (&new, written), &work);
-        let sums = sums.map_err(|e| match work.stopped() {
+        let sums = requantize::difference(base.map(|t| (input, t)), (&old, t), (&new, written), control);
+        let sums = sums.map_err(|e| match control.stopped() {
             true => Error::Interrupted,
             false => Error::from(new.error(&t.name, e.to_string())),
         })?;
+        done += t.n_bytes as u64;
+        control.report(format_args!("comparing tensors"), done, total);
         if let Some(merged) = merged {
             (merged.dtype, merged.sums) = (written.dtype, sums);
         }

@@ -82,6 +82,27 @@ impl<'a> Control<'a> {
         self.stop.is_some_and(Stop::requested)
     }
 
+    /// Ends work inside a callback that can only fail with an I/O error.
+    ///
+    /// # Errors
+    /// The work is to stop.
+    pub fn check(&self) -> std::io::Result<()> {
+        match self.stopped() {
+            true => Err(std::io::Error::other("interrupted")),
+            false => Ok(()),
+        }
+    }
+
+    /// [`Control::check`], and progress in bytes of a file.
+    ///
+    /// # Errors
+    /// The work is to stop.
+    pub fn writing(&self, done: u64, total: u64) -> std::io::Result<()> {
+        self.check()?;
+        self.report(format_args!("writing tensors"), done, total);
+        Ok(())
+    }
+
     /// Has a flag set when the work is to stop, now if that was requested already: see [`Stop::bind`].
     pub fn bind(&self, flag: &Arc<AtomicBool>) {
         if let Some(stop) = self.stop {

@@ -1,7 +1,7 @@
 //! A folder, opened; and the file it becomes.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use gguf::{DType, Value, Writer};
 use ropewalk_core::control::Control;
@@ -28,7 +28,6 @@ pub struct Checkpoint {
     metadata: Vec<(String, Value)>,
     tensors: Vec<Tensor>,
     notes: Vec<String>,
-    folder: PathBuf,
 }
 
 impl Checkpoint {
@@ -58,7 +57,7 @@ impl Checkpoint {
         general::write(&config, &tensors, &mut keys)?;
         vocab::write(&config, family.vocab, pre, tokenizing, &mut keys)?;
         fit_vocabulary(&config, &tensors, &mut keys)?;
-        Ok(Checkpoint { files, metadata: keys.list, tensors, notes: keys.notes, folder: folder.to_owned() })
+        Ok(Checkpoint { files, metadata: keys.list, tensors, notes: keys.notes })
     }
 
     /// Keys and values of the new file, but for `general.file_type`.
@@ -97,7 +96,6 @@ impl Checkpoint {
         control: &Control<'_>,
         write: impl FnOnce(Writer<'_>) -> gguf::Result<T>,
     ) -> Result<T> {
-        let (done, mut total) = (std::cell::Cell::new(0u64), 0u64);
         let mut writer = Writer::new();
         for (key, value) in &self.metadata {
             writer.set(key, value.clone());
@@ -105,24 +103,15 @@ impl Checkpoint {
         let packed = self.tensors.iter().any(|t| t.packed().is_some());
         writer.set("general.file_type", if packed { MOSTLY_MXFP4 } else { file_type });
         let of = |t: &Tensor| t.packed().unwrap_or_else(|| if t.stays_f32() { DType::F32 } else { dtype(t) });
-        let types: Vec<DType> = self.tensors.iter().map(of).collect();
-        for (t, to) in self.tensors.iter().zip(&types) {
-            let row = t.shape().first().map_or(0, |&n| n as usize);
-            let row_bytes = to.row_bytes(row).ok_or_else(|| {
-                let what = format!("rows of {row} do not divide into {to}");
-                Error::at(&self.folder, t.name(), what)
-            })?;
-            total += t.n_elements() / row.max(1) as u64 * row_bytes as u64;
-        }
-        for (t, &to) in self.tensors.iter().zip(&types) {
-            let done = &done;
+        writer.watch(|done, total| control.writing(done, total));
+        for t in &self.tensors {
+            let to = of(t);
             let data = move |out: &mut dyn Write| {
-                let mut out = Watched { out, control, done, total };
                 if t.packed().is_some() {
                     return t.each_packed(&self.files, &mut |bytes| out.write_all(bytes));
                 }
                 if let Some(bytes) = t.unchanged(to, &self.files) {
-                    return bytes.write_to(&mut out);
+                    return bytes.write_to(out);
                 }
                 t.each(&self.files, &mut |values| {
                     let own = to == DType::F32 || to == t.stored();
@@ -236,28 +225,5 @@ fn check_flags(c: &Config, family: &Family, files: &Tensors) -> Result<()> {
             Err(c.object.error(key, what))
         }
         _ => Ok(()),
-    }
-}
-
-/// A sink that counts, reports and stops.
-struct Watched<'a> {
-    out: &'a mut dyn Write,
-    control: &'a Control<'a>,
-    done: &'a std::cell::Cell<u64>,
-    total: u64,
-}
-
-impl Write for Watched<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.control.stopped() {
-            return Err(io::Error::other("interrupted"));
-        }
-        let n = self.out.write(bytes)?;
-        self.done.set(self.done.get() + n as u64);
-        self.control.report(format_args!("writing tensors"), self.done.get(), self.total);
-        Ok(n)
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
     }
 }

@@ -7,7 +7,7 @@ mod values;
 
 use gguf::{DType, Output, Value, Writer};
 
-use crate::{types, Error, Result, Work};
+use crate::{types, Error, Result};
 use ropewalk_core::control::Control;
 use ropewalk_core::hparams::{keys, DeltaNetHparams, Gelu};
 use ropewalk_core::ids::{self, LinearId, NormId, NormRole, ParamId, Role, TOKEN_EMBD};
@@ -54,36 +54,25 @@ pub fn write_watched(
     path: impl Into<Output>,
     control: &Control<'_>,
 ) -> Result<u64> {
-    let work = Work::new(control);
     shape.check()?;
     let Some(file_type) = types::file_type(dtype) else {
         return Err(Error::Invalid(format!("random models cannot be written as {}", dtype.name())));
     };
     let tensors = tensors(shape);
-    let source = Source::new(seed, &work);
+    let source = Source::new(seed);
     let mut writer = Writer::new();
     write_keys(&mut writer, shape, file_type, seed);
-    let mut n_bytes = 0u64;
+    writer.watch(|done, total| control.writing(done, total));
     for (i, tensor) in tensors.iter().enumerate() {
         let dtype = types::target_of(dtype, &tensor.name, &tensor.shape);
         let row = tensor.shape[0] as usize;
         let n = tensor.shape.iter().product::<u64>() as usize;
-        let row_bytes = dtype.row_bytes(row).ok_or_else(|| {
-            Error::Invalid(format!(
-                "{}: rows of {row} values do not divide into {}",
-                tensor.name,
-                dtype.name()
-            ))
-        })?;
-        n_bytes += (n / row * row_bytes) as u64;
         let source = &source;
         // Stream 0 is the pool's.
         let stream = i as u64 + 1;
         let data = move |out: &mut dyn std::io::Write| -> std::io::Result<()> {
             let plain = |out: &mut dyn std::io::Write, values: &[f32]| {
-                let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
-                source.work.wrote(bytes.len());
-                out.write_all(&bytes)
+                out.write_all(&values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>())
             };
             match &tensor.fill {
                 Fill::Values(values) => plain(out, values),
@@ -95,9 +84,8 @@ pub fn write_watched(
         };
         writer.tensor(&tensor.name, dtype, &tensor.shape, Box::new(data))?;
     }
-    work.start(n_bytes);
     match writer.write(path) {
-        Err(_) if work.stopped() => Err(Error::Interrupted),
+        Err(_) if control.stopped() => Err(Error::Interrupted),
         done => Ok(done?),
     }
 }

@@ -17,7 +17,6 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
 use crate::rows::{self, quantize};
-use crate::Work;
 
 /// Values of one block: whole blocks of every type.
 const BLOCK: usize = 256;
@@ -55,15 +54,14 @@ pub(super) fn normal(seed: u64, stream: u64, block: usize, n: usize, mean: f32, 
 type Pools = HashMap<(DType, u32), Rc<Vec<u8>>>;
 
 /// Makes the bytes of random tensors.
-pub(super) struct Source<'w> {
+pub(super) struct Source {
     pub(super) seed: u64,
-    pub(super) work: &'w Work<'w>,
     pools: RefCell<Pools>,
 }
 
-impl<'w> Source<'w> {
-    pub(super) fn new(seed: u64, work: &'w Work<'w>) -> Self {
-        Source { seed, work, pools: Default::default() }
+impl Source {
+    pub(super) fn new(seed: u64) -> Self {
+        Source { seed, pools: Default::default() }
     }
 
     /// Writes a tensor of `n` values in rows of `row`, whole blocks of `dtype`, with mean 0.
@@ -78,10 +76,8 @@ impl<'w> Source<'w> {
         let n_blocks = n.div_ceil(BLOCK);
         if n_blocks <= POOL || row < POOLED_ROW {
             for start in (0..n_blocks).step_by(BATCH) {
-                self.emit(
-                    out,
-                    self.blocks(stream, dtype, start, n.min((start + BATCH) * BLOCK) - start * BLOCK, std)?,
-                )?;
+                let n = n.min((start + BATCH) * BLOCK) - start * BLOCK;
+                out.write_all(&self.blocks(stream, dtype, start, n, std)?)?;
             }
             return Ok(());
         }
@@ -98,15 +94,8 @@ impl<'w> Source<'w> {
                 let len = if i + 1 == n_blocks { bytes * tail / BLOCK } else { bytes };
                 batch.extend_from_slice(&pool[at..at + len]);
             }
-            self.emit(out, batch)?;
+            out.write_all(&batch)?;
         }
-        Ok(())
-    }
-
-    fn emit(&self, out: &mut dyn Write, bytes: Vec<u8>) -> std::io::Result<()> {
-        self.work.check()?;
-        out.write_all(&bytes)?;
-        self.work.wrote(bytes.len());
         Ok(())
     }
 

@@ -20,7 +20,11 @@ pub struct Writer<'a> {
     metadata: Vec<(String, Value)>,
     tensors: Vec<Pending<'a>>,
     names: HashSet<String>,
+    watch: Option<Watch<'a>>,
 }
+
+/// Takes the bytes of tensors that are written, and those that there are.
+type Watch<'a> = Box<dyn Fn(u64, u64) -> io::Result<()> + 'a>;
 
 struct Pending<'a> {
     name: String,
@@ -43,7 +47,7 @@ impl<'a> Writer<'a> {
     /// An empty file with alignment 32; setting `general.alignment` changes that.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
-        Writer { metadata: Vec::new(), tensors: Vec::new(), names: HashSet::new() }
+        Writer { metadata: Vec::new(), tensors: Vec::new(), names: HashSet::new(), watch: None }
     }
     /// A file with all metadata of `file`, in its order, but no tensors. Keys of a split (`split.*`) are left
     /// out: what is written is whole.
@@ -68,6 +72,16 @@ impl<'a> Writer<'a> {
     /// The keys and values set so far, in order.
     pub fn metadata(&self) -> &[(String, Value)] {
         &self.metadata
+    }
+    /// The number of tensors appended so far.
+    pub fn n_tensors(&self) -> usize {
+        self.tensors.len()
+    }
+    /// Calls `watch` after each write of tensor data, with the bytes written so far and the bytes in all. Its error ends
+    /// the file.
+    pub fn watch(&mut self, watch: impl Fn(u64, u64) -> io::Result<()> + 'a) -> &mut Self {
+        self.watch = Some(Box::new(watch));
+        self
     }
     /// Appends a tensor. `data` is called once, when the file is written.
     ///
@@ -156,8 +170,11 @@ impl<'a> Writer<'a> {
         let io = |source| Error::io(path, source);
         out.write_all(header).map_err(io)?;
         let mut total = header.len() as u64;
+        let (mut before, in_all) = (0, self.tensors.iter().map(|t| t.n_bytes).sum::<u64>());
+        let watch = self.watch.as_deref();
         for t in &mut self.tensors {
-            let mut sink = Exactly { out: &mut *out, n_bytes: t.n_bytes, done: 0, over: 0 };
+            let mut sink =
+                Exactly { out: &mut *out, n_bytes: t.n_bytes, done: 0, over: 0, watch, before, in_all };
             let result = (t.data)(&mut sink);
             let found = sink.done + sink.over;
             if sink.over > 0 || (result.is_ok() && found != t.n_bytes) {
@@ -166,6 +183,7 @@ impl<'a> Writer<'a> {
             }
             result.map_err(|e| io(io::Error::new(e.kind(), format!("tensor {}: {e}", shown(&t.name)))))?;
             total += t.n_bytes;
+            before += t.n_bytes;
             let padding = total.next_multiple_of(alignment) - total;
             io::copy(&mut io::Read::take(io::repeat(0), padding), out).map_err(io)?;
             total += padding;
@@ -302,6 +320,10 @@ struct Exactly<'w> {
     done: u64,
     /// Bytes offered beyond the end.
     over: u64,
+    watch: Option<&'w dyn Fn(u64, u64) -> io::Result<()>>,
+    /// Bytes of the tensors before.
+    before: u64,
+    in_all: u64,
 }
 
 impl Write for Exactly<'_> {
@@ -312,6 +334,7 @@ impl Write for Exactly<'_> {
         }
         let n = self.out.write(buf)?;
         self.done += n as u64;
+        self.watch.map_or(Ok(()), |watch| watch(self.before + self.done, self.in_all))?;
         Ok(n)
     }
     fn flush(&mut self) -> io::Result<()> {
