@@ -1,7 +1,7 @@
 //! The errors of fetching.
 
 use std::fmt::Display;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ropewalk_core::terminal::inline;
 
@@ -10,13 +10,8 @@ use ropewalk_core::terminal::inline;
 #[non_exhaustive]
 pub enum FetchError {
     /// The file system refused.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// The file or folder.
-        path: PathBuf,
-        /// The error of the system.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] files::Error),
     /// The caller asked to stop.
     #[error("{from}: stopped{}", note_of(*kept))]
     Stopped {
@@ -41,15 +36,9 @@ pub(super) fn other(of: impl Display, what: impl Display) -> FetchError {
     FetchError::Other { of: of.to_string(), what: what.to_string() }
 }
 
-impl From<files::Error> for FetchError {
-    fn from(e: files::Error) -> Self {
-        FetchError::Io { path: e.path, source: e.source }
-    }
-}
-
 /// Names the path that an operation of the file system failed on.
 pub(super) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> FetchError + '_ {
-    move |source| FetchError::Io { path: path.to_owned(), source }
+    move |e| files::Error::new(path, e).into()
 }
 
 /// Note of a pull that ends early on the bytes it has.

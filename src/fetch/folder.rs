@@ -14,14 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{io, other, said, FetchError, Result};
 use super::origin::{self, Origin};
-use super::{bring, check, claim, is_sha256, partial, place, source, taken, transfer};
+use super::{check, is_sha256, partial, put, source, taken, transfer};
 use super::{Hub, Pulled, Repo, Request, Source, ELSEWHERE};
 use crate::control::{Control, Progress};
 
-/// Size limit of a hub's listing of a repository, in bytes: a few hundred for each file.
-const MAX_LISTING: usize = 16 << 20;
-/// Files of a repository, at most.
-const MAX_FILES: usize = 100_000;
 /// Chat templates of a repository, at most: as many as an import reads.
 const MAX_TEMPLATES: usize = 64;
 
@@ -34,8 +30,6 @@ pub struct PulledFolder {
     pub revision: String,
     /// Files of the directory.
     pub files: Vec<Pulled>,
-    /// True if any of it was downloaded now.
-    pub fresh: bool,
 }
 
 /// Where a folder came from, as written beside it in `FOLDER.source.json`.
@@ -89,27 +83,30 @@ pub fn pull_folder(
 ) -> Result<PulledFolder> {
     let name = name.unwrap_or(repo.name());
     let path = dir.join(name);
-    let Some(lock) = claim(dir, name, true)? else { return check_present(repo, &path, control) };
-    let unfinished = lock.unfinished("folder");
-    // Report what is in the way before asking for anything.
-    contents(&unfinished)?;
-    let listing = list(hub, repo, control)?;
-    let filled = fill(hub, repo, &listing, &unfinished, &path, control);
-    // Folders without files go.
-    let templates = unfinished.join(TEMPLATES);
-    let _ = fs::remove_dir(&templates);
-    let _ = fs::remove_dir(&unfinished);
-    let filled = filled?;
-    for folder in [&templates, &unfinished].into_iter().filter(|folder| folder.is_dir()) {
-        files::sync_folder(folder).map_err(io(folder))?;
-    }
-    let recorded =
-        |(name, p): &(String, Pulled)| File { name: name.clone(), bytes: p.bytes, sha256: p.sha256.clone() };
-    let (source, revision) = (repo.to_string(), listing.sha);
-    let record = Record { source, revision, files: filled.iter().map(recorded).collect() };
-    place(&unfinished, dir, &path, &record)?;
-    let files = filled.into_iter().map(|(_, pulled)| pulled).collect();
-    Ok(PulledFolder { path, revision: record.revision, files, fresh: true })
+    let folder = put(dir, name, "folder", |unfinished| {
+        // Report what is in the way before asking for anything.
+        contents(unfinished)?;
+        let listing = list(hub, repo, control)?;
+        let filled = fill(hub, repo, &listing, unfinished, &path, control);
+        let templates = unfinished.join(TEMPLATES);
+        let folders = [templates.as_path(), unfinished];
+        // Those without files go.
+        folders.iter().for_each(|folder| drop(fs::remove_dir(folder)));
+        let filled = filled?;
+        for folder in folders.into_iter().filter(|folder| folder.is_dir()) {
+            files::sync_folder(folder).map_err(io(folder))?;
+        }
+        let recorded = |(name, p): &(String, Pulled)| File {
+            name: name.clone(),
+            bytes: p.bytes,
+            sha256: p.sha256.clone(),
+        };
+        let (source, revision) = (repo.to_string(), listing.sha.clone());
+        let record = Record { source, revision, files: filled.iter().map(recorded).collect() };
+        let files = filled.into_iter().map(|(_, pulled)| pulled).collect();
+        Ok::<_, FetchError>((PulledFolder { path: path.clone(), revision: listing.sha, files }, record))
+    })?;
+    folder.map_or_else(|| check_present(repo, &path, control), Ok)
 }
 
 /// Paths of the files in an unfinished folder, which need not be there.
@@ -160,22 +157,18 @@ fn check_present(repo: &Repo, path: &Path, control: &Control<'_>) -> Result<Pull
         let show = |p: &Progress<'_>| control.report(format_args!("{name}: {}", p.what), p.done, p.total);
         files.push(check(&path.join(name), Some(*bytes), sha256, &control.with_progress(&show))?);
     }
-    Ok(PulledFolder { path: path.to_owned(), revision: record.revision, files, fresh: false })
+    Ok(PulledFolder { path: path.to_owned(), revision: record.revision, files })
 }
 
 /// Asks the hub which commit is the newest, and which files it has.
 fn list(hub: &Hub, repo: &Repo, control: &Control<'_>) -> Result<Listing> {
-    let body = transfer::listing(hub, repo, MAX_LISTING, control)?;
+    let body = transfer::listing(hub, repo, control)?;
     let mut listing: Listing = serde_json::from_slice(&body).map_err(|e| {
         let e = said(&e.to_string());
         other(repo, format_args!("expected a list of files, found something else: {e}"))
     })?;
     if !(7..=64).contains(&listing.sha.len()) || !source::is_hex(&listing.sha) {
         return Err(other(repo, "its list of files names no commit"));
-    }
-    let n_files = listing.siblings.len();
-    if n_files > MAX_FILES {
-        return Err(other(repo, format_args!("has {n_files} files, expected at most {MAX_FILES}")));
     }
     let mut seen = BTreeSet::new();
     listing.siblings.retain(|s| seen.insert(s.rfilename.clone()));
@@ -233,7 +226,8 @@ fn fill(
                 partial::remove(&at)?;
             }
             let show = |p: &Progress<'_>| control.report(format_args!("{name}: {}", p.what), p.done, p.total);
-            let (pulled, _) = bring(hub, &request, at, &path.join(name), &control.with_progress(&show))?;
+            let control = control.with_progress(&show);
+            let (pulled, _) = transfer::bring(hub, &request, &at, &path.join(name), &control)?;
             filled.push((name.clone(), pulled));
         }
         Ok(())
@@ -254,39 +248,4 @@ fn fill(
     transfer::check_space(unfinished, sizes.map(missing).fold(0, u64::saturating_add))?;
     each(&|name: &str| weights.contains(name))?;
     Ok(filled)
-}
-
-/// Makes the file `to` of a repository's folder, so that it is found by the repository's name. `make` writes it to the path
-/// that it is given, among the unfinished files. It is in place only when it has a record, so a pull that is killed leaves
-/// none of unknown origin. A request to stop that comes after `make` leaves the file in place. Returns what `make` does, or
-/// `None` if a file has the name already.
-///
-/// # Errors
-/// Something else has the name; another pull makes it; the errors of `make`, and those of the disk.
-pub fn make_file<T, E: From<FetchError>>(
-    to: &Path,
-    repo: &Repo,
-    revision: &str,
-    control: &Control<'_>,
-    make: impl FnOnce(&Path) -> Result<T, E>,
-) -> Result<Option<T>, E> {
-    let dir = to.parent().unwrap_or(Path::new(""));
-    let name = to.file_name().unwrap_or_default().to_string_lossy();
-    let Some(lock) = claim(dir, &name, false)? else { return Ok(None) };
-    let unfinished = lock.unfinished("made");
-    // Of a pull that was killed.
-    partial::remove(&unfinished)?;
-    let recorded = |made: T| -> Result<Option<T>, E> {
-        // Made is made: a request to stop that comes now would throw the work away.
-        let show = |p: &Progress<'_>| control.report(p.what, p.done, p.total);
-        let mut file = files::foreign::open_file(&unfinished).map_err(FetchError::from)?;
-        let (sha256, bytes) = super::hash(&mut file, to, &Control::default().with_progress(&show))?;
-        let (source, revision) = (repo.to_string(), Some(revision.to_owned()));
-        place(&unfinished, dir, to, &Origin { source, revision, bytes, sha256 })?;
-        Ok(Some(made))
-    };
-    let done = make(&unfinished).and_then(recorded);
-    // Nothing is there after the last step.
-    let _ = partial::remove(&unfinished);
-    done
 }

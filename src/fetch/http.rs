@@ -19,12 +19,14 @@ use crate::control::Control;
 
 /// Redirects followed in one request.
 const REDIRECTS: usize = 10;
+/// Time for a connection.
+const CONNECT: Duration = Duration::from_secs(10);
 /// Size limit of the head of an answer, in bytes.
 const MAX_HEAD: usize = 64 << 10;
 /// Read from the connection at once, in bytes.
 const CHUNK: usize = 64 << 10;
-/// A body that brings less than this in one second, over the time of [`Limits::read`](super::Limits), has stalled; in bytes.
-const SLOWEST: u64 = 256;
+/// A connection that brings less than this in one second, over the time of [`Hub::read`], has stalled; in bytes.
+const SLOWEST: usize = 256;
 /// How often a wait looks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -51,14 +53,72 @@ impl From<FetchError> for Failure {
 pub(super) struct Answer {
     pub(super) status: u16,
     pub(super) headers: HeaderMap,
-    pub(super) body: Body,
+    parts: Receiver<Result<Part, Failure>>,
+    host: String,
+    /// The time in which enough bytes must arrive, when it began, and bytes that have come since.
+    time: Duration,
+    since: Instant,
+    bytes: usize,
 }
+
+/// What the thread of a request sends: the head, and then bytes, none at their end.
+#[derive(Debug)]
+enum Part {
+    Head(u16, HeaderMap),
+    Bytes(Vec<u8>),
+}
+
 impl Answer {
+    /// One with no head yet, for whose connection there is a while.
+    fn new(host: String, time: Duration, parts: Receiver<Result<Part, Failure>>) -> Answer {
+        let (headers, since) = (HeaderMap::new(), Instant::now() + CONNECT);
+        Answer { status: 0, headers, parts, host, time, since, bytes: 0 }
+    }
+
+    #[cfg(test)]
+    pub(super) fn head(status: u16, headers: HeaderMap) -> Answer {
+        Answer { status, headers, ..Answer::new(String::new(), Duration::ZERO, sync_channel(0).1) }
+    }
+
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
+
     pub(super) fn number(&self, name: &str) -> Option<u64> {
         self.header(name)?.parse().ok()
+    }
+
+    /// Waits for the next bytes of the body; `None` at their end, and for the head.
+    pub(super) fn next(&mut self, control: &Control<'_>) -> Result<Option<Vec<u8>>, Failure> {
+        let failed = |host: &str, what: &str| Err(Failure::Network(format!("{host}: {what}"), None));
+        while !control.stopped() {
+            let part = match self.parts.recv_timeout(LOOK) {
+                Ok(part) => Some(part?),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return failed(&self.host, "the connection was lost"),
+            };
+            if let Some(Part::Head(status, headers)) = part {
+                (self.status, self.headers) = (status, headers);
+                (self.since, self.bytes) = (Instant::now(), 0);
+                return Ok(None);
+            }
+            if let Some(Part::Bytes(bytes)) = &part {
+                self.bytes += bytes.len();
+            }
+            if self.since.elapsed() >= self.time {
+                // What came while a slow disk kept this from looking counts: it waits here.
+                let seconds = self.time.as_secs();
+                if self.bytes < SLOWEST * seconds.max(1) as usize {
+                    let what = format!("stalled: too little data arrived in {seconds} s");
+                    return failed(&self.host, &what);
+                }
+                (self.since, self.bytes) = (Instant::now(), 0);
+            }
+            if let Some(Part::Bytes(bytes)) = part {
+                return Ok(Some(bytes).filter(|bytes| !bytes.is_empty()));
+            }
+        }
+        Err(Failure::Stopped)
     }
 }
 
@@ -79,11 +139,7 @@ pub(super) fn ask(
     rest: Option<u64>,
     control: &Control<'_>,
 ) -> Result<(Known, Answer), Failure> {
-    follow(url, hub.token.as_deref(), |to, token| {
-        let token = token.map(|token| ("Authorization", format!("Bearer {token}")));
-        let range = rest.map(|from| ("Range", format!("bytes={from}-")));
-        get(to, range.into_iter().chain(token), hub, control)
-    })
+    follow(url, hub.token.as_deref(), |to, token| get(hub, to, token, rest, control))
 }
 
 /// Sends a request and follows redirects. `get` sends one request, with the token if there is one. The token
@@ -152,14 +208,14 @@ fn host(url: &Url) -> String {
 }
 
 /// Sends one GET on another thread, and waits for the head of its answer. A body that nobody wants any more ends its
-/// thread with the next bytes that arrive, or after [`Limits::read`](super::Limits).
+/// thread with the next bytes that arrive, or after [`Hub::read`].
 fn get(
-    url: &Url,
-    headers: impl Iterator<Item = (&'static str, String)>,
     hub: &Hub,
+    url: &Url,
+    token: Option<&str>,
+    rest: Option<u64>,
     control: &Control<'_>,
 ) -> Result<Answer, Failure> {
-    let limits = &hub.limits;
     let here = matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
     // The error would show the address, which may hold a password.
     let bad = |_| Failure::Refused("the proxy's address: expected http://HOST:PORT".to_owned());
@@ -168,46 +224,43 @@ fn get(
         .http_status_as_error(false)
         .max_redirects(0)
         .max_response_header_size(MAX_HEAD)
-        .timeout_connect(Some(limits.connect))
-        .timeout_send_request(Some(limits.read))
-        .timeout_recv_response(Some(limits.read))
-        .timeout_per_read(Some(limits.read))
+        .timeout_connect(Some(CONNECT))
+        .timeout_send_request(Some(hub.read))
+        .timeout_recv_response(Some(hub.read))
+        .timeout_per_read(Some(hub.read))
         .proxy(proxy)
         // Encoded contents could be neither resumed nor counted.
         .accept_encoding("identity")
         .user_agent(concat!("ropewalk/", env!("CARGO_PKG_VERSION")))
         .build();
     let mut request = Agent::new_with_config(config).get(url.as_str());
-    for (name, value) in headers {
-        request = request.header(name, value);
+    if let Some(from) = rest {
+        request = request.header("Range", format!("bytes={from}-"));
     }
-    let (head, heads) = sync_channel(1);
-    let (send, chunks) = sync_channel(8);
+    if let Some(token) = token {
+        request = request.header("Authorization", format!("Bearer {token}"));
+    }
+    let (send, parts) = sync_channel(8);
     let name = host(url);
+    // A failed `send` means that nobody listens any more.
     let pass = move || {
-        let (parts, body) = match request.call() {
+        let (head, body) = match request.call() {
             Ok(response) => response.into_parts(),
-            // A failed `send` means that nobody listens any more.
-            Err(e) => return drop(head.send(Err(explain(&name, e)))),
+            Err(e) => return drop(send.send(Err(explain(&name, e)))),
         };
-        let mut sent = head.send(Ok((parts.status.as_u16(), parts.headers))).is_ok();
+        let mut sent = send.send(Ok(Part::Head(head.status.as_u16(), head.headers))).is_ok();
         let (mut body, mut buffer) = (body.into_reader(), vec![0; CHUNK]);
         while sent {
             let read = body.read(&mut buffer).map_err(|e| explain(&name, e.into()));
             let goes_on = read.as_ref().is_ok_and(|n| *n > 0);
-            // An empty one is the end.
-            sent = send.send(read.map(|n| buffer[..n].to_vec())).is_ok() && goes_on;
+            sent = send.send(read.map(|n| Part::Bytes(buffer[..n].to_vec()))).is_ok() && goes_on;
         }
     };
     let started = std::thread::Builder::new().spawn(pass);
     started.map_err(|e| Failure::Refused(format!("cannot start a thread: {e}")))?;
-    let body = Body { chunks, time: limits.read, host: host(url), since: Instant::now(), bytes: 0 };
-    while body.since.elapsed() < limits.connect + limits.read {
-        if let Some((status, headers)) = body.wait(&heads, control)? {
-            return Ok(Answer { status, headers, body: Body { since: Instant::now(), ..body } });
-        }
-    }
-    Err(body.stalled())
+    let mut answer = Answer::new(host(url), hub.read, parts);
+    answer.next(control)?;
+    Ok(answer)
 }
 
 /// The failure of a request, without the address that was asked. Another try may help after a time-out or a lost
@@ -226,65 +279,6 @@ fn explain(host: &str, e: ureq::Error) -> Failure {
         Failure::Network(what, None)
     } else {
         Failure::Refused(what)
-    }
-}
-
-/// A body that arrives.
-#[derive(Debug)]
-pub(super) struct Body {
-    chunks: Receiver<Result<Vec<u8>, Failure>>,
-    time: Duration,
-    host: String,
-    /// When their rate was last compared with the slowest, and bytes that have come since.
-    since: Instant,
-    bytes: u64,
-}
-impl Body {
-    #[cfg(test)]
-    pub(super) fn empty() -> Body {
-        let (_, chunks) = sync_channel(0);
-        Body { chunks, time: Duration::ZERO, host: String::new(), since: Instant::now(), bytes: 0 }
-    }
-
-    /// The next bytes; `None` at the end.
-    pub(super) fn next(&mut self, control: &Control<'_>) -> Result<Option<Vec<u8>>, Failure> {
-        loop {
-            let chunk = self.wait(&self.chunks, control)?;
-            self.bytes += chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
-            if self.since.elapsed() >= self.time {
-                // What came while a slow disk kept this from looking counts: it waits here.
-                if self.bytes < SLOWEST * self.time.as_secs().max(1) {
-                    return Err(self.stalled());
-                }
-                (self.since, self.bytes) = (Instant::now(), 0);
-            }
-            if let Some(chunk) = chunk {
-                return Ok(Some(chunk).filter(|chunk| !chunk.is_empty()));
-            }
-        }
-    }
-
-    fn stalled(&self) -> Failure {
-        let seconds = self.time.as_secs();
-        Failure::Network(format!("{}: stalled: too little data arrived in {seconds} s", self.host), None)
-    }
-
-    /// The next message; `None` after a moment without one.
-    fn wait<T>(
-        &self,
-        from: &Receiver<Result<T, Failure>>,
-        control: &Control<'_>,
-    ) -> Result<Option<T>, Failure> {
-        if control.stopped() {
-            return Err(Failure::Stopped);
-        }
-        match from.recv_timeout(LOOK) {
-            Ok(message) => message.map(Some),
-            Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => {
-                Err(Failure::Network(format!("{}: the connection was lost", self.host), None))
-            }
-        }
     }
 }
 

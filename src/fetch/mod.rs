@@ -14,12 +14,10 @@ mod partial;
 mod source;
 mod transfer;
 
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ropewalk_core::text::hex;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -27,14 +25,15 @@ use crate::control::Control;
 
 pub use error::FetchError;
 use error::{io, other, said, Result};
-pub use folder::{make_file, pull_folder, PulledFolder};
+pub use folder::{pull_folder, PulledFolder};
 pub use origin::Origin;
-use partial::{Lock, Partial};
+use partial::Lock;
 pub use source::{check_name, is_sha256, Repo, Source};
 
 ropewalk_core::setters! {
-    /// The model hub to fetch from, and how long to wait for it. Without `Debug`: a token must not get into a log.
-    #[derive(Clone, Default)]
+    /// The model hub to fetch from, how long to wait for it, and how often to try. Without `Debug`: a token must not get
+    /// into a log.
+    #[derive(Clone)]
     pub struct Hub {
         /// Address of the hub; `None` for the public hub.
         pub endpoint: Option<String>,
@@ -42,31 +41,17 @@ ropewalk_core::setters! {
         pub token: Option<String>,
         /// Address of a proxy, `http://HOST:PORT`. Servers on this machine are asked without it.
         pub proxy: Option<String>,
-        /// Times and counts.
-        pub limits: Limits,
-    }
-}
-
-ropewalk_core::setters! {
-    /// How long to wait for a hub, and how often to try.
-    #[derive(Debug, Clone)]
-    pub struct Limits {
-        /// For a connection.
-        pub connect: Duration,
-        /// For the head of an answer. Also the time over which a body must bring 256 bytes a second: less is a
+        /// Time for the head of an answer. Also the time over which a body must bring 256 bytes a second: less is a
         /// stalled connection, which is tried again.
         pub read: Duration,
         /// Tries after the first one. The count begins anew whenever another MiB of the file has arrived.
         pub retries: u32,
-        /// Before the first retry; twice as long before each further one, up to a minute.
-        pub wait: Duration,
     }
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        let seconds = Duration::from_secs;
-        Limits { connect: seconds(10), read: seconds(60), retries: 5, wait: seconds(1) }
+impl Default for Hub {
+    fn default() -> Hub {
+        Hub { endpoint: None, token: None, proxy: None, read: Duration::from_secs(60), retries: 5 }
     }
 }
 
@@ -123,20 +108,45 @@ pub struct Pulled {
 pub fn pull(hub: &Hub, request: &Request<'_>, dir: &Path, control: &Control<'_>) -> Result<Pulled> {
     let name = request.name.unwrap_or(request.source.file_name());
     let path = dir.join(name);
-    let Some(lock) = claim(dir, name, false)? else { return check_present(request, &path, control) };
-    let unfinished = lock.unfinished("part");
-    let (pulled, revision) = bring(hub, request, unfinished.clone(), &path, control)?;
-    let revision = request.revision.map(str::to_owned).or(revision);
-    let (source, sha256) = (request.source.to_string(), pulled.sha256.clone());
-    place(&unfinished, dir, &path, &Origin { source, revision, bytes: pulled.bytes, sha256 })?;
-    Ok(pulled)
+    let pulled = put(dir, name, "part", |unfinished| {
+        let (pulled, revision) = transfer::bring(hub, request, unfinished, &path, control)?;
+        let (source, sha256) = (request.source.to_string(), pulled.sha256.clone());
+        let revision = request.revision.map(str::to_owned).or(revision);
+        let origin = Origin { source, revision, bytes: pulled.bytes, sha256 };
+        Ok::<_, FetchError>((pulled, origin))
+    })?;
+    pulled.map_or_else(|| check_present(request, &path, control), Ok)
 }
 
-/// Locks a name of the target folder that nothing has yet; `None` if a file, or a folder, is there.
-fn claim(dir: &Path, name: &str, folder: bool) -> Result<Option<Lock>> {
+/// Makes the file `to`, which has an origin as if it had been pulled. `make` writes it to the path that it is given, among
+/// the unfinished files, so a program that is killed leaves no file without a record. Returns what `make` does, or `None`
+/// if a file has the name already.
+///
+/// # Errors
+/// Something else has the name; another program makes it; the errors of `make`, and those of the disk.
+pub fn make_file<T, E: From<FetchError>>(
+    to: &Path,
+    make: impl FnOnce(&Path) -> Result<(T, Origin), E>,
+) -> Result<Option<T>, E> {
+    let name = to.file_name().unwrap_or_default().to_string_lossy();
+    put(to.parent().unwrap_or(Path::new("")), &name, "made", |unfinished| {
+        // Of a program that was killed.
+        partial::remove(unfinished)?;
+        make(unfinished).inspect_err(|_| drop(partial::remove(unfinished)))
+    })
+}
+
+/// Has a new file or folder made among the unfinished files, and puts it in place with its record: a record without a file
+/// says nothing, a file without a record would be of unknown origin. `None` if the name is taken already.
+fn put<T, R: Serialize, E: From<FetchError>>(
+    dir: &Path,
+    name: &str,
+    extension: &str,
+    make: impl FnOnce(&Path) -> Result<(T, R), E>,
+) -> Result<Option<T>, E> {
     check_name(name)?;
-    let path = dir.join(name);
-    if is_there(&path, folder)? {
+    let (path, is_folder) = (dir.join(name), extension == "folder");
+    if is_there(&path, is_folder)? {
         if dir.join(partial::FOLDER).is_dir() {
             // A pull that was killed at its very end leaves its lock; taking it removes it.
             let _ = Lock::take(dir, name);
@@ -146,53 +156,38 @@ fn claim(dir: &Path, name: &str, folder: bool) -> Result<Option<Lock>> {
     std::fs::create_dir_all(dir).map_err(io(dir))?;
     // What is in the way of the record is named now, and not when everything has arrived.
     Origin::check_place(&path)?;
-    let lock = Lock::take(dir, name)?;
-    // While this waited for the lock, the one who held it may have finished.
-    Ok((!is_there(&path, folder)?).then_some(lock))
+    let _lock = Lock::take(dir, name)?;
+    // The one who held the lock just now may have finished.
+    if is_there(&path, is_folder)? {
+        return Ok(None);
+    }
+    let unfinished = dir.join(partial::FOLDER).join(format!("{name}.{extension}"));
+    let (made, record) = make(&unfinished)?;
+    origin::write(&path, &record)?;
+    if let Err(e) = files::rename_new(&unfinished, &path) {
+        if e.kind() != std::io::ErrorKind::AlreadyExists {
+            return Err(io(&path)(e).into());
+        }
+        // What another program has put there stays, without the record.
+        let _ = std::fs::remove_file(Origin::path_of(&path));
+        return Err(other(path.display(), "was created by another program in the meantime").into());
+    }
+    files::sync_folder(dir).map_err(io(dir))?;
+    Ok(Some(made))
 }
 
 /// Returns true if a file, or a folder, is there. Anything else of that name is an error.
-fn is_there(path: &Path, folder: bool) -> Result<bool> {
-    if let Err(e) = path.symlink_metadata() {
-        return if e.kind() == std::io::ErrorKind::NotFound { Ok(false) } else { Err(io(path)(e)) };
+fn is_there(path: &Path, is_folder: bool) -> Result<bool> {
+    if path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
+        return Ok(false);
     }
-    let found = std::fs::metadata(path).map_err(io(path))?;
-    let (is, kind) = if folder { (found.is_dir(), "directory") } else { (found.is_file(), "regular file") };
-    if is {
-        return Ok(true);
+    let found = path.metadata().map_err(io(path))?;
+    let (is, kind) =
+        if is_folder { (found.is_dir(), "directory") } else { (found.is_file(), "regular file") };
+    if !is {
+        return Err(other(path.display(), format_args!("already exists and is not a {kind}")));
     }
-    Err(other(path.display(), format_args!("already exists and is not a {kind}")))
-}
-
-/// Brings a file that is to be at `path` into its unfinished file, which is checked and on the disk then. Also returns the
-/// commit, if the hub names it.
-fn bring(
-    hub: &Hub,
-    request: &Request<'_>,
-    unfinished: PathBuf,
-    path: &Path,
-    control: &Control<'_>,
-) -> Result<(Pulled, Option<String>)> {
-    let mut partial = Partial::open(unfinished)?;
-    let done = transfer::complete(hub, request, &mut partial, path, control);
-    let (path, bytes) = (path.to_owned(), partial.len()?);
-    partial.close(done.is_ok())?;
-    let (sha256, verified, revision) = done?;
-    Ok((Pulled { path, bytes, sha256, verified, fresh: true }, revision))
-}
-
-/// Puts what is complete in place, with its record: a record without a file says nothing, a file without a record would
-/// be of unknown origin. What another program has put there meanwhile stays, without the record.
-fn place(unfinished: &Path, dir: &Path, path: &Path, record: &impl Serialize) -> Result<()> {
-    origin::write(path, record)?;
-    if let Err(e) = files::rename_new(unfinished, path) {
-        if e.kind() != std::io::ErrorKind::AlreadyExists {
-            return Err(io(path)(e));
-        }
-        let _ = std::fs::remove_file(Origin::path_of(path));
-        return Err(other(path.display(), "was created by another program in the meantime"));
-    }
-    files::sync_folder(dir).map_err(io(dir))
+    Ok(true)
 }
 
 /// Checks a file that is there already against its record and what was asked for.
@@ -246,27 +241,19 @@ fn checksum(path: &Path, expected: &str, found: &str) -> FetchError {
 /// # Errors
 /// [`FetchError::Io`] for a file that cannot be read; [`FetchError::Stopped`].
 pub fn sha256_of(path: &Path, control: &Control<'_>) -> Result<(String, u64)> {
-    hash(&mut files::foreign::open_file(path)?, path, control)
-}
-
-/// The same of an open file, from where it stands.
-fn hash(file: &mut File, path: &Path, control: &Control<'_>) -> Result<(String, u64)> {
+    let mut file = files::foreign::open_file(path)?;
     let total = file.metadata().map_err(io(path))?.len();
-    let mut hash = Sha256::new();
-    let mut buffer = vec![0; 1 << 20];
-    let mut done = 0;
-    loop {
-        if control.stopped() {
-            return Err(FetchError::Stopped { from: path.display().to_string(), kept: 0 });
-        }
+    let (mut hash, mut done, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 20]);
+    while !control.stopped() {
         let n = file.read(&mut buffer).map_err(io(path))?;
         if n == 0 {
-            return Ok((hex(&hash.finalize()), done));
+            return Ok((format!("{:x}", hash.finalize()), done));
         }
         hash.update(&buffer[..n]);
         done += n as u64;
         control.report(format_args!("checking sha256"), done, total);
     }
+    Err(FetchError::Stopped { from: path.display().to_string(), kept: 0 })
 }
 
 #[cfg(test)]

@@ -1,20 +1,19 @@
-//! Unfinished files, and the lock that keeps other pulls away.
+//! The folder of unfinished files, and the lock that keeps other pulls away.
 //!
-//! They are in the folder `.partial` of the target folder, under the target's name. No file there says anything of
-//! another: an unfinished file counts for its bytes, whose checksum is compared with the source's before they are put in
-//! place.
+//! Unfinished files are in the folder `.partial` of the target folder, under the target's name. No file there says
+//! anything of another: an unfinished file counts for its bytes, whose checksum is compared with the source's before they
+//! are put in place.
 //!
 //! Others know these names as well, and an archive or another user may have put something there. The folder has to be
 //! this user's and no link; what is opened in it is a regular file of this user under one name, and only such files
 //! are written, renamed or removed.
 
-use std::fs::{self, File};
-use std::io::{ErrorKind, Seek, SeekFrom, Write};
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::error::{io, other, Result};
-use super::{hash, FetchError};
-use crate::control::Control;
+use super::FetchError;
 
 /// The folder of unfinished files. No file of a source has such a name: see [`Source`](super::Source).
 pub(super) const FOLDER: &str = ".partial";
@@ -25,7 +24,6 @@ pub(super) const FOLDER: &str = ".partial";
 pub(super) struct Lock {
     lock: Option<files::Lock>,
     folder: PathBuf,
-    name: String,
 }
 impl Lock {
     /// Locks `name` in the folder `dir`.
@@ -34,22 +32,16 @@ impl Lock {
         loop {
             let own = || files::Lock::own(&folder.join(name)).map_err(FetchError::from);
             match make_folder(&folder, 0o700).and_then(|()| own()) {
-                Ok(lock) => return Ok(Lock { lock: Some(lock), folder, name: name.to_owned() }),
+                Ok(lock) => return Ok(Lock { lock: Some(lock), folder }),
                 // A pull that just ended removed the folder.
-                Err(FetchError::Io { source, .. })
-                    if source.kind() == ErrorKind::NotFound && dir.is_dir() => {}
-                Err(FetchError::Io { source, .. }) if source.kind() == ErrorKind::WouldBlock => {
+                Err(FetchError::Io(e)) if e.source.kind() == ErrorKind::NotFound && dir.is_dir() => {}
+                Err(FetchError::Io(e)) if e.source.kind() == ErrorKind::WouldBlock => {
                     let path = dir.join(name);
-                    return Err(other(path.display(), format_args!("is already being pulled: {source}")));
+                    return Err(other(path.display(), format_args!("is already being pulled: {}", e.source)));
                 }
                 Err(e) => return Err(e),
             }
         }
-    }
-
-    /// The unfinished file of the name, with the extension `part`, or its unfinished folder, `folder`.
-    pub(super) fn unfinished(&self, extension: &str) -> PathBuf {
-        self.folder.join(format!("{}.{extension}", self.name))
     }
 }
 impl Drop for Lock {
@@ -79,52 +71,4 @@ pub(super) fn remove(path: &Path) -> Result<()> {
         fs::remove_file(path).map_err(io(path))?;
     }
     Ok(())
-}
-
-/// An unfinished file. The lock of its name must be held.
-#[derive(Debug)]
-pub(super) struct Partial {
-    /// Where it is.
-    pub(super) path: PathBuf,
-    file: File,
-}
-impl Partial {
-    /// Opens what an earlier pull left, or begins.
-    pub(super) fn open(path: PathBuf) -> Result<Partial> {
-        let file = files::open_own(&path).map_err(io(&path))?;
-        Ok(Partial { path, file })
-    }
-
-    /// Length so far, in bytes.
-    pub(super) fn len(&self) -> Result<u64> {
-        Ok(self.file.metadata().map_err(io(&self.path))?.len())
-    }
-
-    /// Forgets what is there.
-    pub(super) fn clear(&self) -> Result<()> {
-        self.file.set_len(0).map_err(io(&self.path))
-    }
-
-    /// Adds bytes at the end.
-    pub(super) fn append(&mut self, bytes: &[u8]) -> Result<()> {
-        self.file.seek(SeekFrom::End(0)).and_then(|_| self.file.write_all(bytes)).map_err(io(&self.path))
-    }
-
-    /// Its SHA-256.
-    pub(super) fn sha256(&mut self, control: &Control<'_>) -> Result<String> {
-        self.file.rewind().map_err(io(&self.path))?;
-        Ok(hash(&mut self.file, &self.path, control)?.0)
-    }
-
-    /// Waits until what is `whole` is on the disk; removes the rest if nothing is in it.
-    pub(super) fn close(self, whole: bool) -> Result<()> {
-        if whole {
-            return self.file.sync_all().map_err(io(&self.path));
-        }
-        if self.len()? == 0 {
-            drop(self.file);
-            remove(&self.path)?;
-        }
-        Ok(())
-    }
 }

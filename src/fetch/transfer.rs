@@ -1,127 +1,116 @@
 //! Brings the contents of a source into its unfinished file: resumes, tries again, compares sizes and checksums.
 
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::Duration;
 
 use url::Url;
 
-use super::error::{note_of, other, said, Result};
+use super::error::{io, note_of, other, said, Result};
 use super::http::{self, Answer, Failure, Known};
-use super::partial::Partial;
-use super::{checksum, FetchError, Hub, Repo, Request};
+use super::{checksum, partial, sha256_of, FetchError, Hub, Pulled, Repo, Request};
 use crate::control::Control;
 
 /// Address of the public hub. In pieces: no file of this repository spells the name of a registry, which a test checks.
 const PUBLIC: &str = concat!("https://huggingface", ".", "co");
+/// Size limit of a hub's listing of a repository, in bytes: a few hundred for each file.
+const MAX_LISTING: usize = 16 << 20;
 /// A try that brought so many bytes more than any before makes the count of tries begin anew.
 const ADVANCE: u64 = 1 << 20;
 /// The longest wait between tries; a server that asks for more is not waited for.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// Completes the unfinished file of a source that is to be at `path`, and compares its checksum. Returns the checksum,
-/// whether there was one to compare it with, and the commit, if the hub names it.
-pub(super) fn complete(
+/// Brings a file that is to be at `path` into its unfinished file, which is checked and on the disk then. Also returns the
+/// commit, if the hub names it.
+pub(super) fn bring(
     hub: &Hub,
     request: &Request<'_>,
-    partial: &mut Partial,
+    unfinished: &Path,
     path: &Path,
     control: &Control<'_>,
-) -> Result<(String, bool, Option<String>)> {
+) -> Result<(Pulled, Option<String>)> {
     let from = request.source.to_string();
     let url = address(hub, &from, &path_of(request))?;
-    let mut transfer = Transfer { hub, request, url, known: None, control };
-    let mut tries = Tries { hub, from: &from, control, n: 0, best: 0 };
-    let mut restarted = false;
-    loop {
-        match transfer.attempt(partial) {
-            Err(failure) => {
-                if transfer.known.is_some() && transfer.expected().is_none() {
-                    partial.clear()?; // Nothing would tell whether the rest belongs to it.
-                }
-                tries.again(failure, partial.len()?)?;
+    let file = files::open_own(unfinished).map_err(io(unfinished))?;
+    let have = file.metadata().map_err(io(unfinished))?.len();
+    let mut transfer = Transfer { hub, request, url, unfinished, file, have, known: None, control };
+    let done = tries(hub, &from, control, || (transfer.whole(path), transfer.have));
+    let Transfer { file, have, .. } = &transfer;
+    match done {
+        Ok(sha256) => {
+            file.sync_all().map_err(io(unfinished))?;
+            let verified = transfer.expected().is_some();
+            let pulled = Pulled { path: path.to_owned(), bytes: *have, sha256, verified, fresh: true };
+            Ok((pulled, transfer.known.and_then(|known| known.revision)))
+        }
+        Err(e) => {
+            if *have == 0 {
+                partial::remove(unfinished)?;
             }
-            Ok(at_once) => {
-                let found = partial.sha256(control)?;
-                let expected = transfer.expected();
-                if expected.is_none_or(|sha256| sha256 == found) {
-                    let verified = expected.is_some();
-                    return Ok((found, verified, transfer.known.and_then(|known| known.revision)));
-                }
-                partial.clear()?; // It would not be the file the next time.
-                if at_once || restarted {
-                    return Err(checksum(path, expected.unwrap_or_default(), &found));
-                }
-                control.note(format_args!(
-                    "{from}: the copy here does not match: restarting from the first byte"
-                ));
-                restarted = true;
-            }
+            Err(e)
         }
     }
 }
 
-/// Tries that failed, of one transfer.
-struct Tries<'a> {
-    hub: &'a Hub,
-    from: &'a str,
-    control: &'a Control<'a>,
-    n: u32,
-    /// The most bytes that were here after any of them.
-    best: u64,
-}
-impl Tries<'_> {
-    /// Waits where another try may help, and is an error where none would. So many bytes are here.
-    fn again(&mut self, failure: Failure, have: u64) -> Result<()> {
-        let stopped = FetchError::Stopped { from: self.from.to_owned(), kept: have };
+/// Tries until one succeeds or another would not help. Each also says how many bytes are here after it.
+fn tries<T>(
+    hub: &Hub,
+    from: &str,
+    control: &Control<'_>,
+    mut once: impl FnMut() -> (Result<T, Failure>, u64),
+) -> Result<T> {
+    // Those that failed, and the most bytes that were here after any of them.
+    let (mut n, mut best) = (0, 0);
+    loop {
+        let (failure, have) = match once() {
+            (Ok(done), _) => return Ok(done),
+            (Err(failure), have) => (failure, have),
+        };
+        let stopped = FetchError::Stopped { from: from.to_owned(), kept: have };
         let (what, asked) = match failure {
             Failure::Local(e) => return Err(e),
-            Failure::Refused(what) => return Err(other(self.from, what)),
+            Failure::Refused(what) => return Err(other(from, what)),
             Failure::Stopped => return Err(stopped),
-            Failure::Network(what, asked) => (what, asked),
+            Failure::Network(what, asked) => (what, asked.unwrap_or_default()),
         };
-        if have >= self.best + ADVANCE {
-            (self.n, self.best) = (0, have);
+        if have >= best + ADVANCE {
+            (n, best) = (0, have);
         }
-        self.n += 1;
-        let (retries, wait) = (self.hub.limits.retries, self.hub.limits.wait);
-        if self.n > retries {
-            let tried = if self.n == 1 { String::new() } else { format!(" ({} tries)", self.n) };
-            return Err(other(self.from, format_args!("{what}{tried}{}", note_of(have))));
+        n += 1;
+        let retries = hub.retries;
+        if n > retries {
+            let tried = if n == 1 { String::new() } else { format!(" ({n} tries)") };
+            return Err(other(from, format_args!("{what}{tried}{}", note_of(have))));
         }
-        let wait = wait.saturating_mul(1 << (self.n - 1).min(8)).min(LONGEST_WAIT);
-        let wait = wait.max(asked.unwrap_or_default());
+        let wait = Duration::from_secs(1 << (n - 1).min(8)).min(LONGEST_WAIT).max(asked);
+        let seconds = wait.as_secs();
         if wait > LONGEST_WAIT {
-            return Err(other(self.from, format_args!("{what}: asks to wait {} s", wait.as_secs())));
+            return Err(other(from, format_args!("{what}: asks to wait {seconds} s")));
         }
-        let (n, seconds) = (self.n, wait.as_secs_f32());
-        self.control.note(format_args!("{}: {what}: retry {n} of {retries} in {seconds} s", self.from));
-        http::sleep(wait, self.control).map_err(|_| stopped)
+        control.note(format_args!("{from}: {what}: retry {n} of {retries} in {seconds} s"));
+        http::sleep(wait, control).map_err(|_| stopped)?;
     }
 }
 
-/// The hub's listing of a repository, as JSON of at most `limit` bytes.
-pub(super) fn listing(hub: &Hub, repo: &Repo, limit: usize, control: &Control<'_>) -> Result<Vec<u8>> {
+/// The hub's listing of a repository, as JSON.
+pub(super) fn listing(hub: &Hub, repo: &Repo, control: &Control<'_>) -> Result<Vec<u8>> {
     let from = repo.to_string();
     // With the sizes and checksums of large files.
     let url = address(hub, &from, &format!("api/models/{}/revision/main?blobs=true", repo.id()))?;
-    let mut tries = Tries { hub, from: &from, control, n: 0, best: 0 };
-    let ask = || {
+    let once = || {
         let (_, mut answer) = http::ask(hub, &url, None, control)?;
         let mut body = Vec::new();
-        while let Some(chunk) = answer.body.next(control)? {
+        while let Some(chunk) = answer.next(control)? {
             body.extend(chunk);
-            if body.len() > limit {
-                return Err(Failure::Refused(format!("its list of files has more than {limit} bytes")));
+            if body.len() > MAX_LISTING {
+                let what = format!("its list of files has more than {MAX_LISTING} bytes");
+                return Err(Failure::Refused(what));
             }
         }
         Ok(body)
     };
-    loop {
-        match ask() {
-            Ok(body) => return Ok(body),
-            Err(failure) => tries.again(failure, 0)?,
-        }
-    }
+    tries(hub, &from, control, || (once(), 0))
 }
 
 /// Path of a source below the hub's address.
@@ -158,6 +147,10 @@ struct Transfer<'a> {
     hub: &'a Hub,
     request: &'a Request<'a>,
     url: Url,
+    unfinished: &'a Path,
+    file: File,
+    /// Bytes that are here.
+    have: u64,
     /// What the hub said of the contents in this call. Nothing of an earlier one is believed.
     known: Option<Known>,
     control: &'a Control<'a>,
@@ -168,9 +161,39 @@ impl Transfer<'_> {
         self.request.sha256.or_else(|| self.known.as_ref()?.sha256.as_deref())
     }
 
-    /// One try: from the end of what is here to the end of the file. Returns true if all of it arrived in this try.
-    fn attempt(&mut self, partial: &mut Partial) -> Result<bool, Failure> {
-        let have = partial.len()?;
+    /// Forgets what is here.
+    fn clear(&mut self) -> Result<()> {
+        self.have = 0;
+        self.file.set_len(0).map_err(io(self.unfinished))
+    }
+
+    /// One try, after which the file is whole and has the checksum asked for. Returns its checksum.
+    fn whole(&mut self, path: &Path) -> Result<String, Failure> {
+        loop {
+            let at_once = match self.attempt() {
+                Err(failure) => {
+                    if self.known.is_some() && self.expected().is_none() {
+                        self.clear()?; // Nothing would tell whether the rest belongs to it.
+                    }
+                    return Err(failure);
+                }
+                Ok(at_once) => at_once,
+            };
+            let (found, _) = sha256_of(self.unfinished, self.control)?;
+            let Some(expected) = self.expected().filter(|sha256| *sha256 != found) else { return Ok(found) };
+            let wrong = checksum(path, expected, &found);
+            self.clear()?; // It would not be the file the next time.
+            if at_once {
+                return Err(wrong.into());
+            }
+            let what = "the copy here does not match: restarting from the first byte";
+            self.control.note(format_args!("{}: {what}", self.request.source));
+        }
+    }
+
+    /// From the end of what is here to the end of the file. Returns true if all of it arrived in this try.
+    fn attempt(&mut self) -> Result<bool, Failure> {
+        let have = self.have;
         let Request { source, sha256, bytes, .. } = *self.request;
         if have > 0 && sha256.is_some() && bytes == Some(have) {
             return Ok(false); // Whole, perhaps: its checksum tells, and needs no hub.
@@ -178,17 +201,18 @@ impl Transfer<'_> {
         // Without a checksum nothing would tell whether the rest belongs to what is here.
         let resumes = have > 0 && (self.known.is_none() || self.expected().is_some());
         let mut rest = Some(have).filter(|have| resumes && bytes.is_none_or(|n| *have < n));
-        let (mut answer, mut at, total) = loop {
+        let (mut answer, at, total) = loop {
             let (known, answer) = http::ask(self.hub, &self.url, rest, self.control)?;
             let at = rest.filter(|_| answer.status == 206).unwrap_or(0);
             let total = total(&answer, at, bytes, known.bytes);
             self.known = Some(known);
-            if answer.status == 200 {
-                break (answer, at, total.map_err(Failure::Refused)?);
-            }
-            if rest.is_none() {
-                let what = "the hub sent a part, and the whole file was requested";
-                return Err(Failure::Refused(what.to_owned()));
+            match (answer.status, rest) {
+                (200, _) => break (answer, at, total.map_err(Failure::Refused)?),
+                (_, None) => {
+                    let what = "the hub sent a part, and the whole file was requested";
+                    return Err(Failure::Refused(what.to_owned()));
+                }
+                _ => {}
             }
             // Whose rest it is, its checksum tells. Status 416: what is here is whole, or not of this file.
             match total {
@@ -201,23 +225,25 @@ impl Transfer<'_> {
                 return Ok(false);
             }
             self.control.note(format_args!("{source}: the hub sends it from the first byte again"));
-            partial.clear()?;
+            self.clear()?;
         }
-        let at_once = at == 0;
-        check_space(partial.path.parent().unwrap_or(Path::new(".")), total.saturating_sub(at))?;
-        while let Some(chunk) = answer.body.next(self.control)? {
-            at += chunk.len() as u64;
-            if at > total {
-                partial.clear()?;
+        check_space(self.unfinished.parent().unwrap_or(Path::new(".")), total.saturating_sub(at))?;
+        while let Some(chunk) = answer.next(self.control)? {
+            if self.have + chunk.len() as u64 > total {
+                self.clear()?;
                 return Err(Failure::Refused(format!("more than the {total} bytes announced were sent")));
             }
-            partial.append(&chunk)?;
-            self.control.report(format_args!("downloading"), at, total);
+            let place = SeekFrom::Start(self.have);
+            let written = self.file.seek(place).and_then(|_| self.file.write_all(&chunk));
+            written.map_err(io(self.unfinished))?;
+            self.have += chunk.len() as u64;
+            self.control.report(format_args!("downloading"), self.have, total);
         }
-        if at < total {
-            return Err(Failure::Network(format!("the connection ended at byte {at} of {total}"), None));
+        if self.have < total {
+            let what = format!("the connection ended at byte {} of {total}", self.have);
+            return Err(Failure::Network(what, None));
         }
-        Ok(at_once)
+        Ok(at == 0)
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context};
 use convert::{types, Mixture, Options, Tokenizing};
+use ropewalk::control::{Control, Progress};
 use ropewalk::fetch::{self, Origin, PulledFolder, Repo};
 use ropewalk_core::apart::this_program;
 use ropewalk_core::text::bytes;
@@ -33,7 +34,7 @@ pub(super) fn run(args: &Args, repo: &Repo) -> anyhow::Result<()> {
     args.out.note(format_args!(
         "{}: {}, {} files, {}, commit {}",
         pulled.path.display(),
-        if pulled.fresh { "fetched" } else { "already here" },
+        if pulled.files.iter().any(|f| f.fresh) { "fetched" } else { "already here" },
         pulled.files.len(),
         bytes(pulled.files.iter().map(|f| f.bytes).sum()),
         pulled.revision,
@@ -94,12 +95,16 @@ fn converted(
 ) -> anyhow::Result<PathBuf> {
     let shown = target.display();
     let made = with_bar(args.out.progress(0, "converting", Unit::Bytes), interrupt, |control| {
-        fetch::make_file(&target, repo, &pulled.revision, control, |at| {
+        fetch::make_file(&target, |at| {
             let mut report = convert::convert(&pulled.path, at, options, control)
                 .map_err(|e| failed(e.renamed(at, &target)))?;
             let (from, to) = (at.display().to_string(), shown.to_string());
             report.notes.iter_mut().for_each(|note| *note = note.replace(&from, &to));
-            Ok::<_, anyhow::Error>(report)
+            // Made is made: a request to stop that comes now would throw the work away.
+            let show = |p: &Progress<'_>| control.report(p.what, p.done, p.total);
+            let (sha256, bytes) = fetch::sha256_of(at, &Control::default().with_progress(&show))?;
+            let (source, revision) = (repo.to_string(), Some(pulled.revision.clone()));
+            Ok::<_, anyhow::Error>((report, Origin { source, revision, bytes, sha256 }))
         })
     })?;
     let Some(report) = made else {

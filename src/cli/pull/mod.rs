@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use clap::{Args as _, FromArgMatches};
 use ropewalk::control::Progress;
-use ropewalk::fetch::{self, Hub, Limits, Repo, Request, Source};
+use ropewalk::fetch::{self, Hub, Repo, Request, Source};
 use ropewalk_core::text::bytes;
 use serde_json::json;
 
@@ -69,7 +69,7 @@ struct Args {
     #[arg(long, conflicts_with = "what")]
     list: bool,
     /// Retries after a failed connection; the count resets after each MiB received
-    #[arg(long, value_name = "N", default_value_t = Limits::default().retries)]
+    #[arg(long, value_name = "N", default_value_t = Hub::default().retries)]
     retries: u32,
     #[command(flatten)]
     out: OutputArgs,
@@ -187,16 +187,13 @@ const TIMEOUT: &str = "HF_HUB_DOWNLOAD_TIMEOUT";
 fn hub(args: &Args) -> anyhow::Result<Hub> {
     let var = |name: &str| std::env::var(name).ok().filter(|v| !v.trim().is_empty());
     let proxies = ["ALL_PROXY", "all_proxy", "HTTPS_PROXY", "https_proxy"];
-    let mut limits = Limits::default().retries(args.retries);
-    if let Some(text) = var(TIMEOUT) {
-        let seconds = text.parse().ok().filter(|s| (1..=86_400).contains(s));
-        let seconds =
-            seconds.ok_or_else(|| usage(format!("{TIMEOUT}={text}: expected 1 to 86400 seconds")))?;
-        limits.read = Duration::from_secs(seconds);
-    }
     let token = var("HF_TOKEN").map(|t| t.trim().to_owned());
     let proxy = proxies.iter().find_map(|name| var(name));
-    Ok(Hub::default().endpoint(var("HF_ENDPOINT")).token(token).proxy(proxy).limits(limits))
+    let hub = Hub::default().endpoint(var("HF_ENDPOINT")).token(token).proxy(proxy).retries(args.retries);
+    let Some(text) = var(TIMEOUT) else { return Ok(hub) };
+    let seconds = text.parse().ok().filter(|s| (1..=86_400).contains(s));
+    let seconds = seconds.ok_or_else(|| usage(format!("{TIMEOUT}={text}: expected 1 to 86400 seconds")))?;
+    Ok(hub.read(Duration::from_secs(seconds)))
 }
 
 fn list(manifest: &Manifest, out: &OutputArgs) -> anyhow::Result<()> {

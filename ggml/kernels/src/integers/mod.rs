@@ -195,7 +195,7 @@ impl Scratch {
                 for (i, first) in group.clone().step_by(side / 2).enumerate() {
                     // A lane past the last row has that one again, and nobody reads it.
                     let rows = std::array::from_fn(|j| &row((first + j).min(group.end - 1))[bytes.clone()]);
-                    // The second half of a panel begins in its first line, too.
+                    // The second half of a panel begins in its first line as well.
                     let half =
                         |lines: usize| i / 2 * lines * side + i % 2 * side / 2..(i / 2 + 1) * lines * side;
                     let to = Half {
