@@ -84,6 +84,7 @@
 
 mod error;
 pub mod math;
+pub mod origin;
 mod weights;
 pub mod adapter;
 mod layers;

@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 
 use anyhow::Context;
 use ropewalk::control::Control;
-use ropewalk::fetch::FetchError;
 use ropewalk::model::Error;
+use ropewalk::origin;
 use ropewalk::session::Session;
 use ropewalk::study;
 use ropewalk_core::signals::{self, Signals};
@@ -48,7 +48,7 @@ fn is_stop(e: &anyhow::Error) -> bool {
     e.chain().any(|e| {
         e.is::<Stopped>()
             || matches!(e.downcast_ref::<Error>(), Some(Error::Interrupted))
-            || matches!(e.downcast_ref::<FetchError>(), Some(FetchError::Stopped { .. }))
+            || matches!(e.downcast_ref(), Some(origin::Error::Stopped { .. }))
             || matches!(e.downcast_ref::<study::Error>(), Some(study::Error::Stopped))
     })
 }

@@ -12,11 +12,9 @@ use std::path::{Path, PathBuf};
 use ropewalk_import::{is_read, TEMPLATES};
 use serde::{Deserialize, Serialize};
 
-use super::error::{io, other, said, FetchError, Result};
-use super::origin::{self, Origin};
-use super::{check, is_sha256, partial, put, source, taken, transfer};
-use super::{Hub, Pulled, Repo, Request, Source, ELSEWHERE};
+use super::{check, is_sha256, source, taken, transfer, Hub, Pulled, Repo, Request, Source, ELSEWHERE};
 use crate::control::{Control, Progress};
+use crate::origin::{self, io, other, partial, put, said, Error, Origin, Result};
 
 /// Chat templates of a repository, at most: as many as an import reads.
 const MAX_TEMPLATES: usize = 64;
@@ -104,7 +102,7 @@ pub fn pull_folder(
         let (source, revision) = (repo.to_string(), listing.sha.clone());
         let record = Record { source, revision, files: filled.iter().map(recorded).collect() };
         let files = filled.into_iter().map(|(_, pulled)| pulled).collect();
-        Ok::<_, FetchError>((PulledFolder { path: path.clone(), revision: listing.sha, files }, record))
+        Ok::<_, Error>((PulledFolder { path: path.clone(), revision: listing.sha, files }, record))
     })?;
     folder.map_or_else(|| check_present(repo, &path, control), Ok)
 }

@@ -13,9 +13,9 @@ use ureq::http::HeaderMap;
 use ureq::{Agent, Proxy};
 use url::Url;
 
-use super::error::said;
-use super::{is_sha256, FetchError, Hub};
+use super::{is_sha256, Hub};
 use crate::control::Control;
+use crate::origin::{said, Error};
 
 /// Redirects followed in one request.
 const REDIRECTS: usize = 10;
@@ -40,10 +40,10 @@ pub(super) enum Failure {
     /// The caller asked to stop.
     Stopped,
     /// An error on this machine, which no other try mends.
-    Local(FetchError),
+    Local(Error),
 }
-impl From<FetchError> for Failure {
-    fn from(e: FetchError) -> Failure {
+impl From<Error> for Failure {
+    fn from(e: Error) -> Failure {
         Failure::Local(e)
     }
 }

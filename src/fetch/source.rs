@@ -2,27 +2,7 @@
 
 use std::str::FromStr;
 
-use super::error::other;
-use super::{FetchError, Result};
-
-/// Returns true if a text can be the name of a fetched file: not hidden, and not the name of a record.
-pub(super) fn is_file_name(text: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._-+=,@".contains(c);
-    let record = text.to_ascii_lowercase().ends_with(super::origin::SUFFIX);
-    !text.is_empty() && !text.starts_with('.') && text.chars().all(plain) && !record
-}
-
-/// Checks that a text can be the name of a fetched file or directory.
-///
-/// # Errors
-/// It cannot.
-pub fn check_name(text: &str) -> Result<()> {
-    if is_file_name(text) {
-        return Ok(());
-    }
-    let what = "expected letters, digits and ._-+=,@, no leading dot, no .source.json ending";
-    Err(other(format_args!("name '{text}'"), what))
-}
+use crate::origin::{is_file_name, other, Error, Result};
 
 /// Returns true if a path in a repository can be that of a file in a fetched directory: a name, or that of a chat
 /// template, short enough to be shown and to be a name with others around it.
@@ -41,7 +21,7 @@ pub struct Source {
     pub file: String,
 }
 impl FromStr for Source {
-    type Err = FetchError;
+    type Err = Error;
     fn from_str(text: &str) -> Result<Self> {
         match parts(text)[..] {
             [org, repo, ref file @ ..] if !file.is_empty() => {
@@ -81,7 +61,7 @@ impl Source {
 pub struct Repo(String);
 
 impl FromStr for Repo {
-    type Err = FetchError;
+    type Err = Error;
     fn from_str(text: &str) -> Result<Self> {
         match parts(text)[..] {
             [org, name] => Ok(Repo(format!("{org}/{name}"))),

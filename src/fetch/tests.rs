@@ -5,6 +5,7 @@ use url::Url;
 
 use super::http::{Answer, Failure};
 use super::*;
+use crate::origin::make_file;
 
 const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
@@ -205,7 +206,7 @@ fn what_another_program_puts_in_place_meanwhile_stays() {
         make_file(&at(name), |unfinished| {
             std::fs::write(unfinished, "new").unwrap();
             meanwhile();
-            Ok::<_, FetchError>(((), origin.clone()))
+            Ok::<_, Error>(((), origin.clone()))
         })
     };
     for name in ["thesis", "folder"] {

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use url::Url;
 
-use super::error::{io, note_of, other, said, Result};
 use super::http::{self, Answer, Failure, Known};
-use super::{checksum, partial, sha256_of, FetchError, Hub, Pulled, Repo, Request};
+use super::{checksum, Hub, Pulled, Repo, Request};
 use crate::control::Control;
+use crate::origin::{io, note_of, other, partial, said, sha256_of, Error, Result};
 
 /// Address of the public hub. In pieces: no file of this repository spells the name of a registry, which a test checks.
 const PUBLIC: &str = concat!("https://huggingface", ".", "co");
@@ -67,7 +67,7 @@ fn tries<T>(
             (Ok(done), _) => return Ok(done),
             (Err(failure), have) => (failure, have),
         };
-        let stopped = FetchError::Stopped { from: from.to_owned(), kept: have };
+        let stopped = Error::Stopped { from: from.to_owned(), kept: have };
         let (what, asked) = match failure {
             Failure::Local(e) => return Err(e),
             Failure::Refused(what) => return Err(other(from, what)),

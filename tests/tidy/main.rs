@@ -127,7 +127,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
         "src",
         &[
             &["error"],
-            &["math"],
+            &["math", "origin"],
             &["weights"],
             &["adapter"],
             &["layers"],

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{bail, Context};
 use convert::{types, Mixture, Options, Tokenizing};
 use ropewalk::control::{Control, Progress};
-use ropewalk::fetch::{self, Origin, PulledFolder, Repo};
+use ropewalk::fetch::{self, PulledFolder, Repo};
+use ropewalk::origin::{make_file, sha256_of, Origin};
 use ropewalk_core::apart::this_program;
 use ropewalk_core::text::bytes;
 use serde_json::json;
@@ -95,14 +96,14 @@ fn converted(
 ) -> anyhow::Result<PathBuf> {
     let shown = target.display();
     let made = with_bar(args.out.progress(0, "converting", Unit::Bytes), interrupt, |control| {
-        fetch::make_file(&target, |at| {
+        make_file(&target, |at| {
             let mut report = convert::convert(&pulled.path, at, options, control)
                 .map_err(|e| failed(e.renamed(at, &target)))?;
             let (from, to) = (at.display().to_string(), shown.to_string());
             report.notes.iter_mut().for_each(|note| *note = note.replace(&from, &to));
             // Made is made: a request to stop that comes now would throw the work away.
             let show = |p: &Progress<'_>| control.report(p.what, p.done, p.total);
-            let (sha256, bytes) = fetch::sha256_of(at, &Control::default().with_progress(&show))?;
+            let (sha256, bytes) = sha256_of(at, &Control::default().with_progress(&show))?;
             let (source, revision) = (repo.to_string(), Some(pulled.revision.clone()));
             Ok::<_, anyhow::Error>((report, Origin { source, revision, bytes, sha256 }))
         })

@@ -9,6 +9,7 @@ use anyhow::anyhow;
 use clap::{Args as _, FromArgMatches};
 use ropewalk::control::Progress;
 use ropewalk::fetch::{self, Hub, Repo, Request, Source};
+use ropewalk::origin;
 use ropewalk_core::text::bytes;
 use serde_json::json;
 
@@ -80,7 +81,7 @@ const MAX_MANIFEST: u64 = 16 << 20;
 
 fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(name) = &args.name {
-        fetch::check_name(name).map_err(|e| usage(format!("--as: {e}")))?;
+        origin::check_name(name).map_err(|e| usage(format!("--as: {e}")))?;
     }
     let manifest = match &args.manifest {
         None => Manifest::builtin()?,

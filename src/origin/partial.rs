@@ -12,10 +12,9 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::error::{io, other, Result};
-use super::FetchError;
+use super::{io, other, Error, Result};
 
-/// The folder of unfinished files. No file of a source has such a name: see [`Source`](super::Source).
+/// The folder of unfinished files. No file with a record has such a name.
 pub(super) const FOLDER: &str = ".partial";
 
 /// A lock on a name in the target folder: one pull at a time writes there. Dropping it removes its file, and
@@ -30,12 +29,12 @@ impl Lock {
     pub(super) fn take(dir: &Path, name: &str) -> Result<Lock> {
         let folder = dir.join(FOLDER);
         loop {
-            let own = || files::Lock::own(&folder.join(name)).map_err(FetchError::from);
+            let own = || files::Lock::own(&folder.join(name)).map_err(Error::from);
             match make_folder(&folder, 0o700).and_then(|()| own()) {
                 Ok(lock) => return Ok(Lock { lock: Some(lock), folder }),
                 // A pull that just ended removed the folder.
-                Err(FetchError::Io(e)) if e.source.kind() == ErrorKind::NotFound && dir.is_dir() => {}
-                Err(FetchError::Io(e)) if e.source.kind() == ErrorKind::WouldBlock => {
+                Err(Error::Io(e)) if e.source.kind() == ErrorKind::NotFound && dir.is_dir() => {}
+                Err(Error::Io(e)) if e.source.kind() == ErrorKind::WouldBlock => {
                     let path = dir.join(name);
                     return Err(other(path.display(), format_args!("is already being pulled: {}", e.source)));
                 }
@@ -52,7 +51,7 @@ impl Drop for Lock {
 }
 
 /// Makes a folder with this mode, or finds that it is there as this user's own.
-pub(super) fn make_folder(path: &Path, mode: u32) -> Result<()> {
+pub(crate) fn make_folder(path: &Path, mode: u32) -> Result<()> {
     let mut how = fs::DirBuilder::new();
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut how, mode);
@@ -66,7 +65,7 @@ pub(super) fn make_folder(path: &Path, mode: u32) -> Result<()> {
 }
 
 /// Removes this user's own regular file, if it is there.
-pub(super) fn remove(path: &Path) -> Result<()> {
+pub(crate) fn remove(path: &Path) -> Result<()> {
     if files::own_file(path).map_err(io(path))? {
         fs::remove_file(path).map_err(io(path))?;
     }

@@ -1,14 +1,14 @@
-//! The errors of fetching.
+//! The errors of downloads, and of files with a record of their origin.
 
 use std::fmt::Display;
 use std::path::Path;
 
 use ropewalk_core::terminal::inline;
 
-/// An error of fetching a file, in one line. What a caller acts on is a variant.
+/// An error of a download or of a file with a record of its origin, in one line. What a caller acts on is a variant.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum FetchError {
+pub enum Error {
     /// The file system refused.
     #[error(transparent)]
     Io(#[from] files::Error),
@@ -30,19 +30,19 @@ pub enum FetchError {
     },
 }
 /// Results of this module.
-pub(super) type Result<T, E = FetchError> = std::result::Result<T, E>;
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
-pub(super) fn other(of: impl Display, what: impl Display) -> FetchError {
-    FetchError::Other { of: of.to_string(), what: what.to_string() }
+pub(crate) fn other(of: impl Display, what: impl Display) -> Error {
+    Error::Other { of: of.to_string(), what: what.to_string() }
 }
 
 /// Names the path that an operation of the file system failed on.
-pub(super) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> FetchError + '_ {
+pub(crate) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
     move |e| files::Error::new(path, e).into()
 }
 
 /// Note of a pull that ends early on the bytes it has.
-pub(super) fn note_of(len: u64) -> String {
+pub(crate) fn note_of(len: u64) -> String {
     match len {
         0 => String::new(),
         n => format!("; {n} bytes are kept, and the same pull resumes from there"),
@@ -54,7 +54,7 @@ const SHOWN: usize = 200;
 
 /// The beginning of a text of a server, or of a file that others can write, in one line: the only form in which a message
 /// has such a text.
-pub(super) fn said(text: &str) -> String {
+pub(crate) fn said(text: &str) -> String {
     let head: String = text.chars().take(SHOWN + 1).collect();
     let line = inline(&head);
     if line.chars().count() <= SHOWN {
