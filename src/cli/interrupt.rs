@@ -48,7 +48,7 @@ fn is_stop(e: &anyhow::Error) -> bool {
     e.chain().any(|e| {
         e.is::<Stopped>()
             || matches!(e.downcast_ref::<Error>(), Some(Error::Interrupted))
-            || matches!(e.downcast_ref(), Some(origin::Error::Stopped { .. }))
+            || matches!(e.downcast_ref::<origin::Error>(), Some(origin::Error::Stopped { .. }))
             || matches!(e.downcast_ref::<study::Error>(), Some(study::Error::Stopped))
     })
 }
