@@ -256,26 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distances_are_those_of_all_pairs() {
-        for (n_ctx, starts) in
-            [(300, vec![0, 40, 41, 200]), (300, vec![]), (257, vec![100, 257]), (1, vec![0]), (2, vec![0, 1])]
-        {
-            let sample = Sample::new(vec![0; n_ctx + 1], starts.clone());
-            let mut bins = distance_bins(n_ctx as u64);
-            count(&mut bins, &runs(&sample, n_ctx));
-            let document = |i: usize| starts.iter().filter(|&&s| s as usize <= i).count();
-            let mut naive: Vec<u64> = vec![0; bins.len()];
-            for i in 0..n_ctx {
-                for j in (0..i).filter(|&j| document(i) == document(j)) {
-                    let d = (i - j) as u64;
-                    let at: Vec<usize> =
-                        (0..bins.len()).filter(|&b| (bins[b].start..bins[b].end).contains(&d)).collect();
-                    assert_eq!(at.len(), 1, "distance {d} of {n_ctx} in one bin");
-                    naive[at[0]] += 1;
-                }
-            }
-            assert_eq!(bins.iter().map(|b| b.pairs).collect::<Vec<_>>(), naive, "{n_ctx} {starts:?}");
-        }
+    fn bins_of_distances_are_some_dozens() {
         let bins = distance_bins(131_072);
         assert!(bins.len() > 50 && bins.len() <= DISTANCE_BINS);
         assert_eq!((bins[0].start, bins[bins.len() - 1].end), (1, 131_072));
@@ -287,7 +268,7 @@ mod tests {
         for seed in 0..60u64 {
             let mut rng = crate::random::rng(seed, "test", 0, 0);
             let mut below = |n: u64| crate::random::below(&mut rng, n) as u32;
-            let n = 20 + below(200);
+            let n = if seed < 2 { 1 + seed as u32 } else { 20 + below(200) };
             let mut sample = Sample::new(vec![0; n as usize + 1], vec![]);
             let mut at = 0;
             sample.spans.clear();

@@ -49,46 +49,22 @@ fn split_models_have_all_their_parts() {
     }
 }
 
+/// `tests/cli/pull.rs` has the rest: files of other sources, of other sizes, and without a record.
 #[test]
 fn a_file_that_is_here_is_checked_not_fetched() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let source: Source = "hf:o/r/f.gguf".parse().unwrap();
-    let pull = |request: &Request<'_>| pull(&nobody(), request, dir, &Control::default());
     let unknown = Request::new(&source);
     let sum = Request { sha256: Some(EMPTY), ..unknown.clone() };
-
-    std::fs::write(dir.join("f.gguf"), b"").unwrap();
-    let e = pull(&unknown).unwrap_err();
-    let e = e.to_string();
-    assert!(e.contains("unknown origin") && e.contains("hf:o/r/f.gguf"), "{e}");
-    let got = pull(&sum).unwrap();
-    assert!(!got.fresh && got.verified && got.bytes == 0 && got.sha256 == EMPTY);
-    // The checksum has shown that it is this source: now there is a record of it.
-    assert!(pull(&unknown).unwrap().verified);
-    let other: Source = "hf:other/r/f.gguf".parse().unwrap();
-    for request in [Request::new(&other), Request { sha256: Some(EMPTY), ..Request::new(&other) }] {
-        let e = pull(&request).unwrap_err().to_string();
-        assert!(e.contains("is hf:o/r/f.gguf, not hf:other/r/f.gguf"), "{e}");
-    }
-    let e = pull(&Request { bytes: Some(1), ..sum.clone() }).unwrap_err().to_string();
-    assert!(e.contains("expected 1 bytes, found 0"), "{e}");
-
-    for (content, found) in [("other", "expected 0 bytes, found 5"), ("", "")] {
-        std::fs::write(dir.join("f.gguf"), content).unwrap();
-        match pull(&unknown) {
-            Err(e) => assert!(e.to_string().contains(found) && !found.is_empty(), "{e}"),
-            Ok(got) => assert!(got.verified && found.is_empty()),
-        }
-        assert_eq!(std::fs::read_to_string(dir.join("f.gguf")).unwrap(), content, "left alone");
-    }
-    std::fs::remove_file(dir.join("f.gguf.source.json")).unwrap();
+    let pull = |request: &Request<'_>| pull(&nobody(), request, dir, &Control::default());
     std::fs::write(dir.join("f.gguf"), "x").unwrap();
     let e = pull(&sum).unwrap_err().to_string();
     assert!(e.contains(&format!("expected sha256 {EMPTY}")), "{e}");
     std::fs::write(dir.join("f.gguf.source.json"), "{}").unwrap();
     let e = pull(&unknown).unwrap_err().to_string();
     assert!(e.contains("f.gguf.source.json: expected the record of a pull"), "{e}");
+    assert_eq!(std::fs::read_to_string(dir.join("f.gguf")).unwrap(), "x", "left alone");
     assert!(!dir.join(".partial").exists());
 }
 
