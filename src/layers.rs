@@ -303,7 +303,6 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// The view of one layer.
     pub(crate) fn layer(&self, il: usize) -> LayerLoader<'_, 'a> {
         LayerLoader { loader: self, il }
     }
@@ -320,7 +319,6 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// The norm before the output matrix.
     pub(crate) fn output_norm(&self) -> Result<Norm> {
         self.norm(NormId::OUTPUT, self.hp.n_embd)
     }
@@ -375,12 +373,10 @@ impl LayerLoader<'_, '_> {
         self.loader.hp
     }
 
-    /// Width of the layer's feed-forward.
     pub(crate) fn n_ff(&self) -> usize {
         self.loader.hp.layers[self.il].n_ff
     }
 
-    /// The layer's attention.
     pub(crate) fn attention(&self) -> Result<&LayerAttention> {
         let none = || Error::Argument(format!("layer {}: it has no attention", self.il));
         self.loader.hp.attention_of(self.il).ok_or_else(none)

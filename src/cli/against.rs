@@ -11,11 +11,8 @@ use super::usage;
 /// The difference of the other setting.
 #[derive(Debug, Clone)]
 pub(super) enum Against {
-    /// The model.
     Model(String),
-    /// The rope method.
     Rope(Spec),
-    /// The type of the cached keys and values.
     Kv(DType),
     /// The adapters. Several are used together.
     Lora(AdapterSpec),

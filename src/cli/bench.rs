@@ -141,7 +141,6 @@ fn run(args: &Args) -> anyhow::Result<()> {
     interrupt::check(report.interrupted, "interrupted: unfinished tests are missing")
 }
 
-/// Clocks by the names typed.
 fn clocks() -> impl TypedValueParser<Value = Clock> {
     let cpu = PossibleValue::new("cpu").help("CPU time of all threads of this process");
     let all = [PossibleValue::new("wall").help("Wall time"), cpu];

@@ -230,12 +230,10 @@ fn found<'w>(command: &clap::Command, word: &'w str) -> Option<(String, Option<&
     (!has(command, &name)).then_some((name, value, means))
 }
 
-/// Returns true if the command has the option, `--name`.
 fn has(command: &clap::Command, option: &str) -> bool {
     command.get_arguments().any(|a| a.get_long().is_some_and(|long| option.strip_prefix("--") == Some(long)))
 }
 
-/// `key=value`.
 fn pair(key: &str, value: &OsString) -> OsString {
     let mut pair = OsString::from(format!("{key}="));
     pair.push(value);

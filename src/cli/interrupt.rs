@@ -60,7 +60,6 @@ impl Interrupt {
         Ok(Interrupt { signals: SIGNALS.get_or_init(|| signals).clone() })
     }
 
-    /// A control whose work a signal stops.
     pub(crate) fn control(&self) -> Control<'_> {
         Control::default().with_stop(self.signals.stop())
     }
@@ -70,7 +69,6 @@ impl Interrupt {
         self.signals.stop().bind(&session.cancel_flag());
     }
 
-    /// Returns true if a signal has arrived.
     pub(crate) fn requested(&self) -> bool {
         self.signals.stop().requested()
     }

@@ -42,7 +42,6 @@ pub(super) fn text(tensors: &[TensorInfo]) -> anyhow::Result<String> {
     Ok(s)
 }
 
-/// The same for programs.
 pub(super) fn json(tensors: &[TensorInfo]) -> anyhow::Result<Json> {
     let row = |row: &Listed| {
         let choices: Vec<Json> = row

@@ -5,33 +5,24 @@ use ropewalk::fetch::{is_sha256, Source};
 use ropewalk_core::terminal::one_line;
 use serde::{Deserialize, Serialize};
 
-/// A model of the manifest.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Entry {
-    /// The name that a user types.
     pub(crate) name: String,
-    /// Other names for it.
     #[serde(default)]
     pub(crate) aliases: Vec<String>,
-    /// The source, `hf:ORG/REPO/FILE`.
     pub(crate) source: String,
-    /// SHA-256 of the file, in lower-case hexadecimal.
     pub(crate) sha256: String,
-    /// Size of the file in bytes.
     pub(crate) bytes: u64,
     /// SPDX identifier or name of the license.
     pub(crate) licence: String,
-    /// Notes for a reader of the list.
     #[serde(default)]
     pub(crate) notes: String,
 }
 
-/// The list of known models.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Manifest {
-    /// The models, in the order of the file.
     #[serde(default, rename = "model")]
     pub(crate) models: Vec<Entry>,
 }

@@ -69,7 +69,6 @@ pub(super) struct MapArgs {
 }
 
 impl MapArgs {
-    /// Returns true if a map is requested.
     pub(super) fn asked(&self) -> bool {
         self.map.is_some()
     }
@@ -95,7 +94,6 @@ impl MapArgs {
     }
 }
 
-/// Measures and prints the map of a model.
 pub(super) fn run(name: &str, args: &MapArgs, out: &OutputArgs) -> anyhow::Result<()> {
     let rope = args.rope.spec()?;
     // Mistakes are errors before the model is read.

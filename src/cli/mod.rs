@@ -41,9 +41,7 @@ use ropewalk::Error;
 use ropewalk_core::{program, terminal};
 
 pub(crate) struct Command {
-    /// Name of the command, as the user types it.
     pub(crate) name: &'static str,
-    /// One line for the list of commands.
     pub(crate) about: &'static str,
     /// A paragraph for `--help-all` of the command itself.
     pub(crate) details: &'static str,
@@ -75,7 +73,6 @@ pub(crate) static COMMANDS: &[Command] = &[
 #[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
 
-/// An error that ends the program with exit code 2.
 pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
     Usage(text.into()).into()
 }

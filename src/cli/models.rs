@@ -173,7 +173,6 @@ impl ModelChoice {
         move |spec| Box::new(SessionSource::new(model, self.session(0, Some(spec))))
     }
 
-    /// Parameters of a session of this context under this spec.
     pub(crate) fn session(&self, n_ctx: usize, rope: Option<&Spec>) -> SessionParams {
         self.session.clone().n_ctx(n_ctx).rope(rope.cloned())
     }

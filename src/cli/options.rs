@@ -25,7 +25,6 @@ use super::usage;
 /// Types that keys and values can be cached in.
 pub(crate) const KV_TYPES: [&str; 4] = ["f32", "f16", "q8_0", "q4_0"];
 
-/// Types of the cache by the names typed.
 pub(crate) fn kv_types() -> impl TypedValueParser<Value = DType> {
     PossibleValuesParser::new(KV_TYPES).try_map(|name| DType::parse(&name).ok_or("unknown type"))
 }
@@ -83,7 +82,6 @@ pub(crate) struct MachineArgs {
     math: Option<MathChoice>,
 }
 
-/// The value of `--math`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct MathChoice {
     pub(crate) math: Math,
@@ -135,7 +133,6 @@ impl MachineArgs {
         })
     }
 
-    /// Settings of sessions with a cache of this type.
     pub(crate) fn session(&self, kv_type: DType) -> SessionParams {
         let mut session = SessionParams::new(0);
         session.n_batch = self.batch;
@@ -190,7 +187,6 @@ impl RopesArgs {
     }
 }
 
-/// Reads a rope spec from the command line.
 pub(crate) fn parse_spec(text: &str) -> anyhow::Result<Spec> {
     text.parse::<Spec>().map_err(|e| usage(format!("rope '{text}': {e}")))
 }
@@ -296,7 +292,6 @@ const MAX_LENGTHS: usize = 1024;
 pub(crate) struct Lengths(Vec<usize>);
 
 impl Lengths {
-    /// All lengths, in the order given.
     pub(crate) fn all(lengths: &[Lengths]) -> Vec<usize> {
         lengths.iter().flat_map(|l| &l.0).copied().collect()
     }

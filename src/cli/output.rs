@@ -73,14 +73,11 @@ impl OutputArgs {
     }
 }
 
-/// The unit that a progress bar counts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Unit {
     /// Bytes, shown as KiB, MiB and so on.
     Bytes,
-    /// Tokens, shown with their rate.
     Tokens,
-    /// Steps of any other kind.
     Steps,
 }
 
@@ -104,7 +101,6 @@ impl Progress {
         }
         self.bar.set_position(position);
     }
-    /// Shows what a call of the library reports.
     pub(crate) fn show(&mut self, p: &ropewalk::control::Progress<'_>) {
         self.bar.set_length(p.total);
         self.bar.set_message(inline(&p.what.to_string()).into_owned());
@@ -198,9 +194,7 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
 pub(crate) struct Colour(u8);
 
 impl Colour {
-    /// A token that a data method put in.
     pub(crate) const INSERTED: Colour = Colour(7);
-    /// Text that matters less.
     pub(crate) const FAINT: Colour = Colour(2);
 
     /// The color of a document by its number: one of six that take turns.
@@ -222,7 +216,6 @@ pub(crate) fn print_in(colour: Colour, text: &str) -> anyhow::Result<()> {
     Ok(program::write(&if plain { text } else { colour.around(&text).into() })?)
 }
 
-/// Prints one JSON object on one line.
 pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(program::print_json(value)?)
 }

@@ -17,13 +17,11 @@ use super::output::OutputArgs;
 const SCRIPT: &str = include_str!("../../scripts/packages.py");
 const LIST: &str = include_str!("../../models/packages.json");
 
-/// The data of a benchmark.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct PackagedSet {
     /// Name, which is also that of its folder.
     #[serde(skip_deserializing)]
     pub(crate) name: String,
-    /// A description, in one line.
     pub(crate) about: String,
     pub(crate) download_mb: u64,
     #[serde(rename(serialize = "licence"))]

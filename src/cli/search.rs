@@ -15,7 +15,6 @@ use super::options::read_documents;
 use super::output::{OutputArgs, Unit};
 use super::usage;
 
-/// Reads the settings of `--search` into the parameters.
 pub(crate) fn set(params: &mut Params, text: &str) -> Result<(), String> {
     let sizes = &mut params.sizes;
     let known: &mut [(&'static str, &mut dyn Setting)] = &mut [
@@ -67,7 +66,6 @@ pub(crate) fn run(
     interrupt::check(report.interrupted, "interrupted: --resume continues the search")
 }
 
-/// How to use what was found.
 fn next(report: &Report, path: &str) -> String {
     format!(
         "{}\n\nMeasure it on other texts with --rope; to write it into a file for any session, and for stock llama.cpp:\n\n  \

@@ -120,7 +120,6 @@ impl<'m> Chat<'m> {
         Ok(self.talk.prefill(&control)?)
     }
 
-    /// Restores a saved conversation, with its method and context.
     pub(super) fn restore(&mut self, path: &Path) -> anyhow::Result<()> {
         let reading = engine::reading(self.out);
         let control = self.interrupt.control().with_progress(&reading);

@@ -19,7 +19,6 @@ use crate::cli::output::OutputArgs;
 /// The mark at the beginning and the end of a block of lines.
 const QUOTES: &str = "\"\"\"";
 
-/// The result of reading a line.
 pub(super) enum Line {
     /// A whole message or command.
     Text(String),
@@ -29,7 +28,6 @@ pub(super) enum Line {
     End,
 }
 
-/// The source of lines.
 pub(super) enum Input {
     Editor { editor: Box<Editor<ChatHelper, DefaultHistory>>, history: Option<PathBuf> },
     Lines,
@@ -57,7 +55,6 @@ impl Input {
         Ok(Input::Editor { editor: Box::new(editor), history })
     }
 
-    /// Reads the next message or command.
     pub(super) fn read(&mut self) -> anyhow::Result<Line> {
         match self {
             Input::Editor { editor, history } => match editor.readline("> ") {

@@ -15,12 +15,10 @@ pub(super) struct Slash {
     pub(super) name: &'static str,
     /// Name of the argument in help; empty if the command takes none.
     pub(super) arg: &'static str,
-    /// Help in one line.
     pub(super) about: &'static str,
     run: fn(&mut Chat<'_>, &str) -> anyhow::Result<After>,
 }
 
-/// The action that follows a command.
 pub(super) enum After {
     /// Show a text to the user.
     Show(String),

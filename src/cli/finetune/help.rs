@@ -14,13 +14,11 @@ The prefix attention. (attention.q) limits a name to layers with attention, and 
 embeddings are trained as a whole. full, alone, trains every parameter of a model with floating-point weights, and writes a \
 model";
 
-/// The names of all settings, for short help.
 pub(super) fn keys() -> String {
     let names: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
     format!("Other settings; can be repeated. Keys: {}", names.join(", "))
 }
 
-/// All settings, each with its effect and its default.
 pub(super) fn settings() -> String {
     let mut out = "Other settings; can be repeated. A value with settings in it, such as upsample=fu:length=300,keep=0.1, must be \
                    the last in its list. A recipe replaces the defaults in brackets"
@@ -46,7 +44,6 @@ pub(super) fn settings() -> String {
     out
 }
 
-/// Names and parameters of the data methods.
 pub(super) fn transforms() -> String {
     let mut out = "Data method, NAME or NAME:KEY=VALUE,... [default: none]\n".to_owned();
     for method in METHODS {

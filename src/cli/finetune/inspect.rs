@@ -22,12 +22,10 @@ const SHOWN: usize = 12;
 /// Most spans shown; JSON has all of them.
 const SPANS: usize = 60;
 
-/// The one JSON object of `--json`.
 #[derive(Serialize)]
 struct Report<'a> {
     #[serde(flatten)]
     found: &'a Inspection,
-    /// The first sequence to train on.
     sample: Vec<Piece>,
 }
 

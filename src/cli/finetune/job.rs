@@ -18,7 +18,6 @@ use super::super::output::{count, OutputArgs, Unit};
 use super::options;
 
 pub(super) struct Done {
-    /// The object of `--json`.
     pub(super) report: Report,
     /// Output beside the adapter that could not be written.
     pub(super) problems: Vec<String>,

@@ -72,7 +72,6 @@ fn run(args: &Args) -> anyhow::Result<()> {
     whole(&done.problems)
 }
 
-/// Runs all stages, one after another, and prints their reports.
 fn run_all(out: &OutputArgs, stages: Vec<Job>, model: &Model, interrupt: &Interrupt) -> anyhow::Result<()> {
     let (n, mut i, mut problems) = (stages.len(), 0, Vec::new());
     let reports = run_stages(stages, model, |stage, model| -> anyhow::Result<Report> {

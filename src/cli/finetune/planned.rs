@@ -14,7 +14,6 @@ use super::super::options::parse_spec;
 use super::args::TrainingArgs;
 use super::options;
 
-/// The options of a recipe.
 fn command() -> clap::Command {
     TrainingArgs::augment_args(clap::Command::new("recipe").no_binary_name(true).disable_help_flag(true))
 }

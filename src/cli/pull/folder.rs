@@ -18,7 +18,6 @@ use crate::cli::interrupt::Interrupt;
 use crate::cli::output::{self, Unit};
 use crate::cli::{models, usage};
 
-/// Fetches the folder, and converts it if that is asked for.
 pub(super) fn run(args: &Args, repo: &Repo) -> anyhow::Result<()> {
     if args.sha256.is_some() {
         return Err(usage("--sha256 applies to one file, and a model directory has several"));

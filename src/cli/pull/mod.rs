@@ -165,7 +165,6 @@ fn run(args: &Args) -> anyhow::Result<()> {
     output::print(&format!("{}\n", files[0].path.display()))
 }
 
-/// Fetches the data of a benchmark into a folder.
 fn data(set: &PackagedSet, dir: &Path, out: &OutputArgs) -> anyhow::Result<()> {
     let files = set.pull(dir, &Interrupt::install()?, out)?;
     let fresh = || files.iter().filter(|file| file["fetched"] == true);

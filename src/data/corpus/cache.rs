@@ -92,7 +92,6 @@ pub(super) struct Record {
     pub line: u32,
 }
 
-/// Writes a cache from its first byte to its last.
 pub(super) struct Writer<W> {
     out: W,
     chunk: Sha256,

@@ -50,7 +50,6 @@ pub(super) const POSE: Method = Method {
 /// at most `target - 1`.
 #[derive(Debug)]
 struct Pose {
-    /// Inputs of a sample.
     n_ctx: usize,
     target: usize,
     /// Samples of text that a sample is drawn from, at most.

@@ -121,7 +121,6 @@ impl Folder {
         self.output.path()
     }
 
-    /// A file of the report.
     pub(crate) fn report(&self, name: &str) -> Output {
         self.output.join(name)
     }

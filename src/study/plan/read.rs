@@ -28,7 +28,6 @@ const MAX_NAME: usize = 60;
 /// Tasks that are no benchmarks.
 const OWN: &[&str] = &["perplexity", "longppl"];
 
-/// Where faults are reported.
 struct Place<'a> {
     path: &'a Path,
     text: &'a str,

@@ -122,7 +122,6 @@ pub(super) fn tokens(n: u64) -> String {
     }
 }
 
-/// The heading of a length.
 pub(super) fn length(length: Option<u64>) -> String {
     length.map_or_else(|| "any length".to_owned(), tokens)
 }

@@ -64,7 +64,6 @@ pub(super) fn correlations(data: &Data<'_>, model: &Model) -> Vec<Block> {
     out
 }
 
-/// Frozen methods against trained ones.
 pub(super) fn frozen_and_trained(data: &Data<'_>, model: &Model) -> Vec<Block> {
     let methods = data.methods(model);
     let of = |t: Trained| methods.iter().copied().filter(|m| m.trained == t).collect::<Vec<&Method>>();

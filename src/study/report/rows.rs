@@ -29,7 +29,6 @@ fn row(cell: &Cell<'_>, state: Option<&State>) -> Value {
     row
 }
 
-/// Puts in what was measured.
 fn figures(row: &mut Value, result: &CellResult, is_perplexity: bool) {
     let value = match result.metric.as_str() {
         "perplexity" => "ppl",

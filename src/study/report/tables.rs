@@ -80,7 +80,6 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// Every task at every length.
     pub(super) fn summary(&'a self) -> Vec<Block> {
         let methods = self.data.methods(self.model);
         let all = self.data.tasks(|_| true);
