@@ -2,12 +2,13 @@
 //!
 //! The order is llama.cpp's default: penalties, DRY, top-k, typical, top-p, min-p, temperature, and a draw.
 
+mod steps;
+
 use std::ffi::c_char;
-use std::mem::ManuallyDrop;
-use std::ptr::NonNull;
 
 use crate::{sys, vocab::Vocab, Error, Result, Token};
 use ggml::logging;
+use steps::Steps;
 
 /// Logits above this are no model's output; below its negative they count as minus infinity. It keeps
 /// libllama's bucket sort, which turns logits into an i32, within range.
@@ -76,52 +77,6 @@ impl SamplerParams {
             dry_penalty_last_n: -1,
             seed: 0,
         }
-    }
-}
-
-/// One of libllama's samplers: a step, or a chain, which owns the steps in it.
-#[derive(Debug)]
-struct Steps(NonNull<sys::llama_sampler>);
-
-impl Drop for Steps {
-    fn drop(&mut self) {
-        // SAFETY: libllama made it, and it is freed nowhere else; a chain frees what was added.
-        unsafe { sys::llama_sampler_free(self.0.as_ptr()) };
-    }
-}
-
-impl Steps {
-    /// Owns what a function of libllama has made.
-    fn new(made: *mut sys::llama_sampler) -> Result<Steps> {
-        NonNull::new(made).map(Steps).ok_or_else(|| Error::Backend("libllama: no sampler".into()))
-    }
-
-    fn chain(steps: impl IntoIterator<Item = Result<Steps>>) -> Result<Steps> {
-        // SAFETY: no preconditions.
-        let chain = unsafe { sys::llama_sampler_chain_init(sys::llama_sampler_chain_default_params()) };
-        let chain = Steps::new(chain)?;
-        for step in steps {
-            let step = ManuallyDrop::new(step?);
-            // SAFETY: both are valid; the chain owns the step from here on.
-            unsafe { sys::llama_sampler_chain_add(chain.0.as_ptr(), step.0.as_ptr()) };
-        }
-        Ok(chain)
-    }
-
-    /// Runs the chain over the candidates, which it may reorder and cut. Answers with the index it drew, if
-    /// it draws.
-    fn apply(&mut self, candidates: &mut Vec<sys::llama_token_data>) -> Option<usize> {
-        let mut array = sys::llama_token_data_array {
-            data: candidates.as_mut_ptr(),
-            size: candidates.len(),
-            selected: -1,
-            sorted: false,
-        };
-        // SAFETY: the chain is valid, and the array is the vector's. The candidates are not empty and their
-        // logits neither NaN nor out of range, which is what libllama's sorting and softmax rely on.
-        unsafe { sys::llama_sampler_apply(self.0.as_ptr(), &mut array) };
-        candidates.truncate(array.size);
-        usize::try_from(array.selected).ok().filter(|&i| i < candidates.len())
     }
 }
 
@@ -335,31 +290,4 @@ fn argmax(logits: &[f32]) -> Result<Token> {
         }
     }
     best.ok_or_else(no_logits)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use super::*;
-
-    static FREED: AtomicUsize = AtomicUsize::new(0);
-
-    unsafe extern "C" fn freed(_: *mut sys::llama_sampler) {
-        FREED.fetch_add(1, Ordering::Relaxed);
-    }
-
-    #[test]
-    fn every_step_is_freed_once_in_a_chain_or_not() {
-        // SAFETY: each field is a function or none, and zero is none.
-        let mut functions: sys::llama_sampler_i = unsafe { std::mem::zeroed() };
-        functions.free = Some(freed);
-        let functions = std::ptr::from_mut(&mut functions);
-        // SAFETY: the functions outlive the steps.
-        let step = || Steps::new(unsafe { sys::llama_sampler_init(functions, std::ptr::null_mut()) });
-        assert!(Steps::chain([step(), Steps::new(std::ptr::null_mut()), step()]).is_err());
-        assert_eq!(FREED.load(Ordering::Relaxed), 2);
-        drop(Steps::chain([step(), step()]).unwrap());
-        assert_eq!(FREED.load(Ordering::Relaxed), 4);
-    }
 }

@@ -220,13 +220,3 @@ fn fingerprint(metadata: &[(String, Value)]) -> [u8; 32] {
     keys.iter().for_each(|(key, value)| hash.update(gguf::encoded(key, value)));
     hash.finalize().into()
 }
-
-#[cfg(test)]
-mod tests {
-    fn shared<T: Send + Sync>() {}
-
-    #[test]
-    fn vocab_is_shared_between_threads() {
-        shared::<super::Vocab>();
-    }
-}

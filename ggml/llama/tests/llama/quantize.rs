@@ -60,7 +60,7 @@ fn keys(n_layer: usize) -> Writer<'static> {
 }
 
 /// Keys and tensors of a model.
-fn model(n_layer: usize, dtype: DType) -> Writer<'static> {
+pub(super) fn model(n_layer: usize, dtype: DType) -> Writer<'static> {
     let mut w = keys(n_layer);
     let mut add = |name: String, shape: &[u64]| {
         let n = shape.iter().product::<u64>() as usize;
@@ -89,16 +89,16 @@ fn model(n_layer: usize, dtype: DType) -> Writer<'static> {
     w
 }
 
-struct Lab(tempfile::TempDir);
+pub(super) struct Lab(tempfile::TempDir);
 
 impl Lab {
-    fn new() -> Lab {
+    pub(super) fn new() -> Lab {
         Lab(tempfile::tempdir().unwrap())
     }
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
-    fn written(&self, name: &str, w: Writer<'_>) -> PathBuf {
+    pub(super) fn written(&self, name: &str, w: Writer<'_>) -> PathBuf {
         w.write(gguf::Output::new(self.path(name), true)).unwrap();
         self.path(name)
     }
@@ -121,7 +121,7 @@ impl Lab {
     }
 }
 
-fn go(from: &Path, to: &Path, p: &QuantizeParams) -> Result<(), String> {
+pub(super) fn go(from: &Path, to: &Path, p: &QuantizeParams) -> Result<(), String> {
     quantize(from, to, p, &|_, _| true).map_err(|e| e.to_string())
 }
 

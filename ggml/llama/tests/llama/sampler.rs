@@ -1,12 +1,20 @@
 //! The sampler chain against what its settings promise.
 
+#[path = "../../src/sampler/steps.rs"]
+#[allow(dead_code)]
+mod steps;
+
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gguf::{Array, Value};
 use llama::sampler::{Sampler, SamplerParams};
 use llama::vocab::Vocab;
 use llama::Token;
+use llama_cpp_sys_2 as sys;
 use proptest::prelude::*;
+
+use steps::Steps;
 
 fn vocab(n: usize) -> Vocab {
     let tokens = (0..n).map(|i| format!("t{i}").into_bytes()).collect();
@@ -189,6 +197,26 @@ fn settings_out_of_range_are_named() {
         Sampler::new(&huge, &v, usize::MAX).is_ok(),
         "a file's context is no reason to allocate all of it"
     );
+}
+
+static FREED: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C" fn freed(_: *mut sys::llama_sampler) {
+    FREED.fetch_add(1, Ordering::Relaxed);
+}
+
+#[test]
+fn every_step_is_freed_once_in_a_chain_or_not() {
+    // SAFETY: each field is a function or none, and zero is none.
+    let mut functions: sys::llama_sampler_i = unsafe { std::mem::zeroed() };
+    functions.free = Some(freed);
+    let functions = std::ptr::from_mut(&mut functions);
+    // SAFETY: the functions outlive the steps.
+    let step = || Steps::new(unsafe { sys::llama_sampler_init(functions, std::ptr::null_mut()) });
+    assert!(Steps::chain([step(), Steps::new(std::ptr::null_mut()), step()]).is_err());
+    assert_eq!(FREED.load(Ordering::Relaxed), 2);
+    drop(Steps::chain([step(), step()]).unwrap());
+    assert_eq!(FREED.load(Ordering::Relaxed), 4);
 }
 
 proptest! {
