@@ -279,26 +279,3 @@ fn fast_rows(dtype: sys::ggml_type) -> Option<dequantize::Convert> {
         _ => None,
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::dtype::{dequantize, quantize};
-
-    #[test]
-    fn the_same_bits_as_ggml() {
-        let n = 32 * 70;
-        let values: Vec<f32> =
-            (0..n as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 9) as f32 / 1e6 - 4.0).collect();
-        for dtype in [DType::F16, DType::BF16, DType::Q4_0, DType::Q4_1, DType::Q8_0] {
-            let row = quantize(dtype, n, &values).unwrap();
-            let mut theirs = vec![f32::NAN; n];
-            dequantize(dtype, &row, &mut theirs).unwrap();
-            let mut ours = vec![f32::NAN; n];
-            fast_rows(dtype.sys()).unwrap()(&row, &mut ours);
-            let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-            assert_eq!(bits(&ours), bits(&theirs), "{dtype:?}");
-        }
-        assert!(fast_rows(DType::Q6_K.sys()).is_none());
-    }
-}

@@ -4,6 +4,8 @@
 //! ggml divides a node itself, among threads that spin until all have arrived. Here a product is a node of ours, and
 //! whoever takes a part of it calls ggml.
 
+mod cut;
+
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -12,46 +14,7 @@ use crate::graph::Builder;
 use crate::node::Part;
 use crate::tensor::{Arena, Tensor};
 use crate::{sys, DType, Result};
-
-/// Rows of a weight that stay together: ggml's kernels take 16 at once, and others where what is left is odd.
-const ROWS: usize = 32;
-/// Tokens that stay together, for the same reason.
-const TOKENS: usize = 16;
-/// Tokens for each thread from which on threads divide tokens: each rounds all activations of its part.
-const MANY_TOKENS: usize = 8;
-
-/// Dimension along which a result `[m, n, heads]` is divided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cut {
-    Rows,
-    Tokens,
-    /// In groups of so many that share a matrix.
-    Heads(usize),
-    Nothing,
-}
-
-/// How `n_parts` threads divide a product of `m` rows of each of `of` matrices with `n` tokens of each of `heads`. A part has
-/// the bits that it has in the whole.
-fn cut([m, n, heads]: [usize; 3], of: usize, n_parts: usize) -> Cut {
-    match () {
-        () if n_parts == 1 => Cut::Nothing,
-        () if heads > 1 => Cut::Heads(heads / of),
-        () if n > 1 && n.is_multiple_of(2) && n >= (MANY_TOKENS * n_parts).max(TOKENS) => Cut::Tokens,
-        () if n == 1 || m.is_multiple_of(ROWS) => Cut::Rows,
-        () => Cut::Nothing,
-    }
-}
-
-/// The numbers below `n` that part `i` of `n_parts` gets, in whole units but for the last.
-fn range(n: usize, unit: usize, i: usize, n_parts: usize) -> Range<usize> {
-    let n_units = (n / unit).max(1);
-    let units = kernels::share(n_units, i, n_parts);
-    match units.end == n_units {
-        _ if units.is_empty() => 0..0,
-        true => units.start * unit..n,
-        false => units.start * unit..units.end * unit,
-    }
-}
+use cut::{cut, range, Cut, ROWS, TOKENS};
 
 impl<'c> Builder<'c> {
     /// F32 of this shape by `op`, `GGML_OP_MUL_MAT` or `GGML_OP_MUL_MAT_ID`, of arguments that were checked; `None` where ggml
@@ -157,36 +120,4 @@ fn run_part(part: &Part<'_>, op: sys::ggml_op, device: Device) {
         let status = unsafe { sys::ggml_backend_graph_compute(lane.backend.as_ptr(), lane.graph) };
         assert_eq!(status, sys::GGML_STATUS_SUCCESS, "a product of ggml's");
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_are_whole_units_and_together_all() {
-        for (n, unit) in [(1, 32), (31, 32), (32, 32), (95, 32), (576, 32), (50_257, 32), (17, 16), (12, 4)] {
-            for n_parts in 1..20 {
-                let mut next = 0;
-                for range in (0..n_parts).map(|i| range(n, unit, i, n_parts)).filter(|r| !r.is_empty()) {
-                    assert_eq!(range.start, next, "{n} in {n_parts}");
-                    assert!(range.start % unit == 0 && (range.end % unit == 0 || range.end == n));
-                    assert!(range.len() >= unit.min(n));
-                    next = range.end;
-                }
-                assert_eq!(next, n);
-            }
-        }
-    }
-
-    #[test]
-    fn what_is_divided() {
-        assert_eq!(cut([576, 1, 1], 1, 1), Cut::Nothing);
-        assert_eq!(cut([50_257, 1, 1], 1, 4), Cut::Rows);
-        assert_eq!(cut([576, 7, 1], 1, 4), Cut::Rows);
-        assert_eq!(cut([576, 512, 1], 1, 4), Cut::Tokens);
-        assert_eq!(cut([576, 511, 1], 1, 4), Cut::Rows);
-        assert_eq!(cut([50_257, 7, 1], 1, 4), Cut::Nothing);
-        assert_eq!(cut([64, 100, 9], 3, 4), Cut::Heads(3));
-    }
 }

@@ -1,5 +1,6 @@
 //! The tests of tensors, ops and graphs, one program.
 
+mod activation;
 mod attention;
 mod attention_landmark;
 mod attention_parts;
@@ -15,6 +16,7 @@ mod fetched;
 mod gemm;
 mod gguf;
 mod graph;
+mod logging;
 mod loss;
 mod machine;
 mod ops;
@@ -22,6 +24,7 @@ mod ops_back;
 mod ops_refuse;
 mod ops_rope;
 mod ops_tiles;
+mod parts;
 mod pool;
 #[path = "../../../tests/common/process.rs"]
 #[allow(dead_code, unreachable_pub)]
