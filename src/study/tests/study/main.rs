@@ -6,3 +6,4 @@ mod pages;
 mod plans;
 mod possible;
 mod runs;
+mod stats;
