@@ -1,6 +1,8 @@
 //! `general.*`: name, size, and how the makers of a model sample from it (`gguf-py/gguf/metadata.py` of
 //! llama.cpp).
 
+mod size;
+
 use std::path::Path;
 
 use crate::config::Config;
@@ -8,6 +10,7 @@ use crate::json::{Object, SMALL};
 use crate::keys::Keys;
 use crate::tensor::Tensor;
 use crate::Result;
+use size::rounded;
 
 /// Sets the keys, but for those of the architecture and the type.
 pub(crate) fn write(c: &Config, tensors: &[Tensor], k: &mut Keys) -> Result<()> {
@@ -104,47 +107,5 @@ fn size_label(tensors: &[Tensor]) -> String {
     match sum.checked_div(n) {
         Some(experts) => format!("{experts}x{count}"),
         None => count,
-    }
-}
-
-fn rounded(n: u64) -> String {
-    let n = n as f64;
-    let (scaled, unit) = match n {
-        n if n > 1e12 => (n * 1e-12, "T"),
-        n if n > 1e9 => (n * 1e-9, "B"),
-        n if n > 1e6 => (n * 1e-6, "M"),
-        n => (n * 1e-3, "K"),
-    };
-    // At least two digits; Rust and Python round halves to even alike.
-    let whole = format!("{scaled:.0}");
-    let digits = 2usize.saturating_sub(whole.trim_start_matches('0').len());
-    format!("{scaled:.digits$}{unit}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_written_as_titles() {
-        // What `Metadata.id_to_title` gives.
-        for (name, wanted) in [
-            ("tiny-model", "Tiny Model"),
-            ("Qwen2.5-0.5b-instruct", "Qwen2.5 0.5b Instruct"),
-            ("smollm2-v1.5", "Smollm2 v1.5"),
-            (" a--b ", "A B"),
-        ] {
-            assert_eq!(title(name), wanted);
-        }
-    }
-
-    #[test]
-    fn parameters_are_counted_in_two_digits() {
-        // What `model_weight_count_rounded_notation` gives.
-        for (n, wanted) in
-            [(38_000, "38K"), (134_515_008, "135M"), (1_711_376_384, "1.7B"), (999, "1.0K"), (12, "0.01K")]
-        {
-            assert_eq!(rounded(n), wanted);
-        }
     }
 }

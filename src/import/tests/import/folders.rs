@@ -1,6 +1,9 @@
 //! Folders as people have them: tokenizers by their files, templates and special tokens in the order of transformers, sizes
 //! that disagree.
 
+#[path = "../../general/size.rs"]
+mod size;
+
 use gguf::{Array, Value};
 use serde_json::{json, Value as Json};
 
@@ -284,6 +287,31 @@ fn the_repository_is_noted() {
     ] {
         folder.edit("config.json", |v| v["_name_or_path"] = json!(name));
         assert_eq!(text(&folder.open().unwrap(), "ropewalk.source").as_deref(), wanted, "{name}");
+    }
+}
+
+#[test]
+fn names_are_written_as_titles() {
+    let folder = Folder::of("llama");
+    // What `Metadata.id_to_title` gives.
+    for (name, wanted) in [
+        ("tiny-model", "Tiny Model"),
+        ("Qwen2.5-0.5b-instruct", "Qwen2.5 0.5b Instruct"),
+        ("smollm2-v1.5", "Smollm2 v1.5"),
+        (" a--b ", "A B"),
+    ] {
+        folder.edit("config.json", |v| v["_name_or_path"] = json!(name));
+        assert_eq!(text(&folder.open().unwrap(), "general.name").as_deref(), Some(wanted));
+    }
+}
+
+#[test]
+fn parameters_are_counted_in_two_digits() {
+    // What `model_weight_count_rounded_notation` gives.
+    for (n, wanted) in
+        [(38_000, "38K"), (134_515_008, "135M"), (1_711_376_384, "1.7B"), (999, "1.0K"), (12, "0.01K")]
+    {
+        assert_eq!(size::rounded(n), wanted);
     }
 }
 

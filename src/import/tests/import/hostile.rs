@@ -251,7 +251,18 @@ fn tokenizers() {
     let folder = Folder::of("gemma2");
     let wrong = folder.open_as(Some("gpt-2")).unwrap_err();
     assert_eq!(wrong, "pre gpt-2: this tokenizer is not byte-level BPE, so the setting does not apply");
-    for bytes in [&b""[..], b"\xff\xff", b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f"] {
+    // Field 1 of length 9: text "ab", score 1.5; then field 1 with a type; then an unknown field.
+    let model = b"\x0a\x09\x0a\x02ab\x15\x00\x00\xc0\x3f\x0a\x05\x0a\x01c\x18\x03\x1a\x01z";
+    let parts = [1, 3, 10, 13, 17, 20].map(|cut| &model[..cut]);
+    let others = [
+        &b""[..],
+        b"\xff\xff",
+        b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f",
+        // Not UTF-8, and an endless number.
+        b"\x0a\x04\x0a\x02\xff\xfe",
+        b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+    ];
+    for bytes in parts.into_iter().chain(others) {
         std::fs::write(folder.file("tokenizer.model"), bytes).unwrap();
         refused(&folder, "tokenizer.model: is not a SentencePiece model");
     }
