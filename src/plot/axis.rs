@@ -1,4 +1,4 @@
-//! Ranges of axes, ticks and tick labels.
+//! Ranges of axes, ticks and tick labels. `tests/eval/plot.rs` of `ropewalk` compiles this file for itself.
 
 use super::{Axis, Chart, PlotError, Scale};
 
@@ -35,7 +35,7 @@ impl Span {
         ))
     }
 
-    fn around(axis: &Axis, values: impl Iterator<Item = f64>, pad: f64) -> Span {
+    pub(super) fn around(axis: &Axis, values: impl Iterator<Item = f64>, pad: f64) -> Span {
         let others = axis.markers.iter().map(|m| m.at).chain(axis.shown.iter().copied());
         let all = values.chain(others).filter_map(|v| mapped(axis.scale, v));
         let (mut lo, mut hi) =
@@ -121,43 +121,5 @@ fn label_from(v: f64, thousand: f64) -> String {
         _ if a < 1e6 => format!("{}k", short(v / 1e3)),
         _ if a < 1e9 => format!("{}M", short(v / 1e6)),
         _ => format!("{v:.3e}").replace(".000e", "e"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn span(scale: Scale, lo: f64, hi: f64) -> Span {
-        Span::around(&Axis::new("", scale), [lo, hi].into_iter(), 0.0)
-    }
-
-    #[test]
-    fn ticks_are_round_and_inside() {
-        let labels = |s: Span, n| s.ticks(n).into_iter().map(|t| t.1).collect::<Vec<_>>().join(" ");
-        assert_eq!(labels(span(Scale::Linear, 0.0, 16384.0), 5), "0 5k 10k 15k");
-        assert_eq!(labels(span(Scale::Linear, 0.0, 8192.0), 5), "0 2000 4000 6000 8000");
-        assert_eq!(labels(span(Scale::Linear, 0.0, 63.0), 7), "0 10 20 30 40 50 60");
-        assert_eq!(labels(span(Scale::Log, 6.5, 2e6), 8), "10 100 1k 10k 100k 1M");
-        assert_eq!(labels(span(Scale::Log, 10.0, 500.0), 6), "10 20 50 100 200 500");
-        assert_eq!(labels(span(Scale::Log, 20.0, 30.0), 5), "20 22 24 26 28 30");
-        for (lo, hi) in [(0.0, 0.0), (5.0, 5.0), (-1e149, 1e149), (1e-9, 2e-9), (1e9, 1e9 + 1.0)] {
-            let s = span(Scale::Linear, lo, hi);
-            let ticks = s.ticks(6);
-            assert!(ticks.len() < 30, "{ticks:?}");
-            assert!(
-                ticks.iter().all(|t| s.at(t.0).is_some_and(|a| (-1e-6..=1.000001).contains(&a))),
-                "{lo} {hi} {ticks:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn what_an_axis_cannot_show_is_left_out() {
-        let s = span(Scale::Log, 1.0, 100.0);
-        assert_eq!(
-            (s.at(10.0), s.at(0.0), s.at(-1.0), s.at(f64::NAN), s.at(f64::INFINITY)),
-            (Some(0.5), None, None, None, None)
-        );
     }
 }

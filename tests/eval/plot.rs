@@ -1,8 +1,14 @@
 //! Charts: that they are written whole, hold what they were given, and bear any numbers.
 
+#[path = "../../src/plot/axis.rs"]
+#[allow(dead_code)]
+mod axis;
+
 use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams};
 use ropewalk::plot::{rope, Axis, Chart, Grid, Heat, HeatPanel, Map, PlotError, Scale, Series};
 use ropewalk::rope::Plan;
+
+use axis::Span;
 
 fn hparams(freq_base: f64, n_rot: usize, n_head_kv: usize, n_ctx_train: usize) -> Hparams {
     Hparams {
@@ -422,4 +428,37 @@ fn heat_maps_show_every_square() {
     }
     Heat { panels: vec![], scale: String::new() }.to_svg().expect("nothing drawn");
     assert!(Heat { panels: vec![panel("none", vec![])], scale: String::new() }.text(30, 5).contains("none"));
+}
+
+fn span(scale: Scale, lo: f64, hi: f64) -> Span {
+    Span::around(&Axis::new("", scale), [lo, hi].into_iter(), 0.0)
+}
+
+#[test]
+fn ticks_are_round_and_inside() {
+    let labels = |s: Span, n| s.ticks(n).into_iter().map(|t| t.1).collect::<Vec<_>>().join(" ");
+    assert_eq!(labels(span(Scale::Linear, 0.0, 16384.0), 5), "0 5k 10k 15k");
+    assert_eq!(labels(span(Scale::Linear, 0.0, 8192.0), 5), "0 2000 4000 6000 8000");
+    assert_eq!(labels(span(Scale::Linear, 0.0, 63.0), 7), "0 10 20 30 40 50 60");
+    assert_eq!(labels(span(Scale::Log, 6.5, 2e6), 8), "10 100 1k 10k 100k 1M");
+    assert_eq!(labels(span(Scale::Log, 10.0, 500.0), 6), "10 20 50 100 200 500");
+    assert_eq!(labels(span(Scale::Log, 20.0, 30.0), 5), "20 22 24 26 28 30");
+    for (lo, hi) in [(0.0, 0.0), (5.0, 5.0), (-1e149, 1e149), (1e-9, 2e-9), (1e9, 1e9 + 1.0)] {
+        let s = span(Scale::Linear, lo, hi);
+        let ticks = s.ticks(6);
+        assert!(ticks.len() < 30, "{ticks:?}");
+        assert!(
+            ticks.iter().all(|t| s.at(t.0).is_some_and(|a| (-1e-6..=1.000001).contains(&a))),
+            "{lo} {hi} {ticks:?}"
+        );
+    }
+}
+
+#[test]
+fn what_an_axis_cannot_show_is_left_out() {
+    let s = span(Scale::Log, 1.0, 100.0);
+    assert_eq!(
+        (s.at(10.0), s.at(0.0), s.at(-1.0), s.at(f64::NAN), s.at(f64::INFINITY)),
+        (Some(0.5), None, None, None, None)
+    );
 }
