@@ -29,6 +29,10 @@ mod pool;
 #[path = "../../../tests/common/process.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod process;
+// The whole crate, with its tests.
+#[path = "../../processor/src/lib.rs"]
+#[allow(dead_code, unexpected_cfgs, unreachable_pub)]
+mod processor;
 mod products;
 mod recurrent;
 mod soft_max;
