@@ -114,17 +114,3 @@ fn summary(points: &[Point]) -> Divergence {
         ppl: ppl(1),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_summary_has_means_and_their_error() {
-        let point = |kl| Point { kl, same_top: kl == 0.0, nll: [1.0, 1.0 + kl] };
-        let s = summary(&[point(0.5), point(0.0)]);
-        assert!((s.kl - 0.25).abs() < 1e-6 && s.same_top == 0.5 && s.n_tokens == 2);
-        assert!((s.ppl_source - 1f64.exp()).abs() < 1e-6 && (s.ppl - 1.25f64.exp()).abs() < 1e-6);
-        assert!((s.kl_error - s.kl).abs() < 1e-6, "of (x, 0) the standard error is the mean");
-    }
-}

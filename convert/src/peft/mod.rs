@@ -2,6 +2,7 @@
 
 mod config;
 mod embedding;
+mod errors;
 mod export;
 pub mod fields;
 mod import;
@@ -9,8 +10,6 @@ mod names;
 mod patterns;
 mod positions;
 mod targets;
-
-use std::path::Path;
 
 use ropewalk_core::adapter::AdapterReader;
 use ropewalk_core::hparams::keys;
@@ -20,7 +19,7 @@ pub use export::to_peft;
 pub use import::from_peft;
 pub use ropewalk_import::is_repository;
 
-use crate::Error;
+use errors::{refuse, shown};
 
 /// The tensors of a folder.
 const MODEL: &str = "adapter_model.safetensors";
@@ -68,17 +67,4 @@ impl AdapterReport {
             notes: Vec::new(),
         }
     }
-}
-
-/// An error about a key of a file: `FILE: KEY: WHAT`.
-fn refuse(path: &Path, key: &str, what: impl std::fmt::Display) -> Error {
-    Error::Invalid(format!("{}: {}: {what}", path.display(), key.escape_debug()))
-}
-
-/// Characters of a text from a file that an error shows.
-const SHOWN: usize = 64;
-
-/// The start of a text from a file, for errors.
-fn shown(text: &str) -> String {
-    text.chars().take(SHOWN).flat_map(char::escape_debug).collect()
 }

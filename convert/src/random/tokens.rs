@@ -48,16 +48,3 @@ pub(super) fn write(writer: &mut Writer<'_>, n_vocab: usize) {
         .set("tokenizer.ggml.add_bos_token", Value::Bool(false))
         .set("tokenizer.chat_template", TEMPLATE);
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spellings_are_gpt2s() {
-        let all: std::collections::BTreeSet<char> = (0..=255).map(spelling).collect();
-        assert_eq!(all.len(), 256);
-        assert_eq!((spelling(b'A'), spelling(b' '), spelling(b'\n')), ('A', 'Ġ', 'Ċ'));
-        assert_eq!((spelling(0), spelling(127), spelling(173), spelling(160)), ('Ā', 'ġ', 'Ń', 'ł'));
-    }
-}

@@ -15,6 +15,7 @@ mod oracle;
 mod peft;
 mod peft_cases;
 mod peft_families;
+mod peft_targets;
 mod random;
 mod rope;
 #[path = "../../../tests/common/rounding.rs"]
@@ -22,3 +23,6 @@ mod rounding;
 mod tokenizers;
 mod tokens;
 mod types;
+
+// What `peft_targets` compiles knows them by these names.
+use convert::{Error, Result};

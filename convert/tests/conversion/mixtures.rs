@@ -119,13 +119,17 @@ fn an_alignment_that_libllama_would_get_wrong_is_taken_out() {
     assert!(std::fs::read(lab.path("out")).unwrap() == expected);
 }
 
-/// KL(p || q) of scored tokens, from libllama's logits, as the definition has it.
-fn naive(a: &Path, b: &Path, text: &str) -> Vec<f64> {
+/// KL(p || q), whether both have the same most probable token, and the negative log-likelihoods of the token that follows.
+type Point = (f64, bool, [f64; 2]);
+
+/// The figures of scored tokens, from libllama's logits, as the definitions have them.
+fn naive(a: &Path, b: &Path, text: &str) -> Vec<Point> {
     let params = OracleParams { n_batch: 512, n_ubatch: 512, ..OracleParams::new(512) };
     let mut lms = [a, b].map(|p| Oracle::open(p, &params).unwrap());
     let start = lms[0].tokenize("", true, false).unwrap();
     let tokens = lms[0].tokenize(text, false, false).unwrap();
-    let mut kls = Vec::new();
+    let top = |row: &[f64]| (0..row.len()).reduce(|best, i| if row[i] > row[best] { i } else { best });
+    let mut points = Vec::new();
     for window in tokens.chunks_exact(512 - start.len()) {
         let window = [&start[..], window].concat();
         let [p, q] = lms.each_mut().map(|lm| {
@@ -137,9 +141,13 @@ fn naive(a: &Path, b: &Path, text: &str) -> Vec<f64> {
             };
             rows.chunks(lm.n_vocab()).map(softmax).collect::<Vec<_>>()
         });
-        kls.extend((256..511).map(|i| p[i].iter().zip(&q[i]).map(|(p, q)| p * (p / q).ln()).sum::<f64>()));
+        points.extend((256..511).map(|i| {
+            let (p, q, next) = (&p[i], &q[i], window[i + 1] as usize);
+            let kl = p.iter().zip(q).map(|(p, q)| p * (p / q).ln()).sum::<f64>();
+            (kl, top(p) == top(q), [-p[next].ln(), -q[next].ln()])
+        }));
     }
-    kls
+    points
 }
 
 #[test]
@@ -152,12 +160,22 @@ fn the_divergence_is_that_of_libllamas_logits() {
     for options in [Options::default().dtype(Some(DType::Q8_0)), to("q4_k_m"), to("q2_k")] {
         let report = lab.run(&options.check(Some(path.clone()))).unwrap();
         let found = report.divergence.unwrap();
-        let kls = naive(&lab.path("in"), &lab.path("out"), &text);
-        let mean = kls.iter().sum::<f64>() / kls.len() as f64;
-        assert_eq!((found.n_tokens, found.window), (kls.len(), 512));
+        let points = naive(&lab.path("in"), &lab.path("out"), &text);
+        let n = points.len() as f64;
+        let mean_of = |f: &dyn Fn(&Point) -> f64| points.iter().map(f).sum::<f64>() / n;
+        let mean = mean_of(&|p| p.0);
+        assert_eq!((found.n_tokens, found.window), (points.len(), 512));
         // The logits are the same to the bit. Of 320 terms in f64, either sign's come to sqrt(2 KL), and what is left to KL.
         let bound = 320.0 * f64::EPSILON * (2.0 * mean).sqrt();
         assert!((found.kl - mean).abs() < bound, "{} {mean}", found.kl);
+        let error = (mean_of(&|p| (p.0 - mean).powi(2)) / (n - 1.0)).sqrt();
+        assert!((found.kl_error - error).abs() < bound, "{} {error}", found.kl_error);
+        assert_eq!(found.same_top, points.iter().filter(|p| p.1).count() as f64 / n);
+        for (found, of) in [(found.ppl_source, 0), (found.ppl, 1)] {
+            let ppl = mean_of(&|p| p.2[of]).exp();
+            // Sums of some hundred terms, of some hundred logarithms.
+            assert!((found - ppl).abs() < 1e-11 * ppl, "{found} {ppl}");
+        }
         assert!(found.kl > last && found.kl_max >= found.kl_99 && found.kl_99 > found.kl);
         assert!(found.same_top < 1.0 && found.ppl > 1.0 && found.ppl_source > 1.0);
         last = found.kl;

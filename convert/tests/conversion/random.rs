@@ -174,3 +174,17 @@ fn the_tokenizer_is_one_token_a_byte() {
         }
     });
 }
+
+#[test]
+fn bytes_are_spelled_as_in_gpt2() {
+    in_folder(|dir| {
+        let path = dir.join("m.gguf");
+        random::write(&tiny("llama"), DType::F32, 7, &path).unwrap();
+        let tokens = File::open(&path).unwrap().get::<Vec<String>>("tokenizer.ggml.tokens").unwrap();
+        let all: std::collections::BTreeSet<&String> = tokens[..256].iter().collect();
+        assert_eq!(all.len(), 256);
+        let of = |bytes: &[u8]| bytes.iter().map(|&b| tokens[usize::from(b)].as_str()).collect::<String>();
+        assert_eq!(of(b"A \n"), "AĠĊ");
+        assert_eq!(of(&[0, 127, 173, 160]), "ĀġŃł");
+    });
+}
