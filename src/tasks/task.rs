@@ -113,16 +113,11 @@ impl Setup<'_> {
             let count: u32 = value.parse().map_err(|_| wrong())?;
             return match count {
                 1 => Ok(vec![0]),
-                2..=101 => {
-                    let step = 100.0 / f64::from(count - 1);
-                    let inner = (0..count - 1).map(|i| (f64::from(i) * step).round_ties_even() as u32);
-                    Ok(inner.chain([100]).collect())
-                }
+                2..=101 => Ok(evenly(count)),
                 _ => Err(wrong()),
             };
         }
-        let depths = value.split('/').map(|d| d.trim().parse().ok().filter(|&d: &u32| d <= 100));
-        depths.collect::<Option<Vec<u32>>>().ok_or_else(wrong)
+        percents(value).ok_or_else(wrong)
     }
 
     /// An error when the work is to stop.
@@ -132,6 +127,18 @@ impl Setup<'_> {
         }
         Ok(())
     }
+}
+
+/// Two or more whole numbers from 0 to 100, at equal steps before they are rounded.
+pub(crate) fn evenly(count: u32) -> Vec<u32> {
+    let step = 100.0 / f64::from(count - 1);
+    let inner = (0..count - 1).map(|i| (f64::from(i) * step).round_ties_even() as u32);
+    inner.chain([100]).collect()
+}
+
+/// The numbers from 0 to 100 that stand between slashes.
+pub(crate) fn percents(text: &str) -> Option<Vec<u32>> {
+    text.split('/').map(|part| part.trim().parse::<u32>().ok().filter(|&n| n <= 100)).collect()
 }
 
 /// A setting of a task.

@@ -139,7 +139,7 @@ impl Task for Set {
     }
 
     fn samples<'a>(&'a self, setup: &'a Setup<'a>) -> Result<Samples<'a>> {
-        let form = Form::named(setup.option(&FORM)?);
+        let form = if setup.option(&FORM)? == "lceg" { Form::Lceg } else { Form::Official };
         self.check_template(form, setup)?;
         let max = form.max_prompt(setup.length()?)?;
         let path = self.info.files[0].path(setup.data)?;

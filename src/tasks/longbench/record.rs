@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use crate::data::check_answer;
 use crate::metrics::longbench as metrics;
-use crate::{Error, Result};
+use crate::{text, Error, Result};
 
 /// Right answers of one question, at most: the published ones with most, names and their spellings, have
 /// hundreds.
@@ -88,14 +88,6 @@ pub(super) enum Form {
 }
 
 impl Form {
-    pub(super) fn named(name: &str) -> Form {
-        if name == "lceg" {
-            Form::Lceg
-        } else {
-            Form::Official
-        }
-    }
-
     /// Tokens of the prompt, at most, for a context of `length`: `model2maxlen.json`.
     ///
     /// LongBench has 3500 for 4k, 7500 for 8k, 15500 for 16k and 31500 for 32k: thousands less 500, which
@@ -104,10 +96,7 @@ impl Form {
     /// lies behind the end of `length`.
     pub(super) fn max_prompt(self, length: usize) -> Result<usize> {
         let (max, least) = match self {
-            Form::Official if length.is_multiple_of(1024) => {
-                ((length / 1024 * 1000).saturating_sub(500), 502)
-            }
-            Form::Official => (length.saturating_sub(500), 502),
+            Form::Official => (text::thousands(length).saturating_sub(500), 502),
             Form::Lceg => (length, 2),
         };
         if max < 2 {

@@ -205,9 +205,8 @@ fn level(setup: &Setup<'_>, length: usize) -> Result<&'static str> {
 /// Tokens of the prompt, at most. The README has 31,500 for a model of 32k and 199,500 for one of 200k: thousands,
 /// less 500 for the answer. So a multiple of 1024 counts as that many thousands.
 fn max_prompt(length: usize) -> Result<usize> {
-    let thousands = if length.is_multiple_of(1024) { length / 1024 * 1000 } else { length };
     // Two tokens are the least that has a first and a second half.
-    thousands.checked_sub(RESERVE).filter(|&n| n >= 2).ok_or_else(|| {
+    text::thousands(length).checked_sub(RESERVE).filter(|&n| n >= 2).ok_or_else(|| {
         Error::invalid(format!(
             "length {length}: expected at least {} tokens, of which LV-Eval leaves {RESERVE} to the answer",
             RESERVE + 2

@@ -6,6 +6,7 @@ use super::words::Pairs;
 use super::{fit, info, prompt, seed, string_match_all, word_list, Draft, Generator, Synthetic, Version};
 use super::{ADJECTIVES, ESSAYS, NOUNS, RULER};
 use crate::draws::Random;
+use crate::task::{evenly, percents};
 use crate::text::{is_python_space, Punkt};
 use crate::{DataFile, Error, Info, Opt, Result, Setup};
 
@@ -16,11 +17,8 @@ pub(super) const ANSWER: usize = 128;
 pub(super) const NOISE: &str =
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.";
 
-/// Depths of needles in per cent: 40 from 0 to 100, rounded half to even.
-const DEPTHS: [u8; 40] = [
-    0, 3, 5, 8, 10, 13, 15, 18, 21, 23, 26, 28, 31, 33, 36, 38, 41, 44, 46, 49, 51, 54, 56, 59, 62, 64, 67,
-    69, 72, 74, 77, 79, 82, 85, 87, 90, 92, 95, 97, 100,
-];
+/// Number of depths of needles, from 0 to 100 per cent.
+const DEPTHS: u32 = 40;
 
 static DEPTH: Opt = Opt {
     name: "depth",
@@ -33,13 +31,12 @@ static DEPTH: Opt = Opt {
 static OPTIONS: &[&Opt] = &[&RULER, &DEPTH];
 
 /// The depths in percent that samples have in turn; none where needles stand where the generators put them.
-fn depths(setup: &Setup<'_>) -> Result<Vec<u8>> {
+fn depths(setup: &Setup<'_>) -> Result<Vec<u32>> {
     let value = setup.option(&DEPTH)?;
     if value == DEPTH.default {
         return Ok(Vec::new());
     }
-    let depths = value.split('/').map(|d| d.trim().parse().ok().filter(|&d: &u8| d <= 100));
-    depths.collect::<Option<Vec<u8>>>().ok_or_else(|| {
+    percents(value).ok_or_else(|| {
         let form = "`random`, a depth in percent such as 50, or several such as 0/50/100";
         Error::invalid(format!("{}: expected {form}, found {value:?}", DEPTH.name))
     })
@@ -187,7 +184,7 @@ struct Niah<'a> {
     random: Random,
     seed: u32,
     /// In per cent, where it is not drawn.
-    depth: Option<u8>,
+    depth: Option<u32>,
 }
 
 fn generator<'a>(
@@ -317,7 +314,7 @@ impl Niah<'_> {
         let n = sentences.len();
         let mut places: Vec<usize> = self
             .random
-            .sample(&DEPTHS, needles.len())
+            .sample(&evenly(DEPTHS), needles.len())
             .into_iter()
             // Drawn all the same: a fixed depth changes where needles stand and nothing else.
             .map(|depth| self.depth.unwrap_or(depth))
@@ -359,22 +356,16 @@ impl Niah<'_> {
     /// The task's text and the beginning of the answer; in the singular where there is one value to find.
     fn texts(&self, context: &str, query: &str) -> (String, String) {
         let values = self.shape.value.plural();
-        if self.shape.queries * self.shape.values == 1 {
-            let value = &values[..values.len() - 1];
-            (
-                format!(
-                    "A special magic {value} is hidden within the following text. Make sure to memorize it. I will quiz you about the {value} afterwards.\n{context}\nWhat is the special magic {value} for {query} mentioned in the provided text?"
-                ),
-                format!(" The special magic {value} for {query} mentioned in the provided text is"),
-            )
-        } else {
-            (
-                format!(
-                    "Some special magic {values} are hidden within the following text. Make sure to memorize it. I will quiz you about the {values} afterwards.\n{context}\nWhat are all the special magic {values} for {query} mentioned in the provided text?"
-                ),
-                format!(" The special magic {values} for {query} mentioned in the provided text are"),
-            )
-        }
+        let (some, values, are, all) = match self.shape.queries * self.shape.values {
+            1 => ("A", &values[..values.len() - 1], "is", ""),
+            _ => ("Some", values, "are", "all "),
+        };
+        (
+            format!(
+                "{some} special magic {values} {are} hidden within the following text. Make sure to memorize it. I will quiz you about the {values} afterwards.\n{context}\nWhat {are} {all}the special magic {values} for {query} mentioned in the provided text?"
+            ),
+            format!(" The special magic {values} for {query} mentioned in the provided text {are}"),
+        )
     }
 }
 

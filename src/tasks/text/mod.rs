@@ -34,6 +34,15 @@ pub(crate) fn fill(template: &str, values: &[(&str, &str)]) -> String {
     out + rest
 }
 
+/// A length as protocols count it that have 32,000 tokens for a model of 32k: a multiple of 1024 is as many thousands.
+pub(crate) fn thousands(length: usize) -> usize {
+    if length.is_multiple_of(1024) {
+        length / 1024 * 1000
+    } else {
+        length
+    }
+}
+
 /// Tokens more, at most, that a prompt has once its two halves are joined: those at the seam are others.
 pub(crate) const SEAM: usize = 16;
 

@@ -206,38 +206,23 @@ impl Punkt {
 }
 
 /// The characters that may end a sentence, the last one of those that share a word before them.
-fn candidates(nltk: Nltk, text: &str) -> impl Iterator<Item = Candidate> + '_ {
-    let mut found = text
-        .match_indices(['.', '?', '!'])
-        .filter_map(move |(at, _)| Some((at, behind(nltk, text, at + 1)?)));
-    // The last match, not given yet: its word, and what stands behind it.
-    let mut pending: Option<(std::ops::Range<usize>, usize, usize)> = None;
-    let finish = |(word, next, context_end): (std::ops::Range<usize>, usize, usize)| Candidate {
-        end: word.end + 1,
-        next,
-        context: word.start..context_end,
-    };
-    let mut done = false;
-    std::iter::from_fn(move || {
-        while !done {
-            let Some((at, (next, context_end))) = found.next() else {
-                done = true;
-                return pending.take().map(finish);
-            };
-            let (last_start, last_end) = pending.as_ref().map_or((0, 0), |(word, ..)| (word.start, word.end));
-            // White space right behind the last match does not count, nor does any but that of ASCII.
-            let space = text.as_bytes()[last_end..at]
-                .iter()
-                .rposition(|b| matches!(b, b' ' | b'\t'..=b'\r'))
-                .filter(|&index| index > 0);
-            let start = space.map_or(last_start, |index| last_end + index + 1);
-            let last = pending.replace((start..at, next, context_end));
-            if let Some(last) = last.filter(|_| last_end <= start) {
-                return Some(finish(last));
-            }
+fn candidates(nltk: Nltk, text: &str) -> Vec<Candidate> {
+    let mut found: Vec<Candidate> = Vec::new();
+    for (at, _) in text.match_indices(['.', '?', '!']) {
+        let Some((next, context_end)) = behind(nltk, text, at + 1) else { continue };
+        let (last_start, last_end) = found.last().map_or((0, 0), |last| (last.context.start, last.end - 1));
+        // White space right behind the last match does not count, nor does any but that of ASCII.
+        let space = text.as_bytes()[last_end..at]
+            .iter()
+            .rposition(|b| matches!(b, b' ' | b'\t'..=b'\r'))
+            .filter(|&index| index > 0);
+        let start = space.map_or(last_start, |index| last_end + index + 1);
+        if last_end > start {
+            found.pop();
         }
-        None
-    })
+        found.push(Candidate { end: at + 1, next, context: start..context_end });
+    }
+    found
 }
 
 /// Finds what must stand behind the end of a sentence: punctuation, or white space and a token. Gives where the
