@@ -150,7 +150,6 @@ struct Sweep {
     part: usize,
     n_tokens: usize,
     /// A text of fewer tokens is reported as short.
-    full: usize,
     width: usize,
     step: usize,
     count: usize,
@@ -159,21 +158,23 @@ struct Sweep {
 }
 
 impl Sweep {
-    /// The same with its windows in parts of so many tokens. Nothing predicts a token that is a part by itself.
+    /// The same with its windows in parts of so many tokens. Nothing predicts a token that is a part by itself, without BOS.
     fn in_parts(self, part: usize) -> Sweep {
         let sweep = Sweep { part: part.min(self.width), ..self };
-        Sweep { count: self.count.saturating_mul(sweep.n_parts()), ..sweep }
+        let last = self.n_tokens.saturating_sub((self.count - 1) * self.step).min(self.width);
+        Sweep { count: (self.count - 1) * sweep.n_parts(self.width) + sweep.n_parts(last), ..sweep }
     }
 
-    /// Parts of a window.
-    fn n_parts(&self) -> usize {
+    /// Parts of a window of so many tokens.
+    fn n_parts(&self, n: usize) -> usize {
         let part = self.part.max(1);
-        (self.width / part + usize::from(self.width % part > 1)).max(1)
+        (n / part + usize::from(n % part > usize::from(self.bos != Bos::Prepended))).max(1)
     }
 
     fn window(&self, text: usize, i: usize) -> Window {
-        let (first, offset) = (i / self.n_parts() * self.step, i % self.n_parts() * self.part);
-        let start = first + offset;
+        let n_parts = self.n_parts(self.width);
+        let (first, position) = (i / n_parts * self.step, i % n_parts * self.part);
+        let start = first + position;
         let end = self.n_tokens.min(first.saturating_add(self.width)).min(start.saturating_add(self.part));
         let prepended = usize::from(self.bos == Bos::Prepended);
         let from = match self.scored {
@@ -182,7 +183,6 @@ impl Sweep {
             // Every planner has step <= width.
             Scored::Unseen => self.width - self.step + prepended,
         };
-        let position = if self.width < self.full { start } else { offset };
         // Nothing predicts the first token fed.
         Window { text, start, end, bos: self.bos, from: from.max(1), position }
     }
@@ -326,10 +326,17 @@ fn per_document(g: &WindowGeometry) -> (usize, Bos) {
     }
 }
 
+impl WindowGeometry {
+    /// One window of a width without BOS, of which each token but the first is scored.
+    fn window(&self, width: usize) -> Sweep {
+        let (n_tokens, bos, scored) = (self.n_tokens, Bos::None, Scored::From(1));
+        Sweep { part: width, n_tokens, width, step: width, count: 1, bos, scored }
+    }
+}
+
 fn one_window(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
     let (width, bos) = per_document(g);
-    let (part, scored) = (width, Scored::Unseen);
-    Ok(Sweep { part, n_tokens: g.n_tokens, full: width, width, step: width, count: 1, bos, scored })
+    Ok(Sweep { bos, ..g.window(width) })
 }
 
 /// The tokens that `one_window` feeds, in pieces with BOS before each, which the stride counts.
@@ -337,13 +344,8 @@ fn restart(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
     if g.stride < 2 {
         return Err(format!("stride {} is too small: a token and its predecessor take 2", g.stride));
     }
-    let (full, bos) = per_document(g);
-    let (width, _) = per_document(&WindowGeometry { n_ctx: g.n_ctx.min(g.stride), ..*g });
-    let n_tokens = g.n_tokens.min(full);
-    // Nothing predicts a token that is a piece by itself, without BOS.
-    let last = n_tokens % width;
-    let count = n_tokens / width + usize::from(last > usize::from(bos == Bos::None));
-    Ok(Sweep { part: width, n_tokens, full, width, step: width, count, bos, scored: Scored::From(1) })
+    let (piece, _) = per_document(&WindowGeometry { n_ctx: g.n_ctx.min(g.stride), ..*g });
+    one_window(g).map(|sweep| sweep.in_parts(piece))
 }
 
 /// `yarn` and `press`: windows until one reaches the end of the text. In fairseq the first tokens come in
@@ -351,9 +353,7 @@ fn restart(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
 fn sliding(g: &WindowGeometry, (width, bos): (usize, Bos)) -> std::result::Result<Sweep, String> {
     no_gaps(g.stride, width)?;
     let count = 1 + g.n_tokens.saturating_sub(width).div_ceil(g.stride);
-    let (full, step) = (width, g.stride);
-    let (part, scored) = (width, Scored::Unseen);
-    let mut sweep = Sweep { part, n_tokens: g.n_tokens, full, width, step, count, bos, scored };
+    let mut sweep = Sweep { step: g.stride, count, bos, scored: Scored::Unseen, ..g.window(width) };
     // A tail of one token that shares nothing with the window before has nothing to predict it.
     if sweep.window(0, count - 1).n_scored() == 0 {
         sweep.count -= 1;
@@ -371,16 +371,7 @@ fn longlora(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
             g.n_tokens, g.n_ctx, g.stride
         ));
     }
-    Ok(Sweep {
-        part: g.n_ctx,
-        n_tokens: g.n_tokens,
-        full: g.n_ctx,
-        width: g.n_ctx,
-        step: g.stride,
-        count: starts - 1,
-        bos: Bos::None,
-        scored: Scored::From(1),
-    })
+    Ok(Sweep { step: g.stride, count: starts - 1, ..g.window(g.n_ctx) })
 }
 
 /// llama.cpp's tool grows its window by S/2 (and, for small ones, to its batch): here it is exactly `n_ctx`,
@@ -396,8 +387,7 @@ fn llama_cpp_stride(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
     }
     let count = (g.n_tokens - g.n_ctx).div_ceil(g.stride);
     let scored = Scored::From(g.n_ctx - g.stride);
-    let (n_tokens, full, width) = (g.n_tokens, g.n_ctx, g.n_ctx);
-    Ok(Sweep { part: width, n_tokens, full, width, step: g.stride, count, bos: Bos::None, scored })
+    Ok(Sweep { step: g.stride, count, scored, ..g.window(g.n_ctx) })
 }
 
 /// Refuses only what holds no whole chunk; llama.cpp's tool wants two.
@@ -413,9 +403,7 @@ fn llama_cpp(g: &WindowGeometry) -> std::result::Result<Sweep, String> {
         return Err(format!("{} tokens are too few: ctx {} needs that many", g.n_tokens, g.n_ctx));
     }
     let bos = if g.bos { Bos::Replacing } else { Bos::None };
-    let scored = Scored::From(g.n_ctx / 2 + 1);
-    let (n_tokens, full, width) = (g.n_tokens, g.n_ctx, g.n_ctx);
-    Ok(Sweep { part: width, n_tokens, full, width, step: width, count, bos, scored })
+    Ok(Sweep { count, bos, scored: Scored::From(g.n_ctx / 2 + 1), ..g.window(g.n_ctx) })
 }
 
 fn no_gaps(stride: usize, width: usize) -> std::result::Result<(), String> {

@@ -47,7 +47,7 @@ impl WindowPlan {
             if sweep.count == 0 || sweep.window(text, 0).n_scored() == 0 {
                 return Err(fail(format!("{n_tokens} tokens are too few: nothing to score")));
             }
-            plan.n_short += usize::from(n_tokens < sweep.full);
+            plan.n_short += usize::from(n_tokens < sweep.width);
             plan.before.push(plan.len() + sweep.count);
             plan.sweeps.push(sweep);
         }
