@@ -73,7 +73,7 @@ impl Haystack {
         encoder: &dyn Encoder,
         needle: &str,
         depth: u32,
-        mut is_period: impl FnMut(Token) -> Result<bool>,
+        is_period: impl Fn(Token) -> Result<bool>,
     ) -> Result<String> {
         let needle_tokens = encoder.encode(needle)?;
         let least = BUFFER + needle_tokens.len();
@@ -104,30 +104,22 @@ impl Haystack {
     }
 }
 
-/// Test for tokens that are the full stop, as the model's tokenizer writes it.
-pub(super) struct Period<'a> {
+/// Test for tokens that are the full stop, as the model's tokenizer writes it: the token of "." (as LWM and gkamradt look
+/// it up) and those that decode to it; with `blank` also behind a blank (LCEG names both tokens of Llama's vocabulary).
+pub(super) fn period<'a>(
     encoder: &'a dyn Encoder,
-    alone: Option<Token>,
     blank: bool,
-}
-
-impl<'a> Period<'a> {
-    /// The token of "." (as LWM and gkamradt look it up) and those that decode to it; with `blank` also behind a
-    /// blank (LCEG names both tokens of Llama's vocabulary).
-    pub(super) fn new(encoder: &'a dyn Encoder, blank: bool) -> Result<Period<'a>> {
-        // Where "." gives two tokens, the first is a blank that the tokenizer puts before all text, not a full stop.
-        let alone = match encoder.encode(".")?[..] {
-            [token] => Some(token),
-            _ => None,
-        };
-        Ok(Period { encoder, alone, blank })
-    }
-
-    pub(super) fn is(&self, token: Token) -> Result<bool> {
-        if self.alone == Some(token) {
+) -> Result<impl Fn(Token) -> Result<bool> + 'a> {
+    // Where "." gives two tokens, the first is a blank that the tokenizer puts before all text, not a full stop.
+    let alone = match encoder.encode(".")?[..] {
+        [token] => Some(token),
+        _ => None,
+    };
+    Ok(move |token| {
+        if alone == Some(token) {
             return Ok(true);
         }
-        let text = self.encoder.decode(&[token])?;
-        Ok(text == "." || self.blank && text == " .")
-    }
+        let text = encoder.decode(&[token])?;
+        Ok(text == "." || blank && text == " .")
+    })
 }

@@ -3,7 +3,7 @@
 //! The published code inserts in tokens of GPT-4 and pads its batches by 1,024 tokens for the answer; here all is
 //! counted in the model's tokens, and the answer gets what the length leaves.
 
-use super::haystack::{documents, joined, Haystack, Period};
+use super::haystack::{documents, joined, period, Haystack};
 use super::{depths, prompt, ESSAYS, HAYSTACK};
 use crate::draws::Random;
 use crate::{Answer, Ask, Encoder, Error, Info, Opt, Result, Sample, Samples, Setup, Task};
@@ -74,7 +74,7 @@ impl Task for NeedleLwm {
             }
         }
         let mut books = Books { documents: documents(setup, length, rounds)?, rounds, next: 0 };
-        let period = Period::new(setup.encoder, false)?;
+        let is_period = period(setup.encoder, false)?;
         let mut current: Option<(usize, Haystack)> = None;
         Ok(Samples::new(setup, setup.samples_of(depths.len() * rounds), move |i| {
             let (round, row) = (i / depths.len(), i % depths.len());
@@ -87,7 +87,7 @@ impl Task for NeedleLwm {
             };
             let (depth, (city, number)) = (depths[row], drawn[round][row]);
             let needle = format!("\nThe special magic {city} number is: {number}\n");
-            let context = haystack.with_needle(setup.encoder, &needle, depth, |token| period.is(token))?;
+            let context = haystack.with_needle(setup.encoder, &needle, depth, &is_period)?;
             let values = [("{context}", context.as_str()), ("{city}", city)];
             let (prompt, max_tokens) = prompt(setup, PROMPTS, &values, NEEDED_TOKENS, ANSWER_TOKENS)?;
             let number = number.to_string();

@@ -11,7 +11,7 @@ mod lwm;
 #[cfg(test)]
 mod tests;
 
-use self::haystack::{documents, joined, Haystack, Period};
+use self::haystack::{documents, joined, period, Haystack};
 use crate::{text, Answer, Ask, DataFile, Error, Info, Opt, Result, Sample, Samples, Setup, Task, Template};
 
 pub(crate) static TASKS: &[&dyn Task] = &[&lceg::TASK, &lwm::NeedleLwm, &kamradt::TASK];
@@ -99,10 +99,10 @@ impl Task for Sandwich {
         let depths = setup.depths(self.info.options[0])?;
         let text = joined(setup.encoder, &documents(setup, length, 1)?, length)?;
         let haystack = Haystack::new(setup.encoder, &text, length)?;
-        let period = Period::new(setup.encoder, self.blank)?;
+        let is_period = period(setup.encoder, self.blank)?;
         Ok(Samples::new(setup, setup.samples_of(depths.len()), move |i| {
             let (depth, judge) = (depths[i], self.judge);
-            let context = haystack.with_needle(setup.encoder, SANDWICH, depth, |token| period.is(token))?;
+            let context = haystack.with_needle(setup.encoder, SANDWICH, depth, &is_period)?;
             let values = [("{context}", context.as_str()), ("{question}", SANDWICH_QUESTION)];
             let (prompt, max_tokens) = prompt(setup, self.prompts, &values, self.tokens.0, self.tokens.1)?;
             Ok(Sample {

@@ -25,10 +25,11 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use prompt::{Part, Pool, Sampler};
+use prompt::{Part, Pool};
 use source::{Question, ReadFile};
 
 use crate::data::data_files;
+use crate::draws::Random;
 use crate::{Answer, Ask, DataFile, Error, Info, Judge, Opt, Result, Sample, Samples, Setup, Task, Template};
 
 /// How to get the files.
@@ -265,12 +266,12 @@ impl Short {
             .collect();
         let n = setup.samples_of(all.len());
         let is_one = parts.len() == 1;
-        let mut sampler = Sampler::new(setup.seed.unwrap_or(SEED));
+        let mut random = Random::new(setup.seed.unwrap_or(SEED));
         Ok(Samples::new(setup, n, move |i| {
             // The first ones, as with `--limit`; of several subjects some of each.
             let (p, q) = all[if is_one { i } else { (i as u128 * all.len() as u128 / n as u128) as usize }];
             let part = &parts[p];
-            let examples = sampler.examples(part, q, shots)?;
+            let examples = prompt::examples(&mut random, part, q, shots)?;
             let question = &part.questions[q];
             let message = prompt::context(part, &examples, question, self.between);
             let name = question.name.clone().unwrap_or_else(|| q.to_string());

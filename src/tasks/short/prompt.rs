@@ -26,45 +26,37 @@ pub(super) enum Pool {
     First(Vec<Question>),
 }
 
-/// `ContextSampler`: one generator for all questions of a task, so examples depend on the order of questions.
-pub(super) struct Sampler(Random);
-
-impl Sampler {
-    pub(super) fn new(seed: u64) -> Sampler {
-        Sampler(Random::new(seed))
-    }
-
-    /// The examples for a question, which is one of the part.
-    pub(super) fn examples<'a>(
-        &mut self,
-        part: &'a Part,
-        asked: usize,
-        n: usize,
-    ) -> Result<Vec<&'a Question>> {
-        let enough = |most: usize| match most < n {
-            true => Err(Error::invalid(format!("shots: expected at most {most}, found {n}"))),
-            false => Ok(()),
-        };
-        match &part.pool {
-            _ if n == 0 => Ok(vec![]),
-            Pool::First(pool) => enough(pool.len()).map(|()| pool[..n].iter().collect()),
-            Pool::Others(pool) => {
-                enough(pool.len())?;
-                Ok(self.0.sample_range(pool.len(), n).into_iter().map(|i| &pool[i]).collect())
+/// The examples for a question, which is one of the part. One generator draws for all questions of a task, so examples
+/// depend on the order of questions.
+pub(super) fn examples<'a>(
+    random: &mut Random,
+    part: &'a Part,
+    asked: usize,
+    n: usize,
+) -> Result<Vec<&'a Question>> {
+    let enough = |most: usize| match most < n {
+        true => Err(Error::invalid(format!("shots: expected at most {most}, found {n}"))),
+        false => Ok(()),
+    };
+    match &part.pool {
+        _ if n == 0 => Ok(vec![]),
+        Pool::First(pool) => enough(pool.len()).map(|()| pool[..n].iter().collect()),
+        Pool::Others(pool) => {
+            enough(pool.len())?;
+            Ok(random.sample_range(pool.len(), n).into_iter().map(|i| &pool[i]).collect())
+        }
+        Pool::Asked => {
+            let (pool, asked) = (&part.questions, &part.questions[asked]);
+            enough(pool.len() - 1)?;
+            let drawn = random.sample_range(pool.len(), n + 1).into_iter().map(|i| &pool[i]);
+            let mut examples: Vec<_> = drawn.filter(|&q| q != asked).take(n).collect();
+            if examples.len() < n {
+                // The question is in the set more than once: drawn again from what is not it.
+                let others: Vec<_> = pool.iter().filter(|&q| q != asked).collect();
+                enough(others.len())?;
+                examples = random.sample_range(others.len(), n).into_iter().map(|i| others[i]).collect();
             }
-            Pool::Asked => {
-                let (pool, asked) = (&part.questions, &part.questions[asked]);
-                enough(pool.len() - 1)?;
-                let drawn = self.0.sample_range(pool.len(), n + 1).into_iter().map(|i| &pool[i]);
-                let mut examples: Vec<_> = drawn.filter(|&q| q != asked).take(n).collect();
-                if examples.len() < n {
-                    // The question is in the set more than once: drawn again from what is not it.
-                    let others: Vec<_> = pool.iter().filter(|&q| q != asked).collect();
-                    enough(others.len())?;
-                    examples = self.0.sample_range(others.len(), n).into_iter().map(|i| others[i]).collect();
-                }
-                Ok(examples)
-            }
+            Ok(examples)
         }
     }
 }
