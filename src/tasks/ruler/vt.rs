@@ -73,25 +73,20 @@ fn generator<'a>(setup: &'a Setup<'a>, version: Version, length: usize) -> Resul
         letters: ('A'..='Z').collect(),
     };
     let example = tracking.example()?;
+    let step = if version == Version::Current && length < 4096 { 5 } else { STEP };
+    let size = tracking.size(step, length, example.tokens + ANSWER, false)?;
     match version {
-        Version::V2024 => {
-            let size = tracking.size_2024(STEP, length, Some(&example))?;
-            Ok(Box::new(move |_| tracking.sample_2024(size, length, &example)))
-        }
-        Version::Current => {
-            let step = if length < 4096 { 5 } else { STEP };
-            let size = tracking.size(step, length, example.tokens + ANSWER, false)?;
-            Ok(Box::new(move |_| {
-                fit::sample(setup, size, step, length, |size| {
-                    let Some(puzzle) = tracking.puzzle(size, false)? else { return Ok((None, usize::MAX)) };
-                    let example = tracking.renamed(&example.text);
-                    let draft = tracking.draft(puzzle, &format!("{example}\n"))?;
-                    let tokens = tracking.count(&draft.prompt)? + ANSWER;
-                    Ok((Some(draft), tokens))
-                })?
-                .ok_or_else(failed)
-            }))
-        }
+        Version::V2024 => Ok(Box::new(move |_| tracking.sample_2024(size, length, &example))),
+        Version::Current => Ok(Box::new(move |_| {
+            fit::sample(setup, size, step, length, |size| {
+                let Some(puzzle) = tracking.puzzle(size, false)? else { return Ok((None, usize::MAX)) };
+                let example = tracking.renamed(&example.text);
+                let draft = tracking.draft(puzzle, &format!("{example}\n"))?;
+                let tokens = tracking.count(&draft.prompt)? + ANSWER;
+                Ok((Some(draft), tokens))
+            })?
+            .ok_or_else(failed)
+        })),
     }
 }
 
@@ -102,66 +97,55 @@ impl Tracking<'_> {
 
     /// The example: names of three letters, and little noise.
     fn example(&mut self) -> Result<Example> {
-        let puzzle = match self.version {
-            // The size never changes: each try is another draw of the same length or nearly so.
-            Version::V2024 => self.size_2024(EXAMPLE_STEP, EXAMPLE, None).map(|size| (size, size, ANSWER)),
-            Version::Current => self.size(EXAMPLE_STEP, EXAMPLE, 0, true).map(|size| (size, EXAMPLE_STEP, 0)),
-        }
-        .and_then(|(size, step, answer)| {
+        let is_2024 = self.version == Version::V2024;
+        let answer = if is_2024 { ANSWER } else { 0 };
+        let found = self.size(EXAMPLE_STEP, EXAMPLE, answer, true).and_then(|size| {
+            // In 2024 the size never changes: each try is another draw of the same length or nearly so.
+            let step = if is_2024 { size } else { EXAMPLE_STEP };
             fit::sample(self.setup, size, step, EXAMPLE, |size| {
                 let Some(puzzle) = self.puzzle(size, true)? else { return Ok((None, usize::MAX)) };
                 let tokens = self.count(&self.prompt(&puzzle, "", true)?)? + answer;
                 Ok((Some(puzzle), tokens))
             })
-        })
-        .and_then(|puzzle| puzzle.ok_or_else(failed))
-        .map_err(|e| match e {
+        });
+        let puzzle = found.and_then(|puzzle| puzzle.ok_or_else(failed)).map_err(|e| match e {
             Error::Invalid(what) => Error::invalid(format!("vt: its example of {EXAMPLE} tokens: {what}")),
             e => e,
         })?;
-        let end = match self.version {
-            Version::V2024 => "\n\n",
-            Version::Current => "\n",
-        };
+        let end = if is_2024 { "\n\n" } else { "\n" };
         let names = puzzle.names.join(" ");
         let text = format!("{}{} {names}{end}", puzzle.text, puzzle.answer_prefix);
         let tokens = self.count(&text)?;
         Ok(Example { text, tokens })
     }
 
-    /// The number of lines of noise, of the current generators. `others` are the tokens besides the puzzle.
+    /// The number of lines of noise. `others` are the tokens besides the puzzle.
     fn size(&mut self, step: usize, limit: usize, others: usize, is_example: bool) -> Result<usize> {
-        let first = self.tokens(step, is_example)?;
-        fit::largest(self.setup, step, limit, first, |size| Ok(self.tokens(size, is_example)? + others))
-    }
-
-    /// Tokens of a puzzle as a prompt.
-    fn tokens(&mut self, size: usize, is_example: bool) -> Result<usize> {
-        let puzzle = self.any_puzzle(size, is_example)?;
-        let text = self.prompt(&puzzle, "", is_example)?;
-        self.count(&text)
-    }
-
-    /// A puzzle while the size is sought: the generators end where one fails, here another is drawn.
-    fn any_puzzle(&mut self, size: usize, is_example: bool) -> Result<Puzzle> {
-        for _ in 0..TRIES {
-            if let Some(puzzle) = self.puzzle(size, is_example)? {
-                return Ok(puzzle);
+        match self.version {
+            Version::V2024 => fit::by_steps(self.setup, step, limit, usize::MAX, false, |size| {
+                Ok(self.tokens(size, is_example)? + others)
+            }),
+            Version::Current => {
+                let first = self.tokens(step, is_example)?;
+                fit::largest(self.setup, step, limit, first, |size| {
+                    Ok(self.tokens(size, is_example)? + others)
+                })
             }
         }
-        Err(failed())
     }
 
-    /// The number of lines of noise, of 2024.
-    fn size_2024(&mut self, step: usize, limit: usize, example: Option<&Example>) -> Result<usize> {
-        let others = ANSWER + example.map_or(0, |example| example.tokens);
-        fit::by_steps(self.setup, step, limit, usize::MAX, false, |size| {
-            let puzzle = self.any_puzzle(size, example.is_none())?;
-            let text = self.prompt(&puzzle, "", example.is_none())?;
-            // The answer is counted as Python prints a list.
-            let answer = format!(" ['{}']", puzzle.names.join("', '"));
-            Ok(self.count(&(text + &answer))? + others)
-        })
+    /// Tokens of a puzzle as a prompt, while the size is sought: the generators end where one fails, here another is drawn.
+    fn tokens(&mut self, size: usize, is_example: bool) -> Result<usize> {
+        for _ in 0..TRIES {
+            let Some(puzzle) = self.puzzle(size, is_example)? else { continue };
+            let mut text = self.prompt(&puzzle, "", is_example)?;
+            if self.version == Version::V2024 {
+                // The answer is counted as Python prints a list.
+                text += &format!(" ['{}']", puzzle.names.join("', '"));
+            }
+            return self.count(&text);
+        }
+        Err(failed())
     }
 
     /// A sample of 2024. Its generator draws again and again with the same noise; where that does not help, the
