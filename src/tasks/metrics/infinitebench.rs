@@ -77,8 +77,8 @@ fn summary_lcs(gold: &str, prediction: &str) -> f64 {
     let mut ids = Ids::default();
     let [gold, prediction] = [&gold, &prediction].map(|text| {
         // The words of `rouge_score` are runs of ASCII letters and digits.
-        let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-        let lines = text.split('\n').map(|line| line.split(|c| !is_word(c)).filter(|w| !w.is_empty()));
+        let between = |c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit();
+        let lines = text.split('\n').map(|line| line.split(between).filter(|word| !word.is_empty()));
         lines.map(|words| ids.number(words)).collect::<Vec<_>>()
     });
     let mut covered = Vec::new();
