@@ -7,6 +7,8 @@ use super::view::Rows;
 
 /// Rows of keys and values asked for before they are needed.
 const AHEAD: usize = 16;
+/// Keys whose scores are computed at a time.
+const AT_ONCE: usize = 4;
 
 /// Up to [`KEYS`] keys and values of a head.
 #[derive(Clone, Copy)]
@@ -81,7 +83,6 @@ pub(super) trait Products<const W: usize> {
 
 #[derive(Default)]
 pub(super) struct Floats {
-    n_rows: usize,
     d: usize,
     /// Blocks of a value.
     n_blocks: usize,
@@ -95,24 +96,25 @@ pub(super) struct Floats {
     out: Vec<[f32; BLOCK]>,
 }
 
-impl Floats {
+/// Products by fused multiply-add of floats; a group is two or three vectors.
+impl<const W: usize> Products<W> for Floats {
     fn begin(&mut self, n_rows: usize, d_v: usize) {
-        self.n_rows = n_rows;
+        const { assert!(W == 2 * N || W == 3 * N) };
         self.n_blocks = d_v.div_ceil(BLOCK);
         // What is behind the last element of a value is added to sums that nobody reads.
         self.v.resize(self.n_blocks * KEYS, [0.0; BLOCK]);
         refill(&mut self.out, n_rows * self.n_blocks, [0.0; BLOCK]);
     }
 
-    fn branch<const W: usize>(&mut self, n_rows: usize, d: usize) {
+    fn branch(&mut self, n_rows: usize, d: usize) {
         self.d = d;
         refill(&mut self.q, n_rows.div_ceil(W) * d * W, 0.0);
         self.k.resize(KEYS * d, 0.0);
     }
 
-    fn sums(&self, row: usize, out: &mut [f32]) {
-        let blocks = &self.out[row * self.n_blocks..][..self.n_blocks];
-        out.copy_from_slice(&blocks.as_flattened()[..out.len()]);
+    fn query(&mut self, row: usize, q: &[f32]) {
+        let columns = &mut self.q.as_chunks_mut::<W>().0[row / W * self.d..][..self.d];
+        columns.iter_mut().zip(q).for_each(|(column, q)| column[row % W] = *q);
     }
 
     fn load(&mut self, block: &Block<'_>, buffers: &mut Buffers) {
@@ -125,9 +127,20 @@ impl Floats {
         });
     }
 
-    /// [`Products::add`]
-    fn add<const W: usize>(
+    fn scores(&mut self, block: &Block<'_>, group: usize, out: &mut [[f32; W]]) {
+        let d = self.d;
+        let q = &self.q[group * d * W..][..d * W];
+        let blocks =
+            out.as_flattened_mut().chunks_exact_mut(AT_ONCE * W).zip(self.k.chunks_exact(AT_ONCE * d));
+        blocks.take(block.used.len().div_ceil(AT_ONCE)).for_each(|(s, k)| match W / N {
+            2 => scores::<2, AT_ONCE>(q, k, s),
+            _ => scores::<3, AT_ONCE>(q, k, s),
+        });
+    }
+
+    fn add(
         &mut self,
+        _: &Block<'_>,
         group: usize,
         n_rows: usize,
         factor: Option<&[f32; W]>,
@@ -154,50 +167,10 @@ impl Floats {
             }
         }
     }
-}
-
-/// Products by fused multiply-add of floats; a group is L vectors, scores are for K keys at a time.
-pub(super) struct InFloats<'a, const L: usize, const K: usize>(pub(super) &'a mut Floats);
-
-impl<const W: usize, const L: usize, const K: usize> Products<W> for InFloats<'_, L, K> {
-    fn begin(&mut self, n_rows: usize, d_v: usize) {
-        const { assert!(W == L * N && KEYS.is_multiple_of(K)) };
-        self.0.begin(n_rows, d_v);
-    }
-
-    fn branch(&mut self, n_rows: usize, d: usize) {
-        self.0.branch::<W>(n_rows, d);
-    }
-
-    fn query(&mut self, row: usize, q: &[f32]) {
-        let columns = &mut self.0.q.as_chunks_mut::<W>().0[row / W * self.0.d..][..self.0.d];
-        columns.iter_mut().zip(q).for_each(|(column, q)| column[row % W] = *q);
-    }
-
-    fn load(&mut self, block: &Block<'_>, buffers: &mut Buffers) {
-        self.0.load(block, buffers);
-    }
-
-    fn scores(&mut self, block: &Block<'_>, group: usize, out: &mut [[f32; W]]) {
-        let d = self.0.d;
-        let q = &self.0.q[group * d * W..][..d * W];
-        let blocks = out.as_flattened_mut().chunks_exact_mut(K * W).zip(self.0.k.chunks_exact(K * d));
-        blocks.take(block.used.len().div_ceil(K)).for_each(|(s, k)| scores::<L, K>(q, k, s));
-    }
-
-    fn add(
-        &mut self,
-        _: &Block<'_>,
-        group: usize,
-        n_rows: usize,
-        factor: Option<&[f32; W]>,
-        weights: &[[f32; W]],
-    ) {
-        self.0.add(group, n_rows, factor, weights);
-    }
 
     fn sums(&self, row: usize, out: &mut [f32]) {
-        self.0.sums(row, out);
+        let blocks = &self.out[row * self.n_blocks..][..self.n_blocks];
+        out.copy_from_slice(&blocks.as_flattened()[..out.len()]);
     }
 }
 

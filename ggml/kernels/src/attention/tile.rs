@@ -11,7 +11,7 @@ use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use super::few::{Few, FEW_ROWS};
 use super::halved::{Halved, InHalves};
 use super::kernel::soften;
-use super::products::{refill, Block, Buffers, Floats, InFloats, Products};
+use super::products::{refill, Block, Buffers, Floats, Products};
 use super::score::{soft_cap, Stats};
 use super::seen::Seen;
 use super::vector::N;
@@ -123,8 +123,8 @@ impl Scratch {
         let (floats, softmax) = (&mut self.floats, &mut self.softmax);
         match n_rows.div_ceil(N) {
             // More than FEW_ROWS, so never one register.
-            ..=2 => softmax.run::<{ 2 * N }>(&mut InFloats::<2, 4>(floats), x, tile, f),
-            _ => softmax.run::<{ 3 * N }>(&mut InFloats::<3, 4>(floats), x, tile, f),
+            ..=2 => softmax.run::<{ 2 * N }>(floats, x, tile, f),
+            _ => softmax.run::<{ 3 * N }>(floats, x, tile, f),
         }
     }
 }
