@@ -15,6 +15,18 @@ pub(crate) fn fma(a: f32, b: f32, c: f32) -> f32 {
     }
 }
 
+/// Operations of vectors, of which the expressions take `self` last.
+macro_rules! operations {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident),*): $call:expr;)*) => {$(
+        $(#[$doc])*
+        #[inline(always)]
+        pub(crate) fn $name(self, $($arg: Vector),*) -> Vector {
+            // SAFETY: the build is for processors that have the instruction (or this is plain arithmetic).
+            Vector(unsafe { $call($($arg.0,)* self.0) })
+        }
+    )*};
+}
+
 /// Defines `Vector`: the register, its length, and its operations as expressions.
 macro_rules! vector {
     (
@@ -28,108 +40,67 @@ macro_rules! vector {
 
         pub(crate) const N: usize = $n;
 
+        #[allow(unused_unsafe)]
         impl Vector {
+            operations! {
+                /// `self + a * b`.
+                add_product(a, b): $fma;
+                plus(x): $add;
+                minus(x): $sub;
+                /// The larger one; `self` where `x` is NaN.
+                max(x): $max;
+                /// `self` with the lowest bits of `n` added to its exponent.
+                add_exponent(n): $add_exponent;
+                times(x): $mul;
+                /// `self` where `x` is at least `least` or NaN, else 0.
+                from(least, x): $from;
+            }
+
             #[inline(always)]
             pub(crate) fn splat(x: f32) -> Vector {
                 // SAFETY: the build is for processors that have the instruction (or this is plain
                 // arithmetic).
-                #[allow(unused_unsafe)]
                 Vector(unsafe { $splat(x) })
             }
             #[inline(always)]
             pub(crate) fn load(x: &[f32; N]) -> Vector {
                 // SAFETY: as above, and N floats are read from N, at any alignment.
-                #[allow(unused_unsafe)]
                 Vector(unsafe { $load(x.as_ptr()) })
             }
             /// Half-precision floats, by their bits.
             #[inline(always)]
             pub(crate) fn of_halves(x: &[u16; N]) -> Vector {
                 // SAFETY: as above, of N halves.
-                #[allow(unused_unsafe)]
                 Vector(unsafe { $halves(x.as_ptr()) })
             }
             #[inline(always)]
             pub(crate) fn store(self, x: &mut [f32; N]) {
                 // SAFETY: as above, and N floats are written to N, at any alignment.
-                #[allow(unused_unsafe)]
-                unsafe {
-                    $store(x.as_mut_ptr(), self.0)
-                }
-            }
-            /// `self + a * b`.
-            #[inline(always)]
-            pub(crate) fn add_product(self, a: Vector, b: Vector) -> Vector {
-                // SAFETY: as above.
-                #[allow(unused_unsafe)]
-                Vector(unsafe { $fma(a.0, b.0, self.0) })
-            }
-            #[inline(always)]
-            pub(crate) fn plus(self, x: Vector) -> Vector {
-                // SAFETY: as above.
-                #[allow(unused_unsafe)]
-                Vector(unsafe { $add(self.0, x.0) })
-            }
-            #[inline(always)]
-            pub(crate) fn minus(self, x: Vector) -> Vector {
-                // SAFETY: as above.
-                #[allow(unused_unsafe)]
-                Vector(unsafe { $sub(self.0, x.0) })
-            }
-            /// The larger one; `self` where `x` is NaN.
-            #[inline(always)]
-            pub(crate) fn max(self, x: Vector) -> Vector {
-                // SAFETY: as above.
-                #[allow(unused_unsafe)]
-                Vector(unsafe { $max(x.0, self.0) })
-            }
-            /// `self` with the lowest bits of `n` added to its exponent.
-            #[inline(always)]
-            pub(crate) fn add_exponent(self, n: Vector) -> Vector {
-                // SAFETY: as above.
-                #[allow(unused_unsafe)]
-                Vector(unsafe { $add_exponent(self.0, n.0) })
-            }
-            #[inline(always)]
-            pub(crate) fn times(self, x: Vector) -> Vector {
-                // SAFETY: as above.
-                #[allow(unused_unsafe)]
-                Vector(unsafe { $mul(self.0, x.0) })
+                unsafe { $store(x.as_mut_ptr(), self.0) }
             }
             /// Bytes with a sign.
             #[inline(always)]
             pub(crate) fn of_bytes(x: &[u8; N]) -> Vector {
                 // SAFETY: as above, of N bytes.
-                #[allow(unused_unsafe)]
                 Vector(unsafe { $bytes(x.as_ptr()) })
             }
             /// The elements of a table that four bits of each byte, from bit SHIFT on, are the indices of.
             #[inline(always)]
             pub(crate) fn looked_up<const SHIFT: u32>(table: [Vector; 16 / N], codes: &[u8; N]) -> Vector {
                 // SAFETY: as above, of N bytes; of an index no more than four bits are used.
-                #[allow(unused_unsafe)]
                 Vector(unsafe { $looked_up(table.map(|t| t.0), codes.as_ptr(), SHIFT) })
             }
             /// The first half of the sums over the elements of four vectors: a part of what [`Vector::join`] takes.
             #[inline(always)]
             pub(crate) fn quad(of: [Vector; 4]) -> Vector {
                 // SAFETY: as above.
-                #[allow(unused_unsafe)]
                 Vector(unsafe { $quad(of.map(|v| v.0)) })
             }
             /// The sum of each vector's elements, of N vectors that were given to [`Vector::quad`].
             #[inline(always)]
             pub(crate) fn join(of: [Vector; N / 4]) -> Vector {
                 // SAFETY: as above.
-                #[allow(unused_unsafe)]
                 Vector(unsafe { $join(of.map(|v| v.0)) })
-            }
-            /// `self` where `x` is at least `least` or NaN, else 0.
-            #[inline(always)]
-            pub(crate) fn from(self, least: Vector, x: Vector) -> Vector {
-                // SAFETY: as above.
-                #[allow(unused_unsafe)]
-                Vector(unsafe { $from(self.0, least.0, x.0) })
             }
         }
     };
@@ -149,13 +120,13 @@ vector!(
     store: arch::_mm512_storeu_ps,
     fma: arch::_mm512_fmadd_ps,
     add: arch::_mm512_add_ps,
-    sub: arch::_mm512_sub_ps,
+    sub: |x, y| arch::_mm512_sub_ps(y, x),
     max: arch::_mm512_max_ps,
-    add_exponent: |x, n| {
+    add_exponent: |n, x| {
         let n = arch::_mm512_slli_epi32::<23>(arch::_mm512_castps_si512(n));
         arch::_mm512_castsi512_ps(arch::_mm512_add_epi32(arch::_mm512_castps_si512(x), n))
     },
-    from: |y, least, x| {
+    from: |least, x, y| {
         arch::_mm512_maskz_mov_ps(arch::_mm512_cmp_ps_mask::<{ arch::_CMP_NLT_UQ }>(x, least), y)
     },
     mul: arch::_mm512_mul_ps,
@@ -200,13 +171,13 @@ vector!(
     store: arch::_mm256_storeu_ps,
     fma: arch::_mm256_fmadd_ps,
     add: arch::_mm256_add_ps,
-    sub: arch::_mm256_sub_ps,
+    sub: |x, y| arch::_mm256_sub_ps(y, x),
     max: arch::_mm256_max_ps,
-    add_exponent: |x, n| {
+    add_exponent: |n, x| {
         let n = arch::_mm256_slli_epi32::<23>(arch::_mm256_castps_si256(n));
         arch::_mm256_castsi256_ps(arch::_mm256_add_epi32(arch::_mm256_castps_si256(x), n))
     },
-    from: |y, least, x| arch::_mm256_and_ps(y, arch::_mm256_cmp_ps::<{ arch::_CMP_NLT_UQ }>(x, least)),
+    from: |least, x, y| arch::_mm256_and_ps(y, arch::_mm256_cmp_ps::<{ arch::_CMP_NLT_UQ }>(x, least)),
     mul: arch::_mm256_mul_ps,
     bytes: |x: *const u8| {
         arch::_mm256_cvtepi32_ps(arch::_mm256_cvtepi8_epi32(arch::_mm_loadl_epi64(x.cast())))
@@ -238,12 +209,12 @@ vector!(
     store: |to: *mut f32, x| *to.cast::<[f32; 8]>() = x,
     fma: |a: [f32; 8], b: [f32; 8], c: [f32; 8]| std::array::from_fn(|i| fma(a[i], b[i], c[i])),
     add: |a: [f32; 8], b: [f32; 8]| std::array::from_fn(|i| a[i] + b[i]),
-    sub: |a: [f32; 8], b: [f32; 8]| std::array::from_fn(|i| a[i] - b[i]),
+    sub: |a: [f32; 8], b: [f32; 8]| std::array::from_fn(|i| b[i] - a[i]),
     max: |a: [f32; 8], b: [f32; 8]| std::array::from_fn(|i| if a[i] > b[i] { a[i] } else { b[i] }),
-    add_exponent: |x: [f32; 8], n: [f32; 8]| {
+    add_exponent: |n: [f32; 8], x: [f32; 8]| {
         std::array::from_fn(|i| f32::from_bits(x[i].to_bits().wrapping_add(n[i].to_bits() << 23)))
     },
-    from: |y: [f32; 8], least: [f32; 8], x: [f32; 8]| {
+    from: |least: [f32; 8], x: [f32; 8], y: [f32; 8]| {
         std::array::from_fn(|i| if x[i] < least[i] { 0.0 } else { y[i] })
     },
     mul: |a: [f32; 8], b: [f32; 8]| std::array::from_fn(|i| a[i] * b[i]),
