@@ -173,29 +173,6 @@ impl Device {
         }
     }
 
-    /// Returns true if the backend reports this CPU feature (`AVX512_BF16`, ...).
-    pub fn has_feature(self, name: &str) -> bool {
-        let Some(f) = self.proc_address(c"ggml_backend_get_features") else { return false };
-        // SAFETY: ggml documents this name to be a `ggml_backend_get_features_t`.
-        let f: sys::ggml_backend_get_features_t = unsafe { std::mem::transmute(f.as_ptr()) };
-        let Some(f) = f else { return false };
-        // SAFETY: the registry of a valid device is valid.
-        let mut feature = unsafe { f(sys::ggml_backend_dev_backend_reg(self.ptr.as_ptr())) };
-        loop {
-            // SAFETY: the array ends with an entry whose name is null; we stop there.
-            let entry = unsafe { *feature };
-            if entry.name.is_null() {
-                return false;
-            }
-            // SAFETY: names are NUL-terminated static strings.
-            if unsafe { CStr::from_ptr(entry.name) }.to_bytes() == name.as_bytes() {
-                return true;
-            }
-            // SAFETY: the terminator has not been reached.
-            feature = unsafe { feature.add(1) };
-        }
-    }
-
     /// Returns true if the driver is lavapipe, Mesa's software Vulkan device. ggml keeps its descriptor sets from one
     /// graph to the next and writes only those that the next graph reads. Mesa 22.3 takes a reference to the buffer of
     /// every descriptor, including those that no shader reads and whose buffer has been freed. The heap is corrupted as

@@ -118,13 +118,8 @@ impl Vocab {
     /// character.
     pub fn piece(&self, token: Token, special: bool) -> Result<Vec<u8>> {
         let mut out = Vec::new();
-        self.piece_into(token, special, &mut out)?;
+        self.handle()?.piece(token, special, &mut out)?;
         Ok(out)
-    }
-
-    /// Appends the bytes of one token to `out`, as [`Vocab::piece`].
-    pub fn piece_into(&self, token: Token, special: bool, out: &mut Vec<u8>) -> Result<()> {
-        self.handle()?.piece(token, special, out)
     }
 
     /// Tokens to text, invalid UTF-8 replaced. Unlike pieces in a row it drops the blank SentencePiece models

@@ -19,7 +19,7 @@ fn essays_round_trip() {
     assert_eq!(v.detokenize(&tokens, false).unwrap(), text);
     let mut pieces = Vec::new();
     for &t in &tokens {
-        v.piece_into(t, false, &mut pieces).unwrap();
+        pieces.extend(v.piece(t, false).unwrap());
     }
     assert_eq!(pieces, text.as_bytes());
     assert_eq!(v.tokenize(&text, true, false).unwrap(), tokens, "this model adds no BOS");
