@@ -46,20 +46,20 @@ pub(crate) const fn signed(dtype: DType) -> bool {
 /// Calls a function for the reader of one of the [`TYPES`].
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_codes {
-    ($dtype:expr, $($f:ident)::+, [$($n:ident)?], $args:tt) => {
+    ($dtype:expr, $($f:ident)::+, $args:tt) => {
         match $dtype {
-            DType::Q4_0 => $($f)::+::<$crate::codes::rows::Q4_0 $(, $n)?> $args,
-            DType::Q4_1 => $($f)::+::<$crate::codes::rows::Q4_1 $(, $n)?> $args,
-            DType::Q5_0 => $($f)::+::<$crate::codes::rows::Q5_0 $(, $n)?> $args,
-            DType::Q5_1 => $($f)::+::<$crate::codes::rows::Q5_1 $(, $n)?> $args,
-            DType::Q8_0 => $($f)::+::<$crate::codes::rows::Q8_0 $(, $n)?> $args,
-            DType::IQ4_NL => $($f)::+::<$crate::codes::rows::Iq4Nl $(, $n)?> $args,
-            DType::IQ4_XS => $($f)::+::<$crate::codes::rows::Iq4Xs $(, $n)?> $args,
-            DType::Q2_K => $($f)::+::<$crate::codes::rows::Q2K $(, $n)?> $args,
-            DType::Q3_K => $($f)::+::<$crate::codes::rows::Q3K $(, $n)?> $args,
-            DType::Q4_K => $($f)::+::<$crate::codes::rows::Q4K $(, $n)?> $args,
-            DType::Q5_K => $($f)::+::<$crate::codes::rows::Q5K $(, $n)?> $args,
-            DType::Q6_K => $($f)::+::<$crate::codes::rows::Q6K $(, $n)?> $args,
+            DType::Q4_0 => $($f)::+::<$crate::codes::rows::Q4_0> $args,
+            DType::Q4_1 => $($f)::+::<$crate::codes::rows::Q4_1> $args,
+            DType::Q5_0 => $($f)::+::<$crate::codes::rows::Q5_0> $args,
+            DType::Q5_1 => $($f)::+::<$crate::codes::rows::Q5_1> $args,
+            DType::Q8_0 => $($f)::+::<$crate::codes::rows::Q8_0> $args,
+            DType::IQ4_NL => $($f)::+::<$crate::codes::rows::Iq4Nl> $args,
+            DType::IQ4_XS => $($f)::+::<$crate::codes::rows::Iq4Xs> $args,
+            DType::Q2_K => $($f)::+::<$crate::codes::rows::Q2K> $args,
+            DType::Q3_K => $($f)::+::<$crate::codes::rows::Q3K> $args,
+            DType::Q4_K => $($f)::+::<$crate::codes::rows::Q4K> $args,
+            DType::Q5_K => $($f)::+::<$crate::codes::rows::Q5K> $args,
+            DType::Q6_K => $($f)::+::<$crate::codes::rows::Q6K> $args,
             other => unreachable!("{other} is not read as codes"),
         }
     };

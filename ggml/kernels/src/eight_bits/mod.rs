@@ -38,18 +38,6 @@ impl Instructions {
     }
 }
 
-/// Calls a function of the loops for a set of instructions, with the reader of a type.
-#[cfg(target_arch = "x86_64")]
-macro_rules! with_loops {
-    ($with:expr, $dtype:expr, $f:ident, [$($n:ident)?], $args:tt) => {
-        match $with {
-            Instructions::Avx2 => codes::with_codes!($dtype, products::avx2::$f, [$($n)?], $args),
-            Instructions::AvxVnni => codes::with_codes!($dtype, products::avx_vnni::$f, [$($n)?], $args),
-            Instructions::Avx512 => codes::with_codes!($dtype, products::avx512::$f, [$($n)?], $args),
-        }
-    };
-}
-
 impl Rounded<'_> {
     /// Products of rows of weights, each of `row_bytes`, with `n` rounded rows from `first` on: `out` gets the number of a row of
     /// weights, counted from 0, that of a rounded row, and the products of this one with rows of weights from that one on.
@@ -65,69 +53,28 @@ impl Rounded<'_> {
         (first, n): (usize, usize),
         mut out: impl FnMut(usize, usize, &[f32]),
     ) {
-        let (mut at, end) = (first, first + n);
-        self.check(dtype, rows, row_bytes, end);
-        while at < end {
-            // What is left of the rows that lie side by side.
-            let beside = (end - at).min(self.layout.width - at % self.layout.width);
-            at += match beside {
-                1 => self.products_of_few::<1>(dtype, rows, row_bytes, at, &mut out),
-                2..4 => self.products_of_few::<2>(dtype, rows, row_bytes, at, &mut out),
-                4..MOST => self.products_of_few::<4>(dtype, rows, row_bytes, at, &mut out),
-                _ if end - at < PANEL_FROM => {
-                    self.products_of_few::<MOST>(dtype, rows, row_bytes, at, &mut out)
-                }
-                _ => {
-                    let many = (end - at) / MOST * MOST;
-                    self.products_of_many(dtype, panel, rows, row_bytes, (at, many), &mut out);
-                    many
-                }
-            };
-        }
-    }
-
-    fn check(&self, dtype: DType, rows: &[u8], row_bytes: usize, end: usize) {
         assert!(self.layout.serves(dtype), "{dtype:?}: rows are rounded for {:?}", self.layout.dtype);
         assert!(dtype.row_bytes(self.layout.k) == Some(row_bytes) && rows.len().is_multiple_of(row_bytes));
-        assert!(end <= self.layout.n_groups() * self.layout.width);
-    }
-
-    fn products_of_few<const N: usize>(
-        &self,
-        dtype: DType,
-        rows: &[u8],
-        row_bytes: usize,
-        first: usize,
-        out: &mut impl FnMut(usize, usize, &[f32]),
-    ) -> usize {
+        assert!(first + n <= self.layout.n_groups() * self.layout.width);
         let with = self.layout.with;
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the processor has the instructions that rows were rounded for.
         unsafe {
-            with_loops!(with, dtype, products, [N], (self, rows, row_bytes, first, out));
+            let (x, at, out) = (self, (first, n), &mut out);
+            match with {
+                Instructions::Avx2 => {
+                    codes::with_codes!(dtype, products::avx2::all, (x, panel, rows, row_bytes, at, out))
+                }
+                Instructions::AvxVnni => {
+                    codes::with_codes!(dtype, products::avx_vnni::all, (x, panel, rows, row_bytes, at, out))
+                }
+                Instructions::Avx512 => {
+                    codes::with_codes!(dtype, products::avx512::all, (x, panel, rows, row_bytes, at, out))
+                }
+            }
         }
         #[cfg(not(target_arch = "x86_64"))]
         unreachable!("{with:?}, {dtype:?}: no rows were rounded");
-        N
-    }
-
-    fn products_of_many(
-        &self,
-        dtype: DType,
-        panel: &mut Panel,
-        rows: &[u8],
-        row_bytes: usize,
-        which: (usize, usize),
-        out: &mut impl FnMut(usize, usize, &[f32]),
-    ) {
-        let with = self.layout.with;
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the processor has the instructions that rows were rounded for.
-        unsafe {
-            with_loops!(with, dtype, products_of_many, [], (self, panel, rows, row_bytes, which, out));
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        unreachable!("{with:?}, {dtype:?}: no rows were rounded, {panel:?}");
     }
 }
 

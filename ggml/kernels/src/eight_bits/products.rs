@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::rounded::{Floats, Rounded};
-use super::{Panel, MOST as AT_ONCE};
+use super::{Panel, MOST as AT_ONCE, PANEL_FROM};
 use crate::codes::rows::{Blocks, Rows};
 use crate::simd::lanes::{Lanes, Narrow, Wide, MOST};
 
@@ -83,23 +83,9 @@ macro_rules! compiled_for {
             pub(super) mod $name {
                 use super::*;
 
-                /// Products of all rows with the rounded rows `first..first + N`, for `out`.
+                /// Products of all rows with the rounded rows `first..first + n`, for `out`.
                 #[target_feature(enable = $features)]
-                pub(in crate::eight_bits) fn products<T: Rows, const N: usize>(
-                    x: &Rounded<'_>,
-                    rows: &[u8],
-                    row_bytes: usize,
-                    first: usize,
-                    out: &mut impl FnMut(usize, usize, &[f32]),
-                ) {
-                    // SAFETY: the processor has the instructions that this function is compiled for.
-                    let set = unsafe { $set::new() };
-                    super::products::<$set, T, N>(set, x, rows, row_bytes, first, out)
-                }
-
-                /// Products of all rows with the rounded rows `first..first + n`, whole [`AT_ONCE`], for `out`.
-                #[target_feature(enable = $features)]
-                pub(in crate::eight_bits) fn products_of_many<T: Rows>(
+                pub(in crate::eight_bits) fn all<T: Rows>(
                     x: &Rounded<'_>,
                     panel: &mut Panel,
                     rows: &[u8],
@@ -107,9 +93,52 @@ macro_rules! compiled_for {
                     (first, n): (usize, usize),
                     out: &mut impl FnMut(usize, usize, &[f32]),
                 ) {
+                    let (mut at, end) = (first, first + n);
+                    while at < end {
+                        // What is left of the rows that lie side by side.
+                        let beside = (end - at).min(x.layout.width - at % x.layout.width);
+                        at += match beside {
+                            1 => few::<T, 1>(x, rows, row_bytes, at, out),
+                            2..4 => few::<T, 2>(x, rows, row_bytes, at, out),
+                            4..AT_ONCE => few::<T, 4>(x, rows, row_bytes, at, out),
+                            _ if end - at < PANEL_FROM => few::<T, AT_ONCE>(x, rows, row_bytes, at, out),
+                            _ => {
+                                let whole = (end - at) / AT_ONCE * AT_ONCE;
+                                many::<T>(x, panel, rows, row_bytes, (at, whole), out)
+                            }
+                        };
+                    }
+                }
+
+                /// Products with N rounded rows from `first` on; returns N.
+                #[target_feature(enable = $features)]
+                fn few<T: Rows, const N: usize>(
+                    x: &Rounded<'_>,
+                    rows: &[u8],
+                    row_bytes: usize,
+                    first: usize,
+                    out: &mut impl FnMut(usize, usize, &[f32]),
+                ) -> usize {
                     // SAFETY: the processor has the instructions that this function is compiled for.
                     let set = unsafe { $set::new() };
-                    super::products_of_many::<$set, T>(set, x, panel, rows, row_bytes, (first, n), out)
+                    products_of_few::<$set, T, N>(set, x, rows, row_bytes, first, out);
+                    N
+                }
+
+                /// Products with `n` rounded rows from `first` on, whole [`AT_ONCE`]; returns `n`.
+                #[target_feature(enable = $features)]
+                fn many<T: Rows>(
+                    x: &Rounded<'_>,
+                    panel: &mut Panel,
+                    rows: &[u8],
+                    row_bytes: usize,
+                    (first, n): (usize, usize),
+                    out: &mut impl FnMut(usize, usize, &[f32]),
+                ) -> usize {
+                    // SAFETY: the processor has the instructions that this function is compiled for.
+                    let set = unsafe { $set::new() };
+                    products_of_many::<$set, T>(set, x, panel, rows, row_bytes, (first, n), out);
+                    n
                 }
             }
         )*
@@ -134,7 +163,7 @@ fn blocks_of<T: Rows>(rows: &[u8], row_bytes: usize, n_blocks: usize) -> ([&[T::
 }
 
 #[inline(always)]
-fn products<S: Set, T: Rows, const N: usize>(
+fn products_of_few<S: Set, T: Rows, const N: usize>(
     set: S,
     x: &Rounded<'_>,
     rows: &[u8],

@@ -54,9 +54,9 @@ impl Instructions {
         unsafe {
             match self {
                 Instructions::Avx2 | Instructions::AvxVnni => {
-                    codes::with_codes!(dtype, avx2::fill, [], (rows, to))
+                    codes::with_codes!(dtype, avx2::fill, (rows, to))
                 }
-                Instructions::Avx512 => codes::with_codes!(dtype, avx512::fill, [], (rows, to)),
+                Instructions::Avx512 => codes::with_codes!(dtype, avx512::fill, (rows, to)),
             }
         }
         #[cfg(not(target_arch = "x86_64"))]
