@@ -16,7 +16,7 @@ macro_rules! elementwise {
             $($(#[$doc])*
             pub fn $name(&self, $x: Tensor<'c>) -> Result<Tensor<'c>> {
                 check($ok, stringify!($name), $expected, &[$x])?;
-                call!(self, stringify!($name), $ggml($x.ptr.as_ptr()))
+                call!(self, stringify!($name), $ggml($x))
             })*
         }
     };
@@ -54,13 +54,13 @@ impl<'c> Builder<'c> {
     /// Each row less its mean, over its standard deviation.
     pub fn layer_norm(&self, a: Tensor<'c>, eps: f32) -> Result<Tensor<'c>> {
         check(f32_rows(a) && eps >= 0.0, "layer_norm", "f32 rows, eps >= 0", &[a])?;
-        call!(self, "layer_norm", ggml_norm(a.ptr.as_ptr(), eps))
+        call!(self, "layer_norm", ggml_norm(a; eps))
     }
 
     /// `a * factor + shift`.
     pub fn scale_bias(&self, a: Tensor<'c>, factor: f32, shift: f32) -> Result<Tensor<'c>> {
         check(a.dtype() == DType::F32 && contiguous(a), "scale_bias", "contiguous f32", &[a])?;
-        call!(self, "scale_bias", ggml_scale_bias(a.ptr.as_ptr(), factor, shift))
+        call!(self, "scale_bias", ggml_scale_bias(a; factor, shift))
     }
 
     /// GELU by its tanh form in floats, `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, of F32 `[n, T]`.

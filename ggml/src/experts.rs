@@ -67,7 +67,7 @@ impl<'c> Builder<'c> {
         let ids = if self.device.is_cpu() {
             self.custom(op, DType::I32, [k, t, 1, 1], &[scores], run_top_k)?
         } else {
-            call!(self, "top_k", ggml_top_k(scores.ptr.as_ptr(), k as i32))?
+            call!(self, "top_k", ggml_top_k(scores; k as i32))?
         };
         Ok(Chosen { ids, n_expert: n })
     }
@@ -77,7 +77,7 @@ impl<'c> Builder<'c> {
         let (op, n, t) = ("of_chosen", chosen.n_expert, chosen.n_tokens());
         check(floats(values, [n, t, 1]), op, "contiguous f32 [n_expert,T]", &[values, chosen.ids])?;
         let rows = self.reshape(values, &[1, n, t])?;
-        let picked = call!(self, "of_chosen", ggml_get_rows(rows.ptr.as_ptr(), chosen.ids.ptr.as_ptr()))?;
+        let picked = call!(self, "of_chosen", ggml_get_rows(rows, chosen.ids))?;
         self.reshape(picked, &[chosen.n_used(), t])
     }
 
@@ -90,11 +90,7 @@ impl<'c> Builder<'c> {
         if let Some(out) = self.in_parts(sys::GGML_OP_MUL_MAT_ID, ne, &[w, x, chosen.ids])? {
             return Ok(out);
         }
-        call!(
-            self,
-            "experts_mul_mat",
-            ggml_mul_mat_id(w.ptr.as_ptr(), x.ptr.as_ptr(), chosen.ids.ptr.as_ptr())
-        )
+        call!(self, "experts_mul_mat", ggml_mul_mat_id(w, x, chosen.ids))
     }
 
     /// [`Builder::experts_mul_mat`] in floats; `x` is contiguous. For the CPU; elsewhere the graph is refused.
@@ -155,7 +151,7 @@ impl<'c> Builder<'c> {
             x.ne() == [n, chosen.n_used(), chosen.n_tokens(), 1] && bias.ne() == [n, chosen.n_expert, 1, 1];
         let expected = "f32 rows [n,n_used,T] and [n,n_expert]";
         check(shapes && f32_rows(x) && f32_rows(bias), op, expected, &[x, bias, chosen.ids])?;
-        call!(self, "add_chosen", ggml_add_id(x.ptr.as_ptr(), bias.ptr.as_ptr(), chosen.ids.ptr.as_ptr()))
+        call!(self, "add_chosen", ggml_add_id(x, bias, chosen.ids))
     }
 
     /// The sum over the places of each token: contiguous F32 `[n, n_used, T]` to `[n, T]`.
@@ -210,7 +206,7 @@ impl<'c> Builder<'c> {
             "two f32 tensors of one shape, a finite alpha, a limit above 0",
             &[gate, up],
         )?;
-        call!(self, "swiglu_oai", ggml_swiglu_oai(gate.ptr.as_ptr(), up.ptr.as_ptr(), alpha, limit))
+        call!(self, "swiglu_oai", ggml_swiglu_oai(gate, up; alpha, limit))
     }
 
     /// The gradients of `gate` and `up` where `grad` is that of [`Builder::swiglu_oai`], all contiguous F32 of one

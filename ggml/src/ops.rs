@@ -111,13 +111,13 @@ pub(crate) fn broadcasts(small: [usize; 4], large: [usize; 4]) -> bool {
     small.iter().zip(large).all(|(&s, l)| s > 0 && l % s == 0)
 }
 
-/// A call into ggml whose arguments the surrounding method has checked.
+/// A call into ggml whose arguments the surrounding method has checked: tensors, then others.
 macro_rules! call {
-    ($b:expr, $op:expr, $f:ident ( $($arg:expr),* )) => {{
+    ($b:expr, $op:expr, $f:ident ( $($t:expr),* $(; $($arg:expr),*)? )) => {{
         $b.spend()?;
         // SAFETY: the arena has room for the result (`spend`); operands live in it or in stores the graph
         // keeps; this method has checked what the C function asserts.
-        let raw = unsafe { sys::$f($b.arena.as_ptr(), $($arg),*) };
+        let raw = unsafe { sys::$f($b.arena.as_ptr(), $($t.ptr.as_ptr(),)* $($($arg),*)?) };
         $b.wrap($op, raw)
     }};
 }
@@ -143,20 +143,20 @@ impl<'c> Builder<'c> {
     pub fn div(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
         let ok = broadcasts(b.ne(), a.ne()) && f32_rows(a) && b.dtype() == DType::F32;
         check(ok, "div", "f32 rows, b to repeat into a", &[a, b])?;
-        call!(self, "div", ggml_div(a.ptr.as_ptr(), b.ptr.as_ptr()))
+        call!(self, "div", ggml_div(a, b))
     }
 
     /// Each element, or the nearest number from `least` to `most`; either may be infinite.
     pub fn clamp(&self, a: Tensor<'c>, least: f32, most: f32) -> Result<Tensor<'c>> {
         let ok = a.dtype() == DType::F32 && contiguous(a) && least <= most;
         check(ok, "clamp", "contiguous f32, and two numbers in order", &[a])?;
-        call!(self, "clamp", ggml_clamp(a.ptr.as_ptr(), least, most))
+        call!(self, "clamp", ggml_clamp(a; least, most))
     }
 
     /// `a * factor`.
     pub fn scale(&self, a: Tensor<'c>, factor: f32) -> Result<Tensor<'c>> {
         check(a.dtype() == DType::F32 && contiguous(a), "scale", "contiguous f32", &[a])?;
-        call!(self, "scale", ggml_scale(a.ptr.as_ptr(), factor))
+        call!(self, "scale", ggml_scale(a; factor))
     }
 
     /// `F32 [a.ne1, b.ne1, ..]`: each row of `a` (any weight type) times each row of `b` (F32).
@@ -173,7 +173,7 @@ impl<'c> Builder<'c> {
         if let Some(out) = self.in_parts(sys::GGML_OP_MUL_MAT, [x[1], y[1], y[2], y[3]], &[a, b])? {
             return Ok(out);
         }
-        let out = call!(self, "mul_mat", ggml_mul_mat(a.ptr.as_ptr(), b.ptr.as_ptr()))?;
+        let out = call!(self, "mul_mat", ggml_mul_mat(a, b))?;
         if a.dtype() == DType::F16 {
             // By default, devices may sum such products in F16, where a score or activation above 65,504 is infinite.
             // SAFETY: the node was just made by mul_mat.
@@ -188,7 +188,7 @@ impl<'c> Builder<'c> {
         if self.own {
             return self.rms_norm_rows(a, eps);
         }
-        call!(self, "rms_norm", ggml_rms_norm(a.ptr.as_ptr(), eps))
+        call!(self, "rms_norm", ggml_rms_norm(a; eps))
     }
 
     /// `silu(gate) * up`, same shapes.
@@ -199,7 +199,7 @@ impl<'c> Builder<'c> {
         if self.own {
             return self.swiglu_rows(gate, up);
         }
-        call!(self, "swiglu", ggml_swiglu_split(gate.ptr.as_ptr(), up.ptr.as_ptr()))
+        call!(self, "swiglu", ggml_swiglu_split(gate, up))
     }
 
     /// The same elements under another shape.
@@ -211,7 +211,7 @@ impl<'c> Builder<'c> {
             n_bytes(a.dtype(), to).is_some() && to.iter().product::<usize>() == a.ne().iter().product();
         check(fits && same && contiguous(a), "reshape", "a contiguous tensor of as many elements", &[a])?;
         let ne = to.map(|n| n as i64);
-        call!(self, "reshape", ggml_reshape_4d(a.ptr.as_ptr(), ne[0], ne[1], ne[2], ne[3]))
+        call!(self, "reshape", ggml_reshape_4d(a; ne[0], ne[1], ne[2], ne[3]))
     }
 
     /// A window of `a`'s memory: shape, byte strides of dimensions 1 to 3, byte offset.
@@ -231,7 +231,7 @@ impl<'c> Builder<'c> {
         let inside = window.is_some_and(|end| end <= size);
         check(inside && aligned, "view", "a window of whole elements inside the tensor", &[a])?;
         let n = ne.map(|n| n as i64);
-        call!(self, "view", ggml_view_4d(a.ptr.as_ptr(), n[0], n[1], n[2], n[3], nb[0], nb[1], nb[2], offset))
+        call!(self, "view", ggml_view_4d(a; n[0], n[1], n[2], n[3], nb[0], nb[1], nb[2], offset))
     }
 
     /// Columns `from..from+n` of every row of a matrix, as a view.
@@ -254,7 +254,7 @@ impl<'c> Builder<'c> {
         seen.sort_unstable();
         let whole = axes[0] == 0 || !a.dtype().is_quantized();
         check(seen == [0, 1, 2, 3] && whole, "permute", "each axis once, rows of blocks left whole", &[a])?;
-        call!(self, "permute", ggml_permute(a.ptr.as_ptr(), axes[0], axes[1], axes[2], axes[3]))
+        call!(self, "permute", ggml_permute(a; axes[0], axes[1], axes[2], axes[3]))
     }
 
     /// `a` and then `b` along dimension `dim`; the other dimensions are equal.
@@ -266,12 +266,12 @@ impl<'c> Builder<'c> {
         let mut ne = x;
         ne[dim] = x[dim].saturating_add(y[dim]);
         possible("concat", DType::F32, ne)?;
-        call!(self, "concat", ggml_concat(a.ptr.as_ptr(), b.ptr.as_ptr(), dim as i32))
+        call!(self, "concat", ggml_concat(a, b; dim as i32))
     }
 
     pub fn cont(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
         check(copies(a), "cont", "at most 2^31 elements, less some, when they lie side by side", &[a])?;
-        call!(self, "cont", ggml_cont(a.ptr.as_ptr()))
+        call!(self, "cont", ggml_cont(a))
     }
 
     /// Rows of `a` picked by index (I32, an input of the graph): F32 `[ne0, n]`.
@@ -281,7 +281,7 @@ impl<'c> Builder<'c> {
         check(ok && matrix(a), "get_rows", "rows that convert to f32, and i32 row indices", &[a, rows])?;
         possible("get_rows", DType::F32, [x[0], r[0], r[1], r[2]])?;
         self.index("get_rows", rows, x[1])?;
-        call!(self, "get_rows", ggml_get_rows(a.ptr.as_ptr(), rows.ptr.as_ptr()))
+        call!(self, "get_rows", ggml_get_rows(a, rows))
     }
 
     /// Writes the rows of `src` (F32) into rows `index` (I64, an input of the graph, no row twice) of `dst`;
@@ -301,7 +301,7 @@ impl<'c> Builder<'c> {
             &[dst, src, index],
         )?;
         self.index_once("set_rows", index, d[1])?;
-        call!(self, "set_rows", ggml_set_rows(dst.ptr.as_ptr(), src.ptr.as_ptr(), index.ptr.as_ptr()))
+        call!(self, "set_rows", ggml_set_rows(dst, src, index))
     }
 
     /// ggml's own rotation of x `[d, H, T]` at positions `[T]` (I32); `factors` (F32, at least d/2, of which
@@ -313,37 +313,19 @@ impl<'c> Builder<'c> {
         factors: Option<Tensor<'c>>,
         p: &RopeParams,
     ) -> Result<Tensor<'c>> {
-        let (mode, factors) = self.rope_args("rope", x, pos, factors, p)?;
-        let (x, pos, n_dims) = (x.ptr.as_ptr(), pos.ptr.as_ptr(), p.n_dims as i32);
-        call!(
-            self,
-            "rope",
-            ggml_rope_ext(
-                x,
-                pos,
-                factors,
-                n_dims,
-                mode,
-                0,
-                p.freq_base,
-                p.freq_scale,
-                0.0,
-                p.mscale,
-                32.0,
-                1.0
-            )
-        )
+        self.rotated(x, pos, factors, p, false)
     }
 
-    /// Checks the arguments of a rotation; ggml's mode and factors.
-    pub(crate) fn rope_args(
+    /// That rotation, or `back` by the opposite angles.
+    pub(crate) fn rotated(
         &self,
-        op: &'static str,
         x: Tensor<'c>,
         pos: Tensor<'c>,
         factors: Option<Tensor<'c>>,
         p: &RopeParams,
-    ) -> Result<(i32, *mut sys::ggml_tensor)> {
+        back: bool,
+    ) -> Result<Tensor<'c>> {
+        let op = if back { "rope_back" } else { "rope" };
         let (n, i) = (x.ne(), pos.ne());
         // ggml copies what is not rotated two by two, and makes an angle for it.
         let dims = n[0].is_multiple_of(2)
@@ -359,13 +341,19 @@ impl<'c> Builder<'c> {
             &[x, pos],
         )?;
         let mode = if p.neox { ROPE_TYPE_NEOX } else { 0 };
-        Ok((mode, factors.map_or(std::ptr::null_mut(), |f| f.ptr.as_ptr())))
+        let factors = factors.map_or(std::ptr::null_mut(), |f| f.ptr.as_ptr());
+        let (n, base, scale, mscale) = (p.n_dims as i32, p.freq_base, p.freq_scale, p.mscale);
+        if back {
+            call!(self, op, ggml_rope_ext_back(x, pos; factors, n, mode, 0, base, scale, 0.0, mscale, 32.0, 1.0))
+        } else {
+            call!(self, op, ggml_rope_ext(x, pos; factors, n, mode, 0, base, scale, 0.0, mscale, 32.0, 1.0))
+        }
     }
 
     pub fn to_f32(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
         let ok = a.dtype().can_dequantize() && copies(a);
         check(ok, "to_f32", "a type that converts to f32, and at most 2^31 elements, less some", &[a])?;
         possible("to_f32", DType::F32, a.ne())?;
-        call!(self, "to_f32", ggml_cast(a.ptr.as_ptr(), sys::GGML_TYPE_F32))
+        call!(self, "to_f32", ggml_cast(a; sys::GGML_TYPE_F32))
     }
 }

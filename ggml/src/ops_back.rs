@@ -19,7 +19,7 @@ impl<'c> Builder<'c> {
     /// The sum of each row: `[n, ..]` to `[1, ..]`.
     pub fn sum_rows(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
         check(f32_rows(a), "sum_rows", "f32 rows", &[a])?;
-        call!(self, "sum_rows", ggml_sum_rows(a.ptr.as_ptr()))
+        call!(self, "sum_rows", ggml_sum_rows(a))
     }
 
     /// The gradient of `x` where `grad` is that of `rms_norm(x, eps)`: `(grad - y mean(grad * y)) / rms`, `y`
@@ -31,7 +31,7 @@ impl<'c> Builder<'c> {
         if self.own {
             return self.rms_norm_back_rows(grad, x, eps);
         }
-        call!(self, "rms_norm_back", ggml_rms_norm_back(grad.ptr.as_ptr(), x.ptr.as_ptr(), eps))
+        call!(self, "rms_norm_back", ggml_rms_norm_back(grad, x; eps))
     }
 
     /// The gradient of `x` where `grad` is that of `silu(x)`. Vulkan's backend takes any rows and reads them as if they lay one
@@ -40,7 +40,7 @@ impl<'c> Builder<'c> {
         let rows = |t| f32_rows(t) && contiguous(t);
         let ok = grad.ne() == x.ne() && rows(grad) && rows(x);
         check(ok, "silu_back", "contiguous f32 of one shape", &[grad, x])?;
-        call!(self, "silu_back", ggml_silu_back(grad.ptr.as_ptr(), x.ptr.as_ptr()))
+        call!(self, "silu_back", ggml_silu_back(grad, x))
     }
 
     /// The gradient of `x` where `grad` is that of [`Builder::rope`] with these arguments: the rotation by
@@ -52,14 +52,7 @@ impl<'c> Builder<'c> {
         factors: Option<Tensor<'c>>,
         p: &RopeParams,
     ) -> Result<Tensor<'c>> {
-        let (mode, factors) = self.rope_args("rope_back", grad, pos, factors, p)?;
-        let (grad, pos, n_dims) = (grad.ptr.as_ptr(), pos.ptr.as_ptr(), p.n_dims as i32);
-        let (base, scale, mscale) = (p.freq_base, p.freq_scale, p.mscale);
-        call!(
-            self,
-            "rope_back",
-            ggml_rope_ext_back(grad, pos, factors, n_dims, mode, 0, base, scale, 0.0, mscale, 32.0, 1.0)
-        )
+        self.rotated(grad, pos, factors, p, true)
     }
 
     /// Adds `x` to `stored`, an F32 tensor of a writable store or a view of one, in place; the result is
@@ -72,6 +65,6 @@ impl<'c> Builder<'c> {
             "f32 rows of a writable store, and f32 of their shape that is not of that tensor",
             &[stored, x],
         )?;
-        call!(self, "add_into", ggml_add_inplace(stored.ptr.as_ptr(), x.ptr.as_ptr()))
+        call!(self, "add_into", ggml_add_inplace(stored, x))
     }
 }

@@ -32,7 +32,7 @@ impl<'c> Builder<'c> {
             Some(cap) => (self.scale(self.tanh(self.scale(a, scoring.scale / cap)?)?, cap)?, 1.0),
             None => (a, scoring.scale),
         };
-        let out = call!(self, "soft_max", ggml_soft_max_ext(a.ptr.as_ptr(), mask.ptr.as_ptr(), scale, 0.0))?;
+        let out = call!(self, "soft_max", ggml_soft_max_ext(a, mask; scale, 0.0))?;
         if let Some(sinks) = scoring.sinks {
             // SAFETY: the node was just made; the sinks were checked against its third dimension.
             unsafe { sys::ggml_soft_max_add_sinks(out.ptr.as_ptr(), sinks.ptr.as_ptr()) };
@@ -43,7 +43,7 @@ impl<'c> Builder<'c> {
     /// `softmax(a)` over rows.
     pub fn soft_max_plain(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
         check(a.dtype() == DType::F32 && contiguous(a), "soft_max", "contiguous f32", &[a])?;
-        call!(self, "soft_max", ggml_soft_max(a.ptr.as_ptr()))
+        call!(self, "soft_max", ggml_soft_max(a))
     }
 
     /// Attention without the score matrix: q `[d, T, H]`, k and v `[d, n_kv, H_kv]`, mask F16 `[n_kv, T]`; gives `[d,
@@ -73,9 +73,8 @@ impl<'c> Builder<'c> {
         let ok = self.device.is_cpu() || [q, k, v, mask].into_iter().all(aligned);
         check(ok, "flash_attn", "views that begin at multiples of 256 bytes", &[q, k, v, mask])?;
         possible("flash_attn", DType::F32, [c[0], a[2], a[1], 1])?;
-        let (q, k, v, mask) = (q.ptr.as_ptr(), k.ptr.as_ptr(), v.ptr.as_ptr(), mask.ptr.as_ptr());
         let (scale, softcap) = (scoring.scale, scoring.softcap.unwrap_or(0.0));
-        let out = call!(self, "flash_attn", ggml_flash_attn_ext(q, k, v, mask, scale, 0.0, softcap))?;
+        let out = call!(self, "flash_attn", ggml_flash_attn_ext(q, k, v, mask; scale, 0.0, softcap))?;
         // SAFETY: the node was just made by flash_attn_ext; the sinks were checked against its heads.
         unsafe {
             sys::ggml_flash_attn_ext_set_prec(out.ptr.as_ptr(), sys::GGML_PREC_F32);

@@ -26,6 +26,6 @@ impl<'c> Builder<'c> {
         // ggml leaves off an unfinished window at the end: half of what it lacks goes in front, where nothing is looked at.
         let pad = (a.ne()[0].next_multiple_of(width) - a.ne()[0]).div_ceil(2);
         let (k, pad) = (width as i32, pad as f32);
-        call!(self, "row_max", ggml_pool_2d(a.ptr.as_ptr(), sys::GGML_OP_POOL_MAX, k, 1, k, 1, pad, 0.0))
+        call!(self, "row_max", ggml_pool_2d(a; sys::GGML_OP_POOL_MAX, k, 1, k, 1, pad, 0.0))
     }
 }

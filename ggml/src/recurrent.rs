@@ -36,7 +36,7 @@ impl<'c> Builder<'c> {
             &[x, w],
         )?;
         possible("ssm_conv", DType::F32, [n[1], n[0] - k[0] + 1, n[2], 1])?;
-        call!(self, "ssm_conv", ggml_ssm_conv(x.ptr.as_ptr(), w.ptr.as_ptr()))
+        call!(self, "ssm_conv", ggml_ssm_conv(x, w))
     }
 
     /// The gated delta rule, token by token: the state of each head becomes `S exp(g) + beta k (v - k S exp(g))`, and
@@ -60,19 +60,7 @@ impl<'c> Builder<'c> {
         )?;
         let (width, rows) = (d.saturating_mul(n_head), n.saturating_mul(s));
         possible("gated_delta_net", DType::F32, [width, rows.saturating_add(d.saturating_mul(s)), 1, 1])?;
-        let raw = call!(
-            self,
-            "gated_delta_net",
-            ggml_gated_delta_net(
-                q.ptr.as_ptr(),
-                k.ptr.as_ptr(),
-                v.ptr.as_ptr(),
-                g.ptr.as_ptr(),
-                beta.ptr.as_ptr(),
-                state.ptr.as_ptr(),
-                1
-            )
-        )?;
+        let raw = call!(self, "gated_delta_net", ggml_gated_delta_net(q, k, v, g, beta, state; 1))?;
         // The states lie behind the outputs.
         let row = 4 * width;
         let out = self.view(raw, [d, n_head, n, s], [4 * d, row, row * n], 0)?;

@@ -35,7 +35,7 @@ macro_rules! repeating {
                     let f = |[a, b, _]: Args<'_>, out: &mut [f32]| each(a, b, out, |a, b| a $op b);
                     return self.repeated_rows(op, &[a, b], 1, f);
                 }
-                call!(self, op, $ggml(a.ptr.as_ptr(), b.ptr.as_ptr()))
+                call!(self, op, $ggml(a, b))
             })*
         }
     };
