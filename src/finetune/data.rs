@@ -14,7 +14,6 @@ use crate::data::{
     TextOptions, Transform, Upsample, MAX_TEXT,
 };
 use crate::model::Model;
-use crate::train::set::TokenType;
 use crate::train::{LongCe, Settings, TrainParams};
 
 /// Name of no data method. It turns off the method of a recipe.
@@ -174,7 +173,7 @@ impl Job {
                 false => Records::Text(set.text_field.unwrap_or_default()),
             })
             .replace_invalid(set.replace_invalid.unwrap_or_default())
-            .token_bytes(set.token_type.map_or(2, TokenType::bytes))
+            .token_bytes(set.token_type.map_or(2, |t| t as usize))
             .max_text(free.map_or(MAX_TEXT, |free| MAX_TEXT.min(free / 8)));
         let mut sources = Sources::mixed(&self.data, &options)?;
         if self.chat {

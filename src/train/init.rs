@@ -27,16 +27,6 @@ pub enum SampleOrder {
     Text,
 }
 
-impl SampleOrder {
-    /// `shuffled` or `text`.
-    pub fn name(self) -> &'static str {
-        match self {
-            SampleOrder::Shuffled => "shuffled",
-            SampleOrder::Text => "text",
-        }
-    }
-}
-
 /// An adapter that a run has gone on from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Init {
@@ -196,7 +186,7 @@ fn describe((pairs, whole): &Tensors) -> String {
 pub(super) fn order_hash(data: &Dataset, order: SampleOrder) -> String {
     let (corpus, params) = (data.corpus(), data.params());
     let mut hash = Sha256::new();
-    hash.update(order.name());
+    hash.update(order.to_string());
     hash.update(params.packing.to_string());
     if order == SampleOrder::Shuffled || params.packing != Packing::Pack {
         hash.update((params.n_ctx as u64).to_le_bytes());

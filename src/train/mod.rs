@@ -168,14 +168,12 @@ impl Trainer {
     /// The mean loss of a sequence, in nats per token, under the model's own attention. No gradient is computed. Under
     /// `clex` its factor is that of the trainer's context.
     pub fn loss(&mut self, sequence: Sequence<'_>) -> Result<f64> {
-        self.run(sequence, None, None)
+        Ok(self.run(sequence, None)?.0)
     }
 
     /// The loss of each target of a sequence, in nats; weights do not count. No gradient is computed.
     pub fn losses(&mut self, sequence: Sequence<'_>) -> Result<Vec<f64>> {
-        let mut losses = Vec::with_capacity(sequence.tokens.len());
-        self.run(sequence, None, Some(&mut losses))?;
-        Ok(losses)
+        Ok(self.run(sequence, None)?.1)
     }
 
     /// The mean loss of a sequence, in nats per token. `factor` times its gradient is added to the sums of
@@ -185,17 +183,13 @@ impl Trainer {
     /// A loss that is not finite, [`Error::Interrupted`], the device: then the sums hold part of a gradient
     /// and are to be discarded ([`ParamSet::zero_grads`]).
     pub fn accumulate(&mut self, sequence: Sequence<'_>, factor: f32) -> Result<f64> {
-        let loss = self.run(sequence, Some(factor), None)?;
+        let (loss, _) = self.run(sequence, Some(factor))?;
         self.n_seen += 1;
         Ok(loss)
     }
 
-    fn run(
-        &mut self,
-        sequence: Sequence<'_>,
-        factor: Option<f32>,
-        mut each: Option<&mut Vec<f64>>,
-    ) -> Result<f64> {
+    /// The mean loss, and that of each target.
+    fn run(&mut self, sequence: Sequence<'_>, factor: Option<f32>) -> Result<(f64, Vec<f64>)> {
         let Text { inputs, targets, weights, segment_starts } = self.text(&sequence)?;
         let total: f64 = weights.iter().map(|&w| f64::from(w)).sum();
         let (model, n) = (self.setup.model.clone(), inputs.len());
@@ -212,7 +206,7 @@ impl Trainer {
             clex.start(&self.setup.params, n, drawn)?;
         }
         self.embed(&inputs)?;
-        let mut loss = 0.0;
+        let (mut loss, mut each) = (0.0, Vec::with_capacity(n));
         for il in 0..hp.n_layer {
             for block in self.blocks(il, n) {
                 let y = self.forward(block, &seen, training)?;
@@ -227,12 +221,10 @@ impl Trainer {
                 let counts: Vec<f32> = weights[at.clone()].iter().map(|w| w / total as f32).collect();
                 let losses = self.head(&y_rows, block, &targets[at], &counts, factor)?;
                 self.scratch = y_rows;
-                if let Some(each) = &mut each {
-                    each.extend_from_slice(&losses);
-                }
                 // A loss of weight 0 may be infinite but not NaN: its gradient is multiplied by 0.
                 let counted = losses.iter().zip(&counts).filter(|(nll, &w)| w > 0.0 || nll.is_nan());
                 loss += counted.map(|(&nll, &w)| nll * f64::from(w)).sum::<f64>();
+                each.extend(losses);
             }
         }
         if !loss.is_finite() {
@@ -245,7 +237,7 @@ impl Trainer {
             self.embedding_gradient(&inputs)?;
             self.clex.as_mut().map_or(Ok(()), |clex| clex.finish(&self.setup.params))?;
         }
-        Ok(loss)
+        Ok((loss, each))
     }
 
     /// Checks a sequence, and puts landmarks into it where these are trained.

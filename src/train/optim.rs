@@ -1,9 +1,6 @@
 //! AdamW, learning-rate schedules, clipping, and a moving average of the trained tensors. All of it runs on
 //! the host: these tensors are small.
 
-use std::fmt;
-use std::str::FromStr;
-
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -105,26 +102,6 @@ pub enum Decay {
     /// `get_cosine_schedule_with_warmup` with `num_cycles` below 0.5.
     #[serde(rename = "cosine-part")]
     CosinePart,
-}
-
-/// Prints the form that options have.
-impl fmt::Display for Decay {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
-
-impl FromStr for Decay {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let all = [Decay::Constant, Decay::Linear, Decay::Cosine, Decay::CosinePart];
-        let named = all.into_iter().find(|decay| decay.to_string() == text);
-        named.ok_or_else(|| {
-            let names = all.map(|d| d.to_string()).join(", ");
-            Error::argument("schedule", format!("one of {names}"), format_args!("{text:?}"))
-        })
-    }
 }
 
 ropewalk_core::setters! {

@@ -133,21 +133,13 @@ pub struct ParamSet {
     adapter: Adapter,
 }
 
-/// Tensors that are trained in addition to those of [`Trainable`].
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Added {
-    /// An attention that may bring the rows of the landmark token.
-    pub(super) attention: TrainAttention,
-    /// The shape of the up projection of a network of CLEX.
-    pub(super) clex: Option<[usize; 2]>,
-}
-
 /// The tensors that these settings train, with their shapes: the halves of pairs, then norms and embedding, then
-/// the rows of the landmark token and the network of CLEX.
+/// the rows of the landmark token and the network of CLEX, whose up projection has the shape `clex`.
 fn shapes(
     model: &Model,
     trainable: &Trainable,
-    Added { attention, clex }: Added,
+    attention: TrainAttention,
+    clex: Option<[usize; 2]>,
 ) -> Result<Vec<(ParamId, [usize; 2])>> {
     if clex.is_some() && attention.landmarks().is_some() {
         let what = "expected a rope method that is not trained, found clex";
@@ -276,7 +268,7 @@ impl ParamSet {
     /// The values at the start of training under the model's own attention: A random, B zero, others as they are in
     /// the file.
     pub fn new(model: &Model, how: &Trainable) -> Result<ParamSet> {
-        ParamSet::with_added(model, how, Added::default(), false)
+        ParamSet::with_added(model, how, TrainAttention::Full, None, false)
     }
 
     /// [`ParamSet::new`] with more tensors: the rows of the landmark token start from the mean of the file's. If `planned`,
@@ -284,10 +276,11 @@ impl ParamSet {
     pub(super) fn with_added(
         model: &Model,
         how: &Trainable,
-        added: Added,
+        attention: TrainAttention,
+        clex: Option<[usize; 2]>,
         planned: bool,
     ) -> Result<ParamSet> {
-        let shapes = shapes(model, how, added)?;
+        let shapes = shapes(model, how, attention, clex)?;
         let defs: Vec<TensorDef> = shapes
             .iter()
             .map(|(id, shape)| TensorDef::new(id.to_string(), DType::F32, shape))

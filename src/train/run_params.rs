@@ -151,7 +151,7 @@ pub(super) fn settings(
         ("attention", settings.attention != TrainAttention::Full, text(&settings.attention)),
         ("train-all", settings.trainable == Trainable::Full, text(&true)),
         ("math", settings.math != Math::Auto, text(&settings.math)),
-        ("order", params.order != SampleOrder::Shuffled, params.order.name().to_owned()),
+        ("order", params.order != SampleOrder::Shuffled, text(&params.order)),
         ("data-offset", params.data_offset > 0, text(&params.data_offset)),
         ("longce", params.longce.is_some(), format!("{:?}", params.longce)),
         ("positions", settings.n_positions.is_some(), text(&settings.planned_ctx())),

@@ -1,12 +1,9 @@
 //! Activation checkpointing: activations of a layer that are saved on the host between its forward and
 //! backward run.
 
-use std::fmt;
-
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
 
 use crate::arch::Transformer;
 use crate::hparams::Hparams;
@@ -15,8 +12,7 @@ use crate::model::{Error, Result};
 
 /// The activations of a layer that are saved beside its input. All others are computed again in the backward
 /// run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Checkpointing {
     /// None: the least memory.
     Inputs,
@@ -26,15 +22,8 @@ pub enum Checkpointing {
     Products,
 }
 
-impl fmt::Display for Checkpointing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
-
 /// The type activations are saved as.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SavedType {
     /// Same type as computed.
     F32,

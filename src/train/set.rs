@@ -1,5 +1,6 @@
 //! The settings of training that have a key. One table serves `--set`, files of stages, notes on recipes, and help.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use ropewalk_core::settings::{known_as, number, quoted};
@@ -222,19 +223,9 @@ pub enum OutputType {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenType {
     /// Two bytes.
-    U16,
+    U16 = 2,
     /// Four bytes.
-    U32,
-}
-
-impl TokenType {
-    /// Bytes of a token.
-    pub fn bytes(self) -> usize {
-        match self {
-            TokenType::U16 => 2,
-            TokenType::U32 => 4,
-        }
-    }
+    U32 = 4,
 }
 
 /// A value that can be typed.
@@ -270,10 +261,10 @@ macro_rules! parsed {
         }
     )*};
 }
-parsed!(Decay Packing Separator Upsample);
+parsed!(Packing Separator Upsample);
 
 macro_rules! named {
-    ($($type:ty: $($name:literal is $value:expr),*;)*) => {$(
+    ($($type:ty: $($name:literal is $value:path),*;)*) => {$(
         impl Value for $type {
             fn read(what: &str, key: &str, text: &str) -> Result<Self, String> {
                 match text {
@@ -285,20 +276,40 @@ macro_rules! named {
                 }
             }
             fn text(&self) -> String {
-                [$(($value, $name)),*].iter().find(|(v, _)| v == self).map_or(String::new(), |(_, n)| (*n).into())
+                self.to_string()
+            }
+        }
+
+        /// Prints the form that options have.
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $($value => $name,)*
+                })
             }
         }
     )*};
 }
 named! {
-    bool: "true" is true, "false" is false;
     WarmupShape: "linear" is WarmupShape::Linear, "log" is WarmupShape::Log;
+    Decay: "constant" is Decay::Constant, "linear" is Decay::Linear, "cosine" is Decay::Cosine,
+        "cosine-part" is Decay::CosinePart;
     SampleOrder: "shuffled" is SampleOrder::Shuffled, "text" is SampleOrder::Text;
     SavedType: "f32" is SavedType::F32, "f16" is SavedType::F16, "bf16" is SavedType::Bf16;
     Checkpointing: "inputs" is Checkpointing::Inputs, "attention" is Checkpointing::Attention,
         "products" is Checkpointing::Products;
     OutputType: "f32" is OutputType::F32, "file" is OutputType::File;
     TokenType: "u16" is TokenType::U16, "u32" is TokenType::U32;
+}
+
+impl Value for bool {
+    fn read(what: &str, key: &str, text: &str) -> Result<Self, String> {
+        let wrong = |_| format!("{what}: {key}: expected true or false, found {}", quoted(text));
+        text.parse().map_err(wrong)
+    }
+    fn text(&self) -> String {
+        self.to_string()
+    }
 }
 
 /// The loss; `None` is that of all tokens alike.
@@ -409,7 +420,7 @@ mod tests {
             ("doc-mask=yes", "--set: doc-mask: expected true or false, found `yes`"),
             (
                 "schedule=step",
-                "--set: schedule: expected one of constant, linear, cosine, cosine-part, found \"step\"",
+                "--set: schedule: expected constant or linear or cosine or cosine-part, found `step`",
             ),
             ("warmup-shape=x", "--set: warmup-shape: expected linear or log, found `x`"),
             ("packing=best", "--set: packing: expected pack, long, truncate, records or whole, found 'best'"),

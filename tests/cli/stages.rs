@@ -134,7 +134,7 @@ fn stages_that_cannot_be_are_said_in_one_line() {
         ),
         (
             stage("schedule = \"step\""),
-            "schedule: expected one of constant, linear, cosine, cosine-part, found \"step\"",
+            "schedule: expected constant or linear or cosine or cosine-part, found `step`",
         ),
         (stage("warmup-shape = \"x\""), "warmup-shape: expected linear or log"),
         (stage("rank = 4"), "stage 1: setting: unknown parameter `rank`"),

@@ -40,9 +40,9 @@ pub(super) fn show(args: &Args, job: &Job, model: &Model, settings: &TrainParams
             .collect();
         return output::print_json(&json!({
             "ctx": plan.n_ctx,
-            "checkpointing": plan.checkpointing,
+            "checkpointing": plan.checkpointing.to_string(),
             // Its older name, which stays.
-            "keep": plan.checkpointing,
+            "keep": plan.checkpointing.to_string(),
             "parts": parts,
             "device": device,
             "host": host,
