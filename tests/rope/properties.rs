@@ -33,17 +33,17 @@ fn value_of(param: &'static Param) -> BoxedStrategy<String> {
     };
     let text = |x: f64| format!("{x:e}");
     match param.kind {
-        Kind::Number { min, max } => number(min.max(1e-9), max).prop_map(text).boxed(),
-        Kind::Count { min, max } => {
+        Kind::Number(min, max) => number(min.max(1e-9), max).prop_map(text).boxed(),
+        Kind::Count(min, max) => {
             prop_oneof![Just(min), Just(max), min..=max.min(20_000)].prop_map(|n| n.to_string()).boxed()
         }
         Kind::Choice(words) => proptest::sample::select(words).prop_map(String::from).boxed(),
-        Kind::ChoiceOrNumber { choices, min, max } => prop_oneof![
+        Kind::ChoiceOrNumber(choices, min, max) => prop_oneof![
             proptest::sample::select(choices).prop_map(String::from),
             number(min, max).prop_map(text),
         ]
         .boxed(),
-        Kind::ChoiceOrList { choices, min, max } => prop_oneof![
+        Kind::ChoiceOrList(choices, min, max) => prop_oneof![
             proptest::sample::select(choices).prop_map(String::from),
             proptest::collection::vec(number(min, max).prop_map(text), 1..5).prop_map(|v| v.join("/")),
         ]
@@ -137,7 +137,7 @@ fn reach_specs() -> impl Strategy<Value = String> {
             .iter()
             .map(|p| {
                 let value = match p.kind {
-                    Kind::Count { min, .. } => {
+                    Kind::Count(min, _) => {
                         let few = vec![0u64, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 150];
                         let few: Vec<u64> = few.into_iter().filter(|n| *n >= min).collect();
                         proptest::sample::select(few).prop_map(|n| n.to_string()).boxed()

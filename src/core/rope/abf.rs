@@ -17,7 +17,7 @@ pub(super) static METHOD: Method = Method {
     about: "Adjusted Base Frequency: another base for all pairs",
     axis: Axis::Frequency,
     params: &[
-        param! { "base", Number { min: 1.0 + 1e-6, max: MAX_BASE }, "freq_base * factor^(ln 500 / ln 32)", "",
+        param! { "base", Number(1.0 + 1e-6, MAX_BASE), "freq_base * factor^(ln 500 / ln 32)", "",
             "the new base"
         },
         Param::FACTOR,

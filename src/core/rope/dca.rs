@@ -20,13 +20,13 @@ pub(super) static METHOD: Method = Method {
             needs no training",
     axis: Axis::Reach,
     params: &[
-        param! { "chunk", Count { min: 2, max: 1 << 30 }, "3/4 of original", "tokens",
+        param! { "chunk", Count(2, 1 << 30), "3/4 of original", "tokens",
             "largest distance shown; the chunks have chunk - local tokens"
         },
-        param! { "local", Count { min: 1, max: 1 << 30 }, "original / 8", "tokens",
+        param! { "local", Count(1, 1 << 30), "original / 8", "tokens",
             "number of tokens that keep true distances across a chunk border"
         },
-        param! { "mscale", Number { min: 0.1, max: 10.0 },
+        param! { "mscale", Number(0.1, 10.0),
             "1; the authors' code has 0.05 ln(context / original) + 1", "",
             "factor on rotated q and on rotated k"
         },

@@ -24,11 +24,11 @@ pub(super) static METHOD: Method = Method {
     axis: Axis::Frequency,
     params: &[
         Param::FACTOR,
-        param! { "t", Number { min: 1.0, max: 1e13 },
+        param! { "t", Number(1.0, 1e13),
             "factor * max(context, trained, original) / original - (factor - 1)", "",
             "NTK factor of the base, instead of the one from factor and context"
         },
-        param! { "trained", Count { min: 1, max: MAX_CTX },
+        param! { "trained", Count(1, MAX_CTX),
             "none; given, factor is trained / (2 * original), rounded up", "tokens",
             "context of fine-tuning with this method; the base does not change up to it"
         },

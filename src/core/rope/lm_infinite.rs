@@ -16,10 +16,10 @@ pub(super) static METHOD: Method = Method {
     about: "LM-Infinite: a window, and the first tokens at a fixed distance; needs no training",
     axis: Axis::Reach,
     params: &[
-        param! { "window", Count { min: 1, max: 1 << 30 }, "original", "tokens",
+        param! { "window", Count(1, 1 << 30), "original", "tokens",
             "distances below it do not change"
         },
-        param! { "global", Count { min: 0, max: 1 << 20 }, "10", "tokens",
+        param! { "global", Count(0, 1 << 20), "10", "tokens",
             "number of first tokens that every query sees, at distance window"
         },
         EVICT,

@@ -21,12 +21,12 @@ pub(super) static METHOD: Method = Method {
     axis: Axis::Frequency,
     params: &[
         param! { "factors",
-            ChoiceOrList { choices: &["auto", "long", "short"], min: FACTORS.0, max: FACTORS.1 },
+            ChoiceOrList(&["auto", "long", "short"], FACTORS.0, FACTORS.1),
             "auto: long when the context is above original", "",
             "the factor tensor of the file, or one factor per pair"
         },
         Param { default: "the file's context_length / original, else context / original", ..Param::FACTOR },
-        param! { "attn-factor", Number { min: 1e-6, max: 1e6 },
+        param! { "attn-factor", Number(1e-6, 1e6),
             "the file's attn_factor, else sqrt(1 + ln factor / ln original)", "",
             "magnitude of rotated q and k"
         },

@@ -42,7 +42,7 @@ impl Param {
     /// `original`: every method takes it.
     pub const ORIGINAL: Param = Param {
         key: "original",
-        kind: Kind::Count { min: 1, max: MAX_CTX },
+        kind: Kind::Count(1, MAX_CTX),
         default:
             "the file's original_context_length, else its context_length (over a linear factor it declares)",
         unit: "tokens",
@@ -51,7 +51,7 @@ impl Param {
     /// `factor`: every method that scales takes it.
     pub const FACTOR: Param = Param {
         key: "factor",
-        kind: Kind::Number { min: 1.0, max: 1e6 },
+        kind: Kind::Number(1.0, 1e6),
         default: "context / original, at least 1 and what the file declares",
         unit: "",
         about: "target context / original context",

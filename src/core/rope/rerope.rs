@@ -18,10 +18,10 @@ pub(super) static METHOD: Method = Method {
             training",
     axis: Axis::Reach,
     params: &[
-        param! { "window", Count { min: 1, max: 1 << 30 }, "original / 8", "tokens",
+        param! { "window", Count(1, 1 << 30), "original / 8", "tokens",
             "distances below it do not change"
         },
-        param! { "leak", Count { min: 1, max: 1 << 20 }, "none: every far key at distance window", "tokens",
+        param! { "leak", Count(1, 1 << 20), "none: every far key at distance window", "tokens",
             "far tokens to one step of distance"
         },
         Param::ORIGINAL,

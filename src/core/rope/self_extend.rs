@@ -22,11 +22,11 @@ pub(super) static METHOD: Method = Method {
     about: "Self-Extend: far keys share grouped positions; needs no training",
     axis: Axis::Reach,
     params: &[
-        param! { "window", Count { min: 1, max: 1 << 30 },
+        param! { "window", Count(1, 1 << 30),
             "the largest power of two up to original / 8", "tokens",
             "distances below it do not change"
         },
-        param! { "group", Count { min: 1, max: 1 << 30 },
+        param! { "group", Count(1, 1 << 30),
             "the smallest divisor of window that brings the context within original / 2", "tokens",
             "number of far tokens that share a position; must divide window"
         },

@@ -11,17 +11,17 @@ const KEEP_SHORT: &str = "keep-short";
 
 /// Settings of all methods, those of the frequency axis first.
 static SETTINGS: [Param; 4] = [
-    param! { DROP, Number { min: 0.0, max: 1.0 }, "0", "",
+    param! { DROP, Number(0.0, 1.0), "0", "",
         "share of the pairs, the slowest ones, that are not rotated (p-RoPE); 1 is NoPE"
     },
     param! { KEEP_SHORT, Choice(&["false", "true"]), "false", "",
         "keep the file's scaling if the context is within the original context"
     },
-    param! { TEMPERATURE, ChoiceOrNumber { choices: &["logn", "llama4"], min: 0.01, max: 100.0 },
+    param! { TEMPERATURE, ChoiceOrNumber(&["logn", "llama4"], 0.01, 100.0),
         "the model's own", "",
         "factor on queries: max(1, ln(position + 1) / ln original), Llama 4's, or a constant"
     },
-    param! { SCALE, Number { min: 0.0, max: 10.0 }, "0.1", "",
+    param! { SCALE, Number(0.0, 10.0), "0.1", "",
         "b of temperature=llama4: 1 + b ln(1 + floor((position + 1) / original))"
     },
 ];

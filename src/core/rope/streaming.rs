@@ -16,10 +16,10 @@ pub(super) static METHOD: Method = Method {
     about: "attention sinks and a window: generates past any context in constant memory",
     axis: Axis::Reach,
     params: &[
-        param! { "sinks", Count { min: 0, max: 1 << 20 }, "4", "tokens",
+        param! { "sinks", Count(0, 1 << 20), "4", "tokens",
             "number of first tokens to keep (attention sinks)"
         },
-        param! { "window", Count { min: 1, max: 1 << 30 }, "original - sinks", "tokens",
+        param! { "window", Count(1, 1 << 30), "original - sinks", "tokens",
             "number of last tokens to attend to, including the query's own"
         },
         Param::ORIGINAL,

@@ -16,14 +16,14 @@ pub(super) static METHOD: Method = Method {
     about: "STRING: shifts rarely trained distances to smaller ones; needs no training",
     axis: Axis::Reach,
     params: &[
-        param! { "shifted-offset", Count { min: 1, max: 1 << 30 }, "original / 3", "tokens",
+        param! { "shifted-offset", Count(1, 1 << 30), "original / 3", "tokens",
             "distances below it do not change; larger ones are reduced by it"
         },
-        param! { "local-value", Count { min: 0, max: 1 << 30 },
+        param! { "local-value", Count(0, 1 << 30),
             "128, or what is below shifted-offset", "tokens",
             "added to the reduced distances"
         },
-        param! { "mscale", Number { min: 0.1, max: 10.0 },
+        param! { "mscale", Number(0.1, 10.0),
             "1; the authors' code has 0.1 ln 2 + 1 = 1.0693", "",
             "factor on rotated q and on rotated k"
         },

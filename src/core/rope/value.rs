@@ -8,40 +8,16 @@ use super::RopeError;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Kind {
-    /// A real number from `min` to `max`, both included.
-    Number {
-        /// Smallest.
-        min: f64,
-        /// Largest.
-        max: f64,
-    },
-    /// A whole number from `min` to `max`, both included.
-    Count {
-        /// Smallest.
-        min: u64,
-        /// Largest.
-        max: u64,
-    },
+    /// A real number from the first to the second, both included.
+    Number(f64, f64),
+    /// A whole number from the first to the second, both included.
+    Count(u64, u64),
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// One of these words, or a real number from `min` to `max`, both included.
-    ChoiceOrNumber {
-        /// The words.
-        choices: &'static [&'static str],
-        /// Smallest.
-        min: f64,
-        /// Largest.
-        max: f64,
-    },
-    /// One of these words, or numbers from `min` to `max` joined by `/`.
-    ChoiceOrList {
-        /// The words.
-        choices: &'static [&'static str],
-        /// Smallest number.
-        min: f64,
-        /// Largest number.
-        max: f64,
-    },
+    /// One of these words, or a real number from the first to the second, both included.
+    ChoiceOrNumber(&'static [&'static str], f64, f64),
+    /// One of these words, or numbers from the first to the second joined by `/`.
+    ChoiceOrList(&'static [&'static str], f64, f64),
 }
 
 /// A value that its [`Kind`] accepted.
@@ -63,8 +39,8 @@ impl Kind {
     fn words(&self) -> &'static [&'static str] {
         match *self {
             Kind::Choice(words) => words,
-            Kind::ChoiceOrNumber { choices, .. } | Kind::ChoiceOrList { choices, .. } => choices,
-            Kind::Number { .. } | Kind::Count { .. } => &[],
+            Kind::ChoiceOrNumber(words, ..) | Kind::ChoiceOrList(words, ..) => words,
+            Kind::Number(..) | Kind::Count(..) => &[],
         }
     }
 
@@ -73,11 +49,11 @@ impl Kind {
         let words = self.words().join(", ");
         let range = |min: f64, max: f64| format!("from {} to {}", number(min), number(max));
         match *self {
-            Kind::Number { min, max } => format!("a number {}", range(min, max)),
-            Kind::Count { min, max } => format!("a whole number from {min} to {max}"),
+            Kind::Number(min, max) => format!("a number {}", range(min, max)),
+            Kind::Count(min, max) => format!("a whole number from {min} to {max}"),
             Kind::Choice(_) => words,
-            Kind::ChoiceOrNumber { min, max, .. } => format!("{words}, or a number {}", range(min, max)),
-            Kind::ChoiceOrList { min, max, .. } => {
+            Kind::ChoiceOrNumber(_, min, max) => format!("{words}, or a number {}", range(min, max)),
+            Kind::ChoiceOrList(_, min, max) => {
                 format!("{words}, or numbers {} joined by `/`", range(min, max))
             }
         }
@@ -88,14 +64,14 @@ impl Kind {
         let value = match self {
             _ if self.words().contains(&text) => Some(Value::Word(text.into())),
             Kind::Choice(_) => None,
-            Kind::Number { .. } | Kind::ChoiceOrNumber { .. } => {
+            Kind::Number(..) | Kind::ChoiceOrNumber(..) => {
                 text.parse().ok().map(|x: f64| Value::Number(x + 0.0))
             }
-            Kind::Count { .. } => text.parse().ok().map(Value::Count).or_else(|| {
+            Kind::Count(..) => text.parse().ok().map(Value::Count).or_else(|| {
                 let x = text.parse::<f64>().ok()?;
                 (x.fract() == 0.0 && (0.0..=9e15).contains(&x)).then_some(Value::Count(x as u64))
             }),
-            Kind::ChoiceOrList { .. } => {
+            Kind::ChoiceOrList(..) => {
                 text.split('/').map(|x| x.parse().ok()).collect::<Option<_>>().map(Value::List)
             }
         };
@@ -109,11 +85,11 @@ impl Kind {
     pub fn accepts(&self, value: &Value) -> bool {
         match (self, value) {
             (_, Value::Word(w)) => self.words().contains(&w.as_str()),
-            (Kind::Number { min, max } | Kind::ChoiceOrNumber { min, max, .. }, Value::Number(x)) => {
+            (Kind::Number(min, max) | Kind::ChoiceOrNumber(_, min, max), Value::Number(x)) => {
                 (*min..=*max).contains(x)
             }
-            (Kind::Count { min, max }, Value::Count(n)) => (min..=max).contains(&n),
-            (Kind::ChoiceOrList { min, max, .. }, Value::List(xs)) => {
+            (Kind::Count(min, max), Value::Count(n)) => (min..=max).contains(&n),
+            (Kind::ChoiceOrList(_, min, max), Value::List(xs)) => {
                 !xs.is_empty() && xs.iter().all(|x| (*min..=*max).contains(x))
             }
             _ => false,

@@ -5,7 +5,7 @@ use std::f64::consts::PI;
 use super::{Args, Axis, Geometry, Kind, LayerPlan, Method, Param, RopeError};
 
 const fn beta(key: &'static str, default: &'static str, about: &'static str) -> Param {
-    Param { key, kind: Kind::Number { min: 1e-3, max: 1e6 }, default, unit: "turns", about }
+    Param { key, kind: Kind::Number(1e-3, 1e6), default, unit: "turns", about }
 }
 
 /// YaRN (Peng et al. 2023, arXiv:2309.00071) as jquesnelle/yarn and ggml compute it.
@@ -32,13 +32,13 @@ pub(super) static METHOD: Method = Method {
         Param::FACTOR,
         beta("beta-fast", "32", "pairs that turn more often in the original context are kept"),
         beta("beta-slow", "1", "pairs that turn less often in the original context are interpolated"),
-        param! { "ext-factor", Number { min: 0.0, max: 1.0 }, "1", "",
+        param! { "ext-factor", Number(0.0, 1.0), "1", "",
             "how much of the ramp is applied; 0 is Position Interpolation"
         },
-        param! { "attn-factor", Number { min: 1e-6, max: 1e6 }, "1", "",
+        param! { "attn-factor", Number(1e-6, 1e6), "1", "",
             "multiplies the magnitude 0.1 ln(factor) + 1"
         },
-        param! { "log-multiplier", Number { min: 0.0, max: 1e6 },
+        param! { "log-multiplier", Number(0.0, 1e6),
             "the file's yarn_log_multiplier, else 0", "",
             "m; the magnitude is divided by 0.1 m ln(factor) + 1"
         },

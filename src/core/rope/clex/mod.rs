@@ -51,17 +51,17 @@ pub(super) static METHOD: Method = Method {
     about: "CLEX: learned frequencies that follow the context size (those of ntk without training)",
     axis: Axis::Frequency,
     params: &[
-        param! { FACTOR, Count { min: 1, max: MOST },
+        param! { FACTOR, Count(1, MOST),
             "context / original, rounded up, at most max-factor", "",
             "t, the target context / original context"
         },
-        param! { MAX_FACTOR, Count { min: 1, max: MOST }, "32", "",
+        param! { MAX_FACTOR, Count(1, MOST), "32", "",
             "largest t; training draws t from 1 up to it"
         },
-        param! { PARAM_FACTOR, Count { min: 1, max: 64 }, "1", "",
+        param! { PARAM_FACTOR, Count(1, 64), "1", "",
             "hidden width of the network over the rotary dimensions"
         },
-        param! { STEP, Number { min: 1e-3, max: 1.0 }, "0.01", "", "step of t in solving the equation" },
+        param! { STEP, Number(1e-3, 1.0), "0.01", "", "step of t in solving the equation" },
         param! { ACT, Choice(&["silu", "tanh"]), "silu", "", "activation of the network" },
         param! { LOG_SCALE, Choice(&["false", "true"]), "false", "",
             "multiply all queries by ln(context) / ln(original)"

@@ -24,10 +24,10 @@ const MAX_SPAN: u64 = 1 << 22;
 const MAX_STEPS: f64 = 4096.0;
 
 const fn base(key: &'static str, default: &'static str, about: &'static str) -> Param {
-    Param { key, kind: Kind::Number { min: 1.0 + 1e-6, max: MAX_BASE }, default, unit: "", about }
+    Param { key, kind: Kind::Number(1.0 + 1e-6, MAX_BASE), default, unit: "", about }
 }
 const fn position(key: &'static str, default: &'static str, about: &'static str) -> Param {
-    Param { key, kind: Kind::Count { min: 0, max: MAX_CTX }, default, unit: "tokens", about }
+    Param { key, kind: Kind::Count(0, MAX_CTX), default, unit: "tokens", about }
 }
 
 /// HARPE: theta_{h,j} = b_h^(-2j/d), the same bases in every layer, one per **KV** head (the paper has as
@@ -50,12 +50,12 @@ pub(super) static METHOD: Method = Method {
     about: "HARPE: one base per KV head, chosen so that their waveforms fill each other's valleys",
     axis: Axis::Frequency,
     params: &[
-        param! { "bases", ChoiceOrList { choices: WORDS, min: 1.0 + 1e-6, max: MAX_BASE }, "search", "",
+        param! { "bases", ChoiceOrList(WORDS, 1.0 + 1e-6, MAX_BASE), "search", "",
             "rule that chooses the bases, or one base per KV head"
         },
         base("base-min", "freq_base * factor^(ln 100 / ln 32)", "smallest base"),
         base("base-max", "freq_base * factor^(ln 500 / ln 32)", "no base lies above"),
-        param! { "stride", Number { min: 1e-6, max: MAX_BASE }, "(base-max - base-min) * 3/400", "",
+        param! { "stride", Number(1e-6, MAX_BASE), "(base-max - base-min) * 3/400", "",
             "distance between candidate bases"
         },
         position("lo", "1000, at most hi / 8", "first position of the waveforms compared"),
