@@ -3,6 +3,8 @@
 //! Keys are cached rotated, so a layer has a copy of them for each distinct map of key positions in its plan. Where
 //! a plan reads a copy of the first positions only (LM-Infinite), that copy is of these: they have cells of their own
 //! once more, and values in them, so that a branch finds its keys and its values at the same place.
+// Only `internals` shows these items: those whose names and types say all have no doc comments.
+#![allow(missing_docs)]
 
 mod cells;
 mod layout;
@@ -25,22 +27,18 @@ pub use layout::{Held, Layout};
 #[derive(Debug)]
 pub struct KvCache {
     layout: Layout,
-    /// Cells of all tokens.
     cells: Cells,
     /// Second copies for the first positions of each sequence: always the ones in `cells` that lie below
     /// [`Layout::end`].
     starts: Cells,
     /// For each layer the index of its first tensor, and the maps of its keys.
     layers: Vec<(usize, usize)>,
-    /// Content of each tensor.
     held: Vec<Held>,
     store: Arc<Store>,
 }
 
-/// The cells that tokens were given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
-    /// Cell of each token.
     pub cells: Vec<usize>,
     /// The tokens whose keys and values are cached once more, by number, and their cells there.
     pub starts: Vec<(usize, usize)>,
@@ -84,9 +82,6 @@ impl KvCache {
     }
 
     /// Allocates the cache of a model under a plan.
-    ///
-    /// # Errors
-    /// Returns the errors of [`KvCache::defs`], and an error if there is too little memory.
     pub fn new(
         device: Device,
         hp: &Hparams,
@@ -106,7 +101,6 @@ impl KvCache {
         Ok(KvCache { layout, cells, starts, layers, held, store })
     }
 
-    /// Bytes of keys and values.
     pub fn n_bytes(&self) -> usize {
         self.store.n_bytes()
     }
@@ -116,7 +110,6 @@ impl KvCache {
         self.layout.of_starts(plan, map)
     }
 
-    /// The cells of keys of a layer under this map.
     pub fn cells_under(&self, plan: &LayerPlan, map: PosMap) -> &Cells {
         if self.of_starts(plan, map) {
             &self.starts
@@ -144,12 +137,10 @@ impl KvCache {
         own.then(|| StoreTensor { store: self.store.clone(), index })
     }
 
-    /// The cells of all tokens.
     pub fn cells(&self) -> &[Cell] {
         self.cells.all()
     }
 
-    /// Free cells.
     pub fn n_free(&self) -> usize {
         self.cells.n_free()
     }
@@ -193,7 +184,6 @@ impl KvCache {
         self.both().for_each(|cells| cells.copy(src, dst));
     }
 
-    /// Frees every cell.
     pub fn clear(&mut self) {
         self.both().for_each(Cells::clear);
     }

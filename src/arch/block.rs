@@ -10,7 +10,6 @@ use crate::graph::{Graph, Mixing};
 use crate::ids::{NormRole, Role};
 use crate::layers::{LayerLoader, Linear, Norm};
 
-/// Where a layer has norms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Norms {
     /// Before attention, and, by the name of this role, before the feed-forward.

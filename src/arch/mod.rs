@@ -1,5 +1,7 @@
 //! Architectures: a row of [`ARCHS`] each. The layer of most is a `block`, with the parts that the row names; another
 //! layer has its file.
+// Only `internals` shows these items: those whose names and types say all have no doc comments.
+#![allow(missing_docs)]
 
 mod block;
 mod parts;
@@ -26,22 +28,14 @@ pub struct Arch {
     pub name: &'static str,
     /// Which dimensions of a head are rotated together.
     pub pairing: Pairing,
-    /// Kind of norm.
     pub norm: NormKind,
-    /// Bias of the logits.
     pub output_bias: Bias,
-    /// Where a layer has norms.
     norms: Norms,
-    /// Norms of queries and keys.
     qk_norms: QkNorms,
-    /// Bias of queries, keys and values.
     qkv_bias: Bias,
-    /// Bias of the output projection of attention.
     o_bias: Bias,
-    /// True if attention has sinks.
     sinks: bool,
     ffn: Ffn,
-    /// Resolves the tensors of one layer.
     layer: fn(&Arch, &LayerLoader<'_, '_>) -> Result<Box<dyn Layer>>,
 }
 
@@ -89,7 +83,6 @@ pub trait Layer: Debug + Send + Sync {
     fn after_attention<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>, out: Tensor<'c>) -> Result<Tensor<'c>>;
 }
 
-/// All architectures.
 pub static ARCHS: &[Arch] = &[
     // Command R7B and Command A. Three of four layers have a window and are rotated; the others see everything and are
     // not.
@@ -161,7 +154,6 @@ pub static ARCHS: &[Arch] = &[
     Arch { name: "smollm3", ..Arch::LLAMA },
 ];
 
-/// The architecture of this name.
 pub fn find(name: &str) -> Option<&'static Arch> {
     ARCHS.iter().find(|a| a.name == name)
 }
@@ -180,7 +172,6 @@ pub struct LandmarkRows {
 pub struct Transformer {
     /// The token embedding F32 `[n_embd, n_vocab]`, where an adapter replaces the file's.
     pub embedding: Option<StoreTensor>,
-    /// The layers, first to last.
     pub layers: Vec<Box<dyn Layer>>,
     /// The landmark token, where an adapter has one.
     pub landmark: Option<LandmarkRows>,
@@ -223,9 +214,6 @@ impl Transformer {
     /// The tensors that a file of this architecture has, besides the rope factors: the embedding, layer by
     /// layer, then norm and matrix of the output. `has` says which of the tensors that may be stored in more
     /// than one way there are.
-    ///
-    /// # Errors
-    /// The CPU backend cannot be loaded.
     pub fn tensors(arch: &Arch, hp: &Hparams, has: &dyn Fn(&str) -> bool) -> Result<Vec<TensorSpec>> {
         let loader = Loader::listing(hp, arch.norm, has)?;
         Transformer::resolve(arch, &loader)?;

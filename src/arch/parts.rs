@@ -9,7 +9,6 @@ use crate::hparams::{keys, Gelu};
 use crate::ids::{NormRole, Role};
 use crate::layers::{Bias, ExpertActivation, Experts, LayerLoader, Linear, Norm, SharedExpert};
 
-/// The maps to queries, keys and values.
 #[derive(Debug)]
 pub(super) enum QkvMaps {
     /// One for each.
@@ -47,13 +46,11 @@ impl QkvMaps {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum QkNorms {
     No,
-    /// One of each head.
     EachHead,
     /// One of all query heads at once, and of all key heads.
     AllHeads,
 }
 
-/// Norms of queries and keys.
 #[derive(Debug)]
 pub(super) struct NormedHeads {
     q: Norm,
@@ -99,7 +96,6 @@ pub(super) enum Ffn {
     OaiMixture,
 }
 
-/// A feed-forward network.
 #[derive(Debug)]
 pub(super) enum FeedForward {
     /// `down(act(gate(x)) * up(x))`.

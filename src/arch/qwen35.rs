@@ -63,7 +63,6 @@ impl Layer for Qwen35Layer {
     }
 }
 
-/// Attention whose output is gated.
 #[derive(Debug)]
 struct GatedAttention {
     /// To each head's query and then its gate.

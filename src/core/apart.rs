@@ -115,9 +115,6 @@ impl Apart {
 
     /// Sends the parts of a request to a new process, and gets its answer of at most so many bytes, as `read` takes it, or
     /// says how the process ended. `read` returns `None` for what is no answer.
-    ///
-    /// # Errors
-    /// No answer.
     pub fn ask<T>(
         &self,
         request: &[&[u8]],
@@ -267,9 +264,6 @@ fn alone(program: &Path) -> Command {
 }
 
 /// The program that runs, for a process of itself.
-///
-/// # Errors
-/// The system does not say.
 pub fn this_program() -> io::Result<PathBuf> {
     // The link leads to the running program even when another was put into its place meanwhile.
     let link = PathBuf::from("/proc/self/exe");

@@ -18,9 +18,6 @@ pub fn write(text: &str) -> io::Result<()> {
 }
 
 /// Prints one JSON object on one line. What a terminal may obey is escaped as JSON has it: no text is changed.
-///
-/// # Errors
-/// Those of [`write()`], and a value that is no JSON.
 pub fn print_json(value: &impl Serialize) -> io::Result<()> {
     write(&format!("{}\n", plain_json(serde_json::to_string(value)?)))
 }

@@ -48,9 +48,6 @@ pub fn known_as(what: &str, key: &str, known: &[&'static str]) -> Result<&'stati
 }
 
 /// The number that a setting has.
-///
-/// # Errors
-/// The text is no number of this type.
 pub fn number<T: std::str::FromStr>(what: &str, key: &str, text: &str) -> Result<T, String> {
     let whole = std::any::type_name::<T>().starts_with(['u', 'i']);
     let expected = if whole { "a whole number" } else { "a number" };
@@ -69,9 +66,6 @@ pub fn tokens(text: &str) -> Result<usize, String> {
 }
 
 /// A number of tokens that may be none.
-///
-/// # Errors
-/// Those of [`tokens`].
 pub fn tokens_or_zero(text: &str) -> Result<usize, String> {
     let (digits, unit) = match text.strip_suffix(['k', 'K']) {
         Some(d) => (d, 1024),
@@ -85,9 +79,6 @@ pub fn tokens_or_zero(text: &str) -> Result<usize, String> {
 /// The value of a setting, which a text can replace.
 pub trait Setting {
     /// Puts in the value that `text` has. `what` names the owner in errors.
-    ///
-    /// # Errors
-    /// The text is no value of this type.
     fn put(&mut self, what: &str, key: &str, text: &str) -> Result<(), String>;
 }
 
@@ -133,9 +124,6 @@ impl<T: Setting + Default> Setting for Option<T> {
 }
 
 /// Puts the values of `key=value,...` into the settings of these names.
-///
-/// # Errors
-/// Those of [`pairs`], and of the values.
 pub fn read(
     what: &str,
     text: Option<&str>,

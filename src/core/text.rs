@@ -102,9 +102,6 @@ pub fn decode(bytes: Vec<u8>, invalid: Invalid) -> Result<Decoded, NotText> {
 }
 
 /// The text of a line at `offset` of a file, with its line end as it is: JSON takes either.
-///
-/// # Errors
-/// Returns the errors of [`decode`].
 pub fn decode_line(mut bytes: Vec<u8>, offset: u64, invalid: Invalid) -> Result<Decoded, NotText> {
     let mut mark = 0;
     if offset == 0 {

@@ -26,11 +26,8 @@ pub struct GraphInputs {
     pub embd: InputId,
     /// I64 `[n_tokens]`: the cell each token's key goes to.
     pub cells: InputId,
-    /// Where some tokens are cached once more.
     pub starts: Option<StartInputs>,
-    /// For each kind of layer.
     pub kinds: Vec<KindInputs>,
-    /// Inputs of recurrent layers, if there are any.
     pub delta: Option<DeltaInputs>,
     /// I32 `[n_out]`: tokens whose logits are wanted, when not all are.
     pub out_ids: Option<InputId>,
@@ -45,12 +42,9 @@ pub struct StartInputs {
     pub cells: InputId,
 }
 
-/// The inputs of one kind of layer.
 #[derive(Debug, Clone)]
 pub struct KindInputs {
-    /// Which keys tokens see.
     pub seen: SeenInputs,
-    /// Inputs of the rotation.
     pub rotation: Rotation,
     /// F32 `[n_rot, n_tables, blocks]`, where query heads take some of the blocks before them: what [`super::turns`]
     /// gives.
@@ -91,7 +85,6 @@ pub struct Cached<'a, 'c> {
     queries: RefCell<Vec<ProbedQueries>>,
 }
 
-/// The attention of one kind of layer.
 #[derive(Debug)]
 struct KindAttention<'a, 'c> {
     layer: &'a LayerAttention,

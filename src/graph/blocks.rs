@@ -56,7 +56,6 @@ impl<'a, 'c> Graph<'a, 'c> {
         }
     }
 
-    /// Records an op with this result.
     fn op(&self, out: Tensor<'c>, op: Op<'c>) -> Tensor<'c> {
         self.record(|| TapeEntry::Op(out, op));
         out
@@ -66,7 +65,6 @@ impl<'a, 'c> Graph<'a, 'c> {
         bias.map_or(Ok(x), |bias| self.b.add(x, self.b.stored(bias)?))
     }
 
-    /// A stored tensor in F32.
     pub fn stored_f32(&self, tensor: &StoreTensor) -> Result<Tensor<'c>> {
         let stored = self.b.stored(tensor)?;
         if stored.dtype() == DType::F32 {
@@ -242,9 +240,6 @@ impl<'a, 'c> Graph<'a, 'c> {
 
     /// Runs the graph backwards from `seeds`, pairs of a tensor and its gradient. Returns the gradients of
     /// the tensors `wanted` (`None` for one that no seed depends on), and those of the trained tensors.
-    ///
-    /// # Errors
-    /// The graph was not recorded; shapes that do not fit.
     #[allow(clippy::type_complexity)]
     pub fn backward(
         &self,

@@ -20,7 +20,6 @@ use crate::states::States;
 /// The tokens of a micro-batch by sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SeqGroups {
-    /// Sequences.
     pub n_seqs: usize,
     /// Tokens of the sequence that has most.
     pub n_each: usize,
@@ -29,7 +28,6 @@ pub struct SeqGroups {
 }
 
 impl SeqGroups {
-    /// `n` tokens of one sequence.
     pub fn one(n: usize) -> SeqGroups {
         SeqGroups { n_seqs: 1, n_each: n, in_order: true }
     }
@@ -42,7 +40,6 @@ pub struct DeltaInputs {
     pub read: InputId,
     /// I64 `[n_seqs]`: slot its new state goes to.
     pub write: InputId,
-    /// Where sequences are not in order.
     pub regroup: Option<Regroup>,
 }
 

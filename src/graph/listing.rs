@@ -12,15 +12,10 @@ use crate::math::Math;
 /// The products with all matrices of one type, under one precision, in one pass.
 #[derive(Debug, Clone)]
 pub struct Listed {
-    /// Type of the matrices.
     pub weight: DType,
-    /// Number of them.
     pub n_tensors: usize,
-    /// True for stacks of experts.
     pub experts: bool,
-    /// Permitted rounding.
     pub math: Math,
-    /// True for the pass of training.
     pub training: bool,
     /// By the number of tokens from which on each is chosen.
     pub choices: Vec<(usize, Choice)>,

@@ -38,7 +38,6 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// All of them.
     pub const ALL: [Kernel; 7] = [
         Kernel::Ggml,
         Kernel::F32,
@@ -49,7 +48,6 @@ impl Kernel {
         Kernel::Int8Shared,
     ];
 
-    /// The name, and what it does.
     fn words(self) -> [&'static str; 2] {
         match self {
             Kernel::Ggml => {
@@ -66,7 +64,6 @@ impl Kernel {
         }
     }
 
-    /// Describes the kernel in one line.
     pub fn about(self) -> &'static str {
         self.words()[1]
     }
@@ -78,12 +75,10 @@ impl fmt::Display for Kernel {
     }
 }
 
-/// How a product is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Choice {
     /// The type that the weight is dequantized to first.
     pub dequantize: Option<DType>,
-    /// The kernel that multiplies the result.
     pub kernel: Kernel,
 }
 
@@ -96,7 +91,6 @@ impl fmt::Display for Choice {
     }
 }
 
-/// Purpose of a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Pass {
     /// A projection in a graph that only runs forwards.
@@ -190,9 +184,7 @@ const LAST_THRESHOLD: usize = 128;
 pub struct MatmulPolicy {
     /// True if kernels other than ggml's can be chosen, which is the case on the CPU.
     pub custom_ops: bool,
-    /// Permitted rounding.
     pub math: Math,
-    /// Instruction sets of the processor.
     pub isa: Isa,
 }
 

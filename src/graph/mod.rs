@@ -3,6 +3,8 @@
 //! `moments` what importance matrices are made of; `attend` is attention through a cache,
 //! `online` the same and its gradient in ops of every backend, `delta_net` what recurrent layers have in its place, and
 //! `rotate` the rotary position embedding.
+// Only `internals` shows these items: those whose names and types say all have no doc comments.
+#![allow(missing_docs)]
 
 mod activations;
 mod attend;
@@ -53,9 +55,7 @@ pub type Spans = [Span; MAX_BRANCHES];
 pub struct TableShape {
     /// Positions of a block, the last of which is a landmark.
     pub block: usize,
-    /// Positions of a table.
     pub n_positions: usize,
-    /// Sequences.
     pub n_tables: usize,
     /// Earlier blocks that each query head takes and positions of a piece, where it does not see all of them.
     pub top: Option<(usize, usize)>,
@@ -64,11 +64,9 @@ pub struct TableShape {
 /// The numbers of a graph that can change between micro-batches; graphs of equal shape are reused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shape {
-    /// Tokens computed.
     pub n_tokens: usize,
     /// Tokens that are cached once more, as first positions.
     pub n_starts: usize,
-    /// Rows of logits.
     pub n_out: usize,
     /// For each kind of layer, the cells attended to.
     pub spans: Vec<Spans>,
@@ -87,11 +85,9 @@ pub struct Shape {
 /// The rotated queries of one branch of one layer, F32 `[d, n_head, n_tokens]`, as an output of a graph.
 #[derive(Debug, Clone, Copy)]
 pub struct ProbedQueries {
-    /// The layer.
     pub layer: usize,
     /// Index into the branches of its plan.
     pub branch: usize,
-    /// Where the queries are read.
     pub output: OutputId,
 }
 
@@ -116,7 +112,6 @@ pub struct Qkv<'c> {
 /// How the tokens of a layer come together, with what each contributes.
 #[derive(Debug, Clone, Copy)]
 pub enum Mixing<'l, 'c> {
-    /// Attention.
     Attention(Qkv<'c>),
     /// A gated delta-net, and what it reads, F32 `[n_embd, T]`.
     DeltaNet(&'l DeltaNet, Tensor<'c>),
@@ -127,7 +122,6 @@ pub enum Mixing<'l, 'c> {
 pub struct Capabilities {
     /// Ops of our own, which exist on the CPU.
     pub custom_ops: bool,
-    /// Which kernel computes a product.
     pub matmul: MatmulPolicy,
     /// Attention without the score matrix.
     pub flash: bool,
@@ -152,7 +146,6 @@ impl Capabilities {
         Capabilities { flash, single, ..self }
     }
 
-    /// Returns an executor for graphs built with these capabilities.
     pub fn executor(&self, device: Device, n_threads: usize) -> ggml::Result<Executor> {
         match self.custom_ops || !device.is_cpu() {
             true => Executor::new(device, n_threads),

@@ -272,10 +272,8 @@ fn with_rest<'c>(b: &Builder<'c>, rotated: Tensor<'c>, x: Tensor<'c>) -> Result<
     b.concat(rotated, b.cont(b.columns(x, n_rot, d - n_rot)?)?, 0)
 }
 
-/// Positions of tokens.
 #[derive(Clone, Copy)]
 pub enum Positions<'p> {
-    /// Whole numbers.
     Whole(&'p [i32]),
     /// Any numbers: by tables, and for the map that leaves them as they are. What depends on a position by the model's own
     /// attention temperature takes it rounded down.

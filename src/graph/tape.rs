@@ -46,10 +46,8 @@ pub enum SavedActivation {
     Load(InputId),
 }
 
-/// Gradient of a trained tensor.
 #[derive(Debug, Clone, Copy)]
 pub struct Gradient<'c> {
-    /// The tensor.
     pub id: ParamId,
     /// Gradient in the tensor's shape.
     pub value: Tensor<'c>,
@@ -263,7 +261,6 @@ impl<'a, 'c> Tape<'a, 'c> {
         (0..n_out).step_by(most).map(|first| (first, most.min(n_out - first))).collect()
     }
 
-    /// See [`Graph::backward`](super::Graph::backward).
     #[allow(clippy::type_complexity)]
     pub(super) fn backward(
         &self,

@@ -21,7 +21,6 @@ pub struct Cell {
 /// A range of cells, in whole blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Span {
-    /// First cell.
     pub start: usize,
     /// Number of cells; 0 is no cell at all.
     pub len: usize,
@@ -43,12 +42,10 @@ impl Cells {
         Cells { cells: vec![Cell::default(); n], first_free: 0, end: 0, used: 0 }
     }
 
-    /// All of them.
     pub fn all(&self) -> &[Cell] {
         &self.cells
     }
 
-    /// Free cells.
     pub fn n_free(&self) -> usize {
         self.cells.len() - self.used
     }

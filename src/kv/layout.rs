@@ -3,7 +3,6 @@
 use super::cells::{CELL_BLOCK, MAX_SEQS};
 use crate::rope::{LayerPlan, Plan, PosMap};
 
-/// How many cells a cache has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// Cells of tokens, in whole blocks.
@@ -14,16 +13,13 @@ pub struct Layout {
     pub n_starts: usize,
 }
 
-/// What a tensor of a layer holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Held {
     /// Keys of all tokens under one map.
     Keys,
     /// Keys of first positions under one map.
     StartKeys,
-    /// Values of all tokens.
     Values,
-    /// Values of first positions.
     StartValues,
 }
 
@@ -60,7 +56,6 @@ impl Layout {
         tensors
     }
 
-    /// Rows of such a tensor.
     pub fn n_rows(&self, held: Held) -> usize {
         match held {
             Held::Keys | Held::Values => self.n_cells,

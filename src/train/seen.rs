@@ -54,9 +54,6 @@ impl TrainAttention {
     }
 
     /// The tokens of a group in a sequence of `n` tokens; `None` where there are no groups.
-    ///
-    /// # Errors
-    /// Groups of no token.
     pub(super) fn group(self, n: usize) -> Result<Option<usize>> {
         match self {
             TrainAttention::Full | TrainAttention::Landmark(_) => Ok(None),

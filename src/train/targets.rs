@@ -39,9 +39,6 @@ impl Layers {
 }
 
 /// The maps that these targets name, each once, by role and then by layer.
-///
-/// # Errors
-/// Names that there are not, or that mean nothing in this model; experts, which take no pairs.
 pub(super) fn maps(model: &Model, targets: &[String]) -> Result<Vec<LinearShape>> {
     let (hp, all) = (model.hparams(), model.transformer().linears());
     let mut found: Vec<LinearShape> = Vec::new();

@@ -86,9 +86,6 @@ impl<'a> Own<'a> {
     }
 
     /// The declared part of an axis for these layers.
-    ///
-    /// # Errors
-    /// A declaration that cannot be used.
     pub(super) fn part(&self, axis: Axis, layer: &LayerAttention) -> Result<Option<&Part>, RopeError> {
         if self.hp.rope_scaling.spec.is_some() {
             let spec = self.spec.as_ref().map_err(Clone::clone)?;

@@ -65,9 +65,6 @@ impl Part {
         Part { method, args }
     }
     /// The part of the method of that name, with the values that are there.
-    ///
-    /// # Errors
-    /// A value that the method does not take.
     pub(super) fn from_values(name: &str, args: &[(&str, Option<Value>)]) -> Result<Part, RopeError> {
         let method = find(name)?;
         let given = args.iter().filter_map(|(key, value)| Some((*key, value.clone()?)));

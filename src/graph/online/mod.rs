@@ -66,7 +66,6 @@ pub fn middle_and_half(keys: Range<i32>) -> [f32; 2] {
 }
 
 impl Places {
-    /// Declares the inputs.
     pub fn new(b: &Builder<'_>, [n_keys, n_tables]: [usize; 2], n: usize, n_ranges: usize) -> Result<Places> {
         let (keys, _) = b.input("places", DType::F32, &[n_keys, n_tables])?;
         let (tables, _) = b.input("tables", DType::I32, &[n])?;
@@ -90,7 +89,6 @@ impl Places {
 /// Queries `[d, n_head, n]` with keys and values `[d, n_keys, n_head_kv]`, and which of them they see.
 #[derive(Debug, Clone, Copy)]
 pub struct Part<'c> {
-    /// Queries, keys and values.
     pub branch: AttentionBranch<'c>,
     /// The first of the keys in [`Places::keys`].
     pub first: usize,
@@ -112,11 +110,8 @@ pub struct Attended<'c> {
 /// Attention of some heads of a layer, under one softmax over the keys of all parts.
 #[derive(Debug, Clone, Copy)]
 pub struct Online<'a, 'c> {
-    /// Builder of the graph.
     pub b: &'a Builder<'c>,
-    /// Which keys are seen.
     pub seen: Places,
-    /// How scores are made.
     pub scoring: Scoring<'c>,
     /// [`TILE_BYTES`], or other in tests.
     pub tile_bytes: usize,
@@ -251,9 +246,6 @@ impl<'c> Online<'_, 'c> {
     }
 
     /// Attention to the keys of all parts, whose queries are the same ones, rotated differently.
-    ///
-    /// # Errors
-    /// No part has a key; shapes that do not fit.
     pub fn forward(&self, parts: &[Part<'c>]) -> Result<Attended<'c>> {
         let b = self.b;
         let mut all: Option<Attended<'c>> = None;

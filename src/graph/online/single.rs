@@ -32,13 +32,10 @@ const NO_VALUE: f32 = 1e-30;
 /// Attention of the heads of a layer to the keys of all parts, for one token, under one softmax. Ranges of parts do not count.
 #[derive(Debug, Clone, Copy)]
 pub struct Single<'a, 'c> {
-    /// Builder of the graph.
     pub b: &'a Builder<'c>,
     /// F16 `[n_keys, 1]`: 0 where a key is seen, and where it is not [`UNSEEN`].
     pub mask: Tensor<'c>,
-    /// The same in F32.
     pub mask_f32: Tensor<'c>,
-    /// How scores are made.
     pub scoring: Scoring<'c>,
 }
 
