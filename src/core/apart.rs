@@ -303,7 +303,6 @@ pub fn serve(
 #[cfg(unix)]
 fn limit(memory: u64, cpu: u64) -> io::Result<()> {
     use rlimit::Resource;
-    /// Standard input, output and error.
     const STREAMS: u64 = 3;
     let lower = |resource: Resource, soft: u64, hard: u64| {
         // No process may raise the limit that it was started under.

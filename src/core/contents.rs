@@ -130,12 +130,10 @@ impl<'f> Contents<'f> {
     }
 }
 
-/// Adds numbers of tensors, elements, and bytes.
 fn sum(a: (u64, u64, u64), b: (u64, u64, u64)) -> (u64, u64, u64) {
     (a.0 + b.0, a.1 + b.1, a.2 + b.2)
 }
 
-/// The different ranks of the adapter's pairs.
 fn ranks(adapter: &AdapterReader) -> BTreeSet<usize> {
     adapter.pairs().iter().map(|p| p.rank).collect()
 }
@@ -265,7 +263,6 @@ fn value_json(value: &Value, limit: usize) -> Json {
     }
 }
 
-/// A value in one line for people.
 fn show(value: &Value, all: bool) -> String {
     match value {
         Value::F32(v) => v.to_string(),

@@ -9,7 +9,6 @@ use std::str::FromStr;
 /// Most positions of a block: our kernel computes whole blocks at a time.
 pub const MAX_BLOCK: usize = 256;
 
-/// The name of the setting.
 const NAME: &str = "landmark";
 
 /// Landmark attention: behind every `block - 1` tokens of a text stands a landmark token, which has a position of its
@@ -83,7 +82,6 @@ impl fmt::Display for Landmarks {
 impl FromStr for Landmarks {
     type Err = String;
 
-    /// Parses `landmark[:block=N][,in-loss=true|false]`.
     fn from_str(text: &str) -> Result<Landmarks, String> {
         let (name, rest) = settings::named(text);
         if name != NAME {
@@ -137,7 +135,6 @@ impl fmt::Display for TopBlocks {
 impl FromStr for TopBlocks {
     type Err = String;
 
-    /// Parses `landmark:top=K[,piece=N]`.
     fn from_str(text: &str) -> Result<TopBlocks, String> {
         let (name, rest) = settings::named(text);
         let missing = || format!("expected {NAME}:top=K or {NAME}:top=K,piece=N, found {text:?}");

@@ -77,7 +77,6 @@ impl Job {
         self.set().doc_mask.unwrap_or_default()
     }
 
-    /// The weights of targets.
     pub(super) fn longce(&self) -> Option<LongCe> {
         self.set().loss.flatten()
     }

@@ -154,17 +154,14 @@ impl From<files::Error> for JobError {
     }
 }
 
-/// A mistake in the settings.
 fn refused(text: impl Into<String>) -> JobError {
     JobError::Settings(text.into())
 }
 
-/// A run that cannot be set up or finished.
 fn failed(text: impl Into<String>) -> JobError {
     JobError::Run(text.into())
 }
 
-/// The last part of a path.
 fn name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }

@@ -293,7 +293,6 @@ impl Generation {
         Some(Piece { token: None, text })
     }
 
-    /// Ends the generation with an error.
     pub(super) fn fail(&mut self, error: Error) -> Error {
         self.end(StopReason::Cancelled);
         self.pending.clear();

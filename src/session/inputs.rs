@@ -22,7 +22,6 @@ const F16_NEG_INF: u16 = 0xfc00;
 /// Stands in for the position of a cell that a sequence does not see.
 const UNSEEN: i32 = i32::MAX;
 
-/// Buffers kept between calls.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     angles: Vec<f32>,

@@ -80,7 +80,6 @@ impl Session {
         self.model.landmarks().map_or(n, |landmarks| landmarks.n_tokens(n.saturating_sub(1)))
     }
 
-    /// The largest tables that a micro-batch may want.
     pub(super) fn largest_tables(&self) -> Option<TableShape> {
         let n_tables = self.params.n_ubatch.min(self.params.n_seq_max);
         self.table_shape(self.sized.n_ctx, n_tables)
@@ -97,7 +96,6 @@ impl Session {
         Some(TableShape { block: landmarks.block(), n_positions, n_tables, top })
     }
 
-    /// The tables that tokens at these places want.
     pub(super) fn tables_of(&self, places: &[(SeqId, i32)]) -> Option<TableShape> {
         let end = places.iter().map(|p| p.1 + 1).max().unwrap_or(0);
         self.table_shape(end as usize, table_of(places).1.len())

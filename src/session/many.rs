@@ -136,7 +136,6 @@ impl Session {
         }
     }
 
-    /// Adds a token to an answer, or ends it.
     fn take(&self, answer: &mut Growing, token: Token, how: &Greedy) -> Result<()> {
         let vocab = self.model.vocab();
         if vocab.is_eog(token) {

@@ -146,7 +146,6 @@ impl std::fmt::Display for MemoryUse {
     }
 }
 
-/// A graph that the executor holds.
 #[derive(Debug, Clone)]
 struct Built {
     shape: Shape,
@@ -167,7 +166,6 @@ pub struct Session {
     plan: Plan,
     exec: Executor,
     kv: KvCache,
-    /// Where the model has recurrent layers.
     states: Option<States>,
     capabilities: Capabilities,
     current: Option<Built>,

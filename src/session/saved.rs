@@ -32,7 +32,6 @@ const START: u64 = 16;
 const DIGEST: u64 = 32;
 /// Bytes of a cell's position and sequences.
 pub(super) const CELL: u64 = 12;
-/// Bytes of a token.
 pub(super) const TOKEN: u64 = 4;
 
 /// Most bytes of a header; a sound one has a few hundred and the rope spec.
@@ -54,7 +53,6 @@ pub(super) struct Header {
     #[serde(default)]
     pub(super) landmarks: String,
     pub(super) n_ctx: usize,
-    /// Tokens of each sequence.
     pub(super) n_tokens: Vec<u64>,
     pub(super) n_cells: u64,
     pub(super) cell_bytes: u64,
@@ -109,7 +107,6 @@ pub struct SavedSession {
     path: PathBuf,
     input: BufReader<File>,
     pub(super) header: Header,
-    /// Where the attachment begins.
     at: u64,
     pub(super) attachment: Vec<u8>,
 }

@@ -49,7 +49,6 @@ pub enum Stepped {
 }
 
 impl Step<'_> {
-    /// The tokens whose rows of logits are needed.
     fn rows(&self) -> Range<usize> {
         let n = self.tokens.len();
         match self.want {

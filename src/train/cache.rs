@@ -19,7 +19,6 @@ pub(super) struct Cache {
     widths: Vec<(usize, usize)>,
 }
 
-/// The tensors of a [`Cache`] that a layer uses.
 #[derive(Debug, Clone)]
 pub(super) struct LayerCache {
     pub(super) values: Stored<StoreTensor>,

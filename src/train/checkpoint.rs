@@ -156,7 +156,6 @@ fn named<V>(names: &[String], vectors: [Vec<V>; 4]) -> Vec<(String, V)> {
     ["value", "m", "v", "average"].into_iter().zip(vectors).flat_map(of_kind).collect()
 }
 
-/// The folder of checkpoints, locked.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,

@@ -79,7 +79,6 @@ pub(super) fn n_bytes(plan: &Plan, hp: &Hparams) -> Result<usize> {
     Ok(network(plan, hp)?.map_or(0, |(clex, [pairs, hidden])| clex.n_bytes(pairs, hidden)))
 }
 
-/// The state of `clex` in a trainer.
 #[derive(Debug)]
 pub(super) struct ClexTraining {
     clex: Clex,
@@ -89,9 +88,7 @@ pub(super) struct ClexTraining {
     n_ctx: usize,
     /// The model's numbers, with the network as it is trained.
     hp: Hparams,
-    /// The plan of the sequence at hand.
     plan: Plan,
-    /// Positions of the sequence.
     draw: ClexDraw,
     /// Gradients of the frequencies, for each kind of layer `[n_pairs]`.
     grads: Vec<Vec<f64>>,
@@ -129,7 +126,6 @@ impl ClexTraining {
         Ok(())
     }
 
-    /// The plan of the sequence at hand.
     pub(super) fn plan(&self) -> &Plan {
         &self.plan
     }

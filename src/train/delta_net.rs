@@ -27,7 +27,6 @@ pub(super) struct StateCache {
     n_blocks: usize,
 }
 
-/// The tensors of a [`StateCache`].
 const STATES: usize = 0;
 const CONV: usize = 1;
 const D_STATE: usize = 2;
@@ -79,7 +78,6 @@ impl Ctx<'_> {
         self.hp().attention_of(il).is_none()
     }
 
-    /// [`Ctx::forward`] of a recurrent layer.
     pub(super) fn recurrent_forward(&self, g: &Graph<'_, '_>, block: Block) -> Result<LayerIds> {
         let mut net = Recurrent::new(g, self, block)?;
         net.leave()?;
@@ -96,7 +94,6 @@ impl Ctx<'_> {
         Ok(net.ids.finished(g))
     }
 
-    /// [`Ctx::backward`] of a recurrent layer.
     pub(super) fn recurrent_backward(&self, g: &Graph<'_, '_>, block: Block) -> Result<LayerIds> {
         let mut net = Recurrent::new(g, self, block)?;
         let (d_y_id, d_y) = g.b.input("d_y", DType::F32, &[self.hp().n_embd, block.n])?;
@@ -193,7 +190,6 @@ impl<'g, 'a, 'c> Recurrent<'g, 'a, 'c> {
         self.write([STATES, CONV], next, [self.state, b.cont(last)?])
     }
 
-    /// Writes rows of two tensors of the cache.
     fn write(&mut self, tensors: [usize; 2], row: usize, values: [Tensor<'c>; 2]) -> Result<()> {
         let b = self.g.b;
         let (id, at) = b.input("state_row", DType::I64, &[1])?;

@@ -13,7 +13,6 @@ use crate::model::{Error, Model, Result};
 use crate::rope::{Plan, Spec};
 use crate::DType;
 
-/// Numbers that are encoded at once.
 const CHUNK: usize = 1 << 16;
 
 /// Every parameter of the model with its shape, layer by layer: weights and biases of linear maps, then norms and the

@@ -9,7 +9,6 @@ use ggml::{DType, Result};
 use super::layer::Ctx;
 use crate::Token;
 
-/// Inputs and outputs of the loss's graph.
 #[derive(Debug)]
 pub(super) struct LossIds {
     /// F32 `[n_embd, n]`: the last layer's output.

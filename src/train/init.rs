@@ -116,7 +116,6 @@ impl Init {
     }
 }
 
-/// SHA-256 of a file, in hex.
 fn sha256(file: &gguf::File) -> String {
     let mut hash = Sha256::new();
     for part in file.shards() {

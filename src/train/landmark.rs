@@ -9,7 +9,6 @@ use crate::Token;
 pub(super) struct Text {
     pub(super) inputs: Vec<Token>,
     pub(super) targets: Vec<Token>,
-    /// Weights of the targets in the loss.
     pub(super) weights: Vec<f32>,
     /// Positions at which attention starts anew.
     pub(super) segment_starts: Vec<u32>,

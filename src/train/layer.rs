@@ -24,7 +24,6 @@ use crate::landmark::Landmarks;
 use crate::model::Model;
 use crate::rope::{Branch, LayerPlan, Plan, PosMap};
 
-/// The settings and tensors of a trainer.
 #[derive(Debug)]
 pub(super) struct Setup {
     pub(super) model: Model,
@@ -35,7 +34,6 @@ pub(super) struct Setup {
     /// The model's layers with the trained tensors in them.
     pub(super) transformer: Transformer,
     pub(super) cache: Cache,
-    /// States of recurrent layers, if there are any.
     pub(super) states: Option<StateCache>,
     pub(super) capabilities: Capabilities,
 }
@@ -91,7 +89,6 @@ impl Block {
     }
 }
 
-/// Inputs and outputs of a layer's graph.
 #[derive(Debug, Default)]
 pub(super) struct LayerIds {
     /// F32 `[n_embd, n]`: the layer's input.
@@ -101,7 +98,6 @@ pub(super) struct LayerIds {
     /// I64 `[n]`: rows of the cache.
     pub(super) cells: Option<InputId>,
     pub(super) rotation: Option<Rotation>,
-    /// For each branch of the layer's plan.
     pub(super) seen: Vec<SeenInput>,
     /// I32 `[n]`: in a recurrent layer, for each token how many of its document come before it.
     pub(super) past: Option<InputId>,

@@ -76,13 +76,10 @@ pub struct Trainer {
     exec: Executor,
     checkpointing: Checkpointing,
     inputs: Vec<Rows>,
-    /// The saved activations of each layer.
     saved: Vec<Vec<(Activation, Rows)>>,
-    /// The gradient of the current layer's output.
     grad: Rows,
     /// The state of the rope method `clex`, under which plan and positions are those of the sequence at hand.
     clex: Option<ClexTraining>,
-    /// Positions of the current sequence's inputs.
     positions: Vec<i32>,
     /// Sequences so far, which dropout and draws of `clex` depend on.
     n_seen: u64,

@@ -69,7 +69,6 @@ pub enum Batch {
     Tokens(u64),
 }
 
-/// Settings that most recipes share.
 fn shared() -> Settings {
     Settings {
         lr: Some(2e-5),

@@ -104,7 +104,6 @@ fn in_chunks<A: Send, B: Sync>(to: &mut [A], from: &[B], convert: impl Fn(&mut [
     to.par_chunks_mut(CHUNK).zip(from.par_chunks(CHUNK)).for_each(|(to, from)| convert(to, from));
 }
 
-/// An activation of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Activation {
     /// The output of attention: each token's heads, each followed by its log-sum-exp.

@@ -111,7 +111,6 @@ pub(super) fn is_split(grouped: bool, layer: &LayerAttention) -> bool {
 pub(super) struct Seen {
     /// For each query, the first key of its document.
     documents: Vec<i32>,
-    /// Tokens of a group.
     group: Option<usize>,
 }
 
@@ -125,7 +124,6 @@ impl Seen {
         Seen { documents, group }
     }
 
-    /// Returns true if there are groups.
     pub(super) fn is_grouped(&self) -> bool {
         self.group.is_some()
     }

@@ -45,7 +45,6 @@ struct StageFile {
     /// Steps of the optimizer, or tokens trained on: one of the two.
     steps: Option<u64>,
     tokens: Option<u64>,
-    /// Settings by key.
     #[serde(flatten)]
     settings: BTreeMap<String, toml::Value>,
 }

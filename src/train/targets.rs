@@ -5,7 +5,6 @@ use crate::ids::{LinearId, Role};
 use crate::layers::LinearShape;
 use crate::model::{Error, Model, Result};
 
-/// The layers that a target means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layers {
     All,

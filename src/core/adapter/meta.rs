@@ -88,7 +88,6 @@ impl AdapterMeta {
         self.ancestors.iter().cloned().chain([run]).collect()
     }
 
-    /// Reads the metadata of an adapter's file.
     pub(super) fn read(file: &File) -> Result<AdapterMeta> {
         AdapterMeta::named(file, &str::to_owned)
     }
@@ -130,7 +129,6 @@ impl AdapterMeta {
         self.set_named(writer, &of_model)
     }
 
-    /// Sets the keys of an adapter's file.
     pub(super) fn set(&self, writer: &mut Writer<'_>) -> Result<()> {
         writer.set(keys::LORA_RSLORA, self.rslora);
         self.set_named(writer, &str::to_owned)

@@ -35,7 +35,6 @@ impl KeyReader<'_> {
         Some(self.key(name)).filter(|key| self.file.value(key).is_some())
     }
 
-    /// An error at a key.
     pub(super) fn error(&self, name: &str, what: impl Into<String>) -> gguf::Error {
         self.file.error(&self.key(name), what)
     }
@@ -46,7 +45,6 @@ impl KeyReader<'_> {
         KeyReader { prefix: if converted { super::keys::ORIG } else { self.prefix }, ..*self }
     }
 
-    /// The error of a number that must be there.
     pub(super) fn missing(&self, name: &str) -> gguf::Error {
         self.error(name, "expected a number, found no such key")
     }
@@ -187,13 +185,11 @@ impl KeyReader<'_> {
         Ok(entries(self.file, &self.key(name))?.map(Iterator::collect))
     }
 
-    /// A number of 0 or more.
     pub(super) fn non_negative(&self, name: &str) -> Result<Option<f64>> {
         self.finite(name)?;
         self.number(name, "a number not below 0", |x| x >= 0.0)
     }
 
-    /// A finite number.
     pub(super) fn finite(&self, name: &str) -> Result<Option<f64>> {
         self.number(name, "a finite number", f64::is_finite)
     }
@@ -285,7 +281,6 @@ pub(crate) fn check_factors(factors: &[f32], n_rot: usize) -> Result<(), String>
     }
 }
 
-/// The rope spec that `convert` wrote into the file.
 pub(super) fn read_spec(file: &File) -> Result<Option<String>> {
     let spec: Option<String> = file.get_opt(super::keys::SPEC)?;
     if spec.as_ref().is_some_and(|s| s.is_empty() || s.len() > MAX_SPEC) {

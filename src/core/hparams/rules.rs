@@ -18,7 +18,6 @@ pub(super) type LayerRule = fn(keys: &KeyReader<'_>, il: usize, layer: &mut Laye
 /// that are read and checked already.
 pub(super) type ModelRule = fn(keys: &KeyReader<'_>, hp: &mut Hparams) -> Result<()>;
 
-/// The rules of one architecture.
 #[derive(Clone, Copy)]
 pub(super) struct Rules {
     arch: &'static str,

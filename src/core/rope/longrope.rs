@@ -62,7 +62,6 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     Ok(())
 }
 
-/// The factors that the file has.
 fn of_file(word: &str, geo: &Geometry<'_>, args: &mut Args<'_>) -> Result<Vec<f64>, RopeError> {
     let mut which = word;
     if which == "auto" {

@@ -13,7 +13,6 @@ use crate::hparams::ClexNet;
 /// term is their relative velocity; x_j(1) = -(2j/d) ln b. With D = 0 it is n(t) that solves it.
 #[derive(Debug, Clone)]
 pub(super) struct Ode {
-    /// ln b.
     ln_base: f64,
     act: Activation,
     /// Length of a step.
@@ -72,7 +71,6 @@ impl Matrix {
     }
 }
 
-/// The four velocities of a step.
 type Velocities = [Vec<f64>; 4];
 
 /// The sum of vectors of this length, which lie one behind another, with these factors.
@@ -95,7 +93,6 @@ fn plus(x: &[f64], terms: &[(f64, &[f64])]) -> Vec<f64> {
 }
 
 impl Activation {
-    /// Value and derivative of the activation.
     fn at(self, x: f64) -> (f64, f64) {
         match self {
             Activation::Silu => {

@@ -106,7 +106,6 @@ pub(super) fn explain(e: RopeError, key: &str, value: &str) -> RopeError {
     }
 }
 
-/// Bases between a smallest and a largest one.
 fn derive(word: &str, geo: &Geometry<'_>, args: &mut Args<'_>) -> Result<Vec<f64>, RopeError> {
     let n = geo.n_head_kv;
     let searched = !word.starts_with("uniform");

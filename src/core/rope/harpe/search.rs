@@ -4,7 +4,6 @@ use rayon::prelude::*;
 
 use super::waveform::{Waveform, MAX_EXTREMA};
 
-/// The candidates and positions of a search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Search {
     /// Smallest base; always in the result.
