@@ -7,17 +7,21 @@ use crate::arch::{layer, Family, FAMILIES};
 use crate::tensor::Change;
 
 /// The modules of one model.
-#[derive(Clone, Copy)]
-pub struct Modules<'a> {
+pub struct Modules {
     family: &'static Family,
-    hp: &'a Hparams,
+    hp: Hparams,
 }
 
-impl<'a> Modules<'a> {
+impl Modules {
     /// Modules of a model in a GGUF file; `None` for an architecture that is not imported.
-    pub fn of(hp: &'a Hparams) -> Option<Modules<'a>> {
+    pub fn of(hp: Hparams) -> Option<Modules> {
         let family = FAMILIES.iter().find(|f| f.arch == hp.arch)?;
         Some(Modules { family, hp })
+    }
+
+    /// The numbers of the model.
+    pub fn hparams(&self) -> &Hparams {
+        &self.hp
     }
 
     /// The tensor that is a module's weight: `blk.3.attn_q.weight` of `model.layers.3.self_attn.q_proj`.
@@ -36,6 +40,6 @@ impl<'a> Modules<'a> {
     /// Returns the change to the weight of this tensor.
     pub fn change(&self, tensor: &str) -> Change {
         let (pattern, n) = layer(tensor.strip_suffix(".weight").unwrap_or(tensor));
-        (self.family.change)(self.hp, n.map_or(0, |n| n as usize), pattern.trim_start_matches("blk.{}."))
+        (self.family.change)(&self.hp, n.map_or(0, |n| n as usize), pattern.trim_start_matches("blk.{}."))
     }
 }

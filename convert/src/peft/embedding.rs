@@ -7,10 +7,9 @@ use std::io::{self, Write};
 use gguf::{File, TensorInfo};
 use ropewalk_core::adapter::target;
 use ropewalk_core::ids::TOKEN_EMBD;
-use ropewalk_import::{Rows, Safetensors, Stored};
+use ropewalk_import::{Modules, Rows, Safetensors, Stored};
 
 use super::config::Config;
-use super::names::Names;
 use super::{refuse, PREFIX};
 use crate::merge::OUTPUT;
 use crate::rows::{dequantize, zeros};
@@ -56,7 +55,7 @@ pub(super) fn is_dropped(config: &Config, (module, end): (&str, &str)) -> bool {
 /// Finds the changes of a folder, and checks them against the model.
 pub(super) fn read<'a>(
     tensors: &'a Safetensors,
-    names: &Names,
+    names: &Modules,
     config: &Config,
     base: &File,
 ) -> Result<Vec<Changed<'a>>> {
@@ -71,11 +70,11 @@ pub(super) fn read<'a>(
     for (module, parts) in modules {
         let Some(&first) = parts.values().next() else { continue };
         let bad = |what: String| refuse(tensors.path(), &first.name, what);
-        let weight = names.gguf(module);
+        let weight = names.tensor(module);
         let tensor = match weight.as_deref() {
             Some(TOKEN_EMBD) => TOKEN_EMBD,
             Some(OUTPUT) if parts.contains_key(VALUES) => OUTPUT,
-            _ => return Err(bad(format!("{module} is not an embedding of {}", names.arch()))),
+            _ => return Err(bad(format!("{module} is not an embedding of {}", names.hparams().arch))),
         };
         let change = names.change(tensor);
         if change.rows != Rows::All || change.columns != Rows::All || change.one_more {

@@ -9,13 +9,12 @@ use ropewalk_core::adapter::{AdapterReader, ModuleInfo, PairInfo};
 use ropewalk_core::hparams::{keys, Hparams};
 use ropewalk_core::ids::TOKEN_EMBD;
 use ropewalk_core::rope::{Plan, Spec};
-use ropewalk_import::Rows;
+use ropewalk_import::{Modules, Rows};
 use safetensors::tensor::TensorInfo;
 use safetensors::Dtype;
 use serde_json::{json, Map, Value};
 
 use super::config::MAX_CONFIG;
-use super::names::Names;
 use super::positions::rope_scaling;
 use super::{is_repository, refuse, shown, AdapterReport, CONFIG, MODEL, PREFIX, ROPE};
 use crate::merge::OUTPUT;
@@ -41,7 +40,7 @@ pub fn to_peft(
         return Err(Error::Argument(format!("base: expected ORG/REPO, found {}", shown(name))));
     }
     let base = File::open(base)?;
-    let names = Names::of(&base)?;
+    let names = super::modules(&base)?;
     let reader = AdapterReader::open(adapter)?;
     reader.check(&base, "", true)?;
     if reader.clex().is_some() {
@@ -269,7 +268,7 @@ fn noted(reader: &AdapterReader, base: &File) -> Option<String> {
 
 /// Target modules as PEFT finds them, by the end of a name: `q_proj` where all of that name have a pair, else each by its
 /// whole name.
-fn by_suffix(targets: Vec<String>, base: &File, names: &Names) -> Vec<String> {
+fn by_suffix(targets: Vec<String>, base: &File, names: &Modules) -> Vec<String> {
     let end = |module: &str| {
         let mut parts: Vec<&str> = module.rsplit('.').collect();
         // Some versions of transformers have the maps of each expert under the same name.

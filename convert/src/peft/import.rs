@@ -7,11 +7,10 @@ use gguf::{DType, File, Output, Value, Writer};
 use ropewalk_core::adapter::{target, AdapterReader};
 use ropewalk_core::hparams::keys;
 use ropewalk_core::ids::TOKEN_EMBD;
-use ropewalk_import::{Rows, Safetensors, Stored};
+use ropewalk_import::{Modules, Rows, Safetensors, Stored};
 
 use super::config::Config;
 use super::embedding::{self, Changed};
-use super::names::Names;
 use super::{refuse, AdapterReport, CONFIG, MODEL, PREFIX};
 use crate::merge::OUTPUT;
 use crate::{check_none_is, Error, Result};
@@ -38,7 +37,7 @@ pub fn from_peft(
     }
     let tensors = Safetensors::open(&model_path)?;
     let base = File::open(base)?;
-    let names = Names::of(&base)?;
+    let names = super::modules(&base)?;
     let changed = embedding::read(&tensors, &names, &config, &base)?;
     let (mut found, mut notes) = sort(&tensors, &names, &config, &base, changed.is_empty())?;
     notes.splice(..0, config.notes.iter().cloned());
@@ -48,7 +47,7 @@ pub fn from_peft(
     let mut writer = Writer::new();
     writer
         .set("general.type", "adapter")
-        .set("general.architecture", names.arch())
+        .set("general.architecture", names.hparams().arch.as_str())
         .set("adapter.type", "lora");
     let alpha = config.common_alpha(found.iter().find_map(|item| item.pair.as_ref()))?;
     writer.set(keys::LORA_ALPHA, alpha).set(keys::LORA_RSLORA, config.rslora);
@@ -214,7 +213,7 @@ fn paired(tensors: &Safetensors, found: &[Item<'_>]) -> Result<()> {
 /// Finds out what every tensor of the folder is but changes of embeddings. `needs_one` if there are none of these. Returns notes of those that are left out.
 fn sort<'a>(
     tensors: &'a Safetensors,
-    names: &Names,
+    names: &Modules,
     config: &Config,
     base: &File,
     needs_one: bool,
@@ -263,8 +262,8 @@ fn sort<'a>(
         }
         let weight = names
             .gguf(module)
-            .ok_or_else(|| bad(format!("{module} is not a known module of {}", names.arch())))?;
-        let n_layer = names.n_layer();
+            .ok_or_else(|| bad(format!("{module} is not a known module of {}", names.hparams().arch)))?;
+        let n_layer = names.hparams().n_layer;
         let layer =
             weight.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
         if layer.is_some_and(|layer| layer >= n_layer) {

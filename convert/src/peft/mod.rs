@@ -6,13 +6,14 @@ mod errors;
 mod export;
 pub mod fields;
 mod import;
-mod names;
 mod patterns;
 mod positions;
 mod targets;
 
+use gguf::File;
 use ropewalk_core::adapter::AdapterReader;
-use ropewalk_core::hparams::keys;
+use ropewalk_core::hparams::{keys, Hparams};
+use ropewalk_import::{architectures, Modules};
 use serde::Serialize;
 
 pub use export::to_peft;
@@ -20,6 +21,7 @@ pub use import::from_peft;
 pub use ropewalk_import::is_repository;
 
 use errors::{refuse, shown};
+use crate::Result;
 
 /// The tensors of a folder.
 const MODEL: &str = "adapter_model.safetensors";
@@ -67,4 +69,19 @@ impl AdapterReport {
             notes: Vec::new(),
         }
     }
+}
+
+/// The modules of a model that an adapter names.
+///
+/// # Errors
+/// An architecture whose names are not known.
+fn modules(base: &File) -> Result<Modules> {
+    let hp = Hparams::from_gguf(base)?;
+    let arch = hp.arch.clone();
+    Modules::of(hp).ok_or_else(|| {
+        let mut known: Vec<&str> = architectures().collect();
+        known.dedup();
+        let what = format!("adapters are converted for {}; found {arch}", known.join(" "));
+        base.error("general.architecture", what).into()
+    })
 }

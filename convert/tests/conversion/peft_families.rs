@@ -62,8 +62,7 @@ fn values(n: usize, seed: usize) -> Vec<f32> {
 /// Adds pairs on all linear maps and new norms to a checkpoint's tensors. Returns the adapter's tensors, as PEFT has them, and the
 /// modules that are saved whole.
 fn adapt(tensors: &mut Floats, base: &File) -> (Floats, Vec<String>) {
-    let hp = Hparams::from_gguf(base).unwrap();
-    let modules = Modules::of(&hp).unwrap();
+    let modules = Modules::of(Hparams::from_gguf(base).unwrap()).unwrap();
     let (mut adapter, mut saved) = (Floats::new(), Vec::new());
     for (seed, (name, (shape, weight))) in tensors.iter_mut().enumerate() {
         let Some(module) = name.strip_suffix(".weight") else { continue };
