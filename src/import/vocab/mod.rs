@@ -2,7 +2,6 @@
 
 mod apart;
 mod bpe;
-mod bounded;
 mod engine;
 mod pieces;
 mod probe;

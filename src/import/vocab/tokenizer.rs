@@ -8,13 +8,12 @@ use std::path::Path;
 use serde::de::{
     DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor,
 };
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::error::shown;
 use crate::json::{bytes, Object, LARGE};
 use crate::{Error, Result};
-
-use super::bounded::Bounded;
 
 pub(super) const FILE: &str = "tokenizer.json";
 
@@ -97,6 +96,14 @@ impl Tokenizer {
         }
         Ok(out)
     }
+    /// Reads a value, unless it and those before have too many values in them: each takes many times the room that it has
+    /// in the file.
+    fn bounded<E: serde::de::Error>(&mut self, json: &RawValue) -> Result<Value, E> {
+        let n = json.get().bytes().filter(|b| b",[{".contains(b)).count();
+        let many = || E::custom("found too many values in arrays and objects, expected fewer");
+        self.nodes = self.nodes.checked_sub(n + 1).ok_or_else(many)?;
+        serde_json::from_str(json.get()).map_err(|e| E::custom(format!("is not JSON: {e}")))
+    }
     /// The vocabulary, which there has to be.
     pub(super) fn vocab(&self) -> Result<&[(String, u64)]> {
         let none = || self.object.error("model.vocab", "found none, expected an object of tokens and ids");
@@ -169,7 +176,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
                     if key == "model" {
                         from.next_value_seed(Reader(self.0, Place::Model))?;
                     } else if KEYS.contains(&key.as_str()) {
-                        let value = from.next_value_seed(Bounded(&mut self.0.nodes))?;
+                        let value = self.0.bounded::<A::Error>(from.next_value()?)?;
                         self.0.object.map.insert(key, value);
                     } else {
                         from.next_value::<IgnoredAny>()?;
@@ -183,8 +190,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
                         "vocab" => from.next_value_seed(Reader(self.0, Place::Vocab))?,
                         "merges" => from.next_value_seed(Reader(self.0, Place::Merges))?,
                         _ => {
-                            let value = from.next_value_seed(Bounded(&mut self.0.nodes))?;
-                            rest.insert(key, value);
+                            rest.insert(key, self.0.bounded::<A::Error>(from.next_value()?)?);
                         }
                     }
                 }
