@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{json, Map, Value};
 use sha2::{Digest, Sha256};
 
-use self::apart::{Apart, Source};
+use self::apart::Apart;
 use crate::data;
 use crate::model::{Error, Model, Result};
 use crate::vocab::Vocab;
@@ -103,7 +103,9 @@ impl Message {
 #[derive(Debug)]
 pub struct Template {
     how: How,
-    source: Source,
+    source: String,
+    bos: String,
+    eos: String,
     fallback: bool,
 }
 
@@ -111,7 +113,7 @@ pub struct Template {
 #[derive(Debug)]
 enum How {
     Here(Box<Environment<'static>>),
-    Apart(Apart),
+    Apart(Apart, SystemTime),
 }
 
 impl Template {
@@ -142,10 +144,9 @@ impl Template {
     /// [`Error::Invalid`] for a template that does not parse or exceeds a limit on the way, and for a process
     /// that cannot be started. [`Error::Argument`] for a template of too many bytes.
     pub fn new_apart(source: &str, bos: &str, eos: &str, apart: &Apart) -> Result<Template> {
-        let (template, bos, eos) = (source.to_owned(), bos.to_owned(), eos.to_owned());
-        let source = Source { template, bos, eos, now: SystemTime::now() };
-        apart::render(apart, &source, None)?;
-        Ok(Template { how: How::Apart(apart.clone()), source, fallback: false })
+        let now = SystemTime::now();
+        apart::render(apart, source, now, None)?;
+        Ok(Template::made(How::Apart(apart.clone(), now), Some(source), bos, eos))
     }
 
     /// A template from its source; ChatML when `source` is `None`. Dates in the prompt are today's, in UTC.
@@ -161,8 +162,12 @@ impl Template {
         let text = source.unwrap_or(CHATML);
         let mut env = python::environment("chat", text, FUEL).map_err(|e| error(&e))?;
         env.add_function("strftime_now", move |format: &str| strftime(format, now));
-        let of = Source { template: text.to_owned(), bos: bos.to_owned(), eos: eos.to_owned(), now };
-        Ok(Template { how: How::Here(Box::new(env)), source: of, fallback: source.is_none() })
+        Ok(Template::made(How::Here(Box::new(env)), source, bos, eos))
+    }
+
+    fn made(how: How, source: Option<&str>, bos: &str, eos: &str) -> Template {
+        let text = source.unwrap_or(CHATML).to_owned();
+        Template { how, source: text, bos: bos.to_owned(), eos: eos.to_owned(), fallback: source.is_none() }
     }
 
     /// Returns true if the model has no template and ChatML is used.
@@ -181,7 +186,7 @@ impl Template {
 
     /// The template's text.
     pub fn source(&self) -> &str {
-        &self.source.template
+        &self.source
     }
 
     /// The conversation as text. `add_generation_prompt` opens the assistant's turn at its end.
@@ -220,19 +225,30 @@ impl Template {
         variables: &Map<String, Value>,
         add_generation_prompt: bool,
     ) -> Result<String> {
+        let mut names = Map::new();
+        names.insert("bos_token".into(), self.bos.as_str().into());
+        names.insert("eos_token".into(), self.eos.as_str().into());
+        // Templates ask `is not none` as well as `is defined`.
+        names.insert("tools".into(), Value::Null);
+        names.insert("documents".into(), Value::Null);
+        names.extend(variables.iter().map(|(name, value)| (name.clone(), value.clone())));
+        let messages = messages.iter().map(message).collect::<Result<Vec<_>>>()?;
+        names.insert("messages".into(), messages.into());
+        names.insert("add_generation_prompt".into(), add_generation_prompt.into());
+        self.rendered(&names)
+    }
+
+    /// The text under all names that the template is given, as `apply_chat_template` gives them.
+    fn rendered(&self, names: &Map<String, Value>) -> Result<String> {
         match &self.how {
             How::Here(env) => {
-                let names = names(&self.source, messages, variables, add_generation_prompt)?;
                 // The engine has panicked on templates before.
                 let render = || env.get_template("chat").and_then(|t| t.render(names));
                 let panicked = |_| Err(Error::Invalid("chat template: the template engine panicked".into()));
                 std::panic::catch_unwind(std::panic::AssertUnwindSafe(render))
                     .map_or_else(panicked, |text| text.map_err(|e| error(&e)))
             }
-            How::Apart(apart) => {
-                let conversation = apart::Conversation { messages, variables, add_generation_prompt };
-                apart::render(apart, &self.source, Some(conversation))
-            }
+            How::Apart(apart, now) => apart::render(apart, &self.source, *now, Some(names)),
         }
     }
 
@@ -261,26 +277,6 @@ pub fn tokens(vocab: &Vocab, text: &str) -> Result<Vec<Token>> {
         tokens.insert(0, bos);
     }
     Ok(tokens)
-}
-
-/// All names that a template is given, as `apply_chat_template` gives them.
-fn names(
-    source: &Source,
-    messages: &[Value],
-    variables: &Map<String, Value>,
-    add_generation_prompt: bool,
-) -> Result<Map<String, Value>> {
-    let mut out = Map::new();
-    out.insert("bos_token".into(), source.bos.as_str().into());
-    out.insert("eos_token".into(), source.eos.as_str().into());
-    // Templates ask `is not none` as well as `is defined`.
-    out.insert("tools".into(), Value::Null);
-    out.insert("documents".into(), Value::Null);
-    out.extend(variables.iter().map(|(name, value)| (name.clone(), value.clone())));
-    let messages = messages.iter().map(message).collect::<Result<Vec<_>>>()?;
-    out.insert("messages".into(), messages.into());
-    out.insert("add_generation_prompt".into(), add_generation_prompt.into());
-    Ok(out)
 }
 
 /// A message as the template sees it.
@@ -319,7 +315,7 @@ impl data::ChatTemplate for Template {
     /// SHA-256 of the template's text and those of the tokens in it.
     fn fingerprint(&self) -> String {
         let mut hash = Sha256::new();
-        for text in [&self.source.template, &self.source.bos, &self.source.eos] {
+        for text in [&self.source, &self.bos, &self.eos] {
             hash.update((text.len() as u64).to_le_bytes());
             hash.update(text);
         }

@@ -47,48 +47,31 @@ const MAX_COPIES: usize = 4;
 /// A request to the process.
 #[derive(Debug, Serialize, Deserialize)]
 struct Request<'a> {
-    source: Cow<'a, Source>,
-    /// `None` asks only whether the template can be read.
-    messages: Option<Cow<'a, [Value]>>,
-    variables: Cow<'a, Map<String, Value>>,
-    add_generation_prompt: bool,
+    template: Cow<'a, str>,
+    now: SystemTime,
+    /// What the template is given. `None` asks only whether it can be read.
+    names: Option<Cow<'a, Map<String, Value>>>,
 }
 
-/// Input of a template.
-pub(super) struct Conversation<'a> {
-    pub(super) messages: &'a [Value],
-    pub(super) variables: &'a Map<String, Value>,
-    pub(super) add_generation_prompt: bool,
-}
+type Reply = std::result::Result<String, String>;
 
-#[derive(Debug, Serialize, Deserialize)]
-enum Reply {
-    Text(String),
-    Error(String),
-}
-
-/// Renders, or only reads the template where there is no conversation.
+/// Renders, or only reads the template where it is given nothing.
 pub(super) fn render(
     apart: &Apart,
-    source: &Source,
-    conversation: Option<Conversation<'_>>,
+    template: &str,
+    now: SystemTime,
+    names: Option<&Map<String, Value>>,
 ) -> Result<String> {
-    let none = Map::new();
-    let request = Request {
-        source: Cow::Borrowed(source),
-        messages: conversation.as_ref().map(|c| Cow::Borrowed(c.messages)),
-        variables: Cow::Borrowed(conversation.as_ref().map_or(&none, |c| c.variables)),
-        add_generation_prompt: conversation.as_ref().is_some_and(|c| c.add_generation_prompt),
-    };
+    let request = Request { template: Cow::Borrowed(template), now, names: names.map(Cow::Borrowed) };
     let json = serde_json::to_vec(&request).map_err(|e| invalid(&e))?;
     if json.len() as u64 > MAX_BYTES {
         let found = json.len();
         let what = format!("template and messages: expected at most {MAX_BYTES} bytes, found {found}");
         return Err(invalid(&what));
     }
-    let reply = apart.ask(&[&json], MAX_BYTES, |bytes| serde_json::from_slice(bytes).ok());
+    let reply = apart.ask(&[&json], MAX_BYTES, |bytes| serde_json::from_slice::<Reply>(bytes).ok());
     match reply {
-        Ok(Reply::Text(text)) => {
+        Ok(Ok(text)) => {
             let most = json.len().saturating_mul(MAX_COPIES).saturating_add(MAX_ADDED);
             if text.len() > most {
                 let found = text.len();
@@ -96,20 +79,11 @@ pub(super) fn render(
             }
             Ok(text)
         }
-        Ok(Reply::Error(e)) => Err(Error::Invalid(e)),
+        Ok(Err(e)) => Err(Error::Invalid(e)),
         Err(Fault::TooLong(_)) => Err(too_long()),
         Err(Fault::Stopped) => Err(Error::Interrupted),
         Err(fault) => Err(invalid(&fault)),
     }
-}
-
-/// A template that another process reads.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Source {
-    pub(super) template: String,
-    pub(super) bos: String,
-    pub(super) eos: String,
-    pub(super) now: SystemTime,
 }
 
 /// The other side of [`Apart`]: puts the limits it is told onto this process, reads a template with its
@@ -119,25 +93,18 @@ pub(super) struct Source {
 /// Input or output that fails. What is wrong with the template is told the other side.
 pub fn serve(input: impl Read, output: impl Write) -> std::io::Result<()> {
     apart::serve(input, output, MAX_BYTES, |json| {
-        let reply = match json.ok_or_else(too_long).and_then(answer) {
-            Ok(text) => Reply::Text(text),
-            Err(e) => Reply::Error(e.to_string()),
-        };
+        let reply: Reply = json.ok_or_else(too_long).and_then(answer).map_err(|e| e.to_string());
         let fits = |reply: &Vec<u8>| reply.len() as u64 <= MAX_BYTES;
         let reply = serde_json::to_vec(&reply).ok().filter(fits);
-        reply.or_else(|| serde_json::to_vec(&Reply::Error(too_long().to_string())).ok()).unwrap_or_default()
+        reply.or_else(|| serde_json::to_vec(&Reply::Err(too_long().to_string())).ok()).unwrap_or_default()
     })
 }
 
 fn answer(json: Vec<u8>) -> Result<String> {
     let request: Request<'static> = serde_json::from_slice(&json).map_err(|e| invalid(&e))?;
     drop(json);
-    let Source { template, bos, eos, now } = &*request.source;
-    let template = Template::at(Some(template), bos, eos, *now)?;
-    match &request.messages {
-        Some(messages) => template.render_json(messages, &request.variables, request.add_generation_prompt),
-        None => Ok(String::new()),
-    }
+    let template = Template::at(Some(&request.template), "", "", request.now)?;
+    request.names.map_or(Ok(String::new()), |names| template.rendered(&names))
 }
 
 fn too_long() -> Error {
