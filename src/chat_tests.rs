@@ -1,4 +1,4 @@
-//! Templates of the families this runtime loads, with the features each of them uses.
+//! Templates at the edges: marks, hostile ones, and processes apart. Those of families are in `tests/data`.
 
 use std::time::Duration;
 
@@ -14,108 +14,7 @@ fn render(source: &str, messages: &[(&str, &str)], prompt: bool) -> Result<Strin
     Template::at(Some(source), "<s>", "</s>", day())?.render(&messages, prompt)
 }
 
-/// The one inside the SmolLM2 file.
-const SMOLLM2: &str = "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
-
-#[test]
-fn smollm2() {
-    let got = render(SMOLLM2, &[("user", "Hi")], true).unwrap();
-    assert_eq!(
-        got,
-        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n\
-         <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
-    );
-    let got = render(SMOLLM2, &[("system", "S"), ("user", "Hi"), ("assistant", "Yo")], false).unwrap();
-    assert_eq!(got, "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYo<|im_end|>\n");
-}
-
-#[test]
-fn llama3_trims_and_dates() {
-    let t = r#"{{- bos_token }}
-{%- if not date_string is defined %}
-    {%- set date_string = strftime_now("%d %b %Y") %}
-{%- endif %}
-{%- if messages[0]['role'] == 'system' %}
-    {%- set system_message = messages[0]['content']|trim %}
-    {%- set messages = messages[1:] %}
-{%- else %}
-    {%- set system_message = "" %}
-{%- endif %}
-{{- "<|start_header_id|>system<|end_header_id|>\n\n" }}
-{{- "Today Date: " + date_string + "\n\n" }}
-{{- system_message }}
-{{- "<|eot_id|>" }}
-{%- for message in messages %}
-    {%- if not (message.role == 'ipython' or 'tool_calls' in message) %}
-        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}
-{%- endif %}
-"#;
-    assert_eq!(
-        render(t, &[("system", " Be brief. "), ("user", "Hi\n")], true).unwrap(),
-        "<s><|start_header_id|>system<|end_header_id|>\n\nToday Date: 26 Jul 2024\n\nBe brief.<|eot_id|>\
-         <|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
-    );
-}
-
-#[test]
-fn mistral_refuses_roles_out_of_order() {
-    let t = "{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}\
-             {{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}\
-             {% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}\
-             {% elif message['role'] == 'assistant' %}{{ message['content'] + eos_token + ' ' }}\
-             {% else %}{{ raise_exception('Only user and assistant roles are supported!') }}{% endif %}{% endfor %}";
-    assert_eq!(
-        render(t, &[("user", "a"), ("assistant", "b"), ("user", "c")], true).unwrap(),
-        "<s>[INST] a [/INST]b</s> [INST] c [/INST]"
-    );
-    let e = render(t, &[("assistant", "b")], true).unwrap_err().to_string();
-    assert!(e.contains("roles must alternate") && !e.contains('\n'), "{e}");
-}
-
-#[test]
-fn qwen2_and_its_successors_use_namespaces_and_python_methods() {
-    let t = r#"{%- if tools %}
-    {{- raise_exception("tools must be none") }}
-{%- endif %}
-{%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}
-{%- for message in messages[::-1] %}
-    {%- set index = (messages|length - 1) - loop.index0 %}
-    {%- if ns.multi_step_tool and message.role == "user" and message.content is string and not(message.content.startswith('<tool_response>') and message.content.endswith('</tool_response>')) %}
-        {%- set ns.multi_step_tool = false %}
-        {%- set ns.last_query_index = index %}
-    {%- endif %}
-{%- endfor %}
-{%- for message in messages %}
-    {%- set content = message.content %}
-    {%- if message.role == "assistant" and '</think>' in content %}
-        {%- set content = content.split('</think>')[-1].lstrip('\n') %}
-    {%- endif %}
-    {{- '<|im_start|>' + message.role + '\n' + content + '<|im_end|>\n' }}
-{%- endfor %}
-{{- ns.last_query_index }}
-"#;
-    assert_eq!(
-        render(t, &[("user", "a"), ("assistant", "<think>x</think>\n\nb"), ("user", "c")], false).unwrap(),
-        "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>\n2"
-    );
-}
-
-#[test]
-fn block_white_space_is_trimmed_as_transformers_does() {
-    let t = "{% for m in messages %}\n    {% if m.role == 'user' %}\nU {{ m.content }}\n    {% endif %}\n{% endfor %}\nend\n";
-    assert_eq!(render(t, &[("user", "x"), ("assistant", "y")], false).unwrap(), "U x\nend");
-}
-
-#[test]
-fn tojson_is_pythons() {
-    let t = "{{ {'a': [1, 2.5, 'é<&'], 'b': none, 'c': true} | tojson }}";
-    assert_eq!(render(t, &[], false).unwrap(), "{\"a\": [1, 2.5, \"é<&\"], \"b\": null, \"c\": true}");
-    assert_eq!(render("{{ [1] | tojson(indent=2) }}", &[], false).unwrap(), "[\n  1\n]");
-}
+const PLAIN: &str = "{{ messages[0].content }}";
 
 #[test]
 fn generation_marks_print_nothing() {
@@ -187,7 +86,7 @@ fn without_a_template_it_is_chatml_and_says_so() {
     assert_eq!(t.stop(), ["<|im_end|>"]);
     let got = t.render(&[Message::new("user", "Hi")], true).unwrap();
     assert_eq!(got, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
-    assert!(!Template::new(Some(SMOLLM2), "", "").unwrap().is_fallback());
+    assert!(!Template::new(Some(PLAIN), "", "").unwrap().is_fallback());
 }
 
 #[test]
@@ -198,6 +97,8 @@ fn hostile_templates_end_in_one_line() {
         let e = render(t, &[("user", "x")], true).unwrap_err().to_string();
         assert!(e.starts_with("chat template") && !e.contains('\n'), "{e}");
     }
+    let e = render("{{ raise_exception('roles\nalternate') }}", &[], true).unwrap_err().to_string();
+    assert!(e.starts_with("chat template") && e.ends_with(": roles alternate"), "{e}");
 }
 
 #[test]
@@ -235,7 +136,7 @@ fn a_process_that_does_not_answer_is_given_up() {
     ] {
         let apart = Apart::new(command[0], &command[1..]).with_limits(limits);
         let started = std::time::Instant::now();
-        let e = Template::new_apart(SMOLLM2, "", "", &apart).unwrap_err().to_string();
+        let e = Template::new_apart(PLAIN, "", "", &apart).unwrap_err().to_string();
         assert!(
             e.starts_with("chat template: ") && e.contains(what) && !e.contains('\n'),
             "{command:?}: {e}"
@@ -243,7 +144,7 @@ fn a_process_that_does_not_answer_is_given_up() {
         assert!(started.elapsed() < Duration::from_secs(20), "{command:?}");
     }
     let endless = Apart::new("yes", [""; 0]).with_limits(limits.wall(Duration::from_secs(20)));
-    let e = Template::new_apart(SMOLLM2, "", "", &endless).unwrap_err().to_string();
+    let e = Template::new_apart(PLAIN, "", "", &endless).unwrap_err().to_string();
     assert_eq!(e, "chat template: its text is more than 33554432 bytes");
 }
 
@@ -253,7 +154,7 @@ fn the_process_that_renders_inherits_only_where_libraries_lie() {
     let dir = tempfile::tempdir().unwrap();
     let found = dir.path().join("environ");
     let script = format!("cat /proc/$$/environ > '{}'", found.display());
-    Template::new_apart(SMOLLM2, "", "", &Apart::new("/bin/sh", ["-c", &script])).unwrap_err();
+    Template::new_apart(PLAIN, "", "", &Apart::new("/bin/sh", ["-c", &script])).unwrap_err();
     let environ = String::from_utf8(std::fs::read(&found).unwrap()).unwrap();
     let names = environ.split_terminator('\0').map(|variable| variable.split_once('=').unwrap().0);
     assert!(names.clone().all(|name| name == "LD_LIBRARY_PATH"), "{:?}", names.collect::<Vec<_>>());
