@@ -227,9 +227,12 @@ fn what_a_lora_file_cannot_say_is_refused() {
         ("trainable_token_indices", json!({"embed_tokens": 1})),
         ("megatron_config", json!({"a": 1})),
         ("target_modules", json!(7)),
+        ("target_modules", json!([7])),
         ("exclude_modules", json!([7])),
+        ("exclude_modules", json!({"a": 1})),
         ("exclude_modules", json!("(?=a)")),
         ("layers_to_transform", json!("first")),
+        ("layers_to_transform", json!([-1])),
         ("ensure_weight_tying", json!("yes")),
         ("init_lora_weights", json!("pissa")),
         ("init_lora_weights", json!("pissa_niter_16")),
@@ -241,6 +244,10 @@ fn what_a_lora_file_cannot_say_is_refused() {
         ("init_lora_weights", json!(1)),
     ] {
         refused(&changed(dir.path(), |c| c[key] = value, |_| {}), &["adapter_config.json", key]);
+    }
+    for pattern in [json!(["("]), json!([1])] {
+        let change = |c: &mut Value| (c["layers_to_transform"], c["layers_pattern"]) = (json!([0]), pattern);
+        refused(&changed(dir.path(), change, |_| {}), &["adapter_config.json", "layers_pattern"]);
     }
     let model = "adapter_model.safetensors";
     for (to, part) in [

@@ -147,35 +147,6 @@ fn a_second_method_replaces_the_first() {
 }
 
 #[test]
-fn declared_scaling_is_replaced_and_kept() {
-    let lab = Lab::new("llama-tiny", DType::Q8_0, 1);
-    let text = |s: &str| Value::String(s.as_bytes().to_vec());
-    let yarn = [
-        ("llama.rope.scaling.type", text("yarn")),
-        ("llama.rope.scaling.factor", Value::F32(4.0)),
-        ("llama.rope.scaling.original_context_length", Value::U32(128)),
-    ];
-    lab.extend(&yarn, &[]);
-    let before = lab.hp("in");
-    let report = convert(
-        lab.path("in"),
-        lab.path("out"),
-        &Options::default().rope(Some("sba".parse().unwrap())),
-        &Control::default(),
-    );
-    // No context given: the one the file was extended to.
-    assert_eq!(report.unwrap().rope.unwrap().n_ctx, 512);
-    lab.convert("in", "out", "ntk");
-    let (file, hp) = (lab.open("out"), lab.hp("out"));
-    assert_same_plan(&declared(&hp), &plan("ntk", &before), "ntk");
-    assert_eq!(plan("ntk", &hp).n_ctx_orig(&hp), 128);
-    assert!(file.value("llama.rope.scaling.type").is_none());
-    assert_eq!(Hparams::as_trained(&file).unwrap(), before);
-    lab.convert("out", "again", "plain");
-    assert_eq!(Hparams::as_trained(&lab.open("again")).unwrap(), before);
-}
-
-#[test]
 fn contexts_chosen_when_none_is_given() {
     let lab = Lab::new("llama-tiny", DType::Q8_0, 1);
     for (spec, n_ctx) in
