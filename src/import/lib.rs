@@ -24,7 +24,7 @@ pub use arch::{architectures, classes, meaning};
 pub use checkpoint::{Checkpoint, Encode};
 pub use error::{Error, Result};
 pub use general::is_repository;
-pub use meaning::Meaning;
+pub use meaning::{check_keys, meaning_in, Meaning};
 pub use modules::Modules;
 pub use needed::{is_read, template, weights, TEMPLATES};
 pub use safetensors::{Safetensors, Stored};

@@ -6,6 +6,8 @@
 //! ignores it; so does the import, and a note says so. `tests/config_keys.json` lists what the classes know, and a test holds
 //! the tables to it.
 
+use std::path::Path;
+
 use serde_json::{Map, Value};
 
 use crate::error::shown;
@@ -131,22 +133,34 @@ const FOREIGN: Meanings = &[
     ("quantization compression_config", MustEqual("[null]", "weights must be F32, F16 or BF16")),
 ];
 
-fn found(list: &[(&str, Meaning)], key: &str) -> Option<Meaning> {
+/// The meaning of a key in a table; `None` where it is not in it.
+pub fn meaning_in(list: &[(&str, Meaning)], key: &str) -> Option<Meaning> {
     list.iter().find(|(keys, _)| keys.split(' ').any(|k| k == key)).map(|(_, meaning)| *meaning)
 }
 
 /// The meaning of a key to a class with these tables, which reads the keys of `read`; `None` where it does not know the key.
 pub(crate) fn of(tables: &[Meanings], read: &Map<String, Value>, key: &str) -> Option<Meaning> {
-    let own = tables.iter().find_map(|table| found(table, key));
-    own.or_else(|| read.contains_key(key).then_some(Used)).or_else(|| found(COMMON, key))
+    let own = tables.iter().find_map(|table| meaning_in(table, key));
+    own.or_else(|| read.contains_key(key).then_some(Used)).or_else(|| meaning_in(COMMON, key))
 }
 
 /// Checks every key. Returns those that nothing knows.
 pub(crate) fn check(object: &Object, tables: &[Meanings], read: &Map<String, Value>) -> Result<Vec<String>> {
+    check_keys(&object.path, &object.map, |key| of(tables, read, key).or_else(|| meaning_in(FOREIGN, key)))
+}
+
+/// Checks the keys of a file. Returns those without a meaning.
+///
+/// # Errors
+/// A key that must have another value.
+pub fn check_keys(
+    path: &Path,
+    keys: &Map<String, Value>,
+    meaning: impl Fn(&str) -> Option<Meaning>,
+) -> Result<Vec<String>> {
     let mut unknown = Vec::new();
-    for (key, value) in &object.map {
-        let meaning = of(tables, read, key).or_else(|| found(FOREIGN, key));
-        let wrong = match meaning {
+    for (key, value) in keys {
+        let wrong = match meaning(key) {
             None => {
                 unknown.push(shown(key));
                 None
@@ -167,7 +181,7 @@ pub(crate) fn check(object: &Object, tables: &[Meanings], read: &Map<String, Val
             }
         };
         if let Some((expected, why)) = wrong {
-            return Err(object.error(key, format!("found {}, expected {expected}: {why}", kind(value))));
+            return Err(Error::at(path, key, format!("found {}, expected {expected}: {why}", kind(value))));
         }
     }
     Ok(unknown)

@@ -3,50 +3,32 @@
 
 use std::path::Path;
 
-use ropewalk_import::Meaning::{self, Irrelevant, MustAllEqual, MustEqual, Used};
+use ropewalk_import::Meaning::{self, Irrelevant, MustEqual, Used};
+use ropewalk_import::{check_keys, meaning_in};
 use serde_json::{Map, Value};
 
 use super::{refuse, shown};
-use crate::{Error, Result};
+use crate::Result;
 
-const LOADED: Meaning = Irrelevant("how a training begins; the tensors are what it ended with");
-const TRAINING: Meaning = Irrelevant("for training");
-const PROGRAM: Meaning = Irrelevant("for the program that loads the adapter");
-const RANKS: Meaning = Irrelevant("the tensors' shapes are the ranks");
-
-/// Every field of `LoraConfig` and of the classes that it is made of.
+/// Every field of `LoraConfig` and of the classes that it is made of; a row may have several, with spaces between them.
 pub const FIELDS: &[(&str, Meaning)] = &[
-    ("peft_type", Used),
-    ("base_model_name_or_path", Used),
-    ("lora_alpha", Used),
-    ("alpha_pattern", Used),
-    ("use_rslora", Used),
-    ("target_modules", Used),
-    ("exclude_modules", Used),
-    ("layers_to_transform", Used),
-    ("layers_pattern", Used),
-    ("modules_to_save", Used),
-    ("trainable_token_indices", Used),
-    ("ensure_weight_tying", Used),
+    ("peft_type base_model_name_or_path lora_alpha alpha_pattern use_rslora target_modules exclude_modules", Used),
+    ("layers_to_transform layers_pattern modules_to_save trainable_token_indices ensure_weight_tying", Used),
     ("init_lora_weights", Used),
-    ("r", RANKS),
-    ("rank_pattern", RANKS),
-    ("lora_dropout", TRAINING),
-    ("inference_mode", TRAINING),
+    ("r rank_pattern", Irrelevant("the tensors' shapes are the ranks")),
+    ("lora_dropout inference_mode", Irrelevant("for training")),
     ("velora_config", Irrelevant("how gradients are computed")),
-    ("loftq_config", LOADED),
-    ("eva_config", LOADED),
-    ("corda_config", LOADED),
-    ("lora_ga_config", LOADED),
+    (
+        "loftq_config eva_config corda_config lora_ga_config",
+        Irrelevant("how a training begins; the tensors are what it ended with"),
+    ),
     ("fan_in_fan_out", Irrelevant("PEFT turns it off for linear maps, which are all that these models have")),
     ("bias", Irrelevant("a bias that was trained is a tensor, and refused as such")),
     ("qalora_group_size", Irrelevant("for use_qalora")),
-    ("task_type", PROGRAM),
-    ("auto_mapping", PROGRAM),
-    ("peft_version", PROGRAM),
-    ("revision", PROGRAM),
-    ("runtime_config", PROGRAM),
-    ("megatron_core", PROGRAM),
+    (
+        "task_type auto_mapping peft_version revision runtime_config megatron_core",
+        Irrelevant("for the program that loads the adapter"),
+    ),
     ("use_dora", MustEqual("[false]", "a LoRA file has no magnitudes (DoRA); merge it with PEFT")),
     ("lora_bias", MustEqual("[false]", "a LoRA file has no biases; merge it with PEFT")),
     ("use_qalora", MustEqual("[false]", "a LoRA file has no pooled inputs (QALoRA)")),
@@ -62,22 +44,7 @@ pub const FIELDS: &[(&str, Meaning)] = &[
 
 /// Checks every key. Returns a note on those that `LoraConfig` has not, which PEFT drops.
 pub(super) fn check(path: &Path, config: &Map<String, Value>) -> Result<Option<String>> {
-    let mut unknown = Vec::new();
-    for (key, value) in config {
-        match FIELDS.iter().find(|(field, _)| field == key) {
-            None => unknown.push(shown(key)),
-            Some((_, Used | Irrelevant(_))) => {}
-            Some((_, MustEqual(values, why) | MustAllEqual(values, why))) => {
-                let values: Vec<Value> = serde_json::from_str(values)
-                    .map_err(|e| Error::Invalid(format!("values of {key}: {e}")))?;
-                if !value.is_null() && !values.contains(value) {
-                    let expected = values.first().map_or(String::new(), Value::to_string);
-                    let found = shown(&value.to_string());
-                    return Err(refuse(path, key, format!("expected {expected}, found {found}: {why}")));
-                }
-            }
-        }
-    }
+    let mut unknown = check_keys(path, config, |key| meaning_in(FIELDS, key))?;
     let many = unknown.len();
     unknown.truncate(16);
     Ok((many > 0).then(|| {
