@@ -15,22 +15,18 @@ pub use shapes::{DeltaNet, Ffn, NamedShape, Norms, QkNorm, Shape, SHAPES};
 use values::{normal, Source};
 
 /// A tensor to be made.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TensorSpec {
-    /// Name in the file.
-    pub name: String,
-    /// Shape in ggml order.
-    pub shape: Vec<u64>,
-    /// Values of the tensor.
-    pub fill: Fill,
+struct TensorSpec {
+    name: String,
+    /// In ggml's order.
+    shape: Vec<u64>,
+    fill: Fill,
 }
 
 /// The values of a random tensor.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Fill {
+#[derive(Clone)]
+enum Fill {
     /// Mean and standard deviation.
     Normal(f32, f32),
-    /// These values.
     Values(Vec<f32>),
 }
 
@@ -239,7 +235,7 @@ fn matrix(gain: f32, n_in: u64) -> Fill {
 
 /// Every tensor of a shape, in file order. Scales keep activations near unit size through the layers, scores
 /// spread enough for attention to matter, and logits at a deviation near 2.
-pub fn tensors(shape: &Shape) -> Vec<TensorSpec> {
+fn tensors(shape: &Shape) -> Vec<TensorSpec> {
     let (embd, vocab) = (shape.n_embd as u64, shape.n_vocab as u64);
     let mut all = Tensors { shape, list: Vec::new() };
     let head = matrix(2.0, embd);

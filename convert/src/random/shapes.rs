@@ -126,130 +126,117 @@ pub enum Ffn {
 pub struct NamedShape {
     /// Name of the shape, as users type it.
     pub name: &'static str,
-    /// One line of help.
-    pub about: &'static str,
     /// The shape.
     pub shape: fn() -> Shape,
 }
 
 macro_rules! shapes {
-    ($($name:literal $about:literal $shape:expr;)*) => {
+    ($($name:literal $shape:expr;)*) => {
         /// Every named shape.
         pub static SHAPES: &[NamedShape] =
-            &[$(NamedShape { name: $name, about: $about, shape: || -> Shape { $shape } }),*];
+            &[$(NamedShape { name: $name, shape: || -> Shape { $shape } }),*];
     };
 }
 
 shapes! {
-    "llama-tiny" "2 layers of 256, 4 heads on 2 kv heads" llama_tiny();
-    "llama-tiny-mha" "llama-tiny with as many kv heads as heads" Shape { n_head_kv: 4, ..llama_tiny() };
-    "llama-tiny-tied" "llama-tiny whose output matrix is its embedding table"
-        Shape { tied: true, ..llama_tiny() };
-    "llama-tiny-gqa" "2 layers of 512, 8 heads on 2 kv heads, Llama 3 rope factors"
-        Shape {
-            n_embd: 512,
-            n_head: 8,
-            n_ff: 768,
-            freq_base: 500_000.0,
-            rope_factors: Some(llama3_factors(64, 500_000.0, 8.0)),
-            ..llama_tiny()
-        };
-    "qwen2-tiny" "2 layers of 256, q/k/v biases, NeoX pairs" qwen2_tiny();
-    "qwen2-tiny-tied" "qwen2-tiny whose output matrix is its embedding table"
-        Shape { tied: true, ..qwen2_tiny() };
-    "qwen3-tiny" "2 layers of 256, 4 heads of 96 on 2 kv heads, head norms"
-        Shape {
-            arch: "qwen3".into(),
-            qkv_bias: false,
-            qk_norm: QkNorm::Head,
-            n_embd_head: 96,
-            ..qwen2_tiny()
-        };
-    "smollm3-tiny" "llama-tiny with 5 layers, of which the fourth is not rotated"
-        Shape { arch: "smollm3".into(), n_layer: 5, ..llama_tiny() };
-    "cohere2-tiny" "3 of 4 layers with a window, tied" tiny::cohere2();
-    "gemma2-tiny" "every second layer with a window, caps" tiny::gemma2();
-    "gemma3-tiny" "5 of 6 layers with a window, two bases" tiny::gemma3();
-    "gptneox-tiny" "16 of 64 dimensions rotated, parallel" tiny::gptneox(true);
-    "gptneox-tiny-sequential" "gptneox-tiny with one residual after the other" tiny::gptneox(false);
-    "gptneox-tiny-erf" "gptneox-tiny with GELU by the error function, as Pythia"
-        Shape { gelu: Gelu::Erf, ..tiny::gptneox(true) };
-    "gpt-oss-tiny" "sinks, a window in half of 4 layers, 4 of 8 experts" tiny::gpt_oss();
-    "granite-tiny" "llama-tiny with four factors" tiny::granite();
-    "mistral3-tiny" "llama-tiny with YaRN and a temperature" tiny::mistral3();
-    "olmo2-tiny" "norms after attention and feed-forward" tiny::olmo2();
-    "olmo3-tiny" "olmo2-tiny, 3 of 4 layers with a window, YaRN" tiny::olmo3();
-    "phi2-tiny" "32 of 64 dimensions rotated, biases" tiny::phi2();
-    "phi3-tiny" "fused maps, 48 of 64 dimensions rotated, LongRoPE" tiny::phi3();
-    "qwen35-tiny" "gated delta-nets in 4 of 5 layers, 16 of 64 dimensions rotated" tiny::qwen35();
-    "qwen35moe-tiny" "qwen35-tiny with 2 of 8 experts and a shared one" tiny::qwen35moe();
-    "qwen3moe-tiny" "qwen3-tiny with 2 of 8 experts" tiny::qwen3moe();
-    "qwen3-30b-a3b-4" "4 of the 48 layers of Qwen3-30B-A3B: 8 of 128 experts"
-        Shape {
-            n_layer: 4,
-            n_embd: 2048,
-            n_head: 32,
-            n_head_kv: 4,
-            n_embd_head: 128,
-            n_ff: 768,
-            n_vocab: 151_936,
-            n_ctx_train: 32_768,
-            ffn: Ffn::Experts { n: 128, used: 8, shared: 0 },
-            ..tiny::qwen3moe()
-        };
-    "smollm2-135m" "SmolLM2-135M"
-        Shape {
-            n_layer: 30,
-            n_embd: 576,
-            n_head: 9,
-            n_head_kv: 3,
-            n_ff: 1536,
-            n_vocab: 49152,
-            n_ctx_train: 8192,
-            tied: true,
-            freq_base: 100_000.0,
-            ..llama_tiny()
-        };
-    "llama-1b" "Llama 3.2 1B"
-        Shape {
-            n_layer: 16,
-            n_embd: 2048,
-            n_head: 32,
-            n_head_kv: 8,
-            n_ff: 8192,
-            n_vocab: 128_256,
-            n_ctx_train: 131_072,
-            tied: true,
-            freq_base: 500_000.0,
-            rope_factors: Some(llama3_factors(64, 500_000.0, 32.0)),
-            ..llama_tiny()
-        };
-    "llama-8b" "Llama 3 8B"
-        Shape {
-            n_layer: 32,
-            n_embd: 4096,
-            n_head: 32,
-            n_head_kv: 8,
-            n_embd_head: 128,
-            n_ff: 14336,
-            n_vocab: 128_256,
-            n_ctx_train: 8192,
-            freq_base: 500_000.0,
-            ..llama_tiny()
-        };
-    "qwen2-7b" "Qwen2.5 7B"
-        Shape {
-            n_layer: 28,
-            n_embd: 3584,
-            n_head: 28,
-            n_head_kv: 4,
-            n_embd_head: 128,
-            n_ff: 18944,
-            n_vocab: 152_064,
-            n_ctx_train: 32768,
-            freq_base: 1_000_000.0,
-            ..qwen2_tiny()
-        };
+    "llama-tiny" llama_tiny();
+    "llama-tiny-mha" Shape { n_head_kv: 4, ..llama_tiny() };
+    "llama-tiny-tied" Shape { tied: true, ..llama_tiny() };
+    "llama-tiny-gqa" Shape {
+        n_embd: 512,
+        n_head: 8,
+        n_ff: 768,
+        freq_base: 500_000.0,
+        rope_factors: Some(llama3_factors(64, 500_000.0, 8.0)),
+        ..llama_tiny()
+    };
+    "qwen2-tiny" qwen2_tiny();
+    "qwen2-tiny-tied" Shape { tied: true, ..qwen2_tiny() };
+    "qwen3-tiny" Shape {
+        arch: "qwen3".into(),
+        qkv_bias: false,
+        qk_norm: QkNorm::Head,
+        n_embd_head: 96,
+        ..qwen2_tiny()
+    };
+    "smollm3-tiny" Shape { arch: "smollm3".into(), n_layer: 5, ..llama_tiny() };
+    "cohere2-tiny" tiny::cohere2();
+    "gemma2-tiny" tiny::gemma2();
+    "gemma3-tiny" tiny::gemma3();
+    "gptneox-tiny" tiny::gptneox(true);
+    "gptneox-tiny-sequential" tiny::gptneox(false);
+    "gptneox-tiny-erf" Shape { gelu: Gelu::Erf, ..tiny::gptneox(true) };
+    "gpt-oss-tiny" tiny::gpt_oss();
+    "granite-tiny" tiny::granite();
+    "mistral3-tiny" tiny::mistral3();
+    "olmo2-tiny" tiny::olmo2();
+    "olmo3-tiny" tiny::olmo3();
+    "phi2-tiny" tiny::phi2();
+    "phi3-tiny" tiny::phi3();
+    "qwen35-tiny" tiny::qwen35();
+    "qwen35moe-tiny" tiny::qwen35moe();
+    "qwen3moe-tiny" tiny::qwen3moe();
+    "qwen3-30b-a3b-4" Shape {
+        n_layer: 4,
+        n_embd: 2048,
+        n_head: 32,
+        n_head_kv: 4,
+        n_embd_head: 128,
+        n_ff: 768,
+        n_vocab: 151_936,
+        n_ctx_train: 32_768,
+        ffn: Ffn::Experts { n: 128, used: 8, shared: 0 },
+        ..tiny::qwen3moe()
+    };
+    "smollm2-135m" Shape {
+        n_layer: 30,
+        n_embd: 576,
+        n_head: 9,
+        n_head_kv: 3,
+        n_ff: 1536,
+        n_vocab: 49152,
+        n_ctx_train: 8192,
+        tied: true,
+        freq_base: 100_000.0,
+        ..llama_tiny()
+    };
+    "llama-1b" Shape {
+        n_layer: 16,
+        n_embd: 2048,
+        n_head: 32,
+        n_head_kv: 8,
+        n_ff: 8192,
+        n_vocab: 128_256,
+        n_ctx_train: 131_072,
+        tied: true,
+        freq_base: 500_000.0,
+        rope_factors: Some(llama3_factors(64, 500_000.0, 32.0)),
+        ..llama_tiny()
+    };
+    "llama-8b" Shape {
+        n_layer: 32,
+        n_embd: 4096,
+        n_head: 32,
+        n_head_kv: 8,
+        n_embd_head: 128,
+        n_ff: 14336,
+        n_vocab: 128_256,
+        n_ctx_train: 8192,
+        freq_base: 500_000.0,
+        ..llama_tiny()
+    };
+    "qwen2-7b" Shape {
+        n_layer: 28,
+        n_embd: 3584,
+        n_head: 28,
+        n_head_kv: 4,
+        n_embd_head: 128,
+        n_ff: 18944,
+        n_vocab: 152_064,
+        n_ctx_train: 32768,
+        freq_base: 1_000_000.0,
+        ..qwen2_tiny()
+    };
 }
 
 pub(super) fn llama_tiny() -> Shape {
