@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use files::memory::room;
 use files::{same_file, Scratch};
 use gguf::float::decode;
-use gguf::{DType, File, Writer};
+use gguf::{DType, File, Output};
 use rayon::prelude::*;
 use ropewalk_core::apart::Apart;
 use ropewalk_core::control::Control;
@@ -75,14 +75,13 @@ pub(crate) fn import(
             return Err(is_input(output));
         }
     }
-    let write = |writer: Writer<'_>| writer.write_scratch(options.output(output));
-    let (converted, staged) = plain(&checkpoint, dtype.filter(|_| !more), control, write)?;
+    let (converted, staged, bytes) =
+        plain(&checkpoint, dtype.filter(|_| !more), control, options.output(output))?;
     let mut notes = checkpoint.notes().to_vec();
     notes.push(format!("{} is imported from {}.", output.display(), folder.display()));
     // Its files are not needed any more.
     drop(checkpoint);
     opens(&staged, folder)?;
-    let bytes = std::fs::metadata(staged.path()).map_err(|e| files::Error::new(staged.path(), e))?.len();
     if !more {
         staged.place()?;
         return Ok(Report {
@@ -125,13 +124,13 @@ pub(crate) fn renamed(text: &str, from: &Path, to: &Path) -> String {
 }
 
 /// Writes the checkpoint in a plain type, that of its first matrix if none is asked for. Returns the errors of tensors
-/// whose type changed, and what `write` does.
-fn plain<T>(
+/// whose type changed, the file, and its size.
+fn plain(
     checkpoint: &Checkpoint,
     dtype: Option<DType>,
     control: &Control<'_>,
-    write: impl FnOnce(Writer<'_>) -> gguf::Result<T>,
-) -> Result<(Vec<TensorError>, T)> {
+    output: Output,
+) -> Result<(Vec<TensorError>, Scratch, u64)> {
     let wanted = dtype.unwrap_or_else(|| checkpoint.stored());
     let no_type = || Error::Usage(format!("{wanted} is not a type to convert to"));
     let file_type = types::file_type(wanted).ok_or_else(no_type)?;
@@ -148,8 +147,8 @@ fn plain<T>(
         errors.push((TensorError::of(t.name().to_owned(), t.stored(), to, n, sums), sums));
         Ok(bytes)
     };
-    let done = checkpoint.write(file_type, &of, &encode, control, write)?;
-    Ok((errors.into_inner().into_iter().map(|(error, _)| error).collect(), done))
+    let (scratch, bytes) = checkpoint.write(file_type, &of, &encode, control, output)?;
+    Ok((errors.into_inner().into_iter().map(|(error, _)| error).collect(), scratch, bytes))
 }
 
 /// Whole rows as another type, and how far that is from what they were.

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use files::Scratch;
 use gguf::{DType, File, Output, TensorInfo, Value, Writer};
 use ropewalk_core::adapter::{AdapterReader, AdapterSpec};
 use ropewalk_core::hparams::{keys, Hparams};
@@ -90,19 +91,20 @@ pub fn convert(
     if options.mixture.is_some() || options.check.is_some() {
         return staged::convert(input, output, options, control);
     }
-    rewrite(input, output, options, false, control, |writer| writer.write(options.output(output)))
+    let (report, scratch) = rewrite(input, output, options, false, control)?;
+    scratch.place()?;
+    Ok(report)
 }
 
-/// The work of [`convert`] but for [`Options::mixture`] and [`Options::check`], with `write` to put what is to be
-/// written somewhere; it returns the size. `exact` has tensors that adapters change written in F32.
+/// The work of [`convert`] but for [`Options::mixture`] and [`Options::check`], into a temporary file. One for libllama's
+/// quantizer has tensors that adapters change in F32, and no alignment, which libllama would get wrong.
 pub(crate) fn rewrite(
     input: &Path,
     output: &Path,
     options: &Options,
-    exact: bool,
+    to_quantize: bool,
     control: &Control<'_>,
-    write: impl FnOnce(Writer<'_>) -> gguf::Result<u64>,
-) -> Result<Report> {
+) -> Result<(Report, Scratch)> {
     let file_type = check_options(options)?;
     let file = File::open(input)?;
     check_output(&file, output, options)?;
@@ -116,6 +118,9 @@ pub(crate) fn rewrite(
     let mut writer = Writer::with_metadata_of(&file);
     if !options.adapters.is_empty() {
         writer.remove(keys::SOURCE);
+    }
+    if to_quantize {
+        writer.remove("general.alignment");
     }
     let (factors, rope_report) =
         write_rope(&mut writer, &file, (options, trained_ctx.as_ref()), &merge, &mut notes)?;
@@ -152,7 +157,7 @@ pub(crate) fn rewrite(
             outputs.push((merge::OUTPUT, merge.of_tied_output(TOKEN_EMBD)?));
         }
         for (name, change) in outputs {
-            let to = if exact && change.is_some() { DType::F32 } else { to };
+            let to = if to_quantize && change.is_some() { DType::F32 } else { to };
             if change.is_some() && !to.can_quantize() {
                 let what = format!("an adapter changes it, and {to} cannot be written: choose another type");
                 return Err(avoidable(file.error(name, what).to_string(), Remedy::Type));
@@ -183,7 +188,7 @@ pub(crate) fn rewrite(
     }
     let n_tensors = writer.n_tensors();
     let (llama_server, no_llama_server) = llama_cpp::serve(&file, rope_report.as_ref(), output);
-    let bytes = match write(writer) {
+    let (scratch, bytes) = match writer.write_scratch(options.output(output)) {
         Err(_) if control.stopped() => return Err(Error::Interrupted),
         done => done?,
     };
@@ -198,7 +203,7 @@ pub(crate) fn rewrite(
         notes,
         ..Report::default()
     };
-    Ok(report.with_merges(errors.merged.into_inner()))
+    Ok((report.with_merges(errors.merged.into_inner()), scratch))
 }
 
 /// Checks options that need no file. Returns the type asked for with its number for `general.file_type`.

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use files::Scratch;
-use gguf::{DType, File, Writer};
+use gguf::{DType, File};
 use ropewalk_core::control::Control;
 
 use crate::requantize::{self, TensorError};
@@ -52,26 +52,13 @@ pub(crate) fn convert(
     let foreign = file.paths().len() > 1 || file.alignment() != gguf::DEFAULT_ALIGNMENT;
     job::check_output(&file, output, options)?;
 
-    let into = |to: &mut Option<Scratch>, writer: Writer<'_>| -> gguf::Result<u64> {
-        let scratch = writer.write_scratch(options.output(output))?;
-        let bytes = length(scratch.path())?;
-        *to = Some(scratch);
-        Ok(bytes)
+    let first = match changes || quantizer.is_some() && foreign {
+        true => Some(job::rewrite(input, output, &before, quantizer.is_some(), control)?),
+        false => None,
     };
-    let mut staged = None;
-    let mut report = None;
-    if changes || quantizer.is_some() && foreign {
-        let exact = quantizer.is_some();
-        report = Some(job::rewrite(input, output, &before, exact, control, |mut writer| {
-            if quantizer.is_some() {
-                writer.remove("general.alignment");
-            }
-            into(&mut staged, writer)
-        })?);
-    }
+    let (report, staged) = first.unzip();
     let source = staged.as_ref().map_or(input, Scratch::path);
-
-    let (result, mut report) = match quantizer {
+    let (mut report, result) = match quantizer {
         Some(quantizer) => {
             let result = Scratch::beside(options.output(output), &gguf::kinds::MODEL)?;
             let named = |e: Error| e.renamed(source, input).renamed(result.path(), output);
@@ -79,15 +66,9 @@ pub(crate) fn convert(
             let report = report.unwrap_or_else(|| Report::unchanged(&file, output));
             let report =
                 quantized(&file, source, result.path(), report, &quantizer, control).map_err(named)?;
-            (result, report)
+            (report, result)
         }
-        None => {
-            let mut result = None;
-            let write = |writer: Writer<'_>| into(&mut result, writer);
-            let report = job::rewrite(input, output, options, false, control, write)?;
-            let result = result.ok_or_else(|| Error::Invalid("nothing was written".into()))?;
-            (result, report)
-        }
+        None => job::rewrite(input, output, options, false, control)?,
     };
     if let Some(text) = text {
         match divergence::measure(source, result.path(), &text, control) {
@@ -101,10 +82,6 @@ pub(crate) fn convert(
     }
     result.place()?;
     Ok(report)
-}
-
-fn length(path: &Path) -> gguf::Result<u64> {
-    std::fs::metadata(path).map(|m| m.len()).map_err(|e| gguf::Error::io(path, e))
 }
 
 /// Completes the report of what was done before with what the quantizer has written, which is checked on the way.
@@ -153,7 +130,7 @@ fn quantized(
         report.notes.push(format!("{again} tensors were already quantized: their errors add up."));
     }
     report.notes.extend(quantizer.unmet(&new));
-    report.bytes = length(result)?;
+    report.bytes = std::fs::metadata(result).map_err(|e| gguf::Error::io(result, e))?.len();
     report.n_tensors = new.tensors().len();
     report.dtype = Some(quantizer.name());
     Ok(report)

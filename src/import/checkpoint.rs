@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use gguf::{DType, Value, Writer};
+use gguf::{DType, Output, Value, Writer};
 use ropewalk_core::control::Control;
 
 use crate::arch::{self, Family, FAMILIES};
@@ -82,20 +82,20 @@ impl Checkpoint {
         matrix.map_or(DType::F32, Tensor::stored)
     }
 
-    /// Gives `write` a writer of the file, each tensor in the type that `dtype` gives for it; `encode` makes rows of types
+    /// Writes a temporary file for `output`, each tensor in the type that `dtype` gives for it; `encode` makes rows of types
     /// that are neither F32 nor the checkpoint's. What is [packed](Tensor::packed) stays so, and then the file's type is
-    /// that of a mixture in MXFP4, as llama.cpp's converter has it. Returns what `write` does.
+    /// that of a mixture in MXFP4, as llama.cpp's converter has it. Returns the file and its size.
     ///
     /// # Errors
     /// The disk; values that a type cannot hold; [`Error::Interrupted`] when `control` asked for it.
-    pub fn write<T>(
+    pub fn write(
         &self,
         file_type: u32,
         dtype: &dyn Fn(&Tensor) -> DType,
         encode: &Encode<'_>,
         control: &Control<'_>,
-        write: impl FnOnce(Writer<'_>) -> gguf::Result<T>,
-    ) -> Result<T> {
+        output: impl Into<Output>,
+    ) -> Result<(files::Scratch, u64)> {
         let mut writer = Writer::new();
         for (key, value) in &self.metadata {
             writer.set(key, value.clone());
@@ -120,7 +120,7 @@ impl Checkpoint {
             };
             writer.tensor(t.name(), to, t.shape(), Box::new(data))?;
         }
-        match write(writer) {
+        match writer.write_scratch(output) {
             Err(_) if control.stopped() => Err(Error::Interrupted),
             done => Ok(done?),
         }

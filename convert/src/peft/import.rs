@@ -104,7 +104,7 @@ pub fn from_peft(
         let (tensors, base) = (&tensors, &base);
         writer.tensor(c.tensor, DType::F32, &c.shape, Box::new(move |out| c.write(tensors, base, out)))?;
     }
-    let scratch = writer.write_scratch(to.clone())?;
+    let (scratch, bytes) = writer.write_scratch(to.clone())?;
     // As this program's own readers see it.
     let named = |e: gguf::Error| {
         Error::Invalid(
@@ -113,7 +113,6 @@ pub fn from_peft(
     };
     let reader = AdapterReader::open(scratch.path()).map_err(named)?;
     reader.check(&base, reader.meta().base.as_deref().unwrap_or(""), true).map_err(named)?;
-    let bytes = std::fs::metadata(scratch.path()).map_err(|e| files::Error::new(output, e))?.len();
     let mut report = AdapterReport::of(&reader, bytes);
     report.notes = notes;
     scratch.place()?;

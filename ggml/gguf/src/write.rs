@@ -138,25 +138,23 @@ impl<'a> Writer<'a> {
     /// [`Error::Io`] with `path`; [`Error::Gguf`] when a value cannot be written or a tensor's data is not as
     /// long as its type and shape say.
     pub fn write(self, path: impl Into<Output>) -> Result<u64> {
+        let (scratch, bytes) = self.write_scratch(path)?;
+        scratch.place()?;
+        Ok(bytes)
+    }
+
+    /// Like [`Writer::write`], to a temporary file, which is returned with its size: for work on it before anything is in place.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Writer::write`], with `path`, next to which the temporary file is.
+    pub fn write_scratch(self, path: impl Into<Output>) -> Result<(files::Scratch, u64)> {
         let output = path.into();
         let path = output.path();
         // Before a temporary file is made.
         let (alignment, header) = self.begin(path)?;
-        let kind = kinds::of(&self.metadata);
-        files::replace(output.clone(), kind, |out| self.stream(path, alignment, &header, out))
-    }
-
-    /// Like [`Writer::write`], to a temporary file: for work on it before anything is in place.
-    ///
-    /// # Errors
-    /// Returns the errors of [`Writer::write`], with `path`, next to which the temporary file is.
-    pub fn write_scratch(self, path: impl Into<Output>) -> Result<files::Scratch> {
-        let output = path.into();
-        let path = output.path();
-        let (alignment, header) = self.begin(path)?;
         let mut scratch = files::Scratch::beside(output.clone(), kinds::of(&self.metadata))?;
-        scratch.write(|out| self.stream(path, alignment, &header, out))?;
-        Ok(scratch)
+        let bytes = scratch.write(|out| self.stream(path, alignment, &header, out))?;
+        Ok((scratch, bytes))
     }
 
     fn begin(&self, path: &Path) -> Result<(u64, Vec<u8>)> {

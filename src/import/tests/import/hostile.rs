@@ -353,9 +353,7 @@ fn the_file_appears_only_when_it_is_whole() {
     marked.write(&file).unwrap();
     let before = std::fs::read(&file).unwrap();
     let encode = |_: &Tensor, to: DType, values: &[f32]| floats(to, values);
-    let write = |control: &Control<'_>| {
-        checkpoint.write(1, &|_| DType::F16, &encode, control, |writer| writer.write(&file))
-    };
+    let write = |control: &Control<'_>| checkpoint.write(1, &|_| DType::F16, &encode, control, &file);
     let error = write(&Control::default()).unwrap_err().to_string();
     assert!(error.contains("blk.1.ffn_up.weight: found 3.3895314e38, which f16 cannot hold"), "{error}");
     let stop = ropewalk_core::control::Stop::default();
