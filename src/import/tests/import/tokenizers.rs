@@ -101,6 +101,14 @@ fn normalizers_without_an_equivalent_are_refused_for_a_forced_kind() {
             assert!(error.contains(&wanted), "{error}");
         }
     }
+    let others = [
+        json!({"type": "NFKC"}),
+        json!({"type": "Lowercase"}),
+        json!({"type": "StripAccents"}),
+        json!({"type": "Prepend", "prepend": "▁"}),
+        replace(" ", "▁"),
+    ];
+    accepted(|v| v["normalizer"] = json!({"type": "Sequence", "normalizers": others}));
 }
 
 /// No field has a default in the crate `tokenizers`, which transformers uses: it opens no such file either.
@@ -129,66 +137,6 @@ fn more_than_a_tokenizer_has_is_refused_while_it_is_read() {
     // Nobody asks for this one, whatever it holds.
     std::fs::write(folder.file("tokenizer.json"), with("notes")).unwrap();
     folder.open().unwrap();
-}
-
-/// Components of tokenizers of known models, put together as these have them.
-#[test]
-fn components_of_known_tokenizers_are_accepted() {
-    let split = |regex: &str| json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false});
-    let bytes =
-        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
-    let cuts = |mut list: Vec<Value>| {
-        list.push(bytes.clone());
-        json!({"type": "Sequence", "pretokenizers": list})
-    };
-    let llama3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-    let o200k = [
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-        r"\p{N}{1,3}",
-        r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
-        r"\s*[\r\n]+",
-        r"\s+(?!\S)",
-        r"\s+",
-    ]
-    .join("|");
-    let deepseek = cuts(vec![
-        split(r"\p{N}{1,3}"),
-        split(r"[一-龥぀-ゟ゠-ヿ]+"),
-        split(
-            r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##,
-        ),
-    ]);
-    let falcon = json!({"type": "Sequence", "pretokenizers": [
-        {"type": "Punctuation", "behavior": "Contiguous"},
-        {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
-        {"type": "Digits", "individual_digits": false},
-        {"type": "Split", "pattern": {"Regex": "[0-9][0-9][0-9]"}, "behavior": "Isolated", "invert": false}]});
-    let metaspace =
-        json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": false});
-    for pre in [
-        cuts(vec![split(llama3)]),
-        cuts(vec![split(&o200k)]),
-        cuts(vec![json!({"type": "Digits", "individual_digits": true})]),
-        deepseek,
-        falcon,
-        metaspace,
-    ] {
-        for normalizer in [
-            Value::Null,
-            json!({"type": "NFC"}),
-            json!({"type": "Sequence", "normalizers": []}),
-            json!({"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"type": "Lowercase"}, {"type": "StripAccents"}]}),
-            json!({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, replace(" ", "▁")]}),
-        ] {
-            let checkpoint =
-                accepted(|v| (v["pre_tokenizer"], v["normalizer"]) = (pre.clone(), normalizer.clone()));
-            assert!(checkpoint.metadata().iter().any(|(key, _)| key == "tokenizer.ggml.merges"));
-        }
-    }
-    let decoder = json!({"type": "Sequence", "decoders": [replace("▁", " "), {"type": "ByteFallback"}, {"type": "Fuse"},
-        {"type": "Strip", "content": " ", "start": 1, "stop": 0}]});
-    accepted(|v| v["decoder"] = decoder);
 }
 
 #[cfg(unix)]
