@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn requests_to_stop_are_no_other_errors() {
-        let kept = FetchError::Stopped { from: "hf:o/r/f".into(), kept: 0 };
+        let kept = origin::Error::Stopped { from: "hf:o/r/f".into(), kept: 0 };
         for stop in [stopped("x"), Error::Interrupted.into(), kept.into(), study::Error::Stopped.into()] {
             assert!(is_stop(&stop.context("a.gguf")));
         }
