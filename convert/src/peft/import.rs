@@ -260,7 +260,7 @@ fn sort<'a>(
             continue;
         }
         let weight = names
-            .gguf(module)
+            .tensor(module)
             .ok_or_else(|| bad(format!("{module} is not a known module of {}", names.hparams().arch)))?;
         let n_layer = names.hparams().n_layer;
         let layer =
