@@ -19,9 +19,8 @@ pub(crate) const SOURCE: &str = "hf:org/repo/file.gguf";
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(crate) path: String,
-    /// First byte asked for, and last.
+    /// First byte asked for, of those to the end.
     pub(crate) from: Option<usize>,
-    to: Option<usize>,
     /// Names in lower case.
     pub(crate) headers: Vec<(String, String)>,
     /// Which request to this server it is, from 0.
@@ -194,7 +193,7 @@ fn answer(
     shelf: &Shelf,
     twist: &(impl Fn(&Asked, &mut Reply) + ?Sized),
 ) -> std::io::Result<()> {
-    let mut asked = Asked { path: String::new(), from: None, to: None, headers: Vec::new(), n: 0 };
+    let mut asked = Asked { path: String::new(), from: None, headers: Vec::new(), n: 0 };
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut line = String::new();
     loop {
@@ -208,9 +207,8 @@ fn answer(
             asked.headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
         }
     }
-    let range = asked.header("range").and_then(|r| r.strip_prefix("bytes=")?.split_once('-'));
-    let range = range.map(|(from, to)| (from.parse().ok(), to.parse().ok()));
-    (asked.from, asked.to) = range.unwrap_or_default();
+    asked.from =
+        asked.header("range").and_then(|r| r.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok());
     {
         let mut all = shelf.asked.lock().unwrap();
         asked.n = all.len();
@@ -257,17 +255,15 @@ pub(crate) fn file(asked: &Asked, content: &[u8]) -> Reply {
     let tag = format!("\"{}\"", sum(content));
     let total = content.len();
     let mut reply = Reply::new(200);
-    let same = asked.header("if-range").is_none_or(|t| t == tag);
-    reply.body = match asked.from.filter(|_| same) {
+    reply.body = match asked.from {
         Some(from) if from >= total => {
             reply.refuse(416);
             return reply;
         }
         Some(from) => {
             reply.status = 206;
-            let to = asked.to.unwrap_or(total - 1).min(total - 1);
-            reply.set("Content-Range", format!("bytes {from}-{to}/{total}"));
-            content[from..=to].to_vec()
+            reply.set("Content-Range", format!("bytes {from}-{}/{total}", total - 1));
+            content[from..].to_vec()
         }
         None => content.to_vec(),
     };
