@@ -5,9 +5,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use flate2::{write::GzEncoder, Compression};
-use gguf::{File, Value, Writer};
+use gguf::Value;
 
 use crate::common::program::{command, finish, run, run_with, Output};
+use crate::common::rewritten;
 #[cfg(unix)]
 use crate::limited::{self as limits, through};
 use crate::models::{model, ok};
@@ -92,17 +93,8 @@ fn pipes_and_devices_are_refused_where_a_file_is_expected() {
     let pipe = dir.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let pipe = pipe.to_str().unwrap();
-    let (run, chat) = (["run", "-q", "-m", model()], ["chat", "-q", "-m", model()]);
+    let chat = ["chat", "-q", "-m", model()];
     for file in [pipe, "/dev/zero"] {
-        let base = ["perplexity", "-q", "-m", model(), "-f", file];
-        for args in [
-            [&run[..], &["-f", file]].concat(),
-            [&chat[..], &["--system", &format!("@{file}")]].concat(),
-            base.to_vec(),
-        ] {
-            let output = limited(1000, &[&args[..], FIXED].concat(), Stdio::null());
-            refused(&output, &[file, "regular file"]);
-        }
         let lines = dir.path().join("lines");
         std::fs::write(&lines, format!("/load {file}\n/restore {file}\n/load -\n")).unwrap();
         let lines = Stdio::from(std::fs::File::open(&lines).unwrap());
@@ -161,17 +153,12 @@ fn what_a_model_writes_cannot_control_a_terminal() {
 fn names_out_of_files_cannot_control_a_terminal() {
     let dir = tempfile::tempdir().unwrap();
     let bad = "a\u{1b}]0;b\u{7}\u{9b}2J\u{202e}\rc";
-    let file = File::open(Path::new(model())).unwrap();
-    let mut writer = Writer::with_metadata_of(&file);
-    writer.set("general.name", Value::String(bad.as_bytes().to_vec()));
-    writer.set(bad, Value::String(bad.as_bytes().to_vec()));
-    writer
-        .set("tokenizer.chat_template", Value::String(format!("{{{{ raise_exception('{bad}') }}}}").into()));
-    for tensor in file.tensors() {
-        writer.copy_tensor(&file, tensor).unwrap();
-    }
     let path = dir.path().join(format!("{bad}.gguf"));
-    writer.write(&path).unwrap();
+    rewritten(Path::new(model()), &path, &[], |writer| {
+        let bytes = |text: &str| Value::String(text.as_bytes().to_vec());
+        writer.set("general.name", bytes(bad)).set(bad, bytes(bad));
+        writer.set("tokenizer.chat_template", bytes(&format!("{{{{ raise_exception('{bad}') }}}}")));
+    });
     let (path, text) = (path.to_str().unwrap(), dir.path().join("words.txt"));
     std::fs::write(&text, "the rope walks on ".repeat(60)).unwrap();
     let missing = format!("{path}.none");

@@ -9,8 +9,6 @@ mod commands;
 mod damage;
 #[cfg(unix)]
 mod paths;
-#[cfg(unix)]
-mod places;
 mod sparse;
 mod types;
 mod values;

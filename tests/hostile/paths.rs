@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use crate::commands::{ended, Ended};
+use crate::commands::ended;
+use crate::common::program::Output;
 use crate::{common, small_model};
 
 /// Every call reads a bounded amount, so this also suffices on a busy machine.
@@ -118,6 +119,16 @@ const ROWS: &[Row] = &[
     out("inspect --plot", "odd.svg", "inspect MODEL -q WORDS --plot AT --map"),
     row("inspect --lora", "odd.gguf", "inspect MODEL -q WORDS --lora AT --map"),
     row("convert IN", "odd", "convert AT -o out.gguf -q"),
+    row(
+        "convert IN: a template in it",
+        "checkpoint/additional_chat_templates/x.jinja",
+        "convert checkpoint --pre gpt-2 -o out.gguf -q",
+    ),
+    row(
+        "convert IN: settings of an adapter",
+        "adapter/adapter_config.json",
+        "convert adapter -m BASE -o out.gguf -q",
+    ),
     out("convert --output", "odd.gguf", "convert MODEL -o AT -q"),
     row("convert --lora", "odd.gguf", "convert MODEL --lora AT -o out.gguf -q"),
     row("convert --imatrix", "odd.dat", "convert MODEL --type q4_k_m --imatrix AT -o out.gguf -q"),
@@ -210,9 +221,21 @@ fn lora() -> &'static Path {
     })
 }
 
-/// A folder with a text and a plan.
+/// A folder with a text, a plan, a checkpoint, and an adapter without its settings.
 fn folder() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/import/tests/checkpoints");
+    let [checkpoint, adapter] = ["checkpoint", "adapter"].map(|name| dir.path().join(name));
+    for folder in [&checkpoint, &adapter] {
+        fs::create_dir(folder).unwrap();
+    }
+    for from in ["llama", "tokenizers/bpe-template"] {
+        for entry in fs::read_dir(root.join(from)).unwrap().map(Result::unwrap) {
+            fs::copy(entry.path(), checkpoint.join(entry.file_name())).unwrap();
+        }
+    }
+    let weights = "adapter_model.safetensors";
+    fs::copy(peft().join(weights), adapter.join(weights)).unwrap();
     let words = "the rope is long and the walk is longer than any other ".repeat(40);
     fs::write(dir.path().join("words.txt"), words).unwrap();
     plan(dir.path(), small_model().to_str().unwrap(), "words.txt");
@@ -236,7 +259,7 @@ spec = "pi:factor=2"
 }
 
 /// Makes the call in a folder.
-fn call(dir: &Path, line: &str, at: &str) -> Ended {
+fn call(dir: &Path, line: &str, at: &str) -> Output {
     let (base, peft) = (peft().join("base.gguf"), peft());
     let words: Vec<String> = line
         .replace("TRAIN", TRAIN)
@@ -257,7 +280,7 @@ fn call(dir: &Path, line: &str, at: &str) -> Ended {
 }
 
 /// What is wrong with the end of a call about a thing at this path.
-fn fault(ended: &Ended, at: &str) -> Option<String> {
+fn fault(ended: &Output, at: &str) -> Option<String> {
     let (errors, others): (Vec<_>, Vec<_>) =
         ended.stderr.lines().filter(|l| !l.starts_with("note: ")).partition(|l| l.starts_with("error: "));
     let refused = matches!(ended.code, 1 | 2) && errors.len() == 1 && others.is_empty();
@@ -275,7 +298,9 @@ fn checked(row: &Row, (what, put): Thing) -> Option<String> {
     let before = kind();
     let ended = call(dir.path(), row.line, row.at);
     let gone = (kind() != before).then(|| "what was there is gone".to_owned());
-    fault(&ended, row.at).or(gone).map(|fault| format!("{}: {what}: {fault}", row.option))
+    let begun = row.option.starts_with("convert IN") && dir.path().join("out.gguf").exists();
+    let begun = begun.then(|| "an output is there".to_owned());
+    fault(&ended, row.at).or(gone).or(begun).map(|fault| format!("{}: {what}: {fault}", row.option))
 }
 
 #[test]

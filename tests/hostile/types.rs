@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use gguf::File;
 use ropewalk::DType;
 
 use crate::{common, rewritten, survives};
@@ -11,18 +10,16 @@ use crate::{common, rewritten, survives};
 fn with_type(dtype: DType, tag: &str, shape: &convert::random::Shape, byte: impl Fn(usize) -> u8) -> PathBuf {
     let base = common::scratch(&format!("hostile-base-{}-{tag}.gguf", dtype.name()));
     convert::random::write(shape, DType::F32, 3, &base).unwrap();
-    let file = File::open(&base).unwrap();
-    let mut writer = gguf::Writer::with_metadata_of(&file);
-    for t in file.tensors() {
-        if t.shape.len() == 1 {
-            writer.copy_tensor(&file, t).unwrap();
-        } else {
+    let path = common::scratch(&format!("hostile-{}-{tag}.gguf", dtype.name()));
+    let file = gguf::File::open(&base).unwrap();
+    let matrices: Vec<_> = file.tensors().iter().filter(|t| t.shape.len() > 1).collect();
+    let names: Vec<&str> = matrices.iter().map(|t| t.name.as_str()).collect();
+    common::rewritten(&base, &path, &names, |writer| {
+        for t in &matrices {
             let n = dtype.row_bytes(t.shape[0] as usize).unwrap() * t.shape[1] as usize;
             writer.tensor_bytes(&t.name, dtype, &t.shape, (0..n).map(&byte).collect::<Vec<u8>>()).unwrap();
         }
-    }
-    let path = common::scratch(&format!("hostile-{}-{tag}.gguf", dtype.name()));
-    writer.write(&path).unwrap();
+    });
     drop(file);
     std::fs::remove_file(base).unwrap();
     path
