@@ -26,35 +26,27 @@ fn run(all: &[[i32; 2]], cuts: &[Vec<i32>], n_parts: usize, softcap: Option<f32>
         };
         all.iter().zip(cuts).flat_map(range).collect::<Vec<i32>>()
     };
-    let both = |want: usize| {
-        eval(&mut executor(2), |b, feed| {
-            let (q, d_out) = (feed.f32(b, &[D, h, N_TOKENS], &q)?, feed.f32(b, &[D, h, N_TOKENS], &grad)?);
-            let (k, v) = (feed.f32(b, &[D, g, N_KEYS], &k)?, feed.f32(b, &[D, g, N_KEYS], &v)?);
-            let sinks = feed.f32(b, &[h], &sinks)?;
-            let scoring = |i: usize| Scoring { scale: 0.25, softcap, sinks: Some(sinks).filter(|_| i == 0) };
-            let mut parts = Vec::new();
-            for i in 0..n_parts {
-                let ranges = feed.i32_of(b, &[2, N_TOKENS], &part(i))?;
-                parts.push((ranges, b.attention_lse(q, k, v, ranges, scoring(i))?));
-            }
-            let o_lse = b.attention_merge(&parts.iter().map(|p| p.1).collect::<Vec<_>>())?;
-            let (d_k, d_v) = (b.stored(&d_k)?, b.stored(&d_v)?);
-            let mut d_q = None;
-            for (i, &(key_ranges, _)) in parts.iter().enumerate() {
-                let all = AttentionBack { q, k, v, key_ranges, o_lse, d_out, d_k, d_v };
-                let more = b.attention_back(all, scoring(i))?;
-                d_q = Some(d_q.map_or(Ok(more), |sum| b.add(sum, more))?);
-            }
-            let d_q = d_q.unwrap();
-            b.expand(d_q);
-            Ok([o_lse, d_q][want])
-        })
-        .unwrap()
-    };
-    let out = both(0);
-    // Each compute adds to the gradients of keys and values.
-    [d_k.clone(), d_v.clone()].iter().for_each(|t| t.store.zero(t.index).unwrap());
-    let d_q = both(1);
+    let both = eval_all(&mut executor(2), 1, |b, feed| {
+        let (q, d_out) = (feed.f32(b, &[D, h, N_TOKENS], &q)?, feed.f32(b, &[D, h, N_TOKENS], &grad)?);
+        let (k, v) = (feed.f32(b, &[D, g, N_KEYS], &k)?, feed.f32(b, &[D, g, N_KEYS], &v)?);
+        let sinks = feed.f32(b, &[h], &sinks)?;
+        let scoring = |i: usize| Scoring { scale: 0.25, softcap, sinks: Some(sinks).filter(|_| i == 0) };
+        let mut parts = Vec::new();
+        for i in 0..n_parts {
+            let ranges = feed.i32_of(b, &[2, N_TOKENS], &part(i))?;
+            parts.push((ranges, b.attention_lse(q, k, v, ranges, scoring(i))?));
+        }
+        let o_lse = b.attention_merge(&parts.iter().map(|p| p.1).collect::<Vec<_>>())?;
+        let (d_k, d_v) = (b.stored(&d_k)?, b.stored(&d_v)?);
+        let mut d_q = None;
+        for (i, &(key_ranges, _)) in parts.iter().enumerate() {
+            let all = AttentionBack { q, k, v, key_ranges, o_lse, d_out, d_k, d_v };
+            let more = b.attention_back(all, scoring(i))?;
+            d_q = Some(d_q.map_or(Ok(more), |sum| b.add(sum, more))?);
+        }
+        Ok([o_lse, d_q.unwrap()])
+    });
+    let [out, d_q] = both.unwrap();
     [out, d_q, contents(&d_k), contents(&d_v)]
 }
 

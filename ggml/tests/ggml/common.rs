@@ -113,20 +113,33 @@ pub fn eval(
     exec: &mut Executor,
     f: impl for<'c> FnOnce(&Builder<'c>, &mut Feed) -> Result<Tensor<'c>>,
 ) -> Result<Vec<f32>> {
+    eval_all(exec, 1, |b, feed| Ok([f(b, feed)?])).map(|[out]| out)
+}
+
+/// Builds a graph with several results, fills and computes it so many times, and reads them.
+pub fn eval_all<const N: usize>(
+    exec: &mut Executor,
+    times: usize,
+    f: impl for<'c> FnOnce(&Builder<'c>, &mut Feed) -> Result<[Tensor<'c>; N]>,
+) -> Result<[Vec<f32>; N]> {
     let mut feed = Feed::default();
-    let id = exec.build::<_, Error>(128, |b| Ok(b.output(f(b, &mut feed)?)))?;
-    for (id, values) in &feed.0 {
-        match values {
-            Values::F32(v) => exec.set(*id, v)?,
-            Values::I32(v) => exec.set(*id, v)?,
-            Values::I64(v) => exec.set(*id, v)?,
-            Values::F16(v) => exec.set(*id, v)?,
+    let ids = exec.build::<_, Error>(128, |b| Ok(f(b, &mut feed)?.map(|t| b.output(t))))?;
+    for _ in 0..times {
+        for (id, values) in &feed.0 {
+            match values {
+                Values::F32(v) => exec.set(*id, v)?,
+                Values::I32(v) => exec.set(*id, v)?,
+                Values::I64(v) => exec.set(*id, v)?,
+                Values::F16(v) => exec.set(*id, v)?,
+            }
         }
+        assert_eq!(exec.compute()?, Outcome::Done);
     }
-    assert_eq!(exec.compute()?, Outcome::Done);
-    let mut out = Vec::new();
-    exec.read_f32(id, &mut out)?;
-    Ok(out)
+    let mut all = ids.map(|_| Vec::new());
+    for (id, out) in ids.into_iter().zip(&mut all) {
+        exec.read_f32(id, out)?;
+    }
+    Ok(all)
 }
 
 /// Runs `f` on a builder with room.

@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use ggml::delta_net::{ConvSilu, DeltaRule};
-use ggml::graph::{Builder, Executor};
+use ggml::graph::Builder;
 use ggml::recurrent;
 use ggml::tensor::Tensor;
 use ggml::{DType, Error, Result};
@@ -74,39 +74,41 @@ fn the_rule_is_ggmls() {
     let mut rng = Rng(5);
     for s in SHAPES {
         let data = Data::new(s, &mut rng);
-        for which in 0..2 {
-            let ours = |n_threads: usize| {
-                eval(&mut executor(n_threads), |b, feed| {
-                    flat(b, b.delta_rule(data.rule(b, feed, s)?)?[which])
-                })
-                .unwrap()
+        let ours = |n_threads: usize| {
+            eval_all(&mut executor(n_threads), 1, |b, feed| {
+                let [out, state] = b.delta_rule(data.rule(b, feed, s)?)?;
+                Ok([flat(b, out)?, flat(b, state)?])
+            })
+            .unwrap()
+        };
+        let theirs = eval_all(&mut executor(2), 1, |b, feed| {
+            let Shape { d, h_k, h, n } = s;
+            let x = data.rule(b, feed, s)?;
+            let row = x.qkv.nb()[1];
+            let heads = |first: usize, heads: usize| {
+                b.view(x.qkv, [d, heads, n, 1], [4 * d, row, row * n], 4 * d * first)
             };
-            let theirs = eval(&mut executor(2), |b, feed| {
-                let Shape { d, h_k, h, n } = s;
-                let x = data.rule(b, feed, s)?;
-                let row = x.qkv.nb()[1];
-                let heads = |first: usize, heads: usize| {
-                    b.view(x.qkv, [d, heads, n, 1], [4 * d, row, row * n], 4 * d * first)
-                };
-                let unit = |t| b.scale(b.rms_norm(t, EPS / d as f32)?, 1.0 / (d as f32).sqrt());
-                let rates = |t| b.reshape(t, &[1, h, n, 1]);
-                let rule = recurrent::DeltaRule {
-                    q: unit(heads(0, h_k)?)?,
-                    k: unit(heads(h_k, h_k)?)?,
-                    v: heads(2 * h_k, h)?,
-                    g: rates(x.g)?,
-                    beta: rates(x.beta)?,
-                    state: x.state,
-                };
-                flat(b, b.gated_delta_net(rule)?[which])
-            });
-            let (ours, more, theirs) = (ours(1), ours(3), theirs.unwrap());
-            assert!(ours == more, "{s:?}");
+            let unit = |t| b.scale(b.rms_norm(t, EPS / d as f32)?, 1.0 / (d as f32).sqrt());
+            let rates = |t| b.reshape(t, &[1, h, n, 1]);
+            let rule = recurrent::DeltaRule {
+                q: unit(heads(0, h_k)?)?,
+                k: unit(heads(h_k, h_k)?)?,
+                v: heads(2 * h_k, h)?,
+                g: rates(x.g)?,
+                beta: rates(x.beta)?,
+                state: x.state,
+            };
+            let [out, state] = b.gated_delta_net(rule)?;
+            Ok([flat(b, out)?, flat(b, state)?])
+        });
+        let (ours, more) = (ours(1), ours(3));
+        assert!(ours == more, "{s:?}");
+        for (ours, theirs) in ours.iter().zip(&theirs.unwrap()) {
             // Each token changes the state by a sum over keys, which are made as long as 1 by another, and the last reads it; a sum
             // may be smaller than its terms.
             let size = 4.0 * theirs.iter().fold(1.0f32, |max, x| x.abs().max(max));
             let bound = size * two_orders(s.n * (s.d + 8) + 2 * s.d) as f32;
-            for (a, b) in ours.iter().zip(&theirs) {
+            for (a, b) in ours.iter().zip(theirs) {
                 assert!((a - b).abs() < bound, "{s:?}: {a} {b}");
             }
         }
@@ -124,13 +126,13 @@ fn several_sequences_at_once() {
     let [g, beta] = [-1.0f32, 1.0]
         .map(|sign| -> Vec<f32> { rng.values(of_rates * n_seqs).iter().map(|x| sign * x.abs()).collect() });
     let state = rng.values(of_state * n_seqs);
-    let run = |exec: &mut Executor, seqs: std::ops::Range<usize>, which: usize| {
+    let run = |n_threads: usize, seqs: std::ops::Range<usize>| {
         let part = |all: &[f32]| {
             let each = all.len() / n_seqs;
             all[each * seqs.start..each * seqs.end].to_vec()
         };
         let n = seqs.len();
-        eval(exec, |b, feed| {
+        eval_all(&mut executor(n_threads), 1, |b, feed| {
             let seen = feed.f32(b, &[width, n_conv - 1 + s.n, n], &part(&rows))?;
             let nb = seen.nb();
             let of = |first, many| b.view(seen, [width, many, n, 1], [nb[1], nb[2], nb[3]], first * nb[1]);
@@ -144,15 +146,15 @@ fn several_sequences_at_once() {
             let state = feed.f32(b, &[s.d, s.d, s.h, n], &part(&state))?;
             let qkv = b.conv_silu(conv)?;
             let rule = DeltaRule { qkv, g: g?, beta: beta?, past: None, state, n_head_k: s.h_k, eps: EPS };
-            flat(b, b.delta_rule(rule)?[which])
+            let [out, state] = b.delta_rule(rule)?;
+            Ok([flat(b, out)?, flat(b, state)?])
         })
         .unwrap()
     };
-    for which in 0..2 {
-        let each: Vec<f32> = (0..n_seqs).flat_map(|seq| run(&mut executor(1), seq..seq + 1, which)).collect();
-        for n_threads in [1, 2, 5] {
-            assert_eq!(run(&mut executor(n_threads), 0..n_seqs, which), each, "{n_threads} threads");
-        }
+    let alone: Vec<[Vec<f32>; 2]> = (0..n_seqs).map(|seq| run(1, seq..seq + 1)).collect();
+    let each = [0, 1].map(|which| alone.iter().flat_map(|all| all[which].clone()).collect::<Vec<f32>>());
+    for n_threads in [1, 2, 5] {
+        assert_eq!(run(n_threads, 0..n_seqs), each, "{n_threads} threads");
     }
 }
 
@@ -197,24 +199,26 @@ fn gradients_do_not_depend_on_threads() {
         let data = Data::new(s, &mut rng);
         let (d_out, d_state) = (rng.values(s.d * s.h * s.n), rng.values(s.d * s.d * s.h));
         let (before, weights) = (rng.values(s.width() * 3), rng.values(s.width() * 4));
-        for which in 0..5 {
-            let run = |n_threads: usize| {
-                eval(&mut executor(n_threads), |b, feed| {
-                    let rule = data.rule(b, feed, s)?;
-                    let d_out = feed.f32(b, &[s.d, s.h, s.n], &d_out)?;
-                    let grads = b.delta_rule_back(rule, d_out, feed.f32(b, &[s.d * s.d * s.h], &d_state)?)?;
-                    let before = feed.f32(b, &[s.width(), 3], &before)?;
-                    let weights = feed.f32(b, &[4, s.width()], &weights)?;
-                    let conv = ConvSilu { before, x: rule.qkv, weights, past: rule.past };
-                    let [d_before, d_x] = b.conv_silu_back(conv, grads.qkv, before)?;
-                    flat(b, [grads.qkv, b.add(grads.g, grads.beta)?, grads.state, d_before, d_x][which])
-                })
-                .unwrap()
-            };
-            let one = run(1);
+        let run = |n_threads: usize| {
+            eval_all(&mut executor(n_threads), 1, |b, feed| {
+                let rule = data.rule(b, feed, s)?;
+                let d_out = feed.f32(b, &[s.d, s.h, s.n], &d_out)?;
+                let grads = b.delta_rule_back(rule, d_out, feed.f32(b, &[s.d * s.d * s.h], &d_state)?)?;
+                let rates = b.add(grads.g, grads.beta)?;
+                let before = feed.f32(b, &[s.width(), 3], &before)?;
+                let weights = feed.f32(b, &[4, s.width()], &weights)?;
+                let conv = ConvSilu { before, x: rule.qkv, weights, past: rule.past };
+                let [d_before, d_x] = b.conv_silu_back(conv, grads.qkv, before)?;
+                let of = |t| flat(b, t);
+                Ok([of(grads.qkv)?, of(rates)?, of(grads.state)?, of(d_before)?, of(d_x)?])
+            })
+            .unwrap()
+        };
+        let one = run(1);
+        for (which, one) in one.iter().enumerate() {
             assert!(one.iter().all(|x| x.is_finite()) && one.iter().any(|x| *x != 0.0), "{s:?} {which}");
-            assert!(one == run(2) && one == run(5), "{s:?} {which}");
         }
+        assert!(one == run(2) && one == run(5), "{s:?}");
     }
 }
 

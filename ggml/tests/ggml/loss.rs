@@ -1,54 +1,27 @@
 //! Cross entropy against its definition in f64.
 
-use crate::common::{assert_within, executor, portable, rounding, UNIT};
-use ggml::graph::{Executor, InputId, OutputId};
-use ggml::{DType, Error};
+use crate::common::{assert_within, eval_all, executor, portable, rounding, UNIT};
+use ggml::graph::Executor;
+use ggml::{DType, Error, Result};
 
-struct Ids {
-    x: InputId,
-    targets: InputId,
-    weights: InputId,
-    stats: OutputId,
-    grad: OutputId,
-}
-
-/// The logits are `scale` times an input, as they must be a result.
-fn build(exec: &mut Executor, n_vocab: usize, t: usize, scale: f32) -> Ids {
-    exec.build::<_, Error>(32, |b| {
-        let (x_id, x) = b.input("x", DType::F32, &[n_vocab, t])?;
-        let (targets_id, targets) = b.input("targets", DType::I32, &[t])?;
-        let (weights_id, weights) = b.input("weights", DType::F32, &[t])?;
-        let logits = b.scale(x, scale)?;
-        let stats = b.cross_entropy(logits, targets)?;
-        let grad = b.cross_entropy_back(logits, targets, stats, weights)?;
-        Ok(Ids {
-            x: x_id,
-            targets: targets_id,
-            weights: weights_id,
-            stats: b.output(stats),
-            grad: b.output(grad),
-        })
-    })
-    .unwrap()
-}
-
-fn run(
+/// Cross entropy of logits that are half of an input, as they must be a result, and its gradient.
+fn tried(
     exec: &mut Executor,
-    n_vocab: usize,
-    t: usize,
+    [n_vocab, t]: [usize; 2],
     x: &[f32],
     targets: &[i32],
     weights: &[f32],
-) -> (Vec<f32>, Vec<f32>) {
-    let ids = build(exec, n_vocab, t, 0.5);
-    exec.set(ids.x, x).unwrap();
-    exec.set(ids.targets, targets).unwrap();
-    exec.set(ids.weights, weights).unwrap();
-    exec.compute().unwrap();
-    let (mut stats, mut grad) = (Vec::new(), Vec::new());
-    exec.read_f32(ids.stats, &mut stats).unwrap();
-    exec.read_f32(ids.grad, &mut grad).unwrap();
-    (stats, grad)
+) -> Result<[Vec<f32>; 2]> {
+    eval_all(exec, 1, |b, feed| {
+        let logits = b.scale(feed.f32(b, &[n_vocab, t], x)?, 0.5)?;
+        let (targets, weights) = (feed.i32(b, targets)?, feed.f32(b, &[t], weights)?);
+        let stats = b.cross_entropy(logits, targets)?;
+        Ok([stats, b.cross_entropy_back(logits, targets, stats, weights)?])
+    })
+}
+
+fn run(exec: &mut Executor, shape: [usize; 2], x: &[f32], targets: &[i32], weights: &[f32]) -> [Vec<f32>; 2] {
+    tried(exec, shape, x, targets, weights).unwrap()
 }
 
 fn logits(n: usize, spread: f32) -> Vec<f32> {
@@ -65,7 +38,7 @@ fn agrees_with_the_definition() {
         let x = logits(n_vocab * t, spread);
         let targets: Vec<i32> = (0..t).map(|i| (i * 7919 % n_vocab) as i32).collect();
         let weights: Vec<f32> = (0..t).map(|i| i as f32 * 0.25).collect();
-        let (stats, grad) = run(&mut executor(threads), n_vocab, t, &x, &targets, &weights);
+        let [stats, grad] = run(&mut executor(threads), [n_vocab, t], &x, &targets, &weights);
         for i in 0..t {
             let row: Vec<f64> =
                 x[i * n_vocab..(i + 1) * n_vocab].iter().map(|&x| f64::from(x * 0.5)).collect();
@@ -100,10 +73,9 @@ fn agrees_with_the_definition() {
 fn threads_change_no_bit() {
     let (n_vocab, t) = (5000, 9);
     let (x, targets, weights) = (logits(n_vocab * t, 9.0), [3; 9], [0.1; 9]);
-    let one = run(&mut executor(1), n_vocab, t, &x, &targets, &weights);
+    let one = run(&mut executor(1), [n_vocab, t], &x, &targets, &weights);
     for mut exec in [executor(4), portable()] {
-        let other = run(&mut exec, n_vocab, t, &x, &targets, &weights);
-        assert!(one.0 == other.0 && one.1 == other.1);
+        assert!(one == run(&mut exec, [n_vocab, t], &x, &targets, &weights));
     }
 }
 
@@ -111,22 +83,23 @@ fn threads_change_no_bit() {
 fn what_is_not_a_number_stays_visible() {
     let weights = [1.0];
     for bad in [f32::NAN, f32::INFINITY] {
-        let (stats, _) =
-            run(&mut executor(1), 20, 1, &[&[0.5; 17][..], &[bad, 0.0, 1.0]].concat(), &[2], &weights);
+        let [stats, _] =
+            run(&mut executor(1), [20, 1], &[&[0.5; 17][..], &[bad, 0.0, 1.0]].concat(), &[2], &weights);
         assert!(stats[0].is_nan(), "{bad}: {stats:?}");
     }
     // A token that cannot be: no loss unless it is the target, then an infinite one.
     let x = [f32::NEG_INFINITY, 0.0, 0.0];
-    let (stats, grad) = run(&mut executor(1), 3, 1, &x, &[1], &weights);
+    let [stats, grad] = run(&mut executor(1), [3, 1], &x, &[1], &weights);
     assert_eq!((stats[0], grad[0]), (std::f32::consts::LN_2, 0.0));
-    assert_eq!(run(&mut executor(1), 3, 1, &x, &[0], &weights).0[0], f32::INFINITY);
+    assert_eq!(run(&mut executor(1), [3, 1], &x, &[0], &weights)[0][0], f32::INFINITY);
 }
 
 #[test]
 fn refused() {
     let mut exec = executor(1);
-    let ids = build(&mut exec, 10, 2, 1.0);
-    assert!(exec.set(ids.targets, &[0, 10]).is_err(), "a target beyond the vocabulary");
+    let mut of = |targets: &[i32]| tried(&mut exec, [10, 2], &[0.0; 20], targets, &[1.0; 2]);
+    assert!(of(&[0, 9]).is_ok());
+    assert!(of(&[0, 10]).is_err(), "a target beyond the vocabulary");
     let inputs = exec.build::<_, Error>(32, |b| {
         let (_, x) = b.input("x", DType::F32, &[10, 2])?;
         let (_, targets) = b.input("targets", DType::I32, &[2])?;

@@ -47,54 +47,54 @@ fn the_gated_delta_rule_token_by_token() {
         let k: Vec<f32> = rng.values(d * h_k * n * s).iter().map(|x| x / (d as f32).sqrt()).collect();
         let g: Vec<f32> = rng.values(h * n * s).iter().map(|x| -x.abs()).collect();
         let (beta, before) = (rng.values(h * n * s), rng.values(d * d * h * s));
-        for which in 0..2 {
-            let got = eval(&mut executor(3), |b, feed| {
-                let rule = DeltaRule {
-                    q: feed.f32(b, &[d, h_k, n, s], &q)?,
-                    k: feed.f32(b, &[d, h_k, n, s], &k)?,
-                    v: feed.f32(b, &[d, h, n, s], &v)?,
-                    g: feed.f32(b, &[1, h, n, s], &g)?,
-                    beta: feed.f32(b, &[1, h, n, s], &beta)?,
-                    state: feed.f32(b, &[d, d, h, s], &before)?,
-                };
-                b.cont(b.gated_delta_net(rule)?[which])
-            });
-            // With each value, how far it may be off.
-            let (mut outs, mut states) = (vec![(0.0, 0.0); d * h * n * s], vec![(0.0, 0.0); d * d * h * s]);
-            for (seq, head) in (0..s).flat_map(|seq| (0..h).map(move |head| (seq, head))) {
-                // Rows of the state are those of the values.
-                let at = (seq * h + head) * d * d;
-                let mut state: Vec<(f64, f64)> =
-                    before[at..at + d * d].iter().map(|&x| (x.into(), 0.0)).collect();
-                for t in 0..n {
-                    let of_key = &|x: &[f32], i: usize| -> f64 {
-                        x[((seq * n + t) * h_k + head % h_k) * d + i].into()
-                    };
-                    let row = (seq * n + t) * h + head;
-                    let (decay, learn) = (f64::from(g[row]).exp(), f64::from(beta[row]));
-                    // An exponential is right to 2 of these units; a product.
-                    let decayed = |(x, off): (f64, f64)| (x * decay, decay * (off + 3.0 * UNIT * x.abs()));
-                    state.iter_mut().for_each(|x| *x = decayed(*x));
-                    for j in 0..d {
-                        let own = &mut state[j * d..(j + 1) * d];
-                        let (known, known_off) = product(own, |i| of_key(&k, i));
-                        let missing = f64::from(v[row * d + j]) - known;
-                        // A difference, its product with the rate, that with the key, and a sum.
-                        let new_off = learn.abs() * (known_off + 3.0 * UNIT * missing.abs());
-                        for (i, (x, off)) in own.iter_mut().enumerate() {
-                            *x += learn * missing * of_key(&k, i);
-                            *off += new_off * of_key(&k, i).abs() + UNIT * x.abs();
-                        }
-                        let (out, off) = product(own, |i| of_key(&q, i));
-                        let root = (d as f64).sqrt();
-                        // A root, its inverse, a product.
-                        outs[row * d + j] = (out / root, (off + 3.0 * UNIT * out.abs()) / root);
+        let got = eval_all(&mut executor(3), 1, |b, feed| {
+            let rule = DeltaRule {
+                q: feed.f32(b, &[d, h_k, n, s], &q)?,
+                k: feed.f32(b, &[d, h_k, n, s], &k)?,
+                v: feed.f32(b, &[d, h, n, s], &v)?,
+                g: feed.f32(b, &[1, h, n, s], &g)?,
+                beta: feed.f32(b, &[1, h, n, s], &beta)?,
+                state: feed.f32(b, &[d, d, h, s], &before)?,
+            };
+            let [out, state] = b.gated_delta_net(rule)?;
+            Ok([b.cont(out)?, b.cont(state)?])
+        });
+        // With each value, how far it may be off.
+        let (mut outs, mut states) = (vec![(0.0, 0.0); d * h * n * s], vec![(0.0, 0.0); d * d * h * s]);
+        for (seq, head) in (0..s).flat_map(|seq| (0..h).map(move |head| (seq, head))) {
+            // Rows of the state are those of the values.
+            let at = (seq * h + head) * d * d;
+            let mut state: Vec<(f64, f64)> =
+                before[at..at + d * d].iter().map(|&x| (x.into(), 0.0)).collect();
+            for t in 0..n {
+                let of_key =
+                    &|x: &[f32], i: usize| -> f64 { x[((seq * n + t) * h_k + head % h_k) * d + i].into() };
+                let row = (seq * n + t) * h + head;
+                let (decay, learn) = (f64::from(g[row]).exp(), f64::from(beta[row]));
+                // An exponential is right to 2 of these units; a product.
+                let decayed = |(x, off): (f64, f64)| (x * decay, decay * (off + 3.0 * UNIT * x.abs()));
+                state.iter_mut().for_each(|x| *x = decayed(*x));
+                for j in 0..d {
+                    let own = &mut state[j * d..(j + 1) * d];
+                    let (known, known_off) = product(own, |i| of_key(&k, i));
+                    let missing = f64::from(v[row * d + j]) - known;
+                    // A difference, its product with the rate, that with the key, and a sum.
+                    let new_off = learn.abs() * (known_off + 3.0 * UNIT * missing.abs());
+                    for (i, (x, off)) in own.iter_mut().enumerate() {
+                        *x += learn * missing * of_key(&k, i);
+                        *off += new_off * of_key(&k, i).abs() + UNIT * x.abs();
                     }
+                    let (out, off) = product(own, |i| of_key(&q, i));
+                    let root = (d as f64).sqrt();
+                    // A root, its inverse, a product.
+                    outs[row * d + j] = (out / root, (off + 3.0 * UNIT * out.abs()) / root);
                 }
-                states[at..at + d * d].copy_from_slice(&state);
             }
-            let (want, off): (Vec<f64>, Vec<f64>) = [&outs, &states][which].iter().copied().unzip();
-            assert_within(&got.unwrap(), &want, |i| off[i], &format!("{d} {h_k} {h} {n} {s}"));
+            states[at..at + d * d].copy_from_slice(&state);
+        }
+        for (got, all) in got.unwrap().iter().zip([&outs, &states]) {
+            let (want, off): (Vec<f64>, Vec<f64>) = all.iter().copied().unzip();
+            assert_within(got, &want, |i| off[i], &format!("{d} {h_k} {h} {n} {s}"));
         }
     }
 }

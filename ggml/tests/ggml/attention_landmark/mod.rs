@@ -71,34 +71,18 @@ impl Case {
         let (d_k, _) = stored(DType::F32, &[d, g, n], &vec![0.0; data.k.len()]);
         let (d_values, _) = stored(DType::F32, &[d_v, g, n], &vec![0.0; data.v.len()]);
         let cells: Vec<i32> = (0..n as i32).collect();
-        let mut exec = executor(threads);
-        let (ids, out) = exec
-            .build::<_, Error>(64, |b| {
-                let (q_id, q) = b.input("q", DType::F32, &[d, h, t])?;
-                let (k_id, k) = b.input("k", DType::F32, &[d, g, n])?;
-                let (v_id, v) = b.input("v", DType::F32, &[d_v, g, n])?;
-                let (g_id, d_out) = b.input("d_out", DType::F32, &[d_v, h, t])?;
-                let (c_id, cells) = b.input("cells", DType::I32, &[n, 1])?;
-                let (t_id, tables) = b.input("tables", DType::I32, &[t])?;
-                let (r_id, key_ranges) = b.input("key_ranges", DType::I32, &[2, t])?;
-                let all = LandmarkAttention { q, k, v, cells, tables, key_ranges };
-                let o_lse = b.landmark_attention(all, self.block, self.scale())?;
-                let (d_k, d_v) = (b.stored(&d_k)?, b.stored(&d_values)?);
-                let all = AttentionBack { q, k, v, key_ranges, o_lse, d_out, d_k, d_v };
-                let d_q = b.landmark_attention_back(all, self.block, self.scale())?;
-                Ok(([q_id, k_id, v_id, g_id, c_id, t_id, r_id], [b.output(o_lse), b.output(d_q)]))
-            })
-            .unwrap();
-        for (id, x) in ids.into_iter().zip([&data.q, &data.k, &data.v, &data.d_out]) {
-            exec.set(id, x).unwrap();
-        }
-        exec.set(ids[4], &cells).unwrap();
-        exec.set(ids[5], &vec![0i32; t]).unwrap();
-        exec.set(ids[6], &data.key_ranges).unwrap();
-        exec.compute().unwrap();
-        let [mut o_lse, mut d_q] = [Vec::new(), Vec::new()];
-        exec.read_f32(out[0], &mut o_lse).unwrap();
-        exec.read_f32(out[1], &mut d_q).unwrap();
+        let run = eval_all(&mut executor(threads), 1, |b, feed| {
+            let (q, d_out) = (feed.f32(b, &[d, h, t], &data.q)?, feed.f32(b, &[d_v, h, t], &data.d_out)?);
+            let (k, v) = (feed.f32(b, &[d, g, n], &data.k)?, feed.f32(b, &[d_v, g, n], &data.v)?);
+            let (cells, tables) = (feed.i32_of(b, &[n, 1], &cells)?, feed.i32(b, &vec![0; t])?);
+            let key_ranges = feed.i32_of(b, &[2, t], &data.key_ranges)?;
+            let all = LandmarkAttention { q, k, v, cells, tables, key_ranges };
+            let o_lse = b.landmark_attention(all, self.block, self.scale())?;
+            let (d_k, d_v) = (b.stored(&d_k)?, b.stored(&d_values)?);
+            let all = AttentionBack { q, k, v, key_ranges, o_lse, d_out, d_k, d_v };
+            Ok([o_lse, b.landmark_attention_back(all, self.block, self.scale())?])
+        });
+        let [o_lse, d_q] = run.unwrap();
         [o_lse, d_q, contents(&d_k), contents(&d_values)]
     }
 

@@ -7,10 +7,10 @@ use crate::common::*;
 use definition::Exact;
 use ggml::attention::Scoring;
 use ggml::attention_train::{AttentionBack, TrainScoring};
-use ggml::graph::{Executor, InputId};
+use ggml::graph::Executor;
 use ggml::short_floats::has_short_product;
 use ggml::tensor::{StoreTensor, Tensor};
-use ggml::{DType, Error};
+use ggml::DType;
 use proptest::prelude::{any, prop, proptest, ProptestConfig, Strategy};
 
 /// Numbers of everything, and what is seen.
@@ -142,46 +142,29 @@ impl Case {
         while let Some(end) = ends.pop() {
             let start = ends.last().copied().unwrap_or(0);
             let t = end - start;
-            let both = exec
-                .build::<_, Error>(64, |b| {
-                    let (q_id, q) = b.input("q", DType::F32, &[d, h, t])?;
-                    let (k_id, k) = b.input("k", DType::F32, &[d, g, n])?;
-                    let (v_id, v) = b.input("v", DType::F32, &[d_v, g, n])?;
-                    let (g_id, d_out) = b.input("d_out", DType::F32, &[d_v, h, t])?;
-                    let (r_id, key_ranges) = b.input("key_ranges", DType::I32, &self.ranges(t))?;
-                    let (s_id, sinks) = b.input("sinks", DType::F32, &[h])?;
-                    let given = self.sinks.then_some(sinks);
-                    let scoring = Scoring { scale: self.scale(), softcap: self.softcap, sinks: given };
-                    let scoring = TrainScoring { scoring, bf16: self.bf16 };
-                    let cut =
-                        |t: Tensor<'_>, d: usize| ([d, g, self.n_keys, 1], [t.nb()[1], t.nb()[2], t.nb()[3]]);
-                    let used = |t, d| {
-                        let (ne, nb) = cut(t, d);
-                        b.view(t, ne, nb, 0)
-                    };
-                    let (k, v) = (used(k, d)?, used(v, d_v)?);
-                    let o_lse = b.attention_lse(q, k, v, key_ranges, scoring)?;
-                    let (d_k, d_v) = (used(b.stored(&d_k)?, d)?, used(b.stored(&d_v_store)?, d_v)?);
-                    let operands = AttentionBack { q, k, v, key_ranges, o_lse, d_out, d_k, d_v };
-                    let d_q = b.attention_back(operands, scoring)?;
-                    let outputs = [b.output(o_lse), b.output(d_q)];
-                    Ok(([q_id, k_id, v_id, g_id, s_id], r_id, outputs))
-                })
-                .unwrap();
-            let (ids, key_ranges, outputs) = both;
-            let rows = start * h..end * h;
-            let q = &data.q[rows.start * d..rows.end * d];
-            let d_out = &data.d_out[rows.start * d_v..rows.end * d_v];
-            for (id, values) in ids.into_iter().zip([q, &k, &v, d_out, &data.sinks]) {
-                exec.set(id, values).unwrap();
-            }
             let tables = data.key_ranges.chunks_exact(2 * self.n_tokens);
-            let some: Vec<i32> = tables.flat_map(|table| table[2 * start..2 * end].to_vec()).collect();
-            exec.set(key_ranges, &some).unwrap();
-            exec.compute().unwrap();
-            for (id, all) in outputs.into_iter().zip([&mut results.o_lse, &mut results.d_q]) {
-                let mut some = Vec::new();
-                exec.read_f32(id, &mut some).unwrap();
+            let ranges: Vec<i32> = tables.flat_map(|table| table[2 * start..2 * end].to_vec()).collect();
+            let cut = |t: Tensor<'_>, d: usize| ([d, g, self.n_keys, 1], [t.nb()[1], t.nb()[2], t.nb()[3]]);
+            let some = eval_all(exec, 1, |b, feed| {
+                let q = feed.f32(b, &[d, h, t], &data.q[start * h * d..end * h * d])?;
+                let d_out = feed.f32(b, &[d_v, h, t], &data.d_out[start * h * d_v..end * h * d_v])?;
+                let key_ranges = feed.i32_of(b, &self.ranges(t), &ranges)?;
+                let sinks = feed.f32(b, &[h], &data.sinks)?;
+                let sinks = self.sinks.then_some(sinks);
+                let scoring = Scoring { scale: self.scale(), softcap: self.softcap, sinks };
+                let scoring = TrainScoring { scoring, bf16: self.bf16 };
+                let used = |t, d| {
+                    let (ne, nb) = cut(t, d);
+                    b.view(t, ne, nb, 0)
+                };
+                let (k, v) = (feed.f32(b, &[d, g, n], &k)?, feed.f32(b, &[d_v, g, n], &v)?);
+                let (k, v) = (used(k, d)?, used(v, d_v)?);
+                let o_lse = b.attention_lse(q, k, v, key_ranges, scoring)?;
+                let (d_k, d_v) = (used(b.stored(&d_k)?, d)?, used(b.stored(&d_v_store)?, d_v)?);
+                let operands = AttentionBack { q, k, v, key_ranges, o_lse, d_out, d_k, d_v };
+                Ok([o_lse, b.attention_back(operands, scoring)?])
+            });
+            for (some, all) in some.unwrap().into_iter().zip([&mut results.o_lse, &mut results.d_q]) {
                 all.splice(0..0, some);
             }
         }
@@ -348,30 +331,17 @@ fn a_second_compute_adds_again() {
     let data = case.data();
     let (h, g, d) = (case.n_head(), case.n_head_kv, case.d);
     let acc = [0, 1].map(|_| stored(DType::F32, &[d, g, case.n_keys], &vec![1.0; d * g * case.n_keys]).0);
-    let mut exec = executor(3);
-    let (ids, key_ranges) = exec
-        .build::<([InputId; 4], InputId), Error>(64, |b| {
-            let (q_id, q) = b.input("q", DType::F32, &[d, h, case.n_tokens])?;
-            let (k_id, k) = b.input("k", DType::F32, &[d, g, case.n_keys])?;
-            let (v_id, v) = b.input("v", DType::F32, &[d, g, case.n_keys])?;
-            let (g_id, d_out) = b.input("d_out", DType::F32, &[d, h, case.n_tokens])?;
-            let (r_id, key_ranges) = b.input("key_ranges", DType::I32, &[2, case.n_tokens])?;
-            let o_lse = b.attention_lse(q, k, v, key_ranges, case.scale())?;
-            let (d_k, d_v) = (b.stored(&acc[0])?, b.stored(&acc[1])?);
-            b.output(b.attention_back(
-                AttentionBack { q, k, v, key_ranges, o_lse, d_out, d_k, d_v },
-                case.scale(),
-            )?);
-            Ok(([q_id, k_id, v_id, g_id], r_id))
-        })
-        .unwrap();
-    for _ in 0..2 {
-        for (id, x) in ids.into_iter().zip([&data.q, &data.k, &data.v, &data.d_out]) {
-            exec.set(id, x).unwrap();
-        }
-        exec.set(key_ranges, &data.key_ranges).unwrap();
-        exec.compute().unwrap();
-    }
+    eval_all(&mut executor(3), 2, |b, feed| {
+        let (rows, keys) = ([d, h, case.n_tokens], [d, g, case.n_keys]);
+        let (q, d_out) = (feed.f32(b, &rows, &data.q)?, feed.f32(b, &rows, &data.d_out)?);
+        let (k, v) = (feed.f32(b, &keys, &data.k)?, feed.f32(b, &keys, &data.v)?);
+        let key_ranges = feed.i32_of(b, &[2, case.n_tokens], &data.key_ranges)?;
+        let o_lse = b.attention_lse(q, k, v, key_ranges, case.scale())?;
+        let (d_k, d_v) = (b.stored(&acc[0])?, b.stored(&acc[1])?);
+        let operands = AttentionBack { q, k, v, key_ranges, o_lse, d_out, d_k, d_v };
+        Ok([b.attention_back(operands, case.scale())?])
+    })
+    .unwrap();
     let want = case.exact_of(&data);
     for ((acc, want), off) in acc.iter().zip([&want.d_k, &want.d_v]).zip(&want.off[2..]) {
         let twice: Vec<f64> = want.iter().map(|w| 1.0 + 2.0 * w).collect();
