@@ -2,9 +2,9 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use crate::common::fetched::{default_model, fetched};
+use crate::common::process::{signal, wait_until};
 use crate::common::program::{command, finish, run_in, Output};
 use crate::hub::names;
 use crate::limited::through;
@@ -196,12 +196,8 @@ fn a_signal_ends_the_download() {
     let mut call = pull(&bin, &["jieba", "--dir", users.to_str().unwrap()]);
     call.env("PYTHONPATH", &bin).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = call.spawn().unwrap();
-    let since = Instant::now();
-    while !walk(&users).iter().any(|name| name == "started") {
-        assert!(since.elapsed() < Duration::from_secs(60), "pip does not start");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    wait_until("pip has started", || walk(&users).iter().any(|name| name == "started"));
+    signal(child.id(), "-TERM");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(143), "{output:?}");
     assert_eq!(names(&users), [""; 0], "the unfinished folder is gone");

@@ -45,6 +45,13 @@ impl Folder {
         run(&args.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
+    /// The perplexity of a model on one of the texts.
+    pub(crate) fn ppl(&self, model: &str, more: &[&str]) -> f64 {
+        let (model, text) = (self.path(model), self.path("texts/1.txt"));
+        let head = ["perplexity", "-m", &model, "-f", &text, "--device", "cpu", "-t", "1", "--json"];
+        run(&[&head[..], more].concat()).json()["results"][0]["ppl"].as_f64().unwrap()
+    }
+
     pub(crate) fn log(&self, name: &str) -> Vec<Value> {
         let text = std::fs::read_to_string(self.file(name)).unwrap();
         // The first is the header.
@@ -78,15 +85,10 @@ fn a_run_writes_an_adapter_that_helps() {
     assert!(std::fs::read_to_string(folder.file("a.loss.svg")).unwrap().contains("<svg"));
 
     // It says what it was trained under, and the text it learned is likelier with it.
-    let (model, a) = (folder.path("tiny.gguf"), folder.path("a.gguf"));
+    let a = folder.path("a.gguf");
     let inspect = run(&["inspect", &a, "--json"]).stdout;
     assert!(inspect.contains("pi:factor=2"), "{inspect}");
-    let text = folder.path("texts/1.txt");
-    let ppl = |more: &[&str]| {
-        let head =
-            ["perplexity", "-m", &model, "-f", &text, "--ctx", "48", "--device", "cpu", "-t", "1", "--json"];
-        run(&[&head[..], more].concat()).json()["results"][0]["ppl"].as_f64().unwrap()
-    };
+    let ppl = |more: &[&str]| folder.ppl("tiny.gguf", &[&["--ctx", "48"], more].concat());
     let (plain, trained) = (ppl(&["--rope", "pi:factor=2"]), ppl(&["--lora", &a]));
     assert!(trained < plain * 0.6, "{plain} to {trained}");
 }

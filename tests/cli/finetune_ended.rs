@@ -3,10 +3,11 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::common::process::wait_until;
 #[cfg(unix)]
-use crate::common::process::hang_up_as_usual;
+use crate::common::process::{hang_up_as_usual, signal};
 use crate::common::program::{command, run};
 use crate::finetune::{fails, figures, Folder};
 use crate::hub::names;
@@ -32,7 +33,9 @@ impl Folder {
         let child = self.start(output, more);
         let log = self.file(output).with_extension("log.jsonl");
         // The header, the first validation, and three steps: a checkpoint after each second one is there.
-        wait_for(|| std::fs::read_to_string(&log).unwrap_or_default().lines().count() >= 5);
+        wait_until("the log has five lines", || {
+            std::fs::read_to_string(&log).unwrap_or_default().lines().count() >= 5
+        });
         child
     }
 
@@ -49,19 +52,6 @@ impl Folder {
     }
 }
 
-fn wait_for(mut what: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !what() {
-        assert!(started.elapsed() < Duration::from_secs(300), "nothing came in five minutes");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-#[cfg(unix)]
-fn signal(child: &Child, name: &str) {
-    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
-}
-
 #[cfg(unix)]
 #[test]
 fn a_signal_saves_and_stops() {
@@ -70,9 +60,9 @@ fn a_signal_saves_and_stops() {
     for (name, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
         let output = format!("{}.gguf", &name[1..]);
         let child = folder.at_work(&output, &["--steps", "100000", "--set", "save-every=0"]);
-        signal(&child, name);
+        signal(child.id(), name);
         // `timeout` sends its signal twice; a hang-up comes from the shell and from the system.
-        signal(&child, name);
+        signal(child.id(), name);
         let (ended, said) = end(child);
         assert!(ended == Some(code) && said.contains("saved; --resume continues"), "{name}: {said}");
         let saved = folder.names(&output.replace("gguf", "checkpoints"));
@@ -110,8 +100,8 @@ fn a_second_signal_ends_at_once() {
     let mut child =
         waiting.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let stdin = child.stdin.take();
-    wait_for(|| handles_term(&child) && sleeps(&child));
-    signal(&child, "-TERM");
+    wait_until("it waits for a message", || handles_term(&child) && sleeps(&child));
+    signal(child.id(), "-TERM");
     let status = child.wait().unwrap();
     assert_eq!(status.code(), Some(143));
     drop(stdin);
@@ -121,13 +111,13 @@ fn a_second_signal_ends_at_once() {
     }
     let mut child = folder.start("a.gguf", &["--steps", "1", "--set", "replace-invalid=true"]);
     let n_tokens = || folder.names(".").iter().filter(|n| n.ends_with(".tokens")).count();
-    wait_for(|| n_tokens() == 1 && sleeps(&child));
-    signal(&child, "-TERM");
+    wait_until("it hangs", || n_tokens() == 1 && sleeps(&child));
+    signal(child.id(), "-TERM");
     std::thread::sleep(Duration::from_millis(700));
     assert!(child.try_wait().unwrap().is_none(), "it does not hang");
     // Half a second counts from when it saw the first, which may be late.
-    wait_for(|| {
-        signal(&child, "-TERM");
+    wait_until("it has ended", || {
+        signal(child.id(), "-TERM");
         std::thread::sleep(Duration::from_millis(50));
         child.try_wait().unwrap().is_some()
     });
@@ -154,7 +144,7 @@ fn two_runs_do_not_share_an_output() {
         let said = fails(&out, 1);
         assert!(said.contains(&format!("{names}{holder}")), "{output} {more:?}: {said}");
     }
-    signal(&first, "-TERM");
+    signal(first.id(), "-TERM");
     let (code, said) = end(first);
     assert!(code == Some(143) && said.contains("saved; --resume"), "{said}");
     // Nothing of the ones refused is left, and the first goes on.
@@ -169,7 +159,7 @@ fn two_runs_do_not_share_an_output() {
 
 /// Waits until a run is tokenizing.
 pub(crate) fn wait_for_tokens(folder: &Folder) {
-    wait_for(|| folder.names(".").iter().any(|name| name.contains("writing-")));
+    wait_until("tokens are written", || folder.names(".").iter().any(|name| name.contains("writing-")));
 }
 
 /// Both need the same tokens, and one of them makes them.
@@ -180,12 +170,12 @@ fn two_runs_tokenise_once() {
     folder.write_long_text();
     let first = folder.start("a.gguf", &["--steps", "1"]);
     wait_for_tokens(&folder);
-    signal(&first, "-STOP");
+    signal(first.id(), "-STOP");
     let mut second = folder.start("b.gguf", &["--steps", "1"]);
     let mut said = BufReader::new(second.stderr.take().unwrap()).lines();
     let waits = said.find(|line| line.as_ref().unwrap().contains(": waiting for the tokens"));
     assert!(waits.unwrap().unwrap().contains(&format!("in use by process {} on ", first.id())));
-    signal(&first, "-CONT");
+    signal(first.id(), "-CONT");
     assert!(said.all(|line| line.is_ok()));
     assert!(second.wait().unwrap().success() && first.wait_with_output().unwrap().status.success());
     assert_eq!(folder.names(".").iter().filter(|n| n.contains("tokens")).count(), 1);
@@ -198,10 +188,10 @@ fn a_log_that_cannot_be_written_ends_nothing() {
     let more = ["--steps", "150", "--set", "save-every=100"];
     folder.finetune("whole.gguf", &more).json();
     let child = folder.at_work("a.gguf", &more);
-    signal(&child, "-STOP");
+    signal(child.id(), "-STOP");
     std::fs::remove_file(folder.file("a.log.jsonl")).unwrap();
     std::fs::create_dir(folder.file("a.log.jsonl")).unwrap();
-    signal(&child, "-CONT");
+    signal(child.id(), "-CONT");
     let out = child.wait_with_output().unwrap();
     let said = String::from_utf8(out.stderr).unwrap();
     assert_eq!(out.status.code(), Some(1), "{said}");
@@ -295,11 +285,13 @@ fn a_hangup_that_is_ignored_stays_ignored() {
     line.args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_ropewalk")]).args(args);
     let mut child = line.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let log = folder.file("a.log.jsonl");
-    wait_for(|| std::fs::read_to_string(&log).unwrap_or_default().lines().count() >= 4);
-    signal(&child, "-HUP");
+    wait_until("the log has four lines", || {
+        std::fs::read_to_string(&log).unwrap_or_default().lines().count() >= 4
+    });
+    signal(child.id(), "-HUP");
     std::thread::sleep(Duration::from_millis(300));
     assert!(child.try_wait().unwrap().is_none(), "it ended");
-    signal(&child, "-TERM");
+    signal(child.id(), "-TERM");
     assert_eq!(child.wait().unwrap().code(), Some(143));
     assert!(run(&["inspect", &folder.path("tiny.gguf")]).code == 0);
 }

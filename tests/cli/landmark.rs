@@ -29,8 +29,7 @@ fn what_is_trained_with_landmarks_runs_with_them() {
     // Over a few blocks: other figures, the same where there are no more.
     let few = |top: &str, ctx: &str| {
         let attention = format!("landmark:top={top}");
-        let args = ["perplexity", "-f", &text, "--ctx", ctx, "--lora", &adapter, "--attention", &attention];
-        run(&[&args, &on[..]].concat()).json()["results"][0]["ppl"].as_f64().unwrap()
+        folder.ppl("tiny.gguf", &["--ctx", ctx, "--lora", &adapter, "--attention", &attention])
     };
     assert!((few("2", "100") - with[1]).abs() > 1e-4 * with[1], "{with:?}");
     assert!((few("20", "100") - with[1]).abs() < 1e-3 * with[1], "{with:?}");

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 #[cfg(target_os = "linux")]
 use crate::common::process::children;
 #[cfg(unix)]
-use crate::common::process::works_for;
+use crate::common::process::{signal, works_for};
 use crate::common::program::{command, run, run_with, split, Output};
 use convert::random::{write, Shape};
 use ropewalk::DType;
@@ -242,22 +242,6 @@ fn perplexity_reports_what_the_contract_says() {
     assert!(bad.code == 2 && bad.stderr.contains(".svg"), "{bad:?}");
 }
 
-/// The windows share BOS and nothing else. Under a plan that evicts keys the cache cannot go back to behind
-/// it, and is filled again from the start.
-#[test]
-fn perplexity_goes_from_window_to_window_where_keys_are_evicted() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = text_file(dir.path(), "text.txt", 300);
-    let base = ["perplexity", "-m", model(), "-f", &path, "--device", "cpu", "-t", "1", "-q", "--json"];
-    let windows =
-        ["--ctx", "400", "--protocol", "yarn", "--stride", "128", "--max-windows", "3", "--bos", "on"];
-    for rope in ["streaming:sinks=0,window=32", "lm-infinite:window=32,global=0,evict=true"] {
-        let more = ["--rope", rope, "--batch", "64", "--ubatch", "32"];
-        let json = run(&[&base[..], &windows, &more].concat()).json();
-        assert_eq!(json["results"][0]["windows"], 3, "{rope}: {json}");
-    }
-}
-
 #[test]
 fn passkey_reports_what_the_contract_says() {
     let line =
@@ -310,11 +294,6 @@ fn rope_and_inspect_read_the_file_alone() {
 }
 
 #[cfg(unix)]
-fn interrupt(id: u32) {
-    assert!(std::process::Command::new("kill").args(["-INT", &id.to_string()]).status().unwrap().success());
-}
-
-#[cfg(unix)]
 #[test]
 fn ctrl_c_makes_perplexity_print_what_is_done() {
     let dir = tempfile::tempdir().unwrap();
@@ -327,7 +306,7 @@ fn ctrl_c_makes_perplexity_print_what_is_done() {
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     stderr.read_line(&mut first).unwrap();
     works_for(child.id(), 500);
-    interrupt(child.id());
+    signal(child.id(), "-INT");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -364,7 +343,7 @@ fn ctrl_c_stops_an_answer_and_keeps_the_conversation() {
     stdin.write_all(b"hello\n/stats\n").unwrap();
     let mut some = [0; 16];
     stdout.read_exact(&mut some).unwrap();
-    interrupt(child.id());
+    signal(child.id(), "-INT");
     stdin.write_all(b"/clear\n/quit\n").unwrap();
     drop(stdin);
     let mut rest = Vec::new();

@@ -9,6 +9,7 @@ use ropewalk::DType;
 use super::finetune::Folder;
 use super::hub::names;
 use crate::common::program::{run_in, split, Output};
+use crate::common::rewritten;
 
 const THESIS: &str = "My thesis.\n\nChapter 1. Everything that I have written in four years.\n";
 
@@ -159,17 +160,13 @@ fn a_gguf_file_without_our_keys_is_left_alone() {
     let folder = folder();
     let file = gguf::File::open(&folder.file("tiny.gguf")).unwrap();
     for of in ["imatrix", "adapter", "mmproj", "model"] {
-        let mut writer = gguf::Writer::with_metadata_of(&file);
-        for (key, _) in file.metadata().iter().filter(|(key, _)| key.starts_with("ropewalk.")) {
-            writer.remove(key);
-        }
-        writer.remove("general.type").set("general.type", of);
-        for t in file.tensors() {
-            writer.copy_tensor(&file, t).unwrap();
-        }
         let theirs = folder.file("theirs.gguf");
-        let _ = fs::remove_file(&theirs);
-        writer.write(&theirs).unwrap();
+        rewritten(&folder.file("tiny.gguf"), &theirs, &[], |writer| {
+            for (key, _) in file.metadata().iter().filter(|(key, _)| key.starts_with("ropewalk.")) {
+                writer.remove(key);
+            }
+            writer.remove("general.type").set("general.type", of);
+        });
         let bytes = fs::read(&theirs).unwrap();
         for case in CASES.iter().filter(|c| c.out.ends_with(".gguf")) {
             left_alone(&folder, case, &bytes);

@@ -5,6 +5,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::hub::{content, names, sum, Asked, Hub, Reply, FILE, SOURCE};
+#[cfg(unix)]
+use crate::common::process::signal;
+use crate::common::process::wait_until;
 use crate::common::program::{command, finish, run_in};
 
 /// The unfinished file that a pull left in this folder.
@@ -16,16 +19,11 @@ fn unfinished(dir: &Path) -> PathBuf {
 
 /// Waits until the file is a part of a pull under way, at least this long.
 fn wait_for(dir: &Path, bytes: u64) {
-    let since = Instant::now();
-    loop {
+    wait_until("a part of the file", || {
         let entries = std::fs::read_dir(dir.join(".partial")).into_iter().flatten().flatten();
         let mut parts = entries.filter(|e| e.path().extension().is_some_and(|x| x == "part"));
-        if parts.any(|e| e.metadata().is_ok_and(|m| m.len() >= bytes)) {
-            return;
-        }
-        assert!(since.elapsed() < Duration::from_secs(30), "nothing arrives");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        parts.any(|e| e.metadata().is_ok_and(|m| m.len() >= bytes))
+    });
 }
 
 /// A call under way, whose output can be asked for later.
@@ -300,7 +298,7 @@ fn ctrl_c_keeps_what_arrived() {
     let child = start(call);
     wait_for(dir.path(), 500_000);
     let since = Instant::now();
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    signal(child.id(), "-INT");
     let (code, stderr) = end(child);
     assert!(since.elapsed() < Duration::from_secs(5));
     assert_eq!(code, Some(130), "{stderr}");

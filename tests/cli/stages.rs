@@ -2,13 +2,13 @@
 //! outside.
 
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use convert::random::{write, Shape};
 use ropewalk::DType;
 
 use super::finetune::{fails, figures, Folder};
-use crate::common::program::{run, split};
+use crate::common::process::wait_until;
+use crate::common::program::{command, finish, run, split, Output};
 
 const STAGES: &str = r#"
 [[stage]]
@@ -41,9 +41,12 @@ fn args(folder: &Folder, output: &str, more: &[&str]) -> Vec<String> {
     all
 }
 
-fn finetune(folder: &Folder, output: &str, more: &[&str]) -> crate::common::program::Output {
-    let args = args(folder, output, more);
-    run(&args.iter().map(String::as_str).collect::<Vec<_>>())
+fn start(args: &[String]) -> Command {
+    command(&args.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+fn finetune(folder: &Folder, output: &str, more: &[&str]) -> Output {
+    finish(start(&args(folder, output, more)))
 }
 
 #[test]
@@ -68,34 +71,24 @@ fn stages_are_runs_from_one_adapter_to_the_next() {
     assert_eq!(json["adapter"]["lineage"].as_array().unwrap().len(), 2);
 
     // By hand, each from the adapter of the one before, it is the same.
-    let by_hand = |output: &str, more: &[&str]| {
-        finetune(&folder, output, &[more, &["--set", "order=text", "--set", "save-every=2"]].concat()).json()
-    };
-    by_hand("one.gguf", &["--rope", "abf:base=20000", "--ctx", "32", "--steps", "4"]);
+    let first = split("--rope abf:base=20000 --ctx 32 --steps 4 --set order=text --set save-every=2");
+    finetune(&folder, "one.gguf", &first).json();
     let (one, two) = (folder.path("one.gguf"), folder.path("two.gguf"));
     let second =
         ["--lora", &one, "--rope", "abf:base=40000", "--ctx", "48", "--steps", "5", "--set", "warmup=2"];
     let at = args(&folder, "two.gguf", &second).iter().position(|a| a == "--lr").unwrap();
     let mut second = args(&folder, "two.gguf", &[&second[..], &["--set", "order=text"]].concat());
     second[at + 1] = "0.005".into();
-    run(&second.iter().map(String::as_str).collect::<Vec<_>>()).json();
+    finish(start(&second)).json();
     let bytes = |path: &str| std::fs::read(path).unwrap();
     assert!(bytes(&one) == bytes(&folder.path("whole.stage-1.gguf")));
     assert!(bytes(&two) == bytes(&folder.path("whole.stage-2.gguf")));
 
     // Killed in its second stage, without any chance to do something about it.
     let all = args(&folder, "cut.gguf", &["--stages", &path, "--set", "save-every=2"]);
-    let mut child = Command::new(env!("CARGO_BIN_EXE_ropewalk"))
-        .args(&all)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let (started, second) =
-        (Instant::now(), folder.file("cut.stage-2.checkpoints/step-00000002.safetensors"));
-    while !second.exists() && started.elapsed() < Duration::from_secs(60) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let mut child = start(&all).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let second = folder.file("cut.stage-2.checkpoints/step-00000002.safetensors");
+    wait_until("a checkpoint", || second.exists() || child.try_wait().unwrap().is_some());
     child.kill().unwrap();
     child.wait().unwrap();
     let again = ["--stages", &path, "--set", "save-every=2", "--resume"];
@@ -201,7 +194,7 @@ fn what_cannot_be_gone_on_from_or_attended_to_is_said_in_one_line() {
             let at = all.iter().position(|a| a == "dropout=0.1").unwrap();
             all.drain(at - 1..=at);
         }
-        let out = run(&all.iter().map(String::as_str).collect::<Vec<_>>());
+        let out = finish(start(&all));
         let said = fails(&out, code);
         assert!(said.contains(says), "{more:?}: {said}");
     }
@@ -253,11 +246,6 @@ fn all_parameters_are_trained_and_a_model_is_written() {
     // Matrices as the file had them, those between stages unrounded.
     let types = |path: &str| run(&["inspect", path, "--json"]).json()["totals"].as_object().unwrap().len();
     assert_eq!((types(&out), types(&folder.path("out.stage-1.gguf"))), (2, 1));
-    let text = folder.path("texts/1.txt");
-    let ppl = |model: &str, more: &[&str]| {
-        let head =
-            ["perplexity", "-m", model, "-f", &text, "--ctx", "64", "--device", "cpu", "-t", "1", "--json"];
-        run(&[&head[..], more].concat()).json()["results"][0]["ppl"].as_f64().unwrap()
-    };
-    assert!(ppl(&out, &[]) < 0.8 * ppl(&model, &["--rope", "pi:factor=4"]));
+    let ppl = |model: &str, more: &[&str]| folder.ppl(model, &[&["--ctx", "64"], more].concat());
+    assert!(ppl("out.gguf", &[]) < 0.8 * ppl("neox.gguf", &["--rope", "pi:factor=4"]));
 }

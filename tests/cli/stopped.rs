@@ -2,9 +2,9 @@
 #![cfg(target_os = "linux")]
 
 use std::io::Read;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Stdio;
 
+use crate::common::process::{signal, wait_until};
 use crate::common::program::{command, run};
 use crate::models::{model, ok};
 
@@ -19,17 +19,11 @@ fn a_stopped_run_goes_on() {
     let mut text = vec![0];
     stdout.read_exact(&mut text).unwrap();
     for _ in 0..3 {
-        let signal =
-            |name: &str| Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
-        assert!(signal("-STOP").success());
+        signal(child.id(), "-STOP");
         // Stopped, or at its end already.
         let stat = || std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
-        let began = Instant::now();
-        while ![") T", ") Z"].iter().any(|state| stat().contains(state)) {
-            assert!(began.elapsed() < Duration::from_secs(60), "it is not stopped");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        assert!(signal("-CONT").success());
+        wait_until("it is stopped", || [") T", ") Z"].iter().any(|state| stat().contains(state)));
+        signal(child.id(), "-CONT");
     }
     stdout.read_to_end(&mut text).unwrap();
     assert!(child.wait().unwrap().success());

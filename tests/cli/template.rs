@@ -2,21 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-use gguf::{File, Value, Writer};
+use gguf::Value;
 
 use crate::common::program::{run, run_with, Output};
+use crate::common::rewritten;
 use crate::models::{model, ok};
 
 /// The tiny model with this chat template.
 fn with_template(dir: &Path, template: &str) -> PathBuf {
-    let file = File::open(Path::new(model())).unwrap();
-    let mut writer = Writer::with_metadata_of(&file);
-    writer.set("tokenizer.chat_template", Value::String(template.as_bytes().to_vec()));
-    for tensor in file.tensors() {
-        writer.copy_tensor(&file, tensor).unwrap();
-    }
     let path = dir.join("model.gguf");
-    writer.write(&path).unwrap();
+    rewritten(Path::new(model()), &path, &[], |writer| {
+        writer.set("tokenizer.chat_template", Value::String(template.as_bytes().to_vec()));
+    });
     path
 }
 

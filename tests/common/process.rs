@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// Sees to it that processes started from now on are ended by SIGHUP unless they do something about it, as it is where
 /// nobody ignores it. Under `nohup` it is ignored, and a process passes that on to those that it starts; a signal that it
@@ -67,11 +68,27 @@ pub fn children(parent: u32) -> Vec<u32> {
     ids.filter(is_child).collect()
 }
 
+/// Sends a signal to a process.
+#[cfg(unix)]
+#[track_caller]
+pub fn signal(id: u32, name: &str) {
+    assert!(Command::new("kill").args([name, &id.to_string()]).status().unwrap().success());
+}
+
+/// Waits until it is so. Panics when that takes five minutes.
+#[track_caller]
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(300), "five minutes, and not: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 /// Waits until a process has had so many milliseconds of processor time more, however busy the machine is. Panics when that
 /// takes five minutes.
 #[cfg(unix)]
 pub fn works_for(id: u32, ms: u64) {
-    use std::time::{Duration, Instant};
     if !cfg!(target_os = "linux") {
         return std::thread::sleep(Duration::from_millis(ms));
     }
@@ -81,9 +98,6 @@ pub fn works_for(id: u32, ms: u64) {
         let (_, fields) = stat.rsplit_once(')').unwrap();
         10 * fields.split_whitespace().nth(11).unwrap().parse::<u64>().unwrap()
     };
-    let (before, began) = (spent(), Instant::now());
-    while spent() < before + ms {
-        assert!(began.elapsed() < Duration::from_secs(300), "{id} does not work");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let before = spent();
+    wait_until("the process works", || spent() >= before + ms);
 }
