@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{chart_path, failed, refused, Job, JobError, Report, Result};
+use super::{failed, refused, Job, JobError, Report, Result};
 use crate::data::HeldOut;
 use crate::model::{Error, Model, ModelParams};
 use crate::rope::Spec;
@@ -11,9 +11,9 @@ use crate::train::{checkpoint, MemoryPlan, SampleOrder, Stage};
 
 impl Job {
     /// Returns a job for each stage, in their order. Each stage but the last writes next to the output, to
-    /// `NAME.stage-N.gguf`, and plots to `PLOT.stage-N.svg`; [`run_stages`] has each stage start from the output of the stage
-    /// before it. The validation set is the same in all stages, that of the largest context. Samples are in the order of the
-    /// texts, so that no token is in two stages.
+    /// `NAME.stage-N.gguf`; [`run_stages`] has each stage start from the output of the stage before it. The validation set
+    /// is the same in all stages, that of the largest context. Samples are in the order of the texts, so that no token is in
+    /// two stages.
     ///
     /// # Errors
     /// [`JobError::Settings`] for settings that each stage has for itself, and for shuffled
@@ -45,9 +45,6 @@ impl Job {
             one.given.order = Some(SampleOrder::Text);
             one.given.held_out = Some(held_out);
             one.set_stage(stage)?;
-            if i + 1 < n {
-                one.plot = self.plot.as_ref().map(|plot| chart_path(plot, &format!("stage-{}", i + 1)));
-            }
             if i + 1 < n && one.trains_all() {
                 // The next stage goes on from these numbers, not from rounded ones.
                 one.given.output_type = Some(OutputType::F32);
