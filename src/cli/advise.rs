@@ -39,7 +39,7 @@ struct Args {
     ctx: usize,
     /// Texts like those the model will read [default: the essays from `make models`]
     ///
-    /// At least one must be as long as the context. A directory stands for its .txt, .md, .jsonl, and .ndjson files
+    /// At least one must be as long as the context. A directory stands for the text files in it and below it
     #[arg(short, long, value_name = "FILE", num_args = 1..)]
     file: Vec<PathBuf>,
     /// Approximate time limit, in minutes [default: 10]

@@ -38,8 +38,8 @@ pub(super) struct MapArgs {
     map: Option<String>,
     /// Texts to read, joined in this order; - reads stdin
     ///
-    /// Each file is a document. In a .jsonl file, the "text" of each line is one. A directory stands for its .txt, .md,
-    /// .jsonl, and .ndjson files. The limit is 256 MiB for all files together
+    /// Each file is a document. In a .jsonl file, the "text" of each line is one. A directory stands for the text
+    /// files in it and below it. The limit is 256 MiB for all files together
     #[arg(short, long, value_name = "FILE", num_args = 1..)]
     file: Vec<PathBuf>,
     /// Tokens to read, and the context of the RoPE method [default: the trained context]

@@ -39,8 +39,8 @@ pub(crate) const COMMAND: Command = Command {
 struct Args {
     /// Texts to measure: plain text, .jsonl, or token ids in .bin; - reads stdin
     ///
-    /// Each file is a document. In a .jsonl file, the "text" of each line is one. A directory stands for its .txt, .md,
-    /// .jsonl, and .ndjson files. A .bin file holds token ids of the model's vocabulary, as 16-bit little-endian
+    /// Each file is a document. In a .jsonl file, the "text" of each line is one. A directory stands for the text
+    /// files in it and below it. A .bin file holds token ids of the model's vocabulary, as 16-bit little-endian
     /// integers, with BOS at the start of each document. The limit is 256 MiB for all files together
     #[arg(short, long, value_name = "FILE", required = true, num_args = 1..)]
     file: Vec<PathBuf>,

@@ -38,8 +38,8 @@ impl Document {
 /// Bytes of the files of one measurement, at most: they are held in memory.
 pub const MAX_DOCUMENTS: u64 = 256 << 20;
 
-/// Reads the documents in files, which have at most [`MAX_DOCUMENTS`] bytes in all. A directory stands for the `.txt`,
-/// `.md`, `.jsonl`, and `.ndjson` files in it and below it, in the order of their paths.
+/// Reads the documents in files, which have at most [`MAX_DOCUMENTS`] bytes in all. A directory stands for the text files in
+/// it and below it, in the order of their paths: all that are not hidden, empty, compressed, or binary.
 ///
 /// # Errors
 /// Returns an error if a file is not a regular one or too large, if a directory has no text, and those of [`documents`].

@@ -6,12 +6,13 @@
 //! a link to a private file: a [`Folder`] follows no link below itself.
 #![forbid(unsafe_code)]
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Component, Path, PathBuf};
 
-use crate::{refused, Error, Result};
+use crate::{refused, Error, Result, HEAD};
 
 /// A folder whose contents are not trusted. The path to the folder itself may lead through links: the user named it.
 #[derive(Debug)]
@@ -245,35 +246,76 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String> {
     String::from_utf8(read_file(path, limit)?).map_err(|_| Error::new(path, refused("is not UTF-8")))
 }
 
-/// The files that a path of texts stands for: itself; for a folder, the `.txt`, `.md`, `.jsonl`, and `.ndjson` files in it
-/// and below it, sorted. Links and hidden files (`.name`) in a folder are left out.
+/// Files below directories: each once, however many links lead to it, in the order of their paths.
+#[derive(Debug, Default)]
+pub struct Walk {
+    /// What was found.
+    pub files: Vec<PathBuf>,
+    /// What was left out, and why.
+    pub skipped: Vec<(PathBuf, &'static str)>,
+    /// Real paths.
+    seen: HashSet<PathBuf>,
+}
+
+impl Walk {
+    /// Adds a file, or the files in a directory and below it. Links are followed. Hidden files and directories (`.name`) in a
+    /// directory are left out.
+    ///
+    /// # Errors
+    /// A path that leads nowhere; a directory that cannot be listed; more than a million files.
+    pub fn add(&mut self, path: &Path) -> Result<()> {
+        let mut left = vec![path.to_owned()];
+        while let Some(path) = left.pop() {
+            let failed = |e| Error::new(&path, e);
+            let about = fs::metadata(&path).map_err(failed)?;
+            let why = if !about.is_file() && !about.is_dir() {
+                Some("neither a file nor a directory")
+            } else if !self.seen.insert(fs::canonicalize(&path).map_err(failed)?) {
+                Some("met before")
+            } else {
+                None
+            };
+            if let Some(why) = why {
+                self.skipped.push((path, why));
+            } else if about.is_file() {
+                self.files.push(path);
+            } else {
+                let names = fs::read_dir(&path).map_err(failed)?.map(|entry| entry.map(|e| e.file_name()));
+                let mut names = names.collect::<io::Result<Vec<_>>>().map_err(failed)?;
+                names.retain(|name| !name.as_encoded_bytes().starts_with(b"."));
+                names.sort_unstable();
+                // The last is taken next.
+                left.extend(names.iter().rev().map(|name| path.join(name)));
+                if self.files.len() + left.len() > 1_000_000 {
+                    return Err(failed(refused("has more than 1,000,000 files")));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The files that a path of texts stands for: itself; for a directory, the text files that a [`Walk`] finds. A file is text
+/// unless it is empty, compressed by gzip, or binary, which is a zero byte in its first 64 KiB.
 ///
 /// # Errors
-/// A folder without such files, or with too many; the disk.
+/// A directory without such files; the errors of [`Walk::add`] and [`open_file`].
 pub fn texts(path: &Path) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
-    let (mut found, mut folders) = (Vec::new(), vec![path.to_owned()]);
-    while let Some(folder) = folders.pop() {
-        let failed = |e| Error::new(&folder, e);
-        for entry in fs::read_dir(&folder).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let (at, kind) = (entry.path(), entry.file_type().map_err(failed)?);
-            match at.extension().and_then(|e| e.to_str()).unwrap_or_default() {
-                _ if entry.file_name().to_string_lossy().starts_with('.') => {}
-                _ if kind.is_dir() => folders.push(at),
-                "txt" | "md" | "jsonl" | "ndjson" if kind.is_file() => found.push(at),
-                _ => {}
-            }
-            if found.len().max(folders.len()) > 100_000 {
-                return Err(Error::new(path, refused("has more than 100,000 files or folders")));
-            }
+    let mut walk = Walk::default();
+    walk.add(path)?;
+    let mut found = Vec::new();
+    for file in walk.files {
+        let mut head = Vec::new();
+        open_file(&file)?.take(HEAD).read_to_end(&mut head).map_err(|e| Error::new(&file, e))?;
+        if !head.is_empty() && !head.starts_with(b"\x1f\x8b") && !head.contains(&0) {
+            found.push(file);
         }
     }
-    found.sort();
     match found.is_empty() {
-        true => Err(Error::new(path, refused("expected .txt, .md, .jsonl, or .ndjson files, found none"))),
+        true => Err(Error::new(path, refused("expected text files, found none"))),
         false => Ok(found),
     }
 }

@@ -24,9 +24,10 @@ pub(super) struct Args {
     model: String,
     #[command(flatten)]
     rope: RopeArgs,
-    /// Training texts: files or directories; .txt, .gz, .jsonl, or .bin
+    /// Training texts: files or directories; plain text, .gz, .jsonl, or .bin
     ///
-    /// A .bin file holds token ids. NAME=PATH:SHARE gives the texts under NAME their share of the tokens
+    /// A directory stands for the text files in it and below it. A .bin file holds token ids. NAME=PATH:SHARE gives
+    /// the texts under NAME their share of the tokens
     #[arg(short, long, value_name = "PATH", num_args = 1.., required_unless_present = "plan_memory", help_heading = "Training")]
     data: Vec<Source>,
     #[command(flatten)]

@@ -1,15 +1,14 @@
 //! Finds the files to train on: those named, and those in the folders named.
 
-use std::collections::HashSet;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use files::foreign::{self, Walk};
 use rayon::prelude::*;
 use ropewalk_core::text::other_encoding;
 use sha2::{Digest, Sha256};
-use walkdir::WalkDir;
 
 use super::{read, ChatTemplate, TextOptions};
 use crate::error::{invalid, io, Error, Result};
@@ -103,10 +102,9 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Finds and hashes the files. A folder stands for all files below it except hidden ones (`.name`) and
-    /// binary ones; notes tell which binary files were left out. Any file name is a text's, `.jsonl` and
-    /// `.ndjson` have one record on each line, and `.gz` is unpacked. A `.bin` file that is named by itself
-    /// holds token ids.
+    /// Finds and hashes the files. A directory stands for what a [`Walk`] finds in it, except binary files; notes tell which
+    /// were left out. Any file name is a text's, `.jsonl` and `.ndjson` have one record on each line, and `.gz` is unpacked. A
+    /// `.bin` file that is named by itself holds token ids.
     ///
     /// # Errors
     /// A path that is not there or cannot be read; a file named by itself that is binary (has a zero byte in
@@ -123,23 +121,26 @@ impl Sources {
     /// one, if one group has two, or if only some sources have names.
     pub fn mixed(sources: &[Source], options: &TextOptions) -> Result<Sources> {
         let groups = groups(sources)?;
-        let mut walk = Walk::default();
+        let (mut walk, mut about) = (Walk::default(), Vec::new());
         for Source { name, path, .. } in sources {
-            walk.group = groups.iter().position(|g| g.name == *name).unwrap_or_default();
-            let about = std::fs::metadata(path).map_err(|e| io(path, e))?;
-            if about.is_dir() {
-                walk.folder(path)?;
-            } else if about.is_file() {
-                walk.file(path, true)?;
-            } else {
-                return Err(invalid(format!("{}: is neither a file nor a folder", path.display())));
+            let group = groups.iter().position(|g| g.name == *name).unwrap_or_default();
+            let found = std::fs::metadata(path).map_err(|e| io(path, e))?;
+            if !found.is_dir() && !found.is_file() {
+                return Err(invalid(format!("{}: is neither a file nor a directory", path.display())));
             }
+            walk.add(path)?;
+            about.resize(walk.files.len(), (found.is_file(), group));
         }
-        let Walk { found, mut notes, .. } = walk;
-        let looked: Vec<Result<std::result::Result<SourceFile, String>>> =
-            found.par_iter().map(|f| look(&f.path, f.named, f.group)).collect();
+        let mut notes: Vec<String> =
+            walk.skipped.iter().map(|(path, why)| format!("{}: skipped: {why}", path.display())).collect();
+        let looked: Vec<Result<std::result::Result<SourceFile, String>>> = walk
+            .files
+            .par_iter()
+            .zip(&about)
+            .map(|(path, (named, group))| look(path, *named, *group))
+            .collect();
         let mut files = Vec::new();
-        for (Found { path, named, .. }, looked) in found.iter().zip(looked) {
+        for ((path, (named, _)), looked) in walk.files.iter().zip(&about).zip(looked) {
             match looked? {
                 Ok(file) => files.push(file),
                 Err(why) if *named => {
@@ -225,71 +226,6 @@ fn groups(sources: &[Source]) -> Result<Vec<Group>> {
     Ok(groups)
 }
 
-struct Found {
-    path: PathBuf,
-    /// True if the user named the file itself.
-    named: bool,
-    group: usize,
-}
-
-#[derive(Default)]
-struct Walk {
-    found: Vec<Found>,
-    /// The group of what is found next.
-    group: usize,
-    notes: Vec<String>,
-    /// Files and folders met so far, links resolved: no text is trained on twice because two paths lead to
-    /// it.
-    seen: HashSet<PathBuf>,
-}
-
-impl Walk {
-    fn skip(&mut self, path: &Path, why: &str) {
-        self.notes.push(format!("{}: skipped: {why}", path.display()));
-    }
-
-    fn is_new(&mut self, path: &Path) -> Result<bool> {
-        let real = std::fs::canonicalize(path).map_err(|e| io(path, e))?;
-        let new = self.seen.insert(real);
-        if !new {
-            self.skip(path, "met before");
-        }
-        Ok(new)
-    }
-
-    fn file(&mut self, path: &Path, named: bool) -> Result<()> {
-        if self.is_new(path)? {
-            self.found.push(Found { path: path.to_owned(), named, group: self.group });
-        }
-        Ok(())
-    }
-
-    fn folder(&mut self, folder: &Path) -> Result<()> {
-        let mut entries = WalkDir::new(folder).follow_links(true).sort_by_file_name().into_iter();
-        while let Some(entry) = entries.next() {
-            let path = entry.as_ref().map_or_else(|e| e.path().unwrap_or(folder), |e| e.path()).to_owned();
-            let hidden =
-                path != folder && path.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'));
-            match entry {
-                Ok(entry) if entry.file_type().is_dir() => {
-                    if hidden || !self.is_new(&path)? {
-                        entries.skip_current_dir();
-                    }
-                }
-                _ if hidden => {}
-                Ok(entry) if entry.file_type().is_file() => self.file(&path, false)?,
-                Ok(_) => self.skip(&path, "neither a file nor a folder"),
-                Err(e) => match e.into_io_error() {
-                    Some(e) => return Err(io(&path, e)),
-                    // A link to a folder that it lies in.
-                    None => self.skip(&path, "met before"),
-                },
-            }
-        }
-        Ok(())
-    }
-}
-
 /// A file's length and hash, or why it is no text, going by its byte-order mark and by zero bytes in its first
 /// 64 KiB. Token ids have such bytes.
 fn look(path: &Path, named: bool, group: usize) -> Result<std::result::Result<SourceFile, String>> {
@@ -314,7 +250,7 @@ fn look(path: &Path, named: bool, group: usize) -> Result<std::result::Result<So
         return Ok(Err(why));
     }
     let mut hash = Sha256::new();
-    let mut file = BufReader::with_capacity(1 << 18, files::foreign::open_file(path)?);
+    let mut file = BufReader::with_capacity(1 << 18, foreign::open_file(path)?);
     let n_bytes = std::io::copy(&mut file, &mut hash).map_err(failed)?;
     let sha256 = hash.finalize().into();
     Ok(Ok(SourceFile { path: path.to_owned(), n_bytes, sha256, kind, group }))
