@@ -25,7 +25,7 @@ with two threads unless a row says otherwise. A model is fine-tuned only if its 
 NOT_SHOWN = """
 ## Not shown
 
-- **GPUs,** except for fifteen minutes of one H100. Decode on it was wrong for some models; that is fixed, and the fix was not run on a GPU
+- **GPUs,** except for less than an hour of one H100. Decode on it was wrong for some models; that is fixed, and the fix was not run on a GPU
   yet. Mesa's software Vulkan device was tested; its times are not those of a GPU.
 - **Large models.** The largest model with real weights is Qwen2.5-Coder-1.5B. Those of 8B have random weights, and one row is an
   estimate.
