@@ -1,5 +1,6 @@
 //! Translates the habits of users of other tools. Options of llama.cpp, lm-eval and PEFT that mean the same here are accepted;
 //! others that many people type end in an error that names ours.
+//! `tests/cli/units.rs` compiles this file for itself.
 
 use std::ffi::OsString;
 
@@ -9,7 +10,7 @@ use super::usage;
 
 /// The meaning of a foreign option here.
 #[derive(Debug, Clone, Copy)]
-enum Means {
+pub(super) enum Means {
     /// This option, with the same value.
     Option(&'static str),
     /// This option, whose value is `@` and the name of a file.
@@ -33,14 +34,14 @@ enum Means {
 use Means::{File, Flag, FlashAttention, GpuLayers, Nothing, Operand, Option as Ours, Setting};
 
 const SAMPLER: &str = "--sampler";
-const SET: &str = "--set";
+pub(super) const SET: &str = "--set";
 const TENSOR_TYPE: &str = "--tensor-type";
 const ROPE: &str =
     "use --rope, as in --rope yarn:factor=4, pi:factor=4 or abf:base=1e6; `ropewalk rope --list` lists them";
 const ONE_DEVICE: &str = "the whole model runs on one device: --device auto, cpu or cuda:0";
 
 /// Options by the names people type, and what they are here. A name with `_` is looked up with `-`.
-const OPTIONS: &[(&[&str], Means)] = &[
+pub(super) const OPTIONS: &[(&[&str], Means)] = &[
     // llama.cpp, lm-eval, PEFT, TRL, and their relatives
     (&["--ctx-size", "--max-seq-length", "--max-length"], Ours("--ctx")),
     (&["--n-predict", "--n-gen"], Ours("--predict")),
@@ -119,7 +120,7 @@ const OPTIONS: &[(&[&str], Means)] = &[
 ];
 
 /// Commands by the names people type, and what to type here.
-const COMMANDS: &[(&str, &str)] = &[
+pub(super) const COMMANDS: &[(&str, &str)] = &[
     ("quantize", "ropewalk convert IN --type q4_k_m -o OUT"),
     ("merge", "ropewalk convert IN --lora ADAPTER -o OUT"),
     ("export", "ropewalk convert ADAPTER -m MODEL --to-peft FOLDER"),
@@ -230,7 +231,7 @@ fn found<'w>(command: &clap::Command, word: &'w str) -> Option<(String, Option<&
     (!has(command, &name)).then_some((name, value, means))
 }
 
-fn has(command: &clap::Command, option: &str) -> bool {
+pub(super) fn has(command: &clap::Command, option: &str) -> bool {
     command.get_arguments().any(|a| a.get_long().is_some_and(|long| option.strip_prefix("--") == Some(long)))
 }
 
@@ -260,81 +261,5 @@ fn device(typed: &str, layers: &str) -> anyhow::Result<&'static str> {
         "all" | "auto" => Ok("auto"),
         _ if layers.parse().is_ok_and(|n: i64| !(0..99).contains(&n)) => Ok("auto"),
         _ => Err(usage(format!("{typed} {layers}: {ONE_DEVICE}"))),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn translated(line: &str) -> Result<String, String> {
-        let words = line.split(' ').map(OsString::from).collect();
-        let words = translate(&super::super::app(), words).map_err(|e| e.to_string())?;
-        Ok(words.iter().map(|w| w.to_string_lossy()).collect::<Vec<_>>().join(" "))
-    }
-
-    #[test]
-    fn options_of_other_tools_become_ours_or_name_them() {
-        for (typed, ours) in [
-            ("r run -m x --ctx-size 8k -p -c", "r run -m x --ctx 8k -p -c"),
-            ("r run -m x -ngl 99 -fa -ctk q8_0 -ctv q8_0", "r run -m x --device auto --kv q8_0"),
-            ("r run -ngl 0 -fa off --n_predict=3", "r run --device cpu --attention explicit --predict 3"),
-            ("r chat --dry-multiplier 0.8 -sys x", "r chat --sampler dry-multiplier=0.8 --system x"),
-            (
-                "r chat -sysf x.txt --repeat-penalty 1.1",
-                "r chat --system @x.txt --sampler repeat-penalty=1.1",
-            ),
-            ("r eval --tasks niah -m x --limit 5", "r eval niah -m x --samples 5"),
-            ("r finetune --lora_r 8 --max-steps 3 --train-file f", "r finetune --rank 8 --steps 3 --data f"),
-            ("r finetune --max_grad_norm 1 --warmup-steps=3", "r finetune --set clip=1 --set warmup=3"),
-            ("r finetune --weight_decay=0.1 --batch 8", "r finetune --set weight-decay=0.1 --set batch=8"),
-            ("r finetune --doc-mask -d x", "r finetune --set doc-mask=true -d x"),
-            ("r run m.gguf hi -no-cnv --log-disable -n 8", "r run --model m.gguf --prompt hi --quiet -n 8"),
-            ("r chat m.gguf hi", "r chat --model m.gguf hi"),
-            ("r perplexity --chunks 2 -- --chunks", "r perplexity --max-windows 2 -- --chunks"),
-            ("r bench --limit 3", "r bench --limit 3"),
-            ("r bench --n-prompt 512 --n-gen 0", "r bench --lengths 512 --predict 0"),
-            ("r convert x --outtype q8_0", "r convert x --type q8_0"),
-            ("r convert --leave-output-tensor x", "r convert --tensor-type output=keep x"),
-            ("r convert x --token_embedding_type q8_0", "r convert x --tensor-type token_embd=q8_0"),
-        ] {
-            assert_eq!(translated(typed).as_deref(), Ok(ours));
-        }
-        for (typed, error) in [
-            ("r run -ctk q8_0 -ctv f16", "-ctv: keys and values have one type here, --kv TYPE"),
-            ("r run --rope-scaling yarn", "--rope-scaling: use --rope, as in"),
-            ("r run -ngl 12", "-ngl 12: the whole model runs on one device"),
-            ("r finetune --batch", "--batch: a value is required"),
-            ("r convert --peft x -m y", "--peft: name the adapter's directory as the input"),
-            ("r run --ctx-size", "--ctx-size: a value is required"),
-            ("r chat -no-cnv", "-no-cnv: use `ropewalk run`"),
-            ("r run --color on", "--color: leave it out"),
-            ("r bench --mlock", "--mlock: leave it out"),
-            ("r run --no-mmap", "--no-mmap: leave it out: weights are mapped under --device cpu"),
-            ("r quantize a b", "quantize: no such command; use ropewalk convert"),
-        ] {
-            let e = translated(typed).unwrap_err();
-            assert!(e.starts_with(error), "{e}");
-        }
-    }
-
-    /// The tables name options and commands that exist.
-    #[test]
-    fn what_is_named_exists() {
-        let app = super::super::app();
-        for (typed, means) in OPTIONS {
-            if let Setting(SET, key) = means {
-                assert!(KEYS.iter().any(|k| k.name == *key), "{typed:?} means {key}");
-            }
-            let (Ours(option) | File(option) | Setting(option, _) | Flag(option, _)) = means else {
-                continue;
-            };
-            assert!(app.get_subcommands().any(|c| has(c, option)), "{typed:?} means {option}");
-        }
-        for (typed, ours) in COMMANDS {
-            assert!(app.find_subcommand(typed).is_none(), "{typed}");
-            let name = ours.strip_prefix("ropewalk ").and_then(|ours| ours.split([' ', ',']).next());
-            assert!(name.is_some_and(|name| app.find_subcommand(name).is_some()), "{ours}");
-        }
     }
 }

@@ -60,28 +60,3 @@ pub(super) fn text(remedy: Remedy) -> String {
     };
     text.to_owned()
 }
-
-#[cfg(test)]
-mod tests {
-    use anyhow::{anyhow, Context};
-
-    use super::*;
-
-    #[test]
-    fn a_remedy_is_found_below_the_place_of_an_error() {
-        let full = || Error::ContextFull { needed: 2, free: 1, n_ctx: 8 };
-        assert_eq!(of(&anyhow!(full())), " (--ctx)");
-        assert_eq!(of(&Err::<(), _>(full()).context("prompt").unwrap_err()), " (--ctx)");
-        assert_eq!(of_cell(&full()), "");
-        let adapter = || gguf::GgufError { path: "a.gguf".into(), defect: Defect::Adapter };
-        assert_eq!(of(&anyhow!(gguf::Error::from(adapter()))), " (--lora)");
-        assert_eq!(of(&anyhow!(convert::Error::from(gguf::Error::from(adapter())))), " (--lora)");
-        assert_eq!(of(&anyhow!("expected a model: open its model with this adapter")), "");
-    }
-
-    #[test]
-    fn data_that_is_missing_is_named_with_its_command() {
-        assert_eq!(text(Remedy::Data("ruler/nounlist.txt")), "; `ropewalk pull ruler` fetches it");
-        assert_eq!(text(Remedy::Data("ruler/english_words.json")), "");
-    }
-}

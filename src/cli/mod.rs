@@ -11,6 +11,7 @@ mod chat;
 mod completions;
 mod convert;
 mod engine;
+mod errors;
 mod eval;
 mod finetune;
 mod habits;
@@ -33,12 +34,13 @@ mod search;
 mod study;
 mod template;
 
-use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches};
-use ropewalk::Error;
 use ropewalk_core::{program, terminal};
+
+pub(crate) use errors::usage;
+use errors::{chain, is_broken_pipe, is_usage, one_line};
 
 pub(crate) struct Command {
     pub(crate) name: &'static str,
@@ -67,15 +69,6 @@ pub(crate) static COMMANDS: &[Command] = &[
     pull::COMMAND,
     completions::COMMAND,
 ];
-
-/// A mistake in what was typed: exit code 2 instead of 1.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Usage(pub(crate) String);
-
-pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
-    Usage(text.into()).into()
-}
 
 /// The whole command line as clap sees it.
 pub(crate) fn app() -> clap::Command {
@@ -156,12 +149,6 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// What was typed is wrong: here, or as a setting that the library refuses. At a place within the work
-/// ([`Error::During`]) or in a file it is another error.
-fn is_usage(e: &anyhow::Error) -> bool {
-    e.is::<Usage>() || matches!(e.downcast_ref::<Error>(), Some(Error::Argument { .. }))
-}
-
 /// Prints help, or clap's error about the arguments. A closed stdout or stderr is no reason to fail.
 fn print_usage(e: &clap::Error) {
     let text = e.render().to_string();
@@ -176,120 +163,4 @@ fn print_usage(e: &clap::Error) {
 fn in_a_line(e: &anyhow::Error) -> String {
     let text = chain(e);
     one_line(&format!("{text}{}", hints::of(e)))
-}
-
-/// The error and its causes in one line, without those that the next one, or the one before, repeats (a path,
-/// as a rule).
-fn chain(e: &anyhow::Error) -> String {
-    let mut said: Vec<String> = Vec::new();
-    for cause in e.chain().map(ToString::to_string) {
-        match said.last_mut() {
-            Some(last) if last.ends_with(&cause) => {}
-            Some(last) if cause.starts_with(&*last) => *last = cause,
-            _ => said.push(cause),
-        }
-    }
-    said.join(": ")
-}
-
-/// Joins the lines of a text, with a semicolon where nothing else divides them: an error is one line.
-fn one_line(text: &str) -> String {
-    let mut out = String::new();
-    for line in text.lines().map(str::trim).filter(|l| !l.is_empty()) {
-        let open = out.ends_with([':', ';', ',']) || line.starts_with('[');
-        if !out.is_empty() {
-            out += if open { " " } else { "; " };
-        }
-        // Text out of a file may hold escape sequences, which must not reach the terminal.
-        out += &terminal::inline(line);
-    }
-    out
-}
-
-fn is_broken_pipe(e: &anyhow::Error) -> bool {
-    e.chain().any(|c| c.downcast_ref::<std::io::Error>().is_some_and(|io| io.kind() == ErrorKind::BrokenPipe))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn definitions_are_sound() {
-        app().debug_assert();
-    }
-
-    #[test]
-    fn every_command_is_documented_and_its_example_parses() {
-        for c in COMMANDS {
-            assert!(c.details.len() > 40, "{}: details", c.name);
-            // One for a command that takes one word.
-            assert!(c.example.lines().count() == 2 || c.name == "completions", "{}: examples", c.name);
-            for line in c.example.lines() {
-                assert!(line.starts_with(c.name), "{}: example", c.name);
-                // Behind the program's name, in the hundred columns that help takes: a line that is broken cannot be copied.
-                assert!(line.len() <= 89, "{line}: {} characters", line.len());
-                let parsed = app().try_get_matches_from([vec!["ropewalk"], shell_words(line)].concat());
-                assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
-            }
-        }
-    }
-
-    /// Options that mean the same in every command that has them: the model, the machine, the output.
-    const SHARED: &str =
-        "model rope ctx lora kv device threads batch ubatch attention math output plot force json quiet seed help \
-         help-all";
-
-    #[test]
-    fn the_command_line_stays_small() {
-        let app = app();
-        let commands: Vec<_> = app.get_subcommands().filter(|c| !c.is_hide_set()).collect();
-        assert!(commands.len() <= 12, "{} commands", commands.len());
-        let mut all = std::collections::BTreeSet::new();
-        for command in commands {
-            let visible = command.get_arguments().filter(|arg| !arg.is_hide_set());
-            let names: Vec<&str> = visible.filter_map(|arg| arg.get_long()).collect();
-            let own: Vec<_> = names.iter().filter(|name| !SHARED.split(' ').any(|s| s == **name)).collect();
-            assert!(own.len() <= 15, "{}: {} options: {own:?}", command.get_name(), own.len());
-            all.extend(names);
-        }
-        assert!(all.len() <= 90, "{} names of options: {all:?}", all.len());
-    }
-
-    /// Splits a command line with simple double quotes.
-    fn shell_words(line: &'static str) -> Vec<&'static str> {
-        let mut words = Vec::new();
-        for (i, part) in line.split('"').enumerate() {
-            if i % 2 == 1 {
-                words.push(part);
-            } else {
-                words.extend(part.split_whitespace());
-            }
-        }
-        words
-    }
-
-    #[test]
-    fn causes_that_repeat_are_said_once() {
-        let path = anyhow::anyhow!("x.gguf: is short").context("x.gguf");
-        assert_eq!(chain(&path), "x.gguf: is short");
-        let io = std::io::Error::other("is not a regular file");
-        let ggml = ggml::Error::io("x.gguf", io);
-        assert_eq!(chain(&anyhow::Error::from(ggml).context("x.gguf")), "x.gguf: is not a regular file");
-        assert_eq!(chain(&anyhow::anyhow!("no space").context("out")), "out: no space");
-    }
-
-    #[test]
-    fn a_setting_that_is_refused_is_usage_and_a_place_in_the_work_is_not() {
-        let refused = || Error::argument("rank", "at least 1", 0);
-        assert!(is_usage(&usage("--rank")) && is_usage(&anyhow::Error::from(refused()).context("a.gguf")));
-        let during = Error::During { place: "step 3".into(), source: Box::new(refused()) };
-        assert!(!is_usage(&during.into()) && !is_usage(&Error::Invalid("rank".into()).into()));
-    }
-
-    #[test]
-    fn errors_are_one_line() {
-        assert_eq!(one_line("a\n  b:\n\nc\n"), "a; b: c");
-        assert_eq!(one_line("a\u{1b}[2Jb"), "a\\u{1b}[2Jb");
-    }
 }

@@ -5,6 +5,8 @@
 //! [`inline`](ropewalk_core::terminal::inline), so that none of them arrives, at a terminal or in a pipe that
 //! may lead to one. Only [`ModelText`] can let them pass, where the user asks for it.
 
+mod lines;
+
 use std::io::IsTerminal;
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::time::Duration;
@@ -17,6 +19,9 @@ use serde::Serialize;
 /// Prints a line for people on stderr, under `-q` too: which of several things was taken for what was asked for.
 pub(crate) use ropewalk_core::program::say as warn;
 pub(crate) use ropewalk_core::text::{count, per_second as rate};
+
+use lines::progress_line;
+pub(crate) use lines::Colour;
 
 /// Work that takes less time shows no progress bar.
 const QUIET_FOR: Duration = Duration::from_secs(2);
@@ -135,20 +140,6 @@ fn write_lines(bar: ProgressBar) -> Sender<()> {
     end
 }
 
-/// Formats the share of the work that is done, and the time left at this rate.
-fn progress_line(what: &str, done: u64, total: u64, elapsed: Duration) -> String {
-    let minutes = |seconds: f64| match seconds < 59.0 {
-        true => format!("{seconds:.0} s"),
-        false => format!("{:.0} min", (seconds / 60.0).ceil()),
-    };
-    let part = done as f64 / total.max(1) as f64;
-    let left = match part > 0.0 && part <= 1.0 {
-        true => format!(", {} left", minutes(elapsed.as_secs_f64() * (1.0 - part) / part)),
-        false => String::new(),
-    };
-    format!("{what}: {:.0} % after {}{left}", 100.0 * part.min(1.0), minutes(elapsed.as_secs_f64()))
-}
-
 /// Prints the text of a model as it comes, in pieces.
 #[derive(Debug)]
 pub(crate) struct ModelText {
@@ -189,25 +180,6 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     Ok(program::write(&shown(text))?)
 }
 
-/// A color of text at a terminal, as the number of its code.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Colour(u8);
-
-impl Colour {
-    pub(crate) const INSERTED: Colour = Colour(7);
-    pub(crate) const FAINT: Colour = Colour(2);
-
-    /// The color of a document by its number: one of six that take turns.
-    pub(crate) fn document(number: u32) -> Colour {
-        Colour(31 + (number % 6) as u8)
-    }
-
-    /// The text with the color's codes around it.
-    fn around(self, text: &str) -> String {
-        format!("\u{1b}[{}m{text}\u{1b}[0m", self.0)
-    }
-}
-
 /// Writes to stdout in one line, [`inline`], in a color where stdout is a terminal and `NO_COLOR` is not set.
 pub(crate) fn print_in(colour: Colour, text: &str) -> anyhow::Result<()> {
     let text = inline(text);
@@ -218,30 +190,4 @@ pub(crate) fn print_in(colour: Colour, text: &str) -> anyhow::Result<()> {
 
 pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(program::print_json(value)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Codes are put around a text whose own are escaped.
-    #[test]
-    fn colours_end_where_their_text_does() {
-        let faint = Colour::FAINT.around(&inline("a\u{1b}[31m\nb"));
-        assert_eq!(faint, "\u{1b}[2ma\\u{1b}[31m\\nb\u{1b}[0m");
-        assert_eq!(Colour::document(7).around("x"), "\u{1b}[32mx\u{1b}[0m");
-    }
-
-    #[test]
-    fn a_line_of_progress_says_what_is_left() {
-        let line = |done, total| progress_line("measuring", done, total, Duration::from_secs(120));
-        assert_eq!(line(1, 4), "measuring: 25 % after 2 min, 6 min left");
-        assert_eq!(line(4, 4), "measuring: 100 % after 2 min, 0 s left");
-        assert_eq!(
-            (line(0, 4), line(0, 0)),
-            ("measuring: 0 % after 2 min".into(), "measuring: 0 % after 2 min".into())
-        );
-        let early = progress_line("measuring", 1, 30, Duration::from_secs(5));
-        assert_eq!(early, "measuring: 3 % after 5 s, 3 min left");
-    }
 }

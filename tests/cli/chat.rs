@@ -5,7 +5,7 @@ use crate::hub::names;
 use crate::models::{model, ok};
 
 /// A conversation of these lines, on stdin.
-pub(crate) fn chat(more: &[&str], lines: &str) -> Output {
+pub(crate) fn chat(more: &[&str], lines: impl AsRef<[u8]>) -> Output {
     let head = ["chat", "-m", model(), "--temp", "0", "-q", "--device", "cpu", "-t", "1", "-n", "4"];
     run_with(&[&head[..], &["--ctx", "512"], more].concat(), lines)
 }
@@ -16,6 +16,35 @@ fn one_failure(output: &Output) -> &str {
     let lines: Vec<&str> = output.stderr.lines().collect();
     assert!(output.code == 1 && lines.len() == 2 && lines[1].contains("lines failed"), "{output:?}");
     lines[0]
+}
+
+#[test]
+fn messages_end_where_they_end() {
+    let lines = "a\n\nb\\\r\nc\n\"\"\"d\n\ne\"\"\"\none\\\ntwo\n\"\"\"\nf\ng\n\"\"\"\n\"\"\"\nno end\n";
+    let talk = ok(chat(&["--json"], lines)).json();
+    let asked = talk["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "user");
+    let asked: Vec<&str> = asked.map(|message| message["content"].as_str().unwrap()).collect();
+    assert_eq!(asked, ["a", "b\nc", "d\n\ne", "one\ntwo", "f\ng", "no end"]);
+    let long = vec![b'x'; (64 << 20) + 1];
+    for (input, why) in [
+        (&b"\xff\n"[..], "stdin: not UTF-8: bad byte at offset 0"),
+        (&long, "stdin: expected a message of at most 67108864 bytes, found more"),
+    ] {
+        let output = chat(&[], input);
+        assert!(output.code == 1 && output.stderr.contains(why), "{output:?}");
+    }
+}
+
+#[test]
+fn commands_are_listed_with_what_they_do() {
+    let help = ok(chat(&[], "/help\n")).stdout;
+    let rows: Vec<_> = help.lines().filter_map(|line| line.strip_prefix('/')?.split_once(' ')).collect();
+    let mut names: Vec<&str> = rows.iter().map(|(name, _)| *name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert!(rows.len() > 8 && names.len() == rows.len(), "{help}");
+    // Behind the argument.
+    assert!(rows.iter().all(|(_, rest)| rest.trim_start().contains(' ')), "{help}");
 }
 
 #[test]

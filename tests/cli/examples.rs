@@ -114,7 +114,7 @@ pub(crate) fn commands() -> Vec<String> {
 }
 
 /// The examples of a command, without the program's name.
-fn examples(name: &str) -> Vec<String> {
+pub(crate) fn examples(name: &str) -> Vec<String> {
     let help = run(&[name, "--help"]).stdout;
     let (_, rest) = help.split_once("Example:\n").unwrap_or_else(|| panic!("{name}: no example"));
     let lines =

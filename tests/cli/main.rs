@@ -42,6 +42,7 @@ mod stopped;
 mod study;
 mod template;
 mod text;
+mod units;
 mod usage;
 #[cfg(unix)]
 mod vanished;

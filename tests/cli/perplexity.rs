@@ -23,7 +23,7 @@ fn json(files: &[&Path], more: &[&str]) -> Value {
 fn a_range_of_lengths_is_measured_and_averaged() {
     let dir = tempfile::tempdir().unwrap();
     let path = PathBuf::from(text_file(dir.path(), "a.txt", 300));
-    let report = json(&[&path], &["--lengths", "64..160:32,200"]);
+    let report = json(&[&path], &["--lengths", "64..170:32,200"]);
     let rows = report["results"].as_array().unwrap();
     assert_eq!(rows.iter().map(|r| r["ctx"].as_u64().unwrap()).collect::<Vec<_>>(), [64, 96, 128, 160, 200]);
     assert!(rows.iter().all(|r| r["task"] == "perplexity" && r["rope"] == "plain" && r["finished"] == true));
@@ -170,7 +170,14 @@ fn options_that_cannot_be_are_exit_2() {
         (&["--ctx", "2k..8k"][..], &["--ctx", "step"][..]),
         (&["--ctx", "8k..2k:1k"], &["--ctx", "8192"]),
         (&["--ctx", "2k..8k:0"], &["--ctx", "at least 1"]),
-        (&["--ctx", "1..9999:1"], &["--ctx", "9999 lengths"]),
+        (&["--ctx", "0..8k:1k"], &["--ctx", "at least 1"]),
+        (&["--ctx", "1..1025:1"], &["--ctx", "1025 lengths"]),
+        (&["--ctx", "..8k:1k"], &["--ctx", "expected a number"]),
+        (&["--ctx", "2k..:1k"], &["--ctx", "expected a number"]),
+        (&["--ctx", "2k...8k:1k"], &["--ctx", "expected a number"]),
+        (&["--ctx", "2k..8k:1k:1k"], &["--ctx", "expected a number"]),
+        (&["--ctx", "2k..99999999999:1"], &["--ctx", "too large"]),
+        (&["--ctx", ".."], &["--ctx", "step"]),
         (&["--seed", "1"], &["--documents"]),
         (&["--seed", "1", "--documents", "min-tokens=9"], &["--seed", "max=N"]),
         (&["--documents", "max=0"], &["--documents: max=0", "at least 1"]),

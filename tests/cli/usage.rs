@@ -1,7 +1,8 @@
 //! The program as a user meets it: usage errors, exit codes, one-line messages, help, completions, inspect, rope.
 
-use crate::common::program::{run, run_in, Output};
+use crate::common::program::{command, finish, run, run_in, run_with, Output};
 use crate::eval::refused as fails;
+use crate::units::options_of;
 
 #[test]
 fn wrong_usage_is_exit_2() {
@@ -87,12 +88,46 @@ fn every_command_has_help_with_an_example() {
             assert!(output.stdout.contains("Example:\n  ropewalk"), "{output:?}");
         }
         assert_eq!(run(&[&name, "-h"]).stdout, help.stdout);
+        // One for a command that takes one word. Behind the program's name, in the hundred columns that help takes: a line that
+        // is broken cannot be copied.
+        let examples = crate::examples::examples(&name);
+        assert!(examples.len() == 2 || name == "completions", "{examples:?}");
+        assert!(examples.iter().all(|line| line.starts_with(&name) && line.len() <= 89), "{examples:?}");
         // Two screens, and the details.
         let lines = |output: &Output| output.stdout.lines().count();
         assert!(lines(&help) <= 80 && lines(&all) > lines(&help), "{}", help.stdout);
     }
     let version = run(&["--version"]);
     assert!(version.code == 0 && version.stdout.starts_with("ropewalk "), "{version:?}");
+}
+
+/// Options that mean the same in every command that has them: the model, the machine, the output.
+const SHARED: &str =
+    "model rope ctx lora kv device threads batch ubatch attention math output plot force json quiet seed \
+    help help-all";
+
+#[test]
+fn the_command_line_stays_small() {
+    let mut commands = crate::examples::commands();
+    commands.retain(|name| name != "completions");
+    assert!(commands.len() <= 12, "{commands:?}");
+    let mut all = std::collections::BTreeSet::new();
+    for command in commands {
+        let names = options_of(&command);
+        let own: Vec<_> = names.iter().filter(|name| !SHARED.split(' ').any(|s| s == **name)).collect();
+        assert!(own.len() <= 15, "{command}: {own:?}");
+        all.extend(names);
+    }
+    assert!((40..=90).contains(&all.len()), "{} names of options: {all:?}", all.len());
+}
+
+#[test]
+fn settings_are_in_the_long_help() {
+    let mut command = command(&["finetune", "--help-all"]);
+    command.env("COLUMNS", "100");
+    let all = finish(command).stdout;
+    assert!(all.contains("  weight-decay: AdamW weight decay, except for norms and biases [0]"), "{all}");
+    assert!(all.contains("pose: ") && all.contains("target: "), "{all}");
 }
 
 #[test]

@@ -63,10 +63,10 @@ pub(crate) fn run_in(dir: &Path, args: &[&str]) -> Output {
 }
 
 /// Runs with this text on stdin.
-pub(crate) fn run_with(args: &[&str], stdin: &str) -> Output {
+pub(crate) fn run_with(args: &[&str], stdin: impl AsRef<[u8]>) -> Output {
     let mut command = command(args);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
+    child.stdin.take().unwrap().write_all(stdin.as_ref()).unwrap();
     ended(child.wait_with_output().unwrap())
 }

@@ -10,9 +10,8 @@ use rustyline::history::DefaultHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Config, Context, Editor, Helper, Highlighter, Hinter};
 
-use ropewalk::rope::METHODS;
-
-use super::slash::{Slash, SLASHES};
+use super::complete::candidates;
+use super::slash::SLASHES;
 use crate::cli::options::{text, MAX_TEXT_BYTES};
 use crate::cli::output::OutputArgs;
 
@@ -139,85 +138,11 @@ impl Validator for ChatHelper {
 impl Completer for ChatHelper {
     type Candidate = Pair;
     fn complete(&self, line: &str, pos: usize, ctx: &Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
-        match candidates(&line[..pos]) {
+        match candidates(&line[..pos], SLASHES.iter().map(|s| (s.name, s.arg))) {
             None => self.files.complete(line, pos, ctx),
             Some((start, words)) => {
                 Ok((start, words.into_iter().map(|w| Pair { display: w.clone(), replacement: w }).collect()))
             }
         }
-    }
-}
-
-/// Where the last word of a line begins, and its completions; `None` for the name of a file.
-fn candidates(line: &str) -> Option<(usize, Vec<String>)> {
-    let Some(rest) = line.strip_prefix('/') else { return Some((line.len(), Vec::new())) };
-    let Some((name, arg)) = rest.split_once(' ') else {
-        let names = SLASHES.iter().filter(|s| s.name.starts_with(rest));
-        let space = |s: &Slash| if s.arg.is_empty() { "" } else { " " };
-        return Some((0, names.map(|s| format!("/{}{}", s.name, space(s))).collect()));
-    };
-    if SLASHES.iter().any(|s| s.name == name && s.arg == "FILE") {
-        return None;
-    }
-    if name == "rope" {
-        // A plus joins two methods.
-        let part = arg.rsplit('+').next().unwrap_or(arg);
-        let words = METHODS.iter().map(|m| m.name).filter(|m| m.starts_with(part)).map(str::to_owned);
-        return Some((line.len() - part.len(), words.collect()));
-    }
-    Some((line.len(), Vec::new()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_go_on() {
-        for (text, whole, message) in [
-            ("hello", true, "hello"),
-            ("one\\", false, ""),
-            ("one\\\ntwo", true, "one\ntwo"),
-            ("\"\"\"", false, ""),
-            ("\"\"\"a\nb\\", false, ""),
-            ("\"\"\"\na\nb\n\"\"\"", true, "a\nb"),
-            ("\"\"\"a\"\"\"", true, "a"),
-        ] {
-            assert_eq!(is_whole(text), whole, "{text:?}");
-            if whole {
-                assert_eq!(unwrap(text), message, "{text:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn messages_from_a_pipe_end_where_they_end() {
-        let read = |input: &[u8]| {
-            let (mut input, mut texts) = (input, Vec::new());
-            loop {
-                match read_lines(&mut input, 30) {
-                    Ok(Line::Text(text)) => texts.push(text),
-                    Ok(_) => return texts,
-                    Err(e) => {
-                        texts.push(e.to_string());
-                        return texts;
-                    }
-                }
-            }
-        };
-        assert_eq!(read(b"a\n\nb\\\r\nc\n\"\"\"d\n\ne\"\"\"\nf"), ["a", "", "b\nc", "d\n\ne", "f"]);
-        assert_eq!(read(b"\"\"\"\nno end\n"), ["no end"]);
-        assert_eq!(read(b"\xff\n"), ["stdin: not UTF-8: bad byte at offset 0"]);
-        let long = "stdin: expected a message of at most 30 bytes, found more";
-        assert_eq!(read(&[&b"a\n"[..], &[b'x'; 31]].concat()), ["a", long]);
-        assert_eq!(read(&[&b"\"\"\"\n"[..], b"xxxxxxxxx\n".repeat(3).as_slice()].concat()), [long]);
-    }
-
-    #[test]
-    fn completion_knows_commands_files_and_methods() {
-        assert_eq!(candidates("/re"), Some((0, vec!["/restore ".into(), "/regen".into()])));
-        assert_eq!(candidates("/load some/fi"), None);
-        assert_eq!(candidates("/rope ya"), Some((6, vec!["yarn".into()])));
-        assert_eq!(candidates("hello"), Some((5, Vec::new())));
     }
 }

@@ -1,5 +1,6 @@
 //! `ropewalk chat`: a conversation in the terminal, or line by line from a pipe.
 
+mod complete;
 mod conversation;
 mod input;
 mod slash;

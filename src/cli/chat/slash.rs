@@ -182,17 +182,3 @@ fn stats(chat: &mut Chat<'_>, _: &str) -> anyhow::Result<After> {
     }
     show(text)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_unique_and_documented() {
-        let mut names: Vec<_> = SLASHES.iter().map(|s| s.name).collect();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), SLASHES.len());
-        assert!(SLASHES.iter().all(|s| !s.about.is_empty()));
-    }
-}

@@ -58,20 +58,3 @@ pub(super) fn transforms() -> String {
     }
     out
 }
-
-#[cfg(test)]
-mod tests {
-    use clap::Args as _;
-
-    use super::super::args::Args;
-
-    #[test]
-    fn help_is_short() {
-        let mut command = Args::augment_args(clap::Command::new("finetune")).term_width(100);
-        let lines = command.render_help().to_string().lines().count();
-        assert!(lines <= 100, "{lines}");
-        let all = command.render_long_help().to_string();
-        assert!(all.contains("  weight-decay: AdamW weight decay, except for norms and biases [0]"), "{all}");
-        assert!(all.contains("pose: ") && all.contains("target: "), "{all}");
-    }
-}

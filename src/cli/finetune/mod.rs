@@ -6,11 +6,12 @@ mod inspect;
 mod job;
 mod memory;
 mod planned;
+mod words;
 
 use clap::{Args as _, FromArgMatches};
 use ropewalk::finetune::{run_stages, Job, JobError, Report};
 use ropewalk::model::Model;
-use ropewalk::train::{Stage, KEYS};
+use ropewalk::train::Stage;
 use serde_json::json;
 
 use super::interrupt::Interrupt;
@@ -19,6 +20,7 @@ use super::{models, usage, Command};
 
 use args::Args;
 pub(crate) use planned::recipe;
+pub(crate) use words::options;
 
 pub(crate) const COMMAND: Command = Command {
     name: "finetune",
@@ -90,17 +92,6 @@ fn run_all(out: &OutputArgs, stages: Vec<Job>, model: &Model, interrupt: &Interr
     whole(&problems)
 }
 
-/// Settings with an option of their own, of the same name.
-const OPTIONS: &str = "rope ctx attention targets rank alpha transform chat resume output plot steps lr";
-
-/// The names of settings in a text of the library's job, as the options that set them.
-pub(crate) fn options(text: &str) -> String {
-    let own = OPTIONS.split(' ').map(|name| (name, format!("--{name}")));
-    let keys = KEYS.iter().map(|key| (key.name, format!("--set {}", key.name)));
-    let all = own.chain([("init", "--lora".to_owned())]).chain(keys);
-    all.fold(text.to_owned(), |text, (name, option)| text.replace(&format!("`{name}`"), &option))
-}
-
 /// An error of the library's job as one of this program: settings that cannot be used are wrong usage.
 fn plain(e: anyhow::Error) -> anyhow::Error {
     match e.downcast::<JobError>() {
@@ -118,24 +109,5 @@ fn whole(problems: &[String]) -> anyhow::Result<()> {
     match problems {
         [] => Ok(()),
         all => Err(anyhow::anyhow!("{}", all.join("; "))),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn settings_in_texts_of_the_library_become_options() {
-        for (text, said) in [
-            ("`init`: `targets` full trains", "--lora: --targets full trains"),
-            ("`text-field`: `messages` under `chat`", "--set text-field: `messages` under --chat"),
-            ("`steps` 7 replaces its 9", "--steps 7 replaces its 9"),
-            ("`batch`=7 replaces its 9", "--set batch=7 replaces its 9"),
-        ] {
-            assert_eq!(options(text), said);
-        }
-        let usage = plain(JobError::Settings("`log` x".into()).into());
-        assert!(usage.is::<super::super::Usage>() && usage.to_string() == "--set log x", "{usage}");
     }
 }
