@@ -36,6 +36,7 @@ mod pull_folder;
 mod pull_hostile;
 #[cfg(unix)]
 mod pull_planted;
+mod recipes;
 mod rope;
 mod stages;
 mod stopped;

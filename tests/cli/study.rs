@@ -7,7 +7,7 @@ use crate::finetune::Folder;
 use crate::hub;
 
 /// A plan of perplexity under one rope, frozen and trained by a recipe of these words.
-fn plan(words: &[&str]) -> String {
+pub(crate) fn plan(words: &[&str]) -> String {
     format!(
         r#"title = "With a recipe"
 lengths = [48, 64]
@@ -28,11 +28,11 @@ train = {{ args = {words:?}, data = ["texts"] }}
 const WORDS: &[&str] =
     &["--steps", "2", "--ctx", "48", "--ubatch", "20", "--set", "held-out=2", "--lr", "0.01"];
 
-fn study(folder: &Folder, args: &[&str]) -> Output {
+pub(crate) fn study(folder: &Folder, args: &[&str]) -> Output {
     run_in(folder.dir.path(), &[&["study"], args, &["--device", "cpu", "-t", "1", "-q", "--json"]].concat())
 }
 
-fn with_plan(words: &[&str]) -> Folder {
+pub(crate) fn with_plan(words: &[&str]) -> Folder {
     let folder = Folder::new();
     std::fs::write(folder.file("plan.toml"), plan(words)).unwrap();
     folder
