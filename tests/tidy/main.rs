@@ -1,6 +1,6 @@
 //! The shape of the code, checked: layers, registries, file sizes, where `unsafe` and printing may stand;
 //! in `documents`, that the documents tell the truth, in `evidence`, that its queue works, in `messages`, that
-//! libraries name no options, and in `opening`, that one crate opens files. A failure says what to do; ARCHITECTURE.md says why.
+//! libraries name no options, in `opening`, that one crate opens files, and in `programs`, that unit tests are run. A failure says what to do; ARCHITECTURE.md says why.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ mod documents;
 mod evidence;
 mod messages;
 mod opening;
+mod programs;
 mod reading;
 
 use reading::{blank, first_names};
