@@ -53,15 +53,15 @@ fn a_conversation_is_one_file() {
     let (package, json) = (dir.path().join("package"), dir.path().join("package.json"));
     std::fs::write(&json, "{\"name\": \"mine\"}").unwrap();
     let path = package.to_str().unwrap();
-    let saved = ok(chat(&["--json"], &format!("one\n/save {path}\n"))).json();
+    let saved = ok(chat(&["--json"], format!("one\n/save {path}\n"))).json();
     assert_eq!(std::fs::read_to_string(&json).unwrap(), "{\"name\": \"mine\"}");
     assert_eq!(names(dir.path()), ["package", "package.json"]);
     // A second time replaces it, and what was loaded for the next message is part of it.
     let text = dir.path().join("notes.txt");
     std::fs::write(&text, "some notes").unwrap();
     let text = text.to_str().unwrap();
-    ok(chat(&[], &format!("/restore {path}\n/load {text}\n/save {path}\n")));
-    let restored = ok(chat(&["--json"], &format!("/restore {path}\ntwo\n"))).json();
+    ok(chat(&[], format!("/restore {path}\n/load {text}\n/save {path}\n")));
+    let restored = ok(chat(&["--json"], format!("/restore {path}\ntwo\n"))).json();
     let (before, after) = (saved["messages"].as_array().unwrap(), restored["messages"].as_array().unwrap());
     assert_eq!(before[..], after[..2]);
     assert!(after[2]["content"].as_str().unwrap().contains("some notes"), "{restored}");
@@ -77,7 +77,7 @@ fn nothing_but_a_saved_session_is_replaced() {
     std::fs::write(&notes, "mine").unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     for path in [model(), notes.to_str().unwrap(), pipe.to_str().unwrap(), "/dev/null"] {
-        let output = chat(&[], &format!("hi\n/save {path}\n"));
+        let output = chat(&[], format!("hi\n/save {path}\n"));
         let line = one_failure(&output);
         assert!(line.contains(path) && line.contains("exists and is not a"), "{output:?}");
     }
@@ -85,7 +85,7 @@ fn nothing_but_a_saved_session_is_replaced() {
     assert_eq!(std::fs::read_to_string(&notes).unwrap(), "mine");
     assert!(std::fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
     // Nor does a pipe that nobody writes into make anything wait.
-    let output = chat(&[], &format!("/restore {}\n", pipe.display()));
+    let output = chat(&[], format!("/restore {}\n", pipe.display()));
     assert!(one_failure(&output).contains("not a regular file"), "{output:?}");
 }
 
@@ -96,7 +96,7 @@ fn a_saved_session_gets_no_more_than_it_needs() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let name = path.to_str().unwrap();
-    ok(chat(&[], &format!("hello\n/save {name}\n")));
+    ok(chat(&[], format!("hello\n/save {name}\n")));
     let whole = std::fs::read(&path).unwrap();
     let n = u64::from_le_bytes(whole[8..16].try_into().unwrap()) as usize;
     let (json, rest) = whole[16..whole.len() - 32].split_at(n);
@@ -113,7 +113,7 @@ fn a_saved_session_gets_no_more_than_it_needs() {
         let digest = Sha256::digest(&forged);
         forged.extend_from_slice(&digest);
         std::fs::write(&path, forged).unwrap();
-        let output = chat(&[], &format!("one\n/restore {name}\ntwo\n"));
+        let output = chat(&[], format!("one\n/restore {name}\ntwo\n"));
         assert!(one_failure(&output).contains(why), "{why}: {output:?}");
     }
 }
@@ -123,7 +123,7 @@ fn a_file_that_cannot_be_restored_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let name = path.to_str().unwrap();
-    ok(chat(&[], &format!("/rope yarn:factor=2\n/ctx 1024\nhello\n/save {name}\n")));
+    ok(chat(&[], format!("/rope yarn:factor=2\n/ctx 1024\nhello\n/save {name}\n")));
     let whole = std::fs::read(&path).unwrap();
     let middle = whole.len() / 2;
     let mut flipped = whole.clone();
@@ -137,7 +137,7 @@ fn a_file_that_cannot_be_restored_changes_nothing() {
         (b"{}", "not a saved session"),
     ] {
         std::fs::write(&path, bytes).unwrap();
-        let output = chat(&["--json"], &format!("one\n/restore {name}\ntwo\n"));
+        let output = chat(&["--json"], format!("one\n/restore {name}\ntwo\n"));
         assert!(one_failure(&output).contains(why), "{why}: {output:?}");
         let json: serde_json::Value = serde_json::from_str(&output.stdout).unwrap();
         assert_eq!((json["n_ctx"].as_u64(), json["rope"].as_str()), (Some(512), Some("plain")), "{why}");

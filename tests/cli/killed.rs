@@ -92,7 +92,7 @@ fn a_saved_session_is_the_old_one_or_the_new_one() {
     let save = format!("/save {path}\n");
     let script = format!("one\n{0}two\n{0}", save.repeat(10));
     let started = Instant::now();
-    run_with(&args, &format!("one\n{save}")).json();
+    run_with(&args, format!("one\n{save}")).json();
     let first = started.elapsed();
     let started = Instant::now();
     run_with(&args, &script).json();
@@ -101,17 +101,17 @@ fn a_saved_session_is_the_old_one_or_the_new_one() {
     let (mut counts, mut n_littered) = ([0, 0], 0);
     let n = n_kills();
     for i in 0..n {
-        run_with(&args, &format!("one\n{save}")).json();
+        run_with(&args, format!("one\n{save}")).json();
         let mut saving = command(&args);
         saving.stdin(std::fs::File::open(folder.file("script")).unwrap());
         killed_after(saving, first + time.saturating_sub(first) * i / n);
         n_littered += u32::from(hidden(folder.dir.path()) > 0);
-        let report = run_with(&args, &format!("/load {path}\n")).json();
+        let report = run_with(&args, format!("/load {path}\n")).json();
         let messages = report["messages"].as_array().unwrap().len();
         assert!(messages == 2 || messages == 4, "kill {i}: {report}");
         counts[messages / 2 - 1] += 1;
     }
-    run_with(&args, &format!("one\n{save}")).json();
+    run_with(&args, format!("one\n{save}")).json();
     assert_eq!(hidden(folder.dir.path()), 0, "something is left");
     println!(
         "/save: {n} kills, {n_littered} left files of ours, {counts:?} were the old session and the new one"

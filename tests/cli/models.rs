@@ -174,8 +174,8 @@ fn a_saved_conversation_goes_on_as_if_never_stopped() {
     let path = dir.path().join("s");
     let path = path.to_str().unwrap();
     let head = args(&["chat"], &["-n", "8", "--ctx", "512", "--json"]);
-    let whole = run_with(&head, &format!("one\n/save {path}\ntwo\n")).json();
-    let resumed = run_with(&head, &format!("/restore {path}\ntwo\n")).json();
+    let whole = run_with(&head, format!("one\n/save {path}\ntwo\n")).json();
+    let resumed = run_with(&head, format!("/restore {path}\ntwo\n")).json();
     assert_eq!(whole["messages"], resumed["messages"]);
     // Everything saved but the new message was there.
     assert_eq!(whole["turns"][1]["reused"], resumed["turns"][0]["reused"]);
@@ -188,7 +188,7 @@ fn a_saved_conversation_goes_on_as_if_never_stopped() {
 fn a_full_context_loses_nothing() {
     let head = args(&["chat"], &["-n", "4", "--ctx", "64", "--json"]);
     let long = "word ".repeat(60);
-    let output = run_with(&head, &format!("hi\n{long}\n/ctx 512\n{long}\n"));
+    let output = run_with(&head, format!("hi\n{long}\n/ctx 512\n{long}\n"));
     assert_eq!(output.code, 1, "a line failed");
     let json: serde_json::Value = serde_json::from_str(&output.stdout).unwrap();
     assert_eq!(json["messages"].as_array().unwrap().len(), 4);

@@ -9,7 +9,6 @@ use std::time::Duration;
 use serde_json::{json, Value};
 
 use super::hub::{file, names, sum, Asked, Hub, Reply, SOURCE};
-use crate::common::process::wait_until;
 use crate::common::program::{command, finish, Output};
 
 pub(crate) const REPO: &str = "hf:org/tiny-llama";

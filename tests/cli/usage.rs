@@ -1,6 +1,6 @@
 //! The program as a user meets it: usage errors, exit codes, one-line messages, help, completions, inspect, rope.
 
-use crate::common::program::{command, finish, run, run_in, run_with, Output};
+use crate::common::program::{command, finish, run, run_in, Output};
 use crate::eval::refused as fails;
 use crate::units::options_of;
 
