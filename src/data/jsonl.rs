@@ -203,12 +203,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn lines_are_counted_and_blank_ones_passed_over() {
-        let found = texts(b"\xef\xbb\xbf{\"text\":\"a\"}\r\n\n  \n{\"id\":1,\"text\":\"b\"}", false);
-        assert_eq!(found, [Ok((1, "a".to_owned())), Ok((4, "b".to_owned()))]);
-    }
-
     /// An array of empty arrays takes 32 times its bytes as a value: here it is only passed over.
     #[test]
     fn fields_that_are_not_wanted_are_passed_over() {

@@ -154,9 +154,6 @@ fn bytes_that_are_not_utf8_are_named_or_replaced() {
 fn lines_that_are_no_texts_are_errors_with_their_place() {
     for (line, what) in [
         ("{\"txt\":\"a\"}", "a.jsonl:2: no \"text\" field"),
-        ("{\"text\":3}", "a.jsonl:2: \"text\": expected a string, found a number"),
-        ("[\"text\"]", "a.jsonl:2: expected a JSON object, found an array"),
-        ("{\"text\":\"a\"", "a.jsonl:2: not JSON"),
         ("plain", "a.jsonl:2: not JSON"),
         (&"[".repeat(100_000), "a.jsonl:2: not JSON"),
     ] {
