@@ -184,20 +184,8 @@ fn force_replaces_records_of_an_earlier_version() {
 
 #[test]
 fn a_plan_names_no_files_to_write() {
-    for words in [
-        &["--set", "log=thesis.tex"][..],
-        &["--plot=thesis.svg"],
-        &["--set", "checkpoints=thesis"],
-        &["--set", "cache=thesis.tex"],
-        &["--output", "thesis.tex"],
-        &["-o", "thesis.tex"],
-        &["--resume"],
-        &["-m", "tiny.gguf"],
-        &["-d", "texts"],
-        &["--lora", "a.gguf"],
-        &["--stages", "thesis.tex"],
-        &["--rope", "yarn:factor=2"],
-    ] {
+    // src/cli/finetune/planned.rs tries all options and settings.
+    for words in [&["--set", "log=thesis.tex"], &["--output", "thesis.tex"], &["--rope", "yarn:factor=2"]] {
         let folder = with_plan(words);
         std::fs::write(folder.file("thesis.tex"), "years of work").unwrap();
         for mode in [&[][..], &["--plan"]] {
@@ -207,15 +195,6 @@ fn a_plan_names_no_files_to_write() {
             assert!(!folder.file("out").exists(), "{words:?}");
         }
         assert_eq!(std::fs::read_to_string(folder.file("thesis.tex")).unwrap(), "years of work");
-    }
-    for (words, why) in [
-        (&["--out", "x"][..], "unexpected argument '--out' found"),
-        (&["--steps", "many"], "invalid value 'many' for '--steps <N>'"),
-        (&["--targets", "full"], "a study measures adapters"),
-        (&["--attention", "odd"], "invalid value 'odd' for '--attention <KIND>'"),
-    ] {
-        let out = study(&with_plan(words), &["plan.toml", "-o", "out"]);
-        assert!(out.code == 1 && out.stderr.contains(why) && out.stderr.lines().count() == 1, "{out:?}");
     }
     // What only the model can tell is a cell that failed, with its cause.
     let folder = with_plan(&["--steps", "2", "--ctx", "48", "--set", "held-out=2", "--targets", "nose"]);
