@@ -255,6 +255,9 @@ fn passkey_reports_what_the_contract_says() {
         (0.0..=1.0).contains(&row["accuracy"].as_f64().unwrap()) && row["tokens"].as_u64().unwrap() <= 700
     );
     assert_eq!(row["by"][1]["value"], "0.5");
+    for key in ["score", "ci_low", "ci_high"] {
+        assert!(row[key].is_number(), "{key}: {row}");
+    }
     let mut again = run(&line).json()["results"][0].clone();
     // Times are all that may differ.
     for key in ["seconds", "tokens_per_s"] {

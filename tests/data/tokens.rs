@@ -184,9 +184,6 @@ fn pieces_have_the_tokens_of_the_whole() {
     same_in_pieces(words(), &"船は綱を引く。".repeat(30_000));
     same_in_pieces(words(), &"1234567890".repeat(60_000));
     same_in_pieces(vocab(), &long);
-}
-
-#[test]
-fn a_run_without_any_break_is_one_piece() {
+    // A run without any break is one piece.
     same_in_pieces(words(), &"ab".repeat(150_000));
 }

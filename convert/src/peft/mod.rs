@@ -20,8 +20,8 @@ pub use export::to_peft;
 pub use import::from_peft;
 pub use ropewalk_import::is_repository;
 
-use errors::{refuse, shown};
 use crate::Result;
+use errors::{refuse, shown};
 
 /// The tensors of a folder.
 const MODEL: &str = "adapter_model.safetensors";
