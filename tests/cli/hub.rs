@@ -101,6 +101,11 @@ impl Hub {
         Hub::twisted(|_, _| {})
     }
 
+    /// One whose first answer breaks off after a million bytes.
+    pub(crate) fn cut_once() -> Hub {
+        Hub::twisted(|asked, reply| reply.cut = if asked.n == 0 { 1_000_000 } else { usize::MAX })
+    }
+
     /// One whose answers go through this function before they are sent.
     pub(crate) fn twisted(twist: impl Fn(&Asked, &mut Reply) + Send + Sync + 'static) -> Hub {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::hub::{content, names, sum, Asked, Hub, Reply, FILE, SOURCE};
+use super::hub::{content, names, sum, Hub, FILE, SOURCE};
 #[cfg(unix)]
 use crate::common::process::signal;
 use crate::common::process::wait_until;
@@ -46,6 +46,12 @@ fn a_file_arrives_whole_and_a_second_pull_sends_nothing() {
     assert_eq!(output.stdout.trim(), folder.join("file.gguf").to_str().unwrap());
     assert!(output.stderr.contains("fetched") && output.stderr.contains("as expected"), "{output:?}");
     assert_eq!(hub.sent(), content.len());
+    let asked = &hub.asked()[0];
+    assert_eq!(
+        (asked.path.as_str(), asked.header("range"), asked.header("authorization")),
+        (FILE, None, None)
+    );
+    assert_eq!(asked.header("accept-encoding"), Some("identity"));
 
     for what in ["tiny", SOURCE] {
         let json = hub.pull_whole(&folder, &[what, "--manifest", &manifest, "--json"]).json();
@@ -78,7 +84,7 @@ fn what_an_earlier_call_left_is_resumed_or_replaced() {
     let whole = content().len();
     for (extra, sends) in [(0, whole - 1_000_000), (200_001, whole)] {
         let dir = tempfile::tempdir().unwrap();
-        let hub = Hub::twisted(|asked, reply| reply.cut = if asked.n == 0 { 1_000_000 } else { usize::MAX });
+        let hub = Hub::cut_once();
         hub.pull_fails(dir.path(), &[SOURCE, "--retries", "0"], &["1000000 bytes are kept"]);
         let path = unfinished(dir.path());
         if extra > 0 {
@@ -94,11 +100,9 @@ fn what_an_earlier_call_left_is_resumed_or_replaced() {
 
 #[test]
 fn what_is_whole_is_only_checked() {
-    let cut =
-        |asked: &Asked, reply: &mut Reply| reply.cut = if asked.n == 0 { 1_000_000 } else { usize::MAX };
     // Who knows the checksum need not ask for it; otherwise the hub is asked for the rest, and for what the whole is.
     for (known, requests) in [(true, 1), (false, 3)] {
-        let (outer, hub) = (tempfile::tempdir().unwrap(), Hub::twisted(cut));
+        let (outer, hub) = (tempfile::tempdir().unwrap(), Hub::cut_once());
         let dir = outer.path().join("in");
         let manifest = hub.manifest(outer.path(), &sum(&content()), content().len());
         let args = if known { vec!["tiny", "--manifest", manifest.as_str()] } else { vec![SOURCE] };
@@ -276,7 +280,7 @@ fn two_pulls_at_once_do_not_collide() {
 #[test]
 fn a_finished_pull_leaves_the_unfinished_file_of_another() {
     let dir = tempfile::tempdir().unwrap();
-    let hub = Hub::twisted(|asked, reply| reply.cut = if asked.n == 0 { 1_000_000 } else { usize::MAX });
+    let hub = Hub::cut_once();
     hub.pull_fails(dir.path(), &[SOURCE, "--retries", "0"], &["1000000 bytes are kept"]);
     assert_eq!(hub.pull(dir.path(), &["hf:org/repo/b/file.gguf", "--as", "b.gguf"]).code, 0);
     let sent = hub.sent();
@@ -340,14 +344,4 @@ fn a_killed_pull_is_finished_by_a_later_one() {
     }
     println!("{killed} killed, {finished} finished, {resumed} of them resumed, {} bytes sent", hub.sent());
     assert!(resumed > 0);
-}
-
-#[test]
-fn the_address_is_the_hubs() {
-    let (hub, dir) = (Hub::new(), tempfile::tempdir().unwrap());
-    hub.pull_whole(dir.path(), &[SOURCE]);
-    let asked = &hub.asked()[0];
-    assert_eq!(asked.path, FILE);
-    assert_eq!((asked.header("range"), asked.header("authorization")), (None, None));
-    assert_eq!(asked.header("accept-encoding"), Some("identity"));
 }

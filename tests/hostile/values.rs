@@ -6,50 +6,35 @@ use proptest::prelude::*;
 
 use crate::{common, peak_memory, rewritten, survives, text, with_key};
 
-/// Values of a key that must be refused, with what the error names beside key and file.
+/// Values of a key that must be refused, with what the error names beside key and file. More are in
+/// `tests/rope/hparams.rs`, which reads the same numbers without a model around them.
 #[test]
 fn hostile_values_are_refused_by_key() {
     let u = Value::U32;
     let f = Value::F32;
     for (i, (key, value, holds)) in [
-        ("llama.block_count", u(0), "found 0"),
         ("llama.block_count", u(2), "blk.1."),
         ("llama.block_count", u(u32::MAX), "4294967295"),
         ("llama.block_count", Value::U64(u64::MAX), "18446744073709551615"),
         ("llama.block_count", Value::I32(-1), "llama.block_count"),
         ("llama.block_count", f(1.0), "llama.block_count"),
-        ("llama.embedding_length", u(0), "found 0"),
         ("llama.embedding_length", u(128), "[64, 260]"),
-        ("llama.feed_forward_length", u(0), "found 0"),
         ("llama.feed_forward_length", u(1 << 24), "ffn"),
-        ("llama.attention.head_count", u(0), "found 0"),
         ("llama.attention.head_count", u(3), "attn_q"),
         ("llama.attention.head_count", u(1 << 24), "llama.attention.head_count"),
         ("llama.attention.head_count_kv", u(0), "found 0"),
-        ("llama.attention.head_count_kv", u(3), "llama.attention.head_count_kv"),
-        ("llama.attention.head_count", Value::Array(Array::U32(vec![])), "expected 1 entries"),
-        ("llama.attention.head_count_kv", Value::Array(Array::U32(vec![1, 2])), "expected 1 entries"),
         ("llama.attention.key_length", u(0), "found 0"),
         ("llama.attention.key_length", u(33), "llama.attention"),
         ("llama.rope.dimension_count", u(0), "found 0"),
-        ("llama.rope.dimension_count", u(31), "even"),
         ("llama.rope.dimension_count", u(34), "llama.rope.dimension_count"),
-        ("llama.rope.freq_base", f(f32::NAN), "NaN"),
-        ("llama.rope.freq_base", f(0.0), "found 0"),
-        ("llama.rope.freq_base", f(-1.0), "-1"),
-        ("llama.rope.freq_base", f(f32::INFINITY), "inf"),
         ("llama.rope.freq_base", f(0.5), "above 1"),
         ("llama.rope.freq_base", f(1e31), "1e30"),
         ("llama.rope.freq_base", text("1e4"), "llama.rope.freq_base"),
         ("llama.rope.scaling.type", text("magic"), "magic"),
         ("llama.rope.scaling.factor", f(f32::NAN), "NaN"),
         ("llama.rope.scaling.factor", f(-4.0), "-4"),
-        ("llama.context_length", u(0), "found 0"),
         ("llama.context_length", u(u32::MAX), "4294967295"),
-        ("llama.attention.layer_norm_rms_epsilon", f(f32::NAN), "NaN"),
-        ("llama.attention.layer_norm_rms_epsilon", f(0.0), "found 0"),
         ("general.architecture", text("nonesuch"), "llama, mistral3"),
-        ("general.architecture", text(""), "general.architecture"),
         ("general.architecture", text("a\nb\u{1b}[2J"), r#"a\nb\u{1b}[2J"#),
         ("general.architecture", text("qwen2"), "qwen2."),
         ("general.architecture", u(3), "general.architecture"),
@@ -61,7 +46,6 @@ fn hostile_values_are_refused_by_key() {
         ("tokenizer.ggml.token_type", Value::Array(Array::I32(vec![1; 7])), "tokenizer.ggml.token_type"),
         ("ropewalk.rope.spec", text("yarm:factor=2"), "yarm"),
         ("ropewalk.rope.spec", text("harpe:bases=1/2/3"), "harpe"),
-        ("ropewalk.rope.spec", text(""), "ropewalk.rope.spec"),
         ("split.count", Value::U16(3), "split"),
         ("ropewalk.windows", u(8), "ropewalk.windows: expected an array of integers"),
         ("ropewalk.windows", text("8"), "ropewalk.windows: expected an array of integers"),
@@ -111,16 +95,7 @@ fn weights_of_experts_are_normalised_or_not() {
 
 #[test]
 fn missing_keys_are_named() {
-    for key in [
-        "general.architecture",
-        "llama.block_count",
-        "llama.embedding_length",
-        "llama.feed_forward_length",
-        "llama.attention.head_count",
-        "llama.context_length",
-        "llama.attention.layer_norm_rms_epsilon",
-        "tokenizer.ggml.model",
-    ] {
+    for key in ["general.architecture", "llama.block_count", "tokenizer.ggml.model"] {
         let without = |w: &mut Writer<'_>| {
             w.remove(key);
         };
