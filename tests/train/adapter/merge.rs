@@ -4,7 +4,7 @@ use std::path::Path;
 
 use convert::{convert, Options, Report};
 use ropewalk::control::Control;
-use ropewalk::gguf::{float, File, Writer};
+use ropewalk::gguf::File;
 use ropewalk::DType;
 
 use super::make::{deviation, load_with, noise, spec, Made};
@@ -74,14 +74,9 @@ fn a_tied_output_is_the_same_in_a_session_and_merged() {
         made.alpha = 60.0;
         let plain = made.write(&format!("untied-{name}-plain.gguf"));
         let adapter = scratch(&format!("untied-{name}.gguf"));
-        let from = File::open(&plain).unwrap();
-        let mut writer = Writer::with_metadata_of(&from);
-        writer.set("ropewalk.lora.keeps_output", keeps);
-        for t in from.tensors() {
-            let bytes = float::encode(DType::F32, &from.floats(t).unwrap()).unwrap();
-            writer.tensor(&t.name, DType::F32, &t.shape, Box::new(move |out| out.write_all(&bytes))).unwrap();
-        }
-        writer.write(&adapter).unwrap();
+        rewritten(&plain, &adapter, &[], |writer| {
+            writer.set("ropewalk.lora.keeps_output", keeps);
+        });
         let merged = scratch(&format!("untied-{name}-merged.gguf"));
         for scale in [1.0, 0.5] {
             let adapters = [(adapter.as_path(), scale)];
