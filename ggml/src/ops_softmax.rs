@@ -10,38 +10,8 @@ use crate::{sys, DType, Result};
 const DEVICE_ALIGNMENT: usize = 256;
 
 impl<'c> Builder<'c> {
-    /// `softmax(a * scale + mask)` over rows, with softcap and sinks as [`Scoring`] says; heads are the third dimension
-    /// of `a`, and the mask is broadcast over them.
-    pub fn soft_max(
-        &self,
-        a: Tensor<'c>,
-        mask: Tensor<'c>,
-        scoring: impl Into<Scoring<'c>>,
-    ) -> Result<Tensor<'c>> {
-        let (x, m, scoring) = (a.ne(), mask.ne(), scoring.into());
-        scoring.check("soft_max", x[2])?;
-        let shapes = m[0] == x[0] && m[1] >= x[1] && x[2].is_multiple_of(m[2]) && x[3].is_multiple_of(m[3]);
-        let types = a.dtype() == DType::F32 && matches!(mask.dtype(), DType::F16 | DType::F32);
-        check(
-            shapes && types && contiguous(a) && contiguous(mask),
-            "soft_max",
-            "f32 scores and a mask of their shape",
-            &[a, mask],
-        )?;
-        let (a, scale) = match scoring.softcap {
-            Some(cap) => (self.scale(self.tanh(self.scale(a, scoring.scale / cap)?)?, cap)?, 1.0),
-            None => (a, scoring.scale),
-        };
-        let out = call!(self, "soft_max", ggml_soft_max_ext(a, mask; scale, 0.0))?;
-        if let Some(sinks) = scoring.sinks {
-            // SAFETY: the node was just made; the sinks were checked against its third dimension.
-            unsafe { sys::ggml_soft_max_add_sinks(out.ptr.as_ptr(), sinks.ptr.as_ptr()) };
-        }
-        Ok(out)
-    }
-
     /// `softmax(a)` over rows.
-    pub fn soft_max_plain(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
+    pub fn soft_max(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
         check(a.dtype() == DType::F32 && contiguous(a), "soft_max", "contiguous f32", &[a])?;
         call!(self, "soft_max", ggml_soft_max(a))
     }

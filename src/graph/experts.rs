@@ -91,13 +91,13 @@ impl<'c> Graph<'_, 'c> {
     fn weights_of_chosen(&self, logits: Tensor<'c>, experts: &Experts) -> Result<(Chosen<'c>, Tensor<'c>)> {
         let (b, gating) = (self.b, experts.gating);
         let p = match gating.kind {
-            GatingKind::Softmax => b.soft_max_plain(logits)?,
+            GatingKind::Softmax => b.soft_max(logits)?,
             GatingKind::SoftmaxOfChosen => logits,
         };
         let chosen = b.top_k(p, experts.n_used)?;
         let mut weights = b.of_chosen(p, chosen)?;
         if gating.kind == GatingKind::SoftmaxOfChosen {
-            weights = b.soft_max_plain(weights)?;
+            weights = b.soft_max(weights)?;
         }
         if gating.normalised {
             let sum = b.clamp(b.sum_rows(weights)?, LEAST_SUM, f32::INFINITY)?;

@@ -46,7 +46,7 @@ fn own_loss<'c>(b: &Builder<'c>, logits: Tensor<'c>, targets: Tensor<'c>, back: 
 
 fn any_loss<'c>(b: &Builder<'c>, logits: Tensor<'c>, at: Tensor<'c>, back: bool) -> Result<Loss<'c>> {
     let [n_vocab, n, ..] = logits.ne();
-    let p = b.reshape(b.soft_max_plain(logits)?, &[1, n_vocab * n])?;
+    let p = b.reshape(b.soft_max(logits)?, &[1, n_vocab * n])?;
     let picked = b.get_rows(p, at)?;
     let probabilities = b.output(picked);
     if !back {

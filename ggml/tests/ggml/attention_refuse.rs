@@ -139,14 +139,12 @@ fn what_is_no_cap_and_no_sinks_is_refused() {
     with(|b| {
         let t = |dtype, shape: &[usize]| b.input("t", dtype, shape).unwrap().1;
         let (q, k, m) = (t(F32, &[8, 3, 4]), t(F16, &[8, 5, 2]), t(F16, &[5, 3]));
-        let s = t(F32, &[5, 3, 4]);
         let capped = |cap| Scoring { softcap: Some(cap), ..Scoring::from(1.0) };
         let with = |sinks| Scoring { sinks: Some(sinks), ..Scoring::from(1.0) };
         for wrong in
             [capped(0.0), capped(f32::NAN), with(t(F32, &[3])), with(t(F16, &[4])), with(t(F32, &[4, 2]))]
         {
             refused(b.flash_attn(q, k, k, m, wrong), "flash_attn");
-            refused(b.soft_max(s, m, wrong), "soft_max");
         }
         let (queries, keys) = (t(F32, &[8, 4, 3]), t(F32, &[8, 2, 5]));
         refused(b.attention_lse(queries, keys, keys, t(I32, &[2, 3]), with(t(F32, &[3]))), "attention_lse");

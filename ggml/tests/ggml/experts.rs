@@ -228,10 +228,10 @@ fn gradients_of_a_router_through_the_ops_it_is_made_of() {
         let weights = |logits: &[f32]| {
             eval(&mut executor(1), |b, feed| {
                 let x = feed.f32(b, &[n, t], logits)?;
-                let p = if kind == GatingKind::Softmax { b.soft_max_plain(x)? } else { x };
+                let p = if kind == GatingKind::Softmax { b.soft_max(x)? } else { x };
                 let mut w = b.of_chosen(p, b.top_k(p, n_used)?)?;
                 if kind == GatingKind::SoftmaxOfChosen {
-                    w = b.soft_max_plain(w)?;
+                    w = b.soft_max(w)?;
                 }
                 if normalised {
                     w = b.div(w, b.clamp(b.sum_rows(w)?, 1e-4, f32::INFINITY)?)?;

@@ -168,7 +168,7 @@ fn heads<'c>(b: &Builder<'c>, x: Tensor<'c>, n: usize) -> Result<Tensor<'c>> {
 fn soft_max<'c>(b: &Builder<'c>, scores: Tensor<'c>) -> Result<[Tensor<'c>; 2]> {
     let largest = b.row_max(scores)?;
     b.expand(largest);
-    let p = b.soft_max_plain(scores)?;
+    let p = b.soft_max(scores)?;
     // The largest probability is that of the largest score.
     let lse = b.sub(largest, b.log(b.row_max(p)?)?)?;
     b.expand(lse);
