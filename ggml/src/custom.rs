@@ -15,7 +15,7 @@ use kernels::{dequantize, rotate};
 use crate::dtype::SysType;
 use crate::graph::Builder;
 use crate::node::{run, Part, Source};
-use crate::ops::{possible, weight};
+use crate::ops::{check, f32_rows, plain, possible, weight};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Error, Result};
 
@@ -28,39 +28,14 @@ pub(crate) const MAX_ARGS: usize = 10;
 impl<'c> Builder<'c> {
     /// Rotates x (F32 `[d, H, T]`) by a table F32 `[n_rot, n_tables, T]` whose rows are `n_rot/2` cosines and
     /// then as many sines; consecutive groups of `H / n_tables` heads share a table. Dimensions past `n_rot`
-    /// are copied.
-    pub fn rope_table(&self, x: Tensor<'c>, table: Tensor<'c>, neox: bool) -> Result<Tensor<'c>> {
-        self.by_table(x, table, neox, false)
-    }
-
-    /// The gradient of x where that of [`Builder::rope_table`]'s result is `grad`: the rotation by the
-    /// opposite angles.
-    pub fn rope_table_back(&self, grad: Tensor<'c>, table: Tensor<'c>, neox: bool) -> Result<Tensor<'c>> {
-        self.by_table(grad, table, neox, true)
-    }
-
-    fn by_table(&self, x: Tensor<'c>, table: Tensor<'c>, neox: bool, back: bool) -> Result<Tensor<'c>> {
-        let (n, t) = (x.ne(), table.ne());
-        let shapes = t[0] % 2 == 0
-            && t[0] <= n[0]
-            && n[1].is_multiple_of(t[1])
-            && t[2] == n[2]
-            && n[3] == 1
-            && t[3] == 1;
-        let types = x.dtype() == DType::F32 && table.dtype() == DType::F32 && x.nb()[0] == 4;
-        let table_nb = [4, 4 * t[0], 4 * t[0] * t[1]];
-        if !(shapes && types && table.nb()[..3] == table_nb) {
-            let what = format!(
-                "expected f32 [d,H,T] and f32 [n_rot,n_tables,T], found {}, {}",
-                x.describe(),
-                table.describe()
-            );
-            return Err(Error::Op { op: "rope_table", what });
-        }
+    /// are copied. `back` rotates by the opposite angles, which gives the gradient of x from that of the result.
+    pub fn rope_table(&self, x: Tensor<'c>, table: Tensor<'c>, neox: bool, back: bool) -> Result<Tensor<'c>> {
+        let (op, n, t) = ("rope_table", x.ne(), table.ne());
+        let shapes = t[0] % 2 == 0 && t[0] <= n[0] && n[1].is_multiple_of(t[1]) && t[2] == n[2] && n[3] == 1;
+        let types = f32_rows(x) && plain(table, DType::F32, [t[0], t[1], t[2], 1]);
+        check(shapes && types, op, "f32 [d,H,T] and f32 [n_rot,n_tables,T]", &[x, table])?;
         let sign = if back { -1.0 } else { 1.0 };
-        self.custom("rope_table", DType::F32, [n[0], n[1], n[2], 1], &[x, table], move |part| {
-            run_rope_table(part, neox, sign);
-        })
+        self.custom(op, DType::F32, n, &[x, table], move |part| run_rope_table(part, neox, sign))
     }
 
     /// The rows of one or more weight matrices of equal `ne[0]`, one after the other, as F32 or BF16 `[ne0,

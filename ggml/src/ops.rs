@@ -305,19 +305,9 @@ impl<'c> Builder<'c> {
     }
 
     /// ggml's own rotation of x `[d, H, T]` at positions `[T]` (I32); `factors` (F32, at least d/2, of which
-    /// n_dims/2 count) divide the angles.
+    /// n_dims/2 count) divide the angles. `back` rotates by the opposite ones, which gives the gradient of x from that of
+    /// the result.
     pub fn rope(
-        &self,
-        x: Tensor<'c>,
-        pos: Tensor<'c>,
-        factors: Option<Tensor<'c>>,
-        p: &RopeParams,
-    ) -> Result<Tensor<'c>> {
-        self.rotated(x, pos, factors, p, false)
-    }
-
-    /// That rotation, or `back` by the opposite angles.
-    pub(crate) fn rotated(
         &self,
         x: Tensor<'c>,
         pos: Tensor<'c>,

@@ -4,7 +4,7 @@
 //! gradient of its input.
 
 use crate::graph::Builder;
-use crate::ops::{apart, call, check, contiguous, f32_rows, root, share_memory, writable, RopeParams};
+use crate::ops::{apart, call, check, contiguous, f32_rows, root, share_memory, writable};
 use crate::tensor::Tensor;
 use crate::{sys, DType, Result};
 
@@ -41,18 +41,6 @@ impl<'c> Builder<'c> {
         let ok = grad.ne() == x.ne() && rows(grad) && rows(x);
         check(ok, "silu_back", "contiguous f32 of one shape", &[grad, x])?;
         call!(self, "silu_back", ggml_silu_back(grad, x))
-    }
-
-    /// The gradient of `x` where `grad` is that of [`Builder::rope`] with these arguments: the rotation by
-    /// the opposite angles.
-    pub fn rope_back(
-        &self,
-        grad: Tensor<'c>,
-        pos: Tensor<'c>,
-        factors: Option<Tensor<'c>>,
-        p: &RopeParams,
-    ) -> Result<Tensor<'c>> {
-        self.rotated(grad, pos, factors, p, true)
     }
 
     /// Adds `x` to `stored`, an F32 tensor of a writable store or a view of one, in place; the result is

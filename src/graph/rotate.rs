@@ -167,8 +167,7 @@ impl Rotation {
         let [_, heads, n, _] = x.ne();
         match self.at(map)? {
             Lowering::Nothing => b.cont(x),
-            Lowering::Table(table) if back => b.rope_table_back(x, b.given(table)?, self.neox),
-            Lowering::Table(table) => b.rope_table(x, b.given(table)?, self.neox),
+            Lowering::Table(table) => b.rope_table(x, b.given(table)?, self.neox, back),
             Lowering::Products([cos, sin]) => {
                 let (cos, sin) = (b.given(cos)?, b.given(sin)?);
                 let [first, second] = pairs(b, x, 2 * cos.ne()[0], self.neox)?;
@@ -183,12 +182,8 @@ impl Rotation {
                 let pos = b.given(pos)?;
                 let factors = if keys { k.or(q) } else { q };
                 let factors = factors.map(|id| b.given(id)).transpose()?;
-                let rope = |x: Tensor<'c>, params: RopeParams| match back {
-                    true => b.rope_back(x, pos, factors, &params),
-                    false => b.rope(x, pos, factors, &params),
-                };
                 if k.is_none() {
-                    return rope(x, params);
+                    return b.rope(x, pos, factors, &params, back);
                 }
                 let n_rot = params.n_dims;
                 let swapped = |x, shape: [usize; 3]| b.cont(b.permute(b.reshape(x, &shape)?, [1, 0, 2, 3])?);
@@ -199,7 +194,8 @@ impl Rotation {
                     turned = swapped(turned, [n_rot / 2, 2, heads * n])?;
                 }
                 let one_head = b.reshape(turned, &[n_rot * heads, 1, n])?;
-                turned = rope(one_head, RopeParams { n_dims: n_rot * heads, ..params })?;
+                let params = RopeParams { n_dims: n_rot * heads, ..params };
+                turned = b.rope(one_head, pos, factors, &params, back)?;
                 if self.neox && back {
                     turned = swapped(turned, [2, n_rot / 2, heads * n])?;
                 }

@@ -155,7 +155,7 @@ fn gradient_of_rope() {
         // The op's mscale is on the rotation, whose gradient has it once, too.
         let got = eval(&mut executor(2), |b, feed| {
             let g = feed.f32(b, &[d, n_head, n_tokens], &grad)?;
-            b.rope_back(g, feed.i32(b, &pos)?, Some(feed.f32(b, &[d / 2], &factors)?), &p)
+            b.rope(g, feed.i32(b, &pos)?, Some(feed.f32(b, &[d / 2], &factors)?), &p, true)
         })
         .unwrap();
         // A quotient by the factor, and the scale.
@@ -289,8 +289,8 @@ fn what_cannot_be_written_or_has_another_shape_is_refused() {
         refused(b.rms_norm_back(x, x, -1.0), "rms_norm_back");
         refused(b.sub(x, new(F32, &[3, 4])), "sub");
         let p = RopeParams { n_dims: 8, neox: true, freq_base: 1e4, freq_scale: 1.0, mscale: 1.0 };
-        refused(b.rope_back(new(F32, &[8, 1, 4]), new(I32, &[3]), None, &p), "rope_back");
-        refused(b.rope_back(new(F32, &[7, 1, 4]), new(I32, &[4]), None, &p), "rope_back");
+        refused(b.rope(new(F32, &[8, 1, 4]), new(I32, &[3]), None, &p, true), "rope_back");
+        refused(b.rope(new(F32, &[7, 1, 4]), new(I32, &[4]), None, &p, true), "rope_back");
         Ok(())
     });
 }

@@ -31,9 +31,9 @@ fn types() {
             refused(b.swiglu(x, x), "swiglu");
             refused(b.mul_mat(f32, x), "mul_mat");
             refused(b.soft_max(x), "soft_max");
-            refused(b.rope(x, t(b, I32, &[1]), None, &ROPE), "rope");
-            refused(b.rope_table(x, t(b, F32, &[4, 1, 1]), false), "rope_table");
-            refused(b.rope_table(f32, x, false), "rope_table");
+            refused(b.rope(x, t(b, I32, &[1]), None, &ROPE, false), "rope");
+            refused(b.rope_table(x, t(b, F32, &[4, 1, 1]), false, false), "rope_table");
+            refused(b.rope_table(f32, x, false, false), "rope_table");
             if !d.can_dequantize() {
                 refused(b.mul_mat(x, f32), "mul_mat");
                 refused(b.get_rows(x, rows), "get_rows");
@@ -180,25 +180,28 @@ fn attention_and_rotation() {
 
         let (x, pos) = (f(&[8, 2, 3]), t(b, I32, &[3]));
         let with = |n_dims| RopeParams { n_dims, ..ROPE };
-        b.rope(x, pos, Some(f(&[4])), &ROPE)?;
+        b.rope(x, pos, Some(f(&[4])), &ROPE, false)?;
         for n_dims in [0, 3, 10, usize::MAX, 1 << 33] {
-            refused(b.rope(x, pos, None, &with(n_dims)), "rope");
+            refused(b.rope(x, pos, None, &with(n_dims), false), "rope");
         }
-        refused(b.rope(f(&[7, 2, 3]), pos, None, &ROPE), "rope"); // ggml would write past the last row.
-        refused(b.rope(x, t(b, I32, &[2]), None, &ROPE), "rope");
-        refused(b.rope(x, f(&[3]), None, &ROPE), "rope");
-        refused(b.rope(x, pos, Some(f(&[3])), &ROPE), "rope"); // ggml would read past its end.
-        refused(b.rope(x, pos, Some(t(b, F16, &[4])), &ROPE), "rope");
+        refused(b.rope(f(&[7, 2, 3]), pos, None, &ROPE, false), "rope"); // ggml would write past the last row.
+        refused(b.rope(x, t(b, I32, &[2]), None, &ROPE, false), "rope");
+        refused(b.rope(x, f(&[3]), None, &ROPE, false), "rope");
+        refused(b.rope(x, pos, Some(f(&[3])), &ROPE, false), "rope"); // ggml would read past its end.
+        refused(b.rope(x, pos, Some(t(b, F16, &[4])), &ROPE, false), "rope");
         let gaps = b.permute(b.columns(t(b, I32, &[4, 3]), 0, 1)?, [1, 0, 2, 3])?;
-        refused(b.rope(x, gaps, None, &ROPE), "rope"); // ggml would read positions side by side.
+        refused(b.rope(x, gaps, None, &ROPE, false), "rope"); // ggml would read positions side by side.
 
-        b.rope_table(x, f(&[8, 2, 3]), true)?;
+        b.rope_table(x, f(&[8, 2, 3]), true, false)?;
         for shape in [[8, 2, 2], [10, 1, 3], [7, 1, 3], [8, 3, 3]] {
-            refused(b.rope_table(x, f(&shape), true), "rope_table");
+            refused(b.rope_table(x, f(&shape), true, false), "rope_table");
         }
-        refused(b.rope_table(f(&[8, 2, 3, 2]), f(&[8, 1, 3]), true), "rope_table");
-        refused(b.rope_table(x, b.columns(f(&[9, 1, 3]), 0, 8)?, true), "rope_table");
-        refused(b.rope_table(b.permute(f(&[2, 8, 3]), [1, 0, 2, 3])?, f(&[8, 1, 3]), true), "rope_table");
+        refused(b.rope_table(f(&[8, 2, 3, 2]), f(&[8, 1, 3]), true, false), "rope_table");
+        refused(b.rope_table(x, b.columns(f(&[9, 1, 3]), 0, 8)?, true, false), "rope_table");
+        refused(
+            b.rope_table(b.permute(f(&[2, 8, 3]), [1, 0, 2, 3])?, f(&[8, 1, 3]), true, false),
+            "rope_table",
+        );
 
         refused(b.dequantize(&[f(&[8, 2])], F16), "dequantize");
         refused(b.dequantize(&[], F32), "dequantize");

@@ -43,7 +43,7 @@ fn by_table() {
             let got = eval(&mut exec, |b, feed| {
                 let wide = feed.f32(b, &[row, n], &x)?;
                 let x = b.view(wide, [d, heads.n_head, n, 1], [4 * d, 4 * row, 4 * row * n], 24)?;
-                b.rope_table(x, feed.f32(b, &[heads.n_rot, n_tables, n], &angles)?, heads.halves)
+                b.rope_table(x, feed.f32(b, &[heads.n_rot, n_tables, n], &angles)?, heads.halves, false)
             })
             .unwrap();
             let inside: Vec<f32> = x.chunks(row).flat_map(|r| r[6..][..d * heads.n_head].to_vec()).collect();
@@ -70,7 +70,7 @@ fn by_ggml_with_a_geometric_series() {
             let p =
                 RopeParams { n_dims: n_rot, neox: heads.halves, freq_base: base, freq_scale: 1.0, mscale };
             let got = eval(&mut exec, |b, feed| {
-                b.rope(feed.f32(b, &[d, heads.n_head, n], &x)?, feed.i32(b, &pos)?, None, &p)
+                b.rope(feed.f32(b, &[d, heads.n_head, n], &x)?, feed.i32(b, &pos)?, None, &p, false)
             })
             .unwrap();
             let theta = |_: usize, j: usize| f64::from(base).powf(-2.0 * j as f64 / n_rot as f64);
@@ -107,7 +107,7 @@ fn by_ggml_with_a_factor_for_each_pair() {
         let got = eval(&mut exec, |b, feed| {
             let factors = feed.f32(b, &[d / 2], &factors)?;
             let x = feed.f32(b, &[d, heads.n_head, n], &x)?;
-            b.rope(x, feed.i32(b, &pos)?, Some(factors), &p)
+            b.rope(x, feed.i32(b, &pos)?, Some(factors), &p, false)
         })
         .unwrap();
         let want = heads.rotate(&to_f64(&x), &pos, |_, j| theta[j], 1.0);
