@@ -52,9 +52,9 @@ fn stored(dtype: DType, shape: [usize; 2]) -> Result<StoreTensor> {
 fn product<'c>(b: &Builder<'c>, kernel: Kernel, w: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
     match kernel {
         Kernel::Ggml => b.mul_mat(w, x),
-        Kernel::F32 => b.gemm(w, x),
-        Kernel::HalfFloats => b.short_product(w, x),
-        Kernel::Bf16x3 => b.packed_product(w, b.pack(x)?),
+        Kernel::F32 => b.gemm(w, x, false),
+        Kernel::HalfFloats => b.short_product(w, x, false),
+        Kernel::Bf16x3 => b.packed_product(w, b.pack(x)?, false),
         Kernel::Int16 => b.integer_product(w, b.rounded(x)?),
         Kernel::Int8 => b.eight_bit_product(w, x),
         Kernel::Int8Shared => b.shared_eight_bit_product(w, b.eight_bits(x, w.dtype())?),

@@ -93,17 +93,22 @@ impl<'c> Builder<'c> {
         call!(self, "experts_mul_mat", ggml_mul_mat_id(w, x, chosen.ids))
     }
 
-    /// [`Builder::experts_mul_mat`] in floats; `x` is contiguous. For the CPU; elsewhere the graph is refused.
-    pub fn experts_product(&self, w: Tensor<'c>, x: Tensor<'c>, chosen: Chosen<'c>) -> Result<Tensor<'c>> {
-        let [n_in, n_out] = self.product_shape("experts_product", w, x, chosen, 0)?;
-        self.product_node(n_out, [w, x], chosen, [n_in, n_out], false)
-    }
-
-    /// The transposed product: `x` F32 `[m, 1 or n_used, T]` to F32 `[k, n_used, T]`, which is the gradient of the
-    /// input of [`Builder::experts_product`] at each place where `x` is that of its result. As that otherwise.
-    pub fn experts_product_t(&self, w: Tensor<'c>, x: Tensor<'c>, chosen: Chosen<'c>) -> Result<Tensor<'c>> {
-        let [n_out, n_in] = self.product_shape("experts_product_t", w, x, chosen, 1)?;
-        self.product_node(n_in, [w, x], chosen, [n_in, n_out], true)
+    /// [`Builder::experts_mul_mat`] in floats; `x` is contiguous. `transposed`, `x` F32 `[m, 1 or n_used, T]` to F32
+    /// `[k, n_used, T]`, which is the gradient of the product's input at each place where `x` is that of its result. For the
+    /// CPU; elsewhere the graph is refused.
+    pub fn experts_product(
+        &self,
+        w: Tensor<'c>,
+        x: Tensor<'c>,
+        chosen: Chosen<'c>,
+        transposed: bool,
+    ) -> Result<Tensor<'c>> {
+        let (op, [n_in, n_out, ..]) = ("experts_product", w.ne());
+        let [_, len] = self.product_shape(op, w, x, chosen, usize::from(transposed))?;
+        let ne = [len, chosen.n_used(), chosen.n_tokens(), 1];
+        let shape = Shape { n_in, n_out, shared: chosen.n_used() / x.ne()[1] };
+        let product = Product { shape, n_expert: chosen.n_expert, transposed, units: Units::default() };
+        self.custom(op, DType::F32, ne, &[w, x, chosen.ids], move |part| products(&part, &product))
     }
 
     /// Checks a product that sums over dimension `over` of the weights: that dimension, and the other one.
@@ -125,23 +130,6 @@ impl<'c> Builder<'c> {
             &[w, x, chosen.ids],
         )?;
         Ok([a[over], a[1 - over]])
-    }
-
-    /// A product whose rows are `len` wide, with weights `[n_in, n_out, n_expert]`.
-    fn product_node(
-        &self,
-        len: usize,
-        [w, x]: [Tensor<'c>; 2],
-        chosen: Chosen<'c>,
-        [n_in, n_out]: [usize; 2],
-        transposed: bool,
-    ) -> Result<Tensor<'c>> {
-        let ne = [len, chosen.n_used(), chosen.n_tokens(), 1];
-        let shape = Shape { n_in, n_out, shared: chosen.n_used() / x.ne()[1] };
-        let product = Product { shape, n_expert: chosen.n_expert, transposed, units: Units::default() };
-        self.custom("experts_product", DType::F32, ne, &[w, x, chosen.ids], move |part| {
-            products(&part, &product)
-        })
     }
 
     /// Adds to `x`, F32 `[n, n_used, T]`, the bias of each place's expert: of F32 `[n, n_expert]`.

@@ -7,7 +7,7 @@ use kernels::short_floats::{Format, Scratch, Weights};
 
 use crate::graph::Builder;
 use crate::node::Part;
-use crate::ops::{check, f32_rows};
+use crate::ops::{check, f32_rows, weight};
 use crate::tensor::Tensor;
 use crate::{DType, Error, Result};
 
@@ -26,37 +26,19 @@ fn format(dtype: DType) -> Option<Format> {
 
 impl<'c> Builder<'c> {
     /// F32 `[m, n]`: every row of a weight, BF16 or F16 `[k, m]`, times every row of `x`, F32 `[k, n]`, which is rounded to bfloat16
-    /// beside weights in it, and not rounded beside half precision. Sums are floats; the result does not depend on the number of
-    /// threads. For the CPU ([`has_short_product`]); elsewhere the graph is refused.
-    pub fn short_product(&self, w: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        let [k, m, ..] = w.ne();
-        self.product_in_shorts("short_product", w, x, [k, m], false)
-    }
-
-    /// F32 `[m, n]`: the rows of a weight, BF16 `[m, k]`, times the numbers of each row of `x`, F32 `[k, n]`, and summed: the
-    /// gradient of a product's input from that of its result. As [`Builder::short_product`] otherwise.
-    pub fn short_product_t(&self, w: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        let [m, k, ..] = w.ne();
-        self.product_in_shorts("short_product_t", w, x, [k, m], true)
-    }
-
-    fn product_in_shorts(
-        &self,
-        op: &'static str,
-        w: Tensor<'c>,
-        x: Tensor<'c>,
-        [k, m]: [usize; 2],
-        transposed: bool,
-    ) -> Result<Tensor<'c>> {
+    /// beside weights in it, and not rounded beside half precision. `transposed`, the rows of a weight, BF16 `[m, k]`, times the
+    /// numbers of each row of `x`, and summed: the gradient of a product's input from that of its result. Sums are floats; the
+    /// result does not depend on the number of threads. For the CPU ([`has_short_product`]); elsewhere the graph is refused.
+    pub fn short_product(&self, w: Tensor<'c>, x: Tensor<'c>, transposed: bool) -> Result<Tensor<'c>> {
+        let op = "short_product";
         let known = format(w.dtype()).filter(|format| format.available());
         let Some(format) = known.filter(|format| !transposed || *format == Format::Bf16) else {
             let what = format!("{} weights have no such product on this processor", w.dtype());
             return Err(Error::Op { op, what });
         };
-        let [n0, _, a, b] = w.ne();
-        let [l, n, c, d] = x.ne();
-        let whole = w.nb()[..2] == [2, 2 * n0] && a * b == 1;
-        let fits = whole && f32_rows(x) && l == k && c * d == 1;
+        let ([n0, n1, ..], [l, n, c, d]) = (w.ne(), x.ne());
+        let (k, m) = if transposed { (n1, n0) } else { (n0, n1) };
+        let fits = weight(w) && f32_rows(x) && l == k && c * d == 1;
         check(fits, op, "a weight of 16-bit floats, and f32 rows as long as its sums", &[w, x])?;
         self.custom(op, DType::F32, [m, n, 1, 1], &[w, x], move |part| {
             run_product(part, format, transposed);

@@ -52,32 +52,16 @@ impl<'c> Builder<'c> {
     }
 
     /// F32 `[m, n]`: every row of a weight `[k, m]`, of any type that converts to floats, times every packed row
-    /// `[k, n]`, each float right to 16 bits. The result does not depend on the number of threads.
-    pub fn packed_product(&self, w: Tensor<'c>, x: Packed<'c>) -> Result<Tensor<'c>> {
-        let [k, m, ..] = w.ne();
-        self.product_of("packed_product", w, x, [k, m], run_product)
-    }
-
-    /// F32 `[k, n]`: the rows of a weight `[k, m]` weighted by each packed row `[m, n]` and summed: the gradient of the
-    /// input of [`Builder::packed_product`] from that of its result. As that one otherwise.
-    pub fn packed_product_t(&self, w: Tensor<'c>, x: Packed<'c>) -> Result<Tensor<'c>> {
-        let [k, m, ..] = w.ne();
-        self.product_of("packed_product_t", w, x, [m, k], run_transposed)
-    }
-
-    /// A product that sums `summed` elements of the weight and of each packed row, to rows of `rows`.
-    fn product_of(
-        &self,
-        op: &'static str,
-        w: Tensor<'c>,
-        x: Packed<'c>,
-        [summed, rows]: [usize; 2],
-        f: fn(&Part<'_>, Shape),
-    ) -> Result<Tensor<'c>> {
+    /// `[k, n]`, each float right to 16 bits. `transposed`, the rows of a weight `[m, k]` weighted by each packed row and
+    /// summed: the gradient of a product's input from that of its result. The result does not depend on the number of
+    /// threads.
+    pub fn packed_product(&self, w: Tensor<'c>, x: Packed<'c>, transposed: bool) -> Result<Tensor<'c>> {
+        let (op, [n0, n1, ..], shape) = ("packed_product", w.ne(), x.shape);
+        let (k, m) = if transposed { (n1, n0) } else { (n0, n1) };
         let expected = "a weight that agrees with the packed rows in the summed dimension";
-        check(weight(w) && summed == x.shape.k, op, expected, &[w])?;
-        let (shape, ne) = (x.shape, [rows, x.shape.n, 1, 1]);
-        self.custom(op, DType::F32, ne, &[w, x.words], move |part| f(&part, shape))
+        check(weight(w) && k == shape.k, op, expected, &[w])?;
+        let run = if transposed { run_transposed } else { run_product };
+        self.custom(op, DType::F32, [m, shape.n, 1, 1], &[w, x.words], move |part| run(&part, shape))
     }
 }
 
@@ -108,7 +92,7 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    /// Of a node of [`Builder::product_of`].
+    /// Of a node of [`Builder::packed_product`].
     fn of(part: &Part<'a>, shape: Shape) -> Work<'a> {
         let (packed, [m, ..]) = (part.source(1).tensor(), part.ne());
         // SAFETY: a node of `pack` for this shape, which gave so many words values.

@@ -90,7 +90,7 @@ impl<'a, 'c> Graph<'a, 'c> {
             let w = self.b.stored(&map.weight)?;
             let Choice { dequantize, kernel } = self.choose(map, x);
             let w = dequantize.map_or(Ok(w), |to| self.b.dequantize(&[w], to))?;
-            let y = self.products().product(kernel, w, x)?;
+            let y = self.products().product(kernel, w, x, false)?;
             self.bias(self.low_rank(y, x, map)?, map.bias.as_ref())?
         };
         self.b.name(out, &map.id.to_string());
@@ -116,7 +116,8 @@ impl<'a, 'c> Graph<'a, 'c> {
             Some(to) => {
                 let weights =
                     maps.iter().map(|map| self.b.stored(&map.weight)).collect::<Result<Vec<_>>>()?;
-                let all = self.products().product(choice.kernel, self.b.dequantize(&weights, to)?, x)?;
+                let all =
+                    self.products().product(choice.kernel, self.b.dequantize(&weights, to)?, x, false)?;
                 let mut from = 0;
                 for (out, map) in out.iter_mut().zip(maps) {
                     let y = self.b.columns(all, from, map.n_out())?;

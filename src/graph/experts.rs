@@ -52,7 +52,7 @@ impl<'c> Graph<'_, 'c> {
         let product = |stack: &ExpertStack, x| -> Result<Tensor<'c>> {
             let w = b.stored(&stack.weight)?;
             let y = match self.products().choose(w.dtype(), x, pass).kernel {
-                Kernel::F32 => b.experts_product(w, x, chosen)?,
+                Kernel::F32 => b.experts_product(w, x, chosen, false)?,
                 Kernel::Int8 => b.experts_eight_bit_product(w, x, chosen)?,
                 _ => b.experts_mul_mat(w, x, chosen)?,
             };
@@ -118,7 +118,7 @@ impl<'c> ExpertsEntry<'c> {
         grads.add(p, self.logits, b.router_back(self.logits, chosen, d_weights, self.gating)?)?;
 
         let [gate, up, down] = &self.stacks;
-        let transposed = |stack: &StoreTensor, d| b.experts_product_t(b.stored(stack)?, d, chosen);
+        let transposed = |stack: &StoreTensor, d| b.experts_product(b.stored(stack)?, d, chosen, true);
         let d_h = b.mul(transposed(down, d)?, self.weights)?;
         let [n_ff, ..] = self.gate.ne();
         let flat = |t: Tensor<'c>| b.reshape(t, &[n_ff, n_used * n]);

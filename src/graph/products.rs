@@ -59,37 +59,29 @@ impl<'c> Products<'_, 'c> {
         self.capabilities.matmul.choose(weight, x.ne()[1], pass)
     }
 
-    /// A weight `[k, m]` and `x [k, n]` to `[m, n]`.
-    pub(crate) fn product(&self, kernel: Kernel, w: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        let b = self.b;
-        match kernel {
-            Kernel::Ggml => b.mul_mat(w, x),
-            Kernel::F32 => b.gemm(w, x),
-            Kernel::HalfFloats => b.short_product(w, x),
-            Kernel::Bf16x3 => b.packed_product(w, known(&self.prepared.bf16x3, x, || b.pack(x))?),
-            Kernel::Int16 => b.integer_product(w, known(&self.prepared.int16, x, || b.rounded(x))?),
-            Kernel::Int8 => b.eight_bit_product(w, x),
-            Kernel::Int8Shared => b.shared_eight_bit_product(w, self.int8(w.dtype(), x)?),
-        }
-    }
-
-    /// A weight `[m, k]` and `x [k, n]` to `[m, n]`: the gradient of a product's input from that of its result.
-    pub(crate) fn product_transposed(
+    /// A weight `[k, m]` and `x [k, n]` to `[m, n]`. `transposed`, the weight is `[m, k]`: the gradient of a product's input
+    /// from that of its result.
+    pub(crate) fn product(
         &self,
         kernel: Kernel,
         w: Tensor<'c>,
         x: Tensor<'c>,
+        transposed: bool,
     ) -> Result<Tensor<'c>> {
         let b = self.b;
         match kernel {
-            Kernel::Ggml => b.mul_mat(self.transposed(w)?, x),
-            Kernel::F32 => b.gemm_t(w, x),
-            Kernel::HalfFloats => b.short_product_t(w, x),
-            Kernel::Bf16x3 => b.packed_product_t(w, known(&self.prepared.bf16x3, x, || b.pack(x))?),
-            Kernel::Int16 | Kernel::Int8 | Kernel::Int8Shared => {
+            Kernel::Ggml if transposed => b.mul_mat(self.transposed(w)?, x),
+            Kernel::Ggml => b.mul_mat(w, x),
+            Kernel::F32 => b.gemm(w, x, transposed),
+            Kernel::HalfFloats => b.short_product(w, x, transposed),
+            Kernel::Bf16x3 => b.packed_product(w, known(&self.prepared.bf16x3, x, || b.pack(x))?, transposed),
+            _ if transposed => {
                 let what = format!("{kernel}: expected a kernel that has gradients");
-                Err(Error::Op { op: "product_transposed", what })
+                Err(Error::Op { op: "product", what })
             }
+            Kernel::Int16 => b.integer_product(w, known(&self.prepared.int16, x, || b.rounded(x))?),
+            Kernel::Int8 => b.eight_bit_product(w, x),
+            Kernel::Int8Shared => b.shared_eight_bit_product(w, self.int8(w.dtype(), x)?),
         }
     }
 
@@ -111,12 +103,12 @@ impl<'c> Products<'_, 'c> {
 
     /// `a [k, m]` and `x [k, n]`, both F32, to `[m, n]`.
     pub(crate) fn times(&self, a: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        self.product(self.floats(), a, x)
+        self.product(self.floats(), a, x, false)
     }
 
     /// `a [m, k]` and `x [k, n]`, both F32, to `[m, n]`.
     pub(crate) fn times_transposed(&self, a: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        self.product_transposed(self.floats(), a, x)
+        self.product(self.floats(), a, x, true)
     }
 
     /// `a [m, k]` and `b [n, k]` to `[m, n]`: a sum over tokens.

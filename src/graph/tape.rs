@@ -192,8 +192,8 @@ impl<'a, 'c> Tape<'a, 'c> {
     ) -> Result<Tensor<'c>> {
         let b = p.b;
         let Choice { dequantize, kernel } = p.choose(weight.def().dtype, x, Pass::Training);
-        let Some(to) = dequantize else { return p.product(kernel, b.stored(weight)?, x) };
-        let part = |rows| p.product(kernel, self.dequantized(p, id, weight, rows, to)?, x);
+        let Some(to) = dequantize else { return p.product(kernel, b.stored(weight)?, x, false) };
+        let part = |rows| p.product(kernel, self.dequantized(p, id, weight, rows, to)?, x, false);
         reduce(self.row_blocks(weight).into_iter().map(part), |all, part| b.concat(all, part, 0))
     }
 
@@ -207,10 +207,10 @@ impl<'a, 'c> Tape<'a, 'c> {
     ) -> Result<Tensor<'c>> {
         let b = p.b;
         let Choice { dequantize, kernel } = p.choose(weight.def().dtype, d, Pass::Training);
-        let Some(to) = dequantize else { return p.product_transposed(kernel, b.stored(weight)?, d) };
+        let Some(to) = dequantize else { return p.product(kernel, b.stored(weight)?, d, true) };
         let part = |rows: RowBlock| {
             let part = if rows.1 == d.ne()[0] { d } else { b.columns(d, rows.0, rows.1)? };
-            p.product_transposed(kernel, self.dequantized(p, id, weight, rows, to)?, part)
+            p.product(kernel, self.dequantized(p, id, weight, rows, to)?, part, true)
         };
         reduce(self.row_blocks(weight).into_iter().map(part), |sum, part| b.add(sum, part))
     }

@@ -162,8 +162,8 @@ fn products_with_the_weights_of_experts() {
                         let chosen = b.top_k(feed.f32(b, &[n, t], &scores)?, n_used)?;
                         let (w, x) = (b.stored(&w)?, feed.f32(b, &[width, places, t], &x)?);
                         match (way, transposed) {
-                            (Way::Floats, false) => b.experts_product(w, x, chosen),
-                            (Way::Floats, true) => b.experts_product_t(w, x, chosen),
+                            (Way::Floats, false) => b.experts_product(w, x, chosen, false),
+                            (Way::Floats, true) => b.experts_product(w, x, chosen, true),
                             (Way::Ggml, _) => b.experts_mul_mat(w, x, chosen),
                             (Way::EightBits, _) => b.experts_eight_bit_product(w, x, chosen),
                         }
@@ -308,22 +308,22 @@ fn wrong_shapes_and_types_are_refused() {
         }
         let (w, x) = (t(Q8_0, &[32, 64, 6]), t(F32, &[32, 1, 5]));
         assert_eq!(b.experts_mul_mat(w, x, chosen)?.ne(), [64, 2, 5, 1]);
-        assert_eq!(b.experts_product(w, t(F32, &[32, 2, 5]), chosen)?.ne(), [64, 2, 5, 1]);
-        assert_eq!(b.experts_product_t(w, t(F32, &[64, 1, 5]), chosen)?.ne(), [32, 2, 5, 1]);
+        assert_eq!(b.experts_product(w, t(F32, &[32, 2, 5]), chosen, false)?.ne(), [64, 2, 5, 1]);
+        assert_eq!(b.experts_product(w, t(F32, &[64, 1, 5]), chosen, true)?.ne(), [32, 2, 5, 1]);
         for wrong in
             [t(Q8_0, &[64, 64, 6]), t(Q8_0, &[32, 64, 5]), t(I32, &[32, 64, 6]), t(Q8_0, &[32, 64, 6, 2])]
         {
             refused(b.experts_mul_mat(wrong, x, chosen), "experts_mul_mat");
-            refused(b.experts_product(wrong, x, chosen), "experts_product");
+            refused(b.experts_product(wrong, x, chosen, false), "experts_product");
             refused(b.experts_eight_bit_product(wrong, x, chosen), "experts_eight_bit_product");
         }
         let floats = t(F16, &[32, 64, 6]);
         refused(b.experts_eight_bit_product(floats, x, chosen), "experts_eight_bit_product");
         for wrong in [t(F32, &[32, 3, 5]), t(F32, &[32, 2, 4]), t(F16, &[32, 2, 5]), t(F32, &[32, 2, 5, 2])] {
             refused(b.experts_mul_mat(w, wrong, chosen), "experts_mul_mat");
-            refused(b.experts_product(w, wrong, chosen), "experts_product");
+            refused(b.experts_product(w, wrong, chosen, false), "experts_product");
         }
-        refused(b.experts_product_t(w, x, chosen), "experts_product_t");
+        refused(b.experts_product(w, x, chosen, true), "experts_product");
         let y = t(F32, &[64, 2, 5]);
         assert_eq!(b.add_chosen(y, t(F32, &[64, 6]), chosen)?.ne(), [64, 2, 5, 1]);
         for wrong in [t(F32, &[64, 5]), t(F32, &[63, 6]), t(F16, &[64, 6])] {

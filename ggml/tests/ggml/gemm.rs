@@ -55,8 +55,8 @@ impl Case {
             args.push(b.view(t, [x, y, 1, 1], [row, size, size], above * row + 4 * before)?);
         }
         match self.op {
-            Rows => b.gemm(args[0], args[1]),
-            Transposed => b.gemm_t(args[0], args[1]),
+            Rows => b.gemm(args[0], args[1], false),
+            Transposed => b.gemm(args[0], args[1], true),
             Outer => b.gemm_outer(args[0], args[1]),
         }
     }
@@ -149,11 +149,11 @@ fn wrong_shapes_and_types_are_refused() {
     with(|b| {
         let t = |dtype, shape: &[usize]| b.input("t", dtype, shape).unwrap().1;
         let (a, c) = (t(DType::F32, &[6, 5]), t(DType::F32, &[7, 4]));
-        refused(b.gemm(a, c), "gemm");
-        refused(b.gemm_t(a, c), "gemm_t");
+        refused(b.gemm(a, c, false), "gemm");
+        refused(b.gemm(a, c, true), "gemm");
         refused(b.gemm_outer(a, c), "gemm_outer");
-        assert_eq!(b.gemm(a, t(DType::F32, &[6, 3]))?.ne(), [5, 3, 1, 1]);
-        assert_eq!(b.gemm_t(a, t(DType::F32, &[5, 3]))?.ne(), [6, 3, 1, 1]);
+        assert_eq!(b.gemm(a, t(DType::F32, &[6, 3]), false)?.ne(), [5, 3, 1, 1]);
+        assert_eq!(b.gemm(a, t(DType::F32, &[5, 3]), true)?.ne(), [6, 3, 1, 1]);
         assert_eq!(b.gemm_outer(a, t(DType::F32, &[3, 5]))?.ne(), [6, 3, 1, 1]);
 
         let square = t(DType::F32, &[8, 8]);
@@ -165,13 +165,13 @@ fn wrong_shapes_and_types_are_refused() {
             turned,
             t(DType::Q8_0, &[32, 8]),
         ] {
-            refused(b.gemm(wrong, square), "gemm");
-            refused(b.gemm(square, wrong), "gemm");
-            refused(b.gemm_t(wrong, square), "gemm_t");
+            refused(b.gemm(wrong, square, false), "gemm");
+            refused(b.gemm(square, wrong, false), "gemm");
+            refused(b.gemm(wrong, square, true), "gemm");
             refused(b.gemm_outer(square, wrong), "gemm_outer");
         }
         let (tall, wide) = (t(DType::F32, &[1, 1 << 30]), t(DType::F32, &[1, 1 << 24]));
-        refused(b.gemm(tall, wide), "gemm");
+        refused(b.gemm(tall, wide, false), "gemm");
         Ok(())
     });
 }

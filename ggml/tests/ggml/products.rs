@@ -181,8 +181,8 @@ fn of_short_floats() {
                 &held,
                 [k, n, 3],
                 |b, x| match transposed {
-                    true => b.short_product_t(b.stored(&w)?, x),
-                    false => b.short_product(b.stored(&w)?, x),
+                    true => b.short_product(b.stored(&w)?, x, true),
+                    false => b.short_product(b.stored(&w)?, x, false),
                 },
                 |w, x| {
                     let short = |x: &f32| half::bf16::from_f32(*x).to_f32();
@@ -224,8 +224,8 @@ fn in_tiles() {
             [k, n, threads],
             |b, x| {
                 let x = b.pack(x)?;
-                let first = b.packed_product(b.stored(&w)?, x)?;
-                b.concat(first, b.packed_product(b.stored(&other)?, x)?, 0)
+                let first = b.packed_product(b.stored(&w)?, x, false)?;
+                b.concat(first, b.packed_product(b.stored(&other)?, x, false)?, 0)
             },
             definition,
         );
@@ -233,7 +233,7 @@ fn in_tiles() {
             &format!("{what} transposed"),
             &columns,
             [m, n, threads],
-            |b, x| b.packed_product_t(b.stored(&w)?, b.pack(x)?),
+            |b, x| b.packed_product(b.stored(&w)?, b.pack(x)?, true),
             definition,
         );
     }
@@ -262,10 +262,10 @@ fn wrong_shapes_types_and_processors_are_refused() {
         refused(b.eight_bits(x, DType::F16), "eight_bits");
 
         let w = t(DType::BF16, &[64, 4]);
-        refused(b.short_product(t(DType::F32, &[64, 4]), x), "short_product");
-        refused(b.short_product(w, t(DType::F32, &[32, 2])), "short_product");
-        refused(b.short_product_t(w, x), "short_product_t");
-        refused(b.short_product_t(t(DType::F16, &[4, 64]), x), "short_product_t");
+        refused(b.short_product(t(DType::F32, &[64, 4]), x, false), "short_product");
+        refused(b.short_product(w, t(DType::F32, &[32, 2]), false), "short_product");
+        refused(b.short_product(w, x, true), "short_product");
+        refused(b.short_product(t(DType::F16, &[4, 64]), x, true), "short_product");
 
         let (x, deep, half) = (t(DType::F32, &[32, 4]), t(DType::F32, &[32, 4, 2]), t(DType::F16, &[32, 4]));
         if has_integer_product(DType::Q8_0) {
@@ -285,11 +285,11 @@ fn wrong_shapes_types_and_processors_are_refused() {
                 refused(b.pack(wrong), "pack");
             }
             let packed = b.pack(x)?;
-            assert_eq!(b.packed_product(t(DType::Q8_0, &[32, 6]), packed)?.ne(), [6, 4, 1, 1]);
-            assert_eq!(b.packed_product_t(t(DType::Q8_0, &[64, 32]), packed)?.ne(), [64, 4, 1, 1]);
+            assert_eq!(b.packed_product(t(DType::Q8_0, &[32, 6]), packed, false)?.ne(), [6, 4, 1, 1]);
+            assert_eq!(b.packed_product(t(DType::Q8_0, &[64, 32]), packed, true)?.ne(), [64, 4, 1, 1]);
             for wrong in [t(DType::F32, &[31, 6]), t(DType::I32, &[32, 6]), t(DType::F32, &[32, 6, 2])] {
-                refused(b.packed_product(wrong, packed), "packed_product");
-                refused(b.packed_product_t(wrong, packed), "packed_product_t");
+                refused(b.packed_product(wrong, packed, false), "packed_product");
+                refused(b.packed_product(wrong, packed, true), "packed_product");
             }
         } else {
             refused(b.pack(x), "pack");
