@@ -5,9 +5,11 @@ use ggml::graph::{Builder, Outcome};
 use super::batch::Item;
 use super::inputs::table_of;
 use super::{Batch, Built, SeqId, Session};
-use crate::graph::{Cached, Graph, SeqGroups, Shape, Spans};
-use crate::kv::Span;
-use crate::model::{Error, Result};
+use crate::graph::{Cached, Capabilities, Graph, SeqGroups, Shape, Spans};
+use crate::kv::{KvCache, Span};
+use crate::model::{Error, Model, Result};
+use crate::rope::Plan;
+use crate::states::States;
 use crate::Token;
 
 /// Upper bounds of the tensors in a graph, for the size of its arena: for each layer, outside layers, for
@@ -243,9 +245,9 @@ impl Session {
 
     /// Bytes that a graph of this shape needs in addition to weights and cache.
     pub(super) fn measure(&mut self, shape: &Shape) -> Result<usize> {
-        let parts = Parts { model: &self.model, capabilities: self.capabilities };
         let (n, caches) = (self.max_tensors(shape), (&self.kv, self.states.as_ref()));
-        Ok(self.exec.measure(n, |b| parts.build(b, caches, &self.plan, shape).map(|_| ()))?)
+        let (model, how, plan) = (&self.model, self.capabilities, &self.plan);
+        Ok(self.exec.measure(n, |b| build(b, model, how, caches, plan, shape).map(|_| ()))?)
     }
 
     /// Makes the executor hold a graph of this shape.
@@ -254,43 +256,34 @@ impl Session {
             return Ok(());
         }
         self.current = None;
-        let parts = Parts { model: &self.model, capabilities: self.capabilities };
         let (n, caches) = (self.max_tensors(shape), (&self.kv, self.states.as_ref()));
-        self.current = Some(self.exec.build(n, |b| parts.build(b, caches, &self.plan, shape))?);
+        let (model, how, plan) = (&self.model, self.capabilities, &self.plan);
+        self.current = Some(self.exec.build(n, |b| build(b, model, how, caches, plan, shape))?);
         Ok(())
     }
 }
 
-/// The model and capabilities that a graph is built from.
-#[derive(Clone, Copy)]
-struct Parts<'m> {
-    model: &'m crate::model::Model,
-    capabilities: crate::graph::Capabilities,
-}
-
-impl Parts<'_> {
-    fn build<'c>(
-        &self,
-        b: &Builder<'c>,
-        caches: (&crate::kv::KvCache, Option<&crate::states::States>),
-        plan: &crate::rope::Plan,
-        shape: &Shape,
-    ) -> ggml::Result<Built> {
-        let (hp, transformer) = (self.model.hparams(), self.model.transformer());
-        let how = self.capabilities;
-        let g = if shape.moments { Graph::watched(b, how) } else { Graph::new(b, how) };
-        let (cached, mut x) = Cached::new(&g, hp, caches, plan, self.model.arch().pairing, shape)?;
-        for (il, layer) in transformer.layers.iter().enumerate() {
-            let mixing = layer.before_attention(&g, x)?;
-            let attn_out = cached.wanted(&g, cached.mix(&g, mixing, layer.sinks(), il)?, il)?;
-            x = layer.after_attention(&g, cached.wanted(&g, x, il)?, attn_out)?;
-        }
-        if shape.moments {
-            transformer.watch_output(&g, x)?;
-        }
-        // Without a wanted row the graph ends where the last layer's keys and values are stored.
-        let output = if shape.n_out > 0 { Some(b.output(transformer.logits(&g, x)?)) } else { None };
-        let (inputs, queries) = cached.into_ids();
-        Ok(Built { shape: shape.clone(), inputs, output, queries, moments: g.into_moments() })
+fn build(
+    b: &Builder<'_>,
+    model: &Model,
+    how: Capabilities,
+    caches: (&KvCache, Option<&States>),
+    plan: &Plan,
+    shape: &Shape,
+) -> ggml::Result<Built> {
+    let (hp, transformer) = (model.hparams(), model.transformer());
+    let g = if shape.moments { Graph::watched(b, how) } else { Graph::new(b, how) };
+    let (cached, mut x) = Cached::new(&g, hp, caches, plan, model.arch().pairing, shape)?;
+    for (il, layer) in transformer.layers.iter().enumerate() {
+        let mixing = layer.before_attention(&g, x)?;
+        let attn_out = cached.wanted(&g, cached.mix(&g, mixing, layer.sinks(), il)?, il)?;
+        x = layer.after_attention(&g, cached.wanted(&g, x, il)?, attn_out)?;
     }
+    if shape.moments {
+        transformer.watch_output(&g, x)?;
+    }
+    // Without a wanted row the graph ends where the last layer's keys and values are stored.
+    let output = if shape.n_out > 0 { Some(b.output(transformer.logits(&g, x)?)) } else { None };
+    let (inputs, queries) = cached.into_ids();
+    Ok(Built { shape: shape.clone(), inputs, output, queries, moments: g.into_moments() })
 }

@@ -351,18 +351,9 @@ fn longest_start(text: &[u8], what: &[u8]) -> usize {
 
 /// Length of `bytes` without an unfinished character at its end.
 fn whole_characters(bytes: &[u8]) -> usize {
-    for back in 1..=bytes.len().min(3) {
-        let b = bytes[bytes.len() - back];
-        let need = match b {
-            0xc0..=0xdf => 2,
-            0xe0..=0xef => 3,
-            0xf0..=0xf7 => 4,
-            0x80..=0xbf => continue,
-            _ => 1,
-        };
-        return if need > back { bytes.len() - back } else { bytes.len() };
-    }
-    bytes.len()
+    let last = bytes.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid());
+    let unfinished = std::str::from_utf8(last).is_err_and(|e| e.error_len().is_none());
+    bytes.len() - if unfinished { last.len() } else { 0 }
 }
 
 #[cfg(test)]

@@ -144,24 +144,18 @@ impl Session {
     /// # Errors
     /// Returns an error if the device fails.
     pub fn advance(&mut self, generations: &mut [&mut Generation]) -> Result<Vec<Option<Result<Piece>>>> {
-        let mut failed: Vec<Option<Error>> = Vec::new();
-        let mut tokens: Vec<Option<[Token; 1]>> = Vec::new();
-        for generation in &mut *generations {
-            let (token, error) = match generation.emit(self) {
-                Ok(token) => (token.map(|token| [token]), None),
-                Err(e) => (None, Some(e)),
-            };
-            tokens.push(token);
-            failed.push(error);
+        let mut failed: Vec<Option<Error>> = generations.iter().map(|_| None).collect();
+        let mut running: Vec<(usize, [Token; 1])> = Vec::new();
+        for (i, generation) in generations.iter_mut().enumerate() {
+            match generation.emit(self) {
+                Ok(token) => running.extend(token.map(|token| (i, [token]))),
+                Err(e) => failed[i] = Some(e),
+            }
         }
-        let running: Vec<usize> = (0..tokens.len()).filter(|&i| tokens[i].is_some()).collect();
-        let step = |&i: &usize| {
-            let tokens = tokens[i].as_ref().map_or(&[][..], |token| &token[..]);
-            Step { seq: generations[i].seq(), tokens, want: Want::Logits }
-        };
-        let mut steps: Vec<Step<'_>> = running.iter().map(step).collect();
-        let answers = self.step(&mut steps)?;
-        for (&i, answer) in running.iter().zip(answers) {
+        let step =
+            running.iter().map(|(i, tokens)| Step { seq: generations[*i].seq(), tokens, want: Want::Logits });
+        let answers = self.step(&mut step.collect::<Vec<_>>())?;
+        for (&(i, _), answer) in running.iter().zip(answers) {
             let accepted = match answer {
                 Ok(Stepped::Logits(row)) => generations[i].accept(Ok(&row)),
                 Ok(_) => Ok(()),
