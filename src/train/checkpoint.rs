@@ -183,14 +183,6 @@ impl Drop for Folder {
     }
 }
 
-/// Why a checkpoint was not read. Nothing has changed then.
-enum Failure {
-    /// The file is not as it was written, for this reason: an older one may be whole.
-    Damaged(String),
-    /// It is not for this run, or cannot be opened.
-    Refused(Error),
-}
-
 /// Reads a checkpoint into `params` and `optimizer`, which must have been set up as those were that it was
 /// saved from.
 ///
@@ -203,10 +195,8 @@ pub fn load(
     params: &mut ParamSet,
     optimizer: &mut Optimizer,
 ) -> Result<State> {
-    try_load(path, settings, params, optimizer).map_err(|e| match e {
-        Failure::Damaged(what) => Error::Invalid(format!("{}: {what}", path.display())),
-        Failure::Refused(e) => e,
-    })
+    try_load(path, settings, params, optimizer)?
+        .map_err(|what| Error::Invalid(format!("{}: {what}", path.display())))
 }
 
 /// Reads the newest checkpoint of a folder that is whole, and gives damaged ones after it another name. Also
@@ -219,7 +209,7 @@ pub(super) fn load_newest(
 ) -> Result<(State, Vec<String>)> {
     let mut damaged: Vec<(PathBuf, String)> = Vec::new();
     for path in list(folder).into_iter().rev() {
-        match try_load(&path, settings, params, optimizer) {
+        match try_load(&path, settings, params, optimizer)? {
             Ok(state) => {
                 let moved = damaged.iter().map(|(path, why)| {
                     let (aside, step) = (set_aside(path)?, state.step);
@@ -231,8 +221,7 @@ pub(super) fn load_newest(
                 let notes = moved.collect::<Result<_>>()?;
                 return Ok((state, notes));
             }
-            Err(Failure::Damaged(why)) => damaged.push((path, why)),
-            Err(Failure::Refused(e)) => return Err(e),
+            Err(why) => damaged.push((path, why)),
         }
     }
     Err(Error::Invalid(match damaged.first() {
@@ -241,17 +230,19 @@ pub(super) fn load_newest(
     }))
 }
 
-/// [`load`], with files that are damaged told from those that are refused.
+/// [`load`]. The inner error says why a file is not as it was written: an older one may be whole.
 fn try_load(
     path: &Path,
     settings: &BTreeMap<String, String>,
     params: &mut ParamSet,
     optimizer: &mut Optimizer,
-) -> Result<State, Failure> {
-    let failed = |what: String| Failure::Refused(Error::Invalid(format!("{}: {what}", path.display())));
-    let map = Map::open(path).map_err(|e| Failure::Refused(e.into()))?;
-    let no_checkpoint = |e| Failure::Damaged(format!("not a checkpoint: {e}"));
-    let (header, data) = parts(&map).map_err(no_checkpoint)?;
+) -> Result<Result<State, String>> {
+    let failed = |what: String| Error::Invalid(format!("{}: {what}", path.display()));
+    let map = Map::open(path)?;
+    let (header, data) = match parts(&map) {
+        Ok(parts) => parts,
+        Err(e) => return Ok(Err(format!("not a checkpoint: {e}"))),
+    };
     let meta = header.metadata().clone().unwrap_or_default();
     let version = meta.get("format").map_or("none", String::as_str);
     if version != VERSION.to_string() {
@@ -264,7 +255,7 @@ fn try_load(
     let mut sum = Sum::of(json);
     tensors.iter().for_each(|(name, t)| sum.tensor(name, of(t)));
     if meta.get("sha256") != Some(&sum.hex()) {
-        return Err(Failure::Damaged("sha256: the file is damaged".into()));
+        return Ok(Err("sha256: the file is damaged".into()));
     }
     let state: State = serde_json::from_str(json).map_err(|e| failed(format!("state: {}", one_line(e))))?;
     for (key, now) in settings {
@@ -302,8 +293,8 @@ fn try_load(
         gguf::float::decode(gguf::DType::F32, bytes, values);
     }
     optimizer.step = state.step;
-    params.upload().map_err(Failure::Refused)?;
-    Ok(state)
+    params.upload()?;
+    Ok(Ok(state))
 }
 
 /// The path of a step's checkpoint in a folder: `step-00000100.safetensors`.
