@@ -231,15 +231,4 @@ mod tests {
         control.report_figures(format_args!("x"), 2, 2, &[("loss", 0.5)]);
         assert_eq!(*seen.lock().unwrap(), [(1, vec![]), (2, vec![("loss", 0.5)])]);
     }
-
-    #[test]
-    fn a_default_control_watches_nothing() {
-        let control = Control::default();
-        control.report(format_args!("x"), 1, 2);
-        control.note(format_args!("x"));
-        assert!(!control.stopped());
-        let flag = Arc::default();
-        control.bind(&flag);
-        assert!(!flag.load(Ordering::SeqCst));
-    }
 }

@@ -309,7 +309,6 @@ impl MatmulPolicy {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
     use std::fmt::Write;
 
     use super::*;
@@ -394,11 +393,5 @@ mod tests {
                 assert!((LAST_THRESHOLD..1000).all(|n| policy.choose(weight, n, pass) == last));
             }
         }
-    }
-
-    #[test]
-    fn kernels_have_names_of_their_own() {
-        let names: BTreeSet<String> = Kernel::ALL.iter().map(ToString::to_string).collect();
-        assert_eq!(names.len(), Kernel::ALL.len());
     }
 }

@@ -1,4 +1,4 @@
-//! The equation, its solution and gradient against formulas, differences and a recording; the method's plans.
+//! The equation, its solution and gradient against formulas and a recording; the method's plans.
 
 use super::*;
 use crate::hparams::{Hparams, LayerAttention, LayerHparams};
@@ -45,47 +45,8 @@ fn at_one_it_is_the_model_itself() {
     let want: Vec<f64> = (0..8).map(|j| 1e4f64.powf(-2.0 * j as f64 / 16.0)).collect();
     assert!(worst(&CLEX.theta(&trained, 1e4, 1), &want) < 1e-14);
     assert!(worst(&CLEX.theta(&trained, 1e4, 2), &want) > 1e-3);
-}
-
-/// Every entry of both matrices, where steps meet t and where they do not.
-#[test]
-fn gradients_are_those_of_finite_differences() {
-    for (act, step, t, param_factor) in [
-        (Activation::Silu, 0.25, 3, 1),
-        (Activation::Tanh, 0.25, 4, 2),
-        (Activation::Silu, 0.3, 3, 2),
-        (Activation::Tanh, 1.0, 2, 1),
-        (Activation::Silu, 0.01, 1, 1),
-    ] {
-        let clex = Clex { act, step, max_factor: 4, param_factor, ..CLEX };
-        let (pairs, hidden) = (4, clex.n_hidden(8));
-        let own = net(pairs, hidden, [0.5, 0.3]);
-        let weights = [0.7, -1.3, 0.4, 2.1];
-        let loss = |net: &ClexNet| -> f64 {
-            clex.theta(net, 1e4, t).iter().zip(weights).map(|(theta, w)| w * theta.ln()).sum()
-        };
-        let found = clex.backward(&own, 1e4, t, &weights);
-        let largest = found.up.iter().chain(&found.down).fold(0.0f64, |m, g| m.max(g.abs()));
-        assert_eq!(largest == 0.0, t == 1, "{clex:?}");
-        for i in 0..2 * pairs * hidden {
-            let (matrix, at) = (i / (pairs * hidden), i % (pairs * hidden));
-            let moved = |by: f32| {
-                let mut matrices = [own.up().to_vec(), own.down().to_vec()];
-                matrices[matrix][at] += by;
-                // f32 takes a rounded step.
-                let step = f64::from(matrices[matrix][at]) - f64::from([own.up(), own.down()][matrix][at]);
-                let [up, down] = matrices;
-                (loss(&ClexNet::new(pairs, hidden, up, down).expect("a network")), step)
-            };
-            let ((above, h), (below, back)) = (moved(1e-4), moved(-1e-4));
-            let want = (above - below) / (h - back);
-            let got = [&found.up, &found.down][matrix][at];
-            assert!(
-                (got - want).abs() <= 1e-5 * (want.abs() + largest),
-                "{clex:?}: {i}: {got}, expected {want}"
-            );
-        }
-    }
+    let found = CLEX.backward(&trained, 1e4, 1, &[1.0; 8]);
+    assert!(found.up.iter().chain(&found.down).all(|g| *g == 0.0));
 }
 
 /// `tests/reference/clex.py` made the recording by torchdiffeq and automatic differentiation.
