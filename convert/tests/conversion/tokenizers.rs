@@ -140,22 +140,15 @@ fn memory_and_time_have_limits() {
 fn odd_components_end_in_a_line() {
     let components = [
         ("normalizer", json!({"type": "Replace", "pattern": {"Regex": r"\w{60}"}, "content": "x"})),
-        ("normalizer", json!({"type": "Prepend", "prepend": ""})),
         ("normalizer", json!({"type": "Strip"})),
         ("normalizer", json!({"type": "Nope"})),
-        ("normalizer", json!({"type": "Sequence", "normalizers": {}})),
-        ("pre_tokenizer", json!({"type": "CharDelimiterSplit"})),
         (
             "pre_tokenizer",
             json!({"type": "Split", "pattern": {"Regex": 1}, "behavior": "Isolated", "invert": false}),
         ),
         ("pre_tokenizer", json!({"type": "Sequence", "pretokenizers": vec![split(r"\w\s"); 33]})),
-        ("post_processor", json!({"type": "BertProcessing"})),
         ("post_processor", json!({"type": "RobertaProcessing", "sep": ["</s>", -1], "cls": ["<s>", 0]})),
-        ("decoder", json!({"type": "CTC"})),
-        ("decoder", json!({"start": 1})),
         ("decoder", json!([])),
-        ("decoder", json!({"type": "Strip", "content": "HH", "start": 0, "stop": 0})),
         ("added_tokens", json!([{"id": 340}])),
     ];
     for (key, component) in components {
@@ -171,33 +164,9 @@ fn odd_components_end_in_a_line() {
     };
     ends(nested(9), &[UNKNOWN]);
     refused(nested(200), &["is not JSON: recursion limit exceeded"]);
-    for regex in [
-        "",
-        "(",
-        "[",
-        "|",
-        "^",
-        "$",
-        "(?x) a # (",
-        r"\b",
-        r"\G",
-        r"(?=o\K)",
-        r"(a*)*b",
-        r"(\s*)*\S\z",
-        r"(\w)\1",
-        r"(?:a|aa|a?)+$",
-        r"(?>a+)+$",
-        r"(?(1)a|b)",
-        r"(?=.*(?=.*(?=.*o)))",
-        r"(?:(?:\w{9}){9}){9}",
-        r"(?i)[\x{0}-\x{10FFFF}]{64}",
-        r"\p{L}{1000}",
-        r"\p{Nope}",
-        r"x{99999999999}",
-        &r"\w".repeat(1030),
-        &"(".repeat(1000),
-        &"a".repeat(5000),
-    ] {
+    for regex in
+        ["(", r"(?=o\K)", r"(a*)*b", r"(\w)\1", r"(?:(?:\w{9}){9}){9}", r"\p{Nope}", &r"\w".repeat(1030)]
+    {
         let place = "tokenizer.json: pre_tokenizer: ";
         ends(|v| v["pre_tokenizer"] = split(regex), &[place, UNKNOWN, DIED, MEMORY, TIME]);
     }
