@@ -15,7 +15,6 @@ use crate::{Error, Result};
 
 /// Tokens of a window.
 const WINDOW: usize = 512;
-/// Largest text taken, bytes.
 const MAX_TEXT: u64 = 256 << 20;
 
 /// Differences of the predictions of two models, over all scored tokens.
@@ -41,19 +40,11 @@ pub struct Divergence {
     pub ppl: f64,
 }
 
-/// Reads a text to measure on.
-///
-/// # Errors
-/// A file that is too large or is not UTF-8.
 pub(crate) fn text(path: &Path) -> Result<String> {
     let decoded = decode(files::foreign::read_file(path, MAX_TEXT)?, Invalid::Refuse);
     Ok(decoded.map_err(|e| Error::Invalid(format!("{}: {e}", path.display())))?.text)
 }
 
-/// Runs both files over `text`.
-///
-/// # Errors
-/// Refusals of libllama's oracle, a text of less than a window, and [`Error::Interrupted`].
 pub(crate) fn measure(source: &Path, result: &Path, text: &str, control: &Control<'_>) -> Result<Divergence> {
     let params =
         OracleParams { n_batch: WINDOW as u32, n_ubatch: WINDOW as u32, ..OracleParams::new(WINDOW as u32) };

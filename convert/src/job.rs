@@ -61,7 +61,6 @@ pub enum Tokenizing {
 }
 
 impl Options {
-    /// The output at a path.
     pub(crate) fn output(&self, path: &Path) -> Output {
         Output::new(path, self.force)
     }
@@ -223,7 +222,6 @@ pub(crate) fn check_output(file: &File, output: &Path, options: &Options) -> Res
     check_adapters(output, options)
 }
 
-/// Checks that the output is no adapter that is read.
 pub(crate) fn check_adapters(output: &Path, options: &Options) -> Result<()> {
     check_none_is(output, options.adapters.iter().map(|a| &a.path), "an adapter to merge")
 }

@@ -99,7 +99,6 @@ fn avoidable(what: impl Into<String>, remedy: Remedy) -> Error {
     Error::Avoidable { what: what.into(), remedy }
 }
 
-/// Checks that the output is none of the files at the paths.
 fn check_none_is<'a>(output: &Path, paths: impl IntoIterator<Item = &'a PathBuf>, what: &str) -> Result<()> {
     for path in paths {
         if same_file(path, output)? {

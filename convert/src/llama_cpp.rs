@@ -242,7 +242,6 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// The base of the model, whose layers are alike.
 fn own_base(hp: &Hparams) -> f64 {
     hp.attention[0].rotation.map_or(1.0, |r| r.freq_base)
 }

@@ -88,7 +88,6 @@ impl Report {
         Report { n_tensors: file.tensors().len(), llama_server, no_llama_server, ..Report::default() }
     }
 
-    /// Fills in the figures of merged tensors.
     pub(crate) fn with_merges(self, merges: Vec<Merged>) -> Report {
         let sums = merges.iter().fold(Sums::default(), |sums, tensor| sums.plus(tensor.sums));
         Report {

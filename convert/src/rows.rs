@@ -6,9 +6,6 @@ pub(crate) use ggml::{
 };
 
 /// Room for `n` values that a file asks for.
-///
-/// # Errors
-/// The memory cannot be had.
 pub(crate) fn zeros(n: usize) -> Result<Vec<f32>> {
     let refused = |e: files::OutOfMemory| gguf::Error::OutOfMemory {
         bytes: e.bytes as usize,

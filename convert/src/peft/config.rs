@@ -9,12 +9,10 @@ use super::targets::Targets;
 use super::{embedding, fields, refuse, shown};
 use crate::{Error, Result};
 
-/// Largest file read, bytes.
 pub(super) const MAX_CONFIG: u64 = 4 << 20;
 /// Most names of `modules_to_save`.
 const MAX_MODULES: usize = 1024;
 
-/// The settings of an adapter.
 pub(super) struct Config {
     path: std::path::PathBuf,
     alpha: f64,

@@ -47,7 +47,6 @@ pub(super) fn part(name: &str) -> Option<(&str, &'static str)> {
     [A, B, VALUES].into_iter().find_map(|end| Some((name.strip_suffix(end)?, end)))
 }
 
-/// Returns true if PEFT drops the tensor.
 pub(super) fn is_dropped(config: &Config, (module, end): (&str, &str)) -> bool {
     end != VALUES && !config.targets.has(module)
 }
@@ -122,7 +121,6 @@ impl Changed<'_> {
         matches!(self.how, How::Rows { .. }) || config.tied
     }
 
-    /// Returns true if single rows are replaced.
     pub(super) fn is_rows(&self) -> bool {
         matches!(self.how, How::Rows { .. })
     }

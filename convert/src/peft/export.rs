@@ -291,7 +291,6 @@ fn by_suffix(targets: Vec<String>, base: &File, names: &Modules) -> Vec<String> 
     targets.iter().map(short).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// `adapter_config.json`.
 fn config(
     reader: &AdapterReader,
     repository: Option<&str>,

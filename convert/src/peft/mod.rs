@@ -72,9 +72,6 @@ impl AdapterReport {
 }
 
 /// The modules of a model that an adapter names.
-///
-/// # Errors
-/// An architecture whose names are not known.
 fn modules(base: &File) -> Result<Modules> {
     let hp = Hparams::from_gguf(base)?;
     let arch = hp.arch.clone();

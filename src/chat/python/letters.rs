@@ -56,7 +56,6 @@ pub(super) fn titled(c: char) -> Result<String, Error> {
     })
 }
 
-/// `isdigit` and `isnumeric` of a character.
 pub(super) fn is_numeric(c: char, method: &str) -> Result<bool, Error> {
     match (method, c) {
         _ if python::is_digit(c) => Ok(true),

@@ -87,7 +87,6 @@ pub(super) fn whole(n: i128) -> Value {
     i64::try_from(n).map_or_else(|_| Value::from(n), Value::from)
 }
 
-/// Converts a number to a float.
 fn real(n: &Number) -> f64 {
     match *n {
         Number::Real(x) => x,

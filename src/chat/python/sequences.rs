@@ -122,7 +122,6 @@ fn sorted(items: Vec<Value>, keys: &[Key], reverse: bool) -> Result<Vec<(Vec<Val
     failed.map_or(Ok(keyed), Err)
 }
 
-/// Values in their order.
 pub(super) fn in_order(all: Vec<Value>) -> Result<Vec<Value>, Error> {
     let whole = Key { attribute: None, default: None, case_sensitive: true };
     Ok(sorted(all, &[whole], false)?.into_iter().map(|(_, value)| value).collect())
