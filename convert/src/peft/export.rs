@@ -19,7 +19,8 @@ use super::positions::rope_scaling;
 use super::{is_repository, refuse, shown, AdapterReport, CONFIG, MODEL, PREFIX, ROPE};
 use crate::merge::OUTPUT;
 use crate::rope::default_ctx;
-use crate::{check_none_is, rows, Error, Result};
+use crate::rows::dequantize_tensor;
+use crate::{check_none_is, Error, Result};
 
 /// Converts the LoRA file `adapter`, for the model whose GGUF file is `base` (of any types), to a PEFT adapter in `folder`,
 /// which is made. Tensors become F32; rsLoRA is written as the alpha that it comes to. `repository` is the model's, `ORG/REPO`,
@@ -63,9 +64,9 @@ pub fn to_peft(
         let module = module(&pair.weight)?;
         let change = names.change(&pair.weight);
         let bad = |what: String| refuse(adapter, &pair.weight, what);
-        let a = values(&reader, &pair.name_a())?;
+        let a = reader.values(&pair.name_a(), dequantize_tensor)?;
         let a = in_their_order(a, [Rows::All, change.columns], pair.n_in).map_err(bad)?;
-        let b = values(&reader, &pair.name_b())?;
+        let b = reader.values(&pair.name_b(), dequantize_tensor)?;
         let b = in_their_order(b, [change.rows, Rows::All], pair.rank).map_err(bad)?;
         add(format!("{PREFIX}{module}.lora_A.weight"), vec![pair.rank, pair.n_in], &a)?;
         add(format!("{PREFIX}{module}.lora_B.weight"), vec![pair.n_out, pair.rank], &b)?;
@@ -89,7 +90,7 @@ pub fn to_peft(
             return Err(refuse(adapter, name, what));
         }
         let mut shape: Vec<usize> = info.shape.iter().rev().copied().collect();
-        let mut all = values(&reader, &info.name)?;
+        let mut all = reader.values(&info.name, dequantize_tensor)?;
         let change = names.change(name);
         if change.one_more {
             all.iter_mut().for_each(|x| *x -= 1.0);
@@ -204,13 +205,6 @@ fn has(path: &Path, key: &str) -> bool {
     let json = || serde_json::from_slice::<Value>(&files::foreign::read_file(path, MAX_CONFIG).ok()?).ok();
     TENSORS.marks(&path.with_file_name(MODEL)).unwrap_or(false)
         && json().is_some_and(|v| v.get(key).is_some())
-}
-
-fn values(reader: &AdapterReader, name: &str) -> Result<Vec<f32>> {
-    reader.values(name, |file, info| match info.dtype {
-        DType::F32 | DType::F16 | DType::BF16 => Ok::<_, Error>(file.floats(info)?),
-        _ => Ok(rows::dequantize_tensor(file, info)?),
-    })
 }
 
 /// A matrix of rows of `width` from llama.cpp's order of rows and columns into that of transformers.
