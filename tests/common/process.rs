@@ -1,4 +1,4 @@
-//! Tests that need a process of their own: the test program is started again with one test in it.
+//! Processes in tests: a test that needs one of its own is started again alone; signals to others, and waiting for them.
 
 use std::path::PathBuf;
 use std::process::Command;
