@@ -60,7 +60,3 @@ impl Manifest {
         self.models.iter().find(|m| m.name == name || m.source == name || m.aliases.iter().any(|a| a == name))
     }
 }
-
-#[cfg(test)]
-#[path = "manifest_tests.rs"]
-mod tests;

@@ -33,8 +33,6 @@ pub(crate) struct PackagedSet {
 #[derive(Debug, Deserialize)]
 pub(super) struct Listed {
     pub(super) file: PathBuf,
-    #[cfg(test)]
-    pub(super) sha256: String,
 }
 
 impl PackagedSet {

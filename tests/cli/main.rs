@@ -26,6 +26,7 @@ mod kernels;
 mod killed;
 mod landmark;
 mod lora;
+mod manifest;
 mod memory;
 mod models;
 #[cfg(unix)]

@@ -1,9 +1,13 @@
-//! Tests of the built-in lists of models and of data.
+//! The built-in lists of models and of data. This test program compiles the manifest's file for itself.
 
-use std::path::Path;
+use ropewalk::tasks::TASKS;
+use serde_json::Value;
 
-use super::*;
-use crate::cli::packages::PackagedSet;
+#[path = "../../src/cli/manifest.rs"]
+#[allow(dead_code)]
+mod file;
+
+use file::Manifest;
 
 const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
@@ -38,20 +42,18 @@ fn manifests_are_checked() {
 
 #[test]
 fn the_list_of_packages_has_the_files_that_tasks_ask_for() {
-    let sets = PackagedSet::all().unwrap();
+    let sets: Value = serde_json::from_str(include_str!("../../models/packages.json")).unwrap();
+    let sets = sets.as_object().unwrap();
+    let files: Vec<&Value> = sets.values().flat_map(|set| set["files"].as_array().unwrap()).collect();
     let mut found = 0;
-    for file in ropewalk::tasks::TASKS.iter().flat_map(|task| task.info().files) {
+    for file in TASKS.iter().flat_map(|task| task.info().files) {
         if !file.from.contains("in the Python package ") {
             continue;
         }
-        let mut listed = sets.iter().flat_map(|set| &set.files);
-        let listed = listed.find(|listed| listed.file == Path::new(file.name));
+        let listed = files.iter().find(|listed| listed["file"] == file.name);
         let listed = listed.unwrap_or_else(|| panic!("{} is in no set", file.name));
-        assert!(file.sha256.is_none_or(|sum| sum == listed.sha256), "{}", file.name);
+        assert!(file.sha256.is_none_or(|sum| listed["sha256"] == sum), "{}", file.name);
         found += 1;
     }
     assert!(found > 130, "{found}");
-    for set in &sets {
-        assert!(set.files.iter().all(|listed| listed.file.starts_with(&set.name)), "{}", set.name);
-    }
 }
