@@ -11,11 +11,11 @@ use kernels::attention_landmark::{forward, Blocks};
 
 use crate::attention::rows;
 use crate::attention_train::{
-    fits_back, heads, heads_mut, heads_of, key_ranges_of, refusal, AttentionBack, Schedule, MAX_REP,
+    fits_back, heads, heads_mut, heads_of, key_ranges_of, AttentionBack, Schedule, MAX_REP,
 };
 use crate::graph::Builder;
 use crate::node::Part;
-use crate::ops::{contiguous, f32_rows, matrix, plain};
+use crate::ops::{check, contiguous, f32_rows, matrix, plain};
 use crate::tensor::Tensor;
 use crate::{DType, Error, Result};
 
@@ -73,49 +73,37 @@ fn schedule(op: &'static str, block: usize, scale: f32, n_rep: usize) -> Result<
     }
 }
 
-impl<'c> Builder<'c> {
-    /// Attention of queries over positions in blocks of `block`, the last of each a landmark: F32 `[d_v + 1, n_head,
-    /// T]`, the output, then the log-sum-exp that [`Builder::landmark_attention_back`] wants; zeros and -inf where
-    /// nothing is seen. Scores are `scale * q . k`. Query head `h` has KV head `h * n_head_kv / n_head`. For the CPU;
-    /// elsewhere the graph is refused.
-    pub fn landmark_attention(
-        &self,
-        a: LandmarkAttention<'c>,
-        block: usize,
-        scale: f32,
-    ) -> Result<Tensor<'c>> {
-        self.over_blocks(a, block, scale, None)
-    }
-
-    /// [`Builder::landmark_attention`] over a few of the blocks before the piece that a query is in. Keys are rotated by
-    /// their positions, and each query sees all positions up to its own: ranges of keys begin at 0.
-    pub fn landmark_attention_top(
-        &self,
-        a: LandmarkAttention<'c>,
-        block: usize,
-        scale: f32,
-        top: TopBlocks<'c>,
-    ) -> Result<Tensor<'c>> {
+impl TopBlocks<'_> {
+    fn check(&self, op: &'static str, a: &LandmarkAttention<'_>, block: usize) -> Result<()> {
+        let &TopBlocks { top, piece, turns, .. } = self;
         let fits = |turns: Tensor<'_>| {
             let ([d, n_head_kv, ..], [n_rot, n_tables, blocks, rest]) = (a.k.ne(), turns.ne());
             let rotates = n_rot.is_multiple_of(2) && n_rot <= d && n_head_kv.is_multiple_of(n_tables);
             let enough = blocks.saturating_mul(block) >= a.cells.ne()[0];
             turns.dtype() == DType::F32 && contiguous(turns) && rotates && enough && rest == 1
         };
-        let sized = top.top > 0 && top.piece > 0 && block > 0 && top.piece.is_multiple_of(block);
-        if sized && top.turns.is_none_or(fits) {
-            return self.over_blocks(a, block, scale, Some(top));
+        let sized = top > 0 && piece > 0 && block > 0 && piece.is_multiple_of(block);
+        if sized && turns.is_none_or(fits) {
+            return Ok(());
         }
-        let TopBlocks { top, piece, turns, .. } = top;
         let turns = turns.map_or("none".into(), |turns| turns.describe());
         let what = format!(
             "expected a block at least, pieces of whole blocks and turns f32 [n_rot,n_tables,blocks], found {top}, pieces of \
              {piece} in blocks of {block}, {turns}"
         );
-        Err(Error::Op { op: "landmark_attention_top", what })
+        Err(Error::Op { op, what })
     }
+}
 
-    fn over_blocks(
+impl<'c> Builder<'c> {
+    /// Attention of queries over positions in blocks of `block`, the last of each a landmark: F32 `[d_v + 1, n_head,
+    /// T]`, the output, then the log-sum-exp that [`Builder::landmark_attention_back`] wants; zeros and -inf where
+    /// nothing is seen. Scores are `scale * q . k`. Query head `h` has KV head `h * n_head_kv / n_head`. For the CPU;
+    /// elsewhere the graph is refused.
+    ///
+    /// With `top` it is over a few of the blocks before the piece that a query is in. Keys are then rotated by their
+    /// positions, and each query sees all positions up to its own: ranges of keys begin at 0.
+    pub fn landmark_attention(
         &self,
         a: LandmarkAttention<'c>,
         block: usize,
@@ -123,6 +111,7 @@ impl<'c> Builder<'c> {
         top: Option<TopBlocks<'c>>,
     ) -> Result<Tensor<'c>> {
         let op = "landmark_attention";
+        top.map_or(Ok(()), |top| top.check(op, &a, block))?;
         let args = [a.q, a.k, a.v, a.cells, a.tables, a.key_ranges];
         let (q, k, v, cells) = (a.q.ne(), a.k.ne(), a.v.ne(), a.cells.ne());
         let grouped = q[1].is_multiple_of(k[1]) && q[1] / k[1] <= MAX_REP;
@@ -131,11 +120,10 @@ impl<'c> Builder<'c> {
         let places = plain(a.cells, DType::I32, [cells[0], cells[1], 1, 1])
             && plain(a.tables, DType::I32, [q[2], 1, 1, 1])
             && plain(a.key_ranges, DType::I32, [2, q[2], 1, 1]);
-        if !(shapes && types && places) {
-            let expected = "q f32 [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N], cells i32 \
-                [n_positions,n_tables], tables i32 [T], key_ranges i32 [2,T]";
-            return Err(refusal(op, expected, &args));
-        }
+        let expected =
+            "q f32 [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N], cells i32 [n_positions,n_tables], \
+            tables i32 [T], key_ranges i32 [2,T]";
+        check(shapes && types && places, op, expected, &args)?;
         self.index(op, a.cells, k[2])?;
         self.index(op, a.tables, cells[1])?;
         let ne = [v[0] + 1, q[1], q[2], 1];

@@ -199,7 +199,7 @@ impl<'c> Builder<'c> {
     }
 }
 
-pub(crate) fn refusal(op: &'static str, expected: &str, args: &[Tensor<'_>]) -> Error {
+fn refusal(op: &'static str, expected: &str, args: &[Tensor<'_>]) -> Error {
     match check(false, op, expected, args) {
         Err(e) => e,
         Ok(()) => Error::Op { op, what: expected.into() },

@@ -289,10 +289,7 @@ impl<'a, 'c> Cached<'a, 'c> {
                 let (cells, tables) = (b.given(cells)?, b.given(tables)?);
                 let key_ranges = b.given(key_ranges)?;
                 let all = LandmarkAttention { q, k: rows(key)?, v: rows(v)?, cells, tables, key_ranges };
-                let out = match kind.top {
-                    None => b.landmark_attention(all, kind.block, scale)?,
-                    Some(top) => b.landmark_attention_top(all, kind.block, scale, top)?,
-                };
+                let out = b.landmark_attention(all, kind.block, scale, kind.top)?;
                 b.cont(b.columns(out, 0, d)?)?
             }
         };

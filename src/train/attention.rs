@@ -161,7 +161,7 @@ impl<'c> Attend<'c> {
                 let (k, v) = (self.heads(b, k)?, self.heads(b, v)?);
                 let (key_ranges, cells, tables) = (b.given(key_ranges)?, b.given(cells)?, b.given(tables)?);
                 let all = LandmarkAttention { q, k, v, cells, tables, key_ranges };
-                return b.landmark_attention(all, block, self.scoring.scale);
+                return b.landmark_attention(all, block, self.scoring.scale, None);
             }
         };
         let of_group = |group: HeadGroup| {

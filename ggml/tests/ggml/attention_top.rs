@@ -81,7 +81,7 @@ fn blocks_are_those_of_the_definition() {
                 let tables = feed.i32(b, &[0; N])?;
                 let all = LandmarkAttention { q, k, v, cells, tables, key_ranges };
                 let top = TopBlocks { top, piece, turns: None, neox: false };
-                b.landmark_attention_top(all, BLOCK, 0.25, top)
+                b.landmark_attention(all, BLOCK, 0.25, Some(top))
             })
             .unwrap()
         };
@@ -111,7 +111,7 @@ fn what_does_not_fit_is_refused() {
             let turns = turns.map(|shape| b.input("turns", DType::F32, &shape)).transpose()?;
             let turns: Option<Tensor<'_>> = turns.map(|(_, t)| t);
             let all = LandmarkAttention { q, k, v: k, cells, tables, key_ranges };
-            b.landmark_attention_top(all, 4, 1.0, TopBlocks { top, piece, turns, neox: true })?;
+            b.landmark_attention(all, 4, 1.0, Some(TopBlocks { top, piece, turns, neox: true }))?;
             Ok(())
         });
         made.err().map(|e| e.to_string())
@@ -124,9 +124,6 @@ fn what_does_not_fit_is_refused() {
     let bad = bad.into_iter().map(|shape| (2, 8, Some(shape)));
     for (top, piece, turns) in [(0, 8, None), (2, 6, None), (2, 0, None)].into_iter().chain(bad) {
         let e = refused(top, piece, turns).unwrap();
-        assert!(
-            e.contains("landmark_attention_top") && e.contains("pieces of whole blocks"),
-            "{turns:?}: {e}"
-        );
+        assert!(e.contains("landmark_attention") && e.contains("pieces of whole blocks"), "{turns:?}: {e}");
     }
 }

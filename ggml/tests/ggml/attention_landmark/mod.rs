@@ -77,7 +77,7 @@ impl Case {
             let (cells, tables) = (feed.i32_of(b, &[n, 1], &cells)?, feed.i32(b, &vec![0; t])?);
             let key_ranges = feed.i32_of(b, &[2, t], &data.key_ranges)?;
             let all = LandmarkAttention { q, k, v, cells, tables, key_ranges };
-            let o_lse = b.landmark_attention(all, self.block, self.scale())?;
+            let o_lse = b.landmark_attention(all, self.block, self.scale(), None)?;
             let (d_k, d_v) = (b.stored(&d_k)?, b.stored(&d_values)?);
             let all = AttentionBack { q, k, v, key_ranges, o_lse, d_out, d_k, d_v };
             Ok([o_lse, b.landmark_attention_back(all, self.block, self.scale())?])
@@ -255,7 +255,7 @@ fn cells_are_where_tables_say() {
         let v = feed.f16(b, &[d, g, 800], &cached(|data| &data.v))?;
         let (c, r) = (feed.i32_of(b, &[n, 2], &cells)?, feed.i32_of(b, &[2, 2 * t], &key_ranges)?);
         let all = LandmarkAttention { q, k, v, cells: c, tables: feed.i32(b, &tables)?, key_ranges: r };
-        b.landmark_attention(all, case.block, case.scale())
+        b.landmark_attention(all, case.block, case.scale(), None)
     })
     .unwrap();
     let want = texts.each_ref().map(|data| case.exact_of(data));
@@ -275,7 +275,12 @@ fn refusals() {
             let (_, cells) = b.input("cells", DType::I32, &cells)?;
             let (_, tables) = b.input("tables", DType::I32, &[3])?;
             let (_, key_ranges) = b.input("key_ranges", DType::I32, &[2, 3])?;
-            b.landmark_attention(LandmarkAttention { q, k, v: k, cells, tables, key_ranges }, block, 1.0)?;
+            b.landmark_attention(
+                LandmarkAttention { q, k, v: k, cells, tables, key_ranges },
+                block,
+                1.0,
+                None,
+            )?;
             Ok(())
         });
         made.err().map(|e| e.to_string())
@@ -296,7 +301,7 @@ fn refusals() {
             let (_, tables) = b.input("tables", DType::I32, &[1])?;
             let (_, key_ranges) = b.input("key_ranges", DType::I32, &[2, 1])?;
             let all = LandmarkAttention { q, k, v: k, cells, tables, key_ranges };
-            b.output(b.landmark_attention(all, 4, 1.0)?);
+            b.output(b.landmark_attention(all, 4, 1.0, None)?);
             Ok(id)
         })
         .unwrap();
