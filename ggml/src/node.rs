@@ -162,9 +162,6 @@ impl<'a> Floats<'a> {
     ///
     /// # Safety
     /// Nobody else reads or writes these elements meanwhile.
-    ///
-    /// # Panics
-    /// If there are no such elements.
     pub(crate) unsafe fn output(self, columns: Range<usize>, rows: Range<usize>) -> Output<'a> {
         // SAFETY: the whole result; the elements are the caller's, as it promises.
         unsafe { Output::shared(self.data, [self.m, self.n], columns, rows) }
@@ -174,9 +171,6 @@ impl<'a> Floats<'a> {
     ///
     /// # Safety
     /// Nobody else reads or writes these elements meanwhile.
-    ///
-    /// # Panics
-    /// If there are no such elements.
     pub(crate) unsafe fn elements(self, range: Range<usize>) -> &'a mut [f32] {
         assert!(range.start <= range.end && range.end <= self.m * self.n, "{range:?}");
         // SAFETY: inside the result by the assertion, and the caller's, as it promises.
@@ -187,9 +181,6 @@ impl<'a> Floats<'a> {
     ///
     /// # Safety
     /// Nobody else reads or writes these elements meanwhile.
-    ///
-    /// # Panics
-    /// If there are no such elements.
     pub(crate) unsafe fn write(self, row: usize, from: usize, values: &[f32]) {
         let inside = from.checked_add(values.len()).is_some_and(|end| end <= self.m);
         assert!(inside && row < self.n, "{} numbers from {from} on of row {row}", values.len());

@@ -204,9 +204,6 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
 }
 
 /// Does nothing where folders cannot be synced.
-///
-/// # Errors
-/// None.
 #[cfg(not(unix))]
 pub fn sync_folder(_: &Path) -> io::Result<()> {
     Ok(())

@@ -215,9 +215,6 @@ fn regular(found: &fs::Metadata) -> io::Result<()> {
 
 /// Opens what [`open_file`] does, and the streams that this process was started with (`/dev/stdin`, `/dev/fd/N`): what is
 /// in them somebody has sent to it. Such a stream may have no end.
-///
-/// # Errors
-/// Returns the errors of [`open_file`].
 pub fn open_input(path: &Path) -> Result<File> {
     if !["/dev/stdin", "/dev/fd", "/proc/self/fd"].iter().any(|streams| path.starts_with(streams)) {
         return open_file(path);

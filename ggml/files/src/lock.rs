@@ -34,18 +34,12 @@ impl Lock {
     }
 
     /// The lock of [`Lock::file`] in a folder that others may have filled: what has its name must be this user's own.
-    ///
-    /// # Errors
-    /// Returns the errors of [`Lock::file`].
     pub fn own(path: &Path) -> Result<Lock> {
         let name = short_name(path, LOCK.len());
         Lock::take(path, path.with_file_name(format!(".{name}{LOCK}")), open_own)
     }
 
     /// The lock of a folder, which must exist.
-    ///
-    /// # Errors
-    /// Returns the errors of [`Lock::file`].
     pub fn folder(path: &Path) -> Result<Lock> {
         Lock::take(path, path.join(LOCK), |at| open_unlinked(at, &mut made()))
     }

@@ -90,9 +90,6 @@ impl<'a> Bytes<'a> {
         Some(Bytes { start: unsafe { self.start.add(range.start) }, len, life: PhantomData })
     }
     /// A part of them.
-    ///
-    /// # Panics
-    /// They end before it.
     #[track_caller]
     pub fn slice(self, range: Range<usize>) -> Bytes<'a> {
         let n = self.len;
@@ -106,9 +103,6 @@ impl<'a> Bytes<'a> {
         (0..self.len).step_by(size).map(move |at| self.slice(at..self.len.min(at.saturating_add(size))))
     }
     /// Copies all of them.
-    ///
-    /// # Panics
-    /// `out` has another length.
     #[track_caller]
     pub fn copy_to(self, out: &mut [u8]) {
         assert_eq!(self.len, out.len(), "bytes copied");
@@ -135,9 +129,6 @@ impl<'a> Bytes<'a> {
         Some(out)
     }
     /// A copy of them.
-    ///
-    /// # Errors
-    /// The memory for it cannot be had.
     pub fn to_vec(self) -> Result<Vec<u8>, OutOfMemory> {
         let mut out = room(self.len)?;
         out.resize(self.len, 0);
@@ -145,9 +136,6 @@ impl<'a> Bytes<'a> {
         Ok(out)
     }
     /// Gives copies of parts of them, in order, until `take` fails.
-    ///
-    /// # Errors
-    /// Returns the errors of `take`.
     pub fn each<E>(self, mut take: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let mut buffer = vec![0; COPY.min(self.len)];
         self.chunks(COPY).try_for_each(|chunk| {
@@ -160,9 +148,6 @@ impl<'a> Bytes<'a> {
     ///
     /// The system, given mapped memory that is gone, says "bad address", an error of the file written to; so the bytes
     /// are read here, where it is a signal that tells the file.
-    ///
-    /// # Errors
-    /// Returns the errors of `out`.
     pub fn write_to(self, out: &mut dyn Write) -> io::Result<()> {
         self.each(|part| out.write_all(part))
     }

@@ -17,9 +17,6 @@ impl From<OutOfMemory> for std::io::Error {
 }
 
 /// An empty vector with room for exactly `n` values.
-///
-/// # Errors
-/// The memory cannot be had.
 pub fn room<T>(n: usize) -> Result<Vec<T>, OutOfMemory> {
     let mut out = Vec::new();
     let bytes = (n as u64).saturating_mul(size_of::<T>() as u64);
@@ -28,9 +25,6 @@ pub fn room<T>(n: usize) -> Result<Vec<T>, OutOfMemory> {
 }
 
 /// `n` times `value`.
-///
-/// # Errors
-/// The memory cannot be had.
 pub fn filled<T: Copy>(n: usize, value: T) -> Result<Vec<T>, OutOfMemory> {
     let mut out = room(n)?;
     out.resize(n, value);

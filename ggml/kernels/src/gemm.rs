@@ -65,9 +65,6 @@ impl<'a> Matrix<'a> {
     }
 
     /// The submatrix of these rows and columns.
-    ///
-    /// # Panics
-    /// When they are not inside.
     pub fn part(self, rows: Range<usize>, cols: Range<usize>) -> Matrix<'a> {
         let inside = |part: &Range<usize>, n: usize| part.start <= part.end && part.end <= n;
         assert!(inside(&rows, self.rows) && inside(&cols, self.cols), "{rows:?}, {cols:?}");

@@ -46,9 +46,6 @@ impl<'a> Output<'a> {
     }
 
     /// Some of these elements; columns and rows are counted from the first of the whole result.
-    ///
-    /// # Panics
-    /// Where columns or rows are not among these.
     pub fn part(&mut self, columns: Range<usize>, rows: Range<usize>) -> Output<'_> {
         self.assert_holds(&columns, &rows);
         Output { columns, rows, ..*self }
@@ -76,9 +73,6 @@ impl<'a> Output<'a> {
 
     /// An element. That of the next column lies behind it, that of the next row [`Output::step`] floats further; all that are among
     /// these columns and rows may be written.
-    ///
-    /// # Panics
-    /// Where it is not among these.
     pub(crate) fn at(&self, row: usize, column: usize) -> *mut f32 {
         assert!(self.rows.contains(&row) && self.columns.contains(&column), "row {row}, column {column}");
         self.out.wrapping_add(row * self.m + column)

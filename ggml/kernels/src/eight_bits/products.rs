@@ -309,9 +309,8 @@ unsafe fn add_part<S: Set, T: Rows, const N: usize>(
         // SAFETY: the caller's promise.
         unsafe {
             let (block, half) = if T::HALVES { (part / 2, part % 2) } else { (part, 0) };
-            let (values, scale, known) = x.block(t, block);
+            let (values, scale, known) = x.block(t, block, half);
             let values = values.add(half * T::QUADS);
-            let known = *known.add(half * x.next_sum());
             // Two sums, so that fewer products wait for one another.
             let mut sums = [l.all(if T::ADDS { 0 } else { known }), l.all(0)];
             for (quad, codes) in codes[..T::QUADS].iter().enumerate() {

@@ -86,9 +86,6 @@ impl Layout {
     }
 
     /// Rounds a row into its group's words.
-    ///
-    /// # Panics
-    /// Where lengths are not those of the layout.
     pub fn round(&self, row: usize, x: &[f32], group: &mut [u32]) {
         assert!(x.len() == self.k && group.len() == self.group_words() && row < self.n);
         let (at, factor) = (row % self.width, self.factor(self.dtype));
@@ -167,16 +164,11 @@ pub struct Rounded<'a> {
 
 impl<'a> Rounded<'a> {
     /// Rows that were rounded into these words.
-    ///
-    /// # Panics
-    /// Where they are not as many as the layout has.
     pub fn new(layout: Layout, words: &'a [u32]) -> Rounded<'a> {
         assert_eq!(Some(words.len()), layout.n_words());
         Rounded { layout, words }
     }
-}
 
-impl Rounded<'_> {
     /// Floats of a row.
     pub fn k(&self) -> usize {
         self.layout.k
@@ -238,23 +230,17 @@ impl Floats {
         }
     }
 
-    /// The bytes of row `t`, its scale, and its sums, in a block.
+    /// The bytes of row `t`, its scale, and its sum, in a block, or that of a half in types that have two.
     ///
     /// # Safety
     /// There are such a row and block.
     #[inline(always)]
-    pub(super) unsafe fn block(&self, t: usize, block: usize) -> (*const i32, f32, *const i32) {
+    pub(super) unsafe fn block(&self, t: usize, block: usize, half: usize) -> (*const i32, f32, i32) {
         // SAFETY: the caller's promise.
         unsafe {
             let heads = self.heads.add(block * self.record + t);
             let bytes = self.bytes.add(block * self.record + t * BYTES);
-            (bytes.cast(), *heads.cast(), heads.add(self.width).cast())
+            (bytes.cast(), *heads.cast(), *heads.add(self.width * (1 + half)).cast())
         }
-    }
-
-    /// The sum of a half after the first in types that have two: so many words after it.
-    #[inline(always)]
-    pub(super) fn next_sum(&self) -> usize {
-        self.width
     }
 }

@@ -55,9 +55,6 @@ impl Shape {
     }
 
     /// Rounds a row of floats into its words.
-    ///
-    /// # Panics
-    /// Where lengths are not those of the shape.
     pub fn pack(self, row: &[f32], words: &mut [u32]) {
         assert!(row.len() == self.k && self.k.is_multiple_of(BLOCK) && words.len() == self.row_words());
         let (numbers, rest) = words.split_at_mut(self.k / 2);
