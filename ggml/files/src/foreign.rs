@@ -45,7 +45,6 @@ impl Folder {
         }
     }
 
-    /// Path of the folder, as it was given.
     pub fn path(&self) -> &Path {
         &self.path
     }
