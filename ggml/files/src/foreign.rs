@@ -45,6 +45,7 @@ impl Folder {
         }
     }
 
+    /// Path of the folder, as it was given.
     pub fn path(&self) -> &Path {
         &self.path
     }

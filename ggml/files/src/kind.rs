@@ -42,10 +42,12 @@ impl Output {
         Output { path: path.as_ref().to_owned(), force }
     }
 
+    /// The path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
+    /// Returns true if any regular file may be replaced.
     pub fn is_forced(&self) -> bool {
         self.force
     }

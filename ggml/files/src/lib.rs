@@ -1,7 +1,5 @@
 //! Files replaced atomically, and only by their own kind; locks between processes; files mapped into memory; files of
 //! folders that somebody else filled.
-// Only crates of this workspace call it: items whose names and types say all have no doc comments.
-#![allow(missing_docs)]
 
 mod atomic;
 #[cfg(feature = "faults")]
@@ -42,7 +40,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {source}", path.display())]
 pub struct Error {
+    /// The file or folder.
     pub path: PathBuf,
+    /// The error the system gave.
     pub source: std::io::Error,
 }
 

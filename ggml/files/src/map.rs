@@ -47,6 +47,7 @@ impl Map {
     pub fn len(&self) -> usize {
         self.memory.len()
     }
+    /// Returns true if the file was empty.
     pub fn is_empty(&self) -> bool {
         self.memory.len() == 0
     }
@@ -54,6 +55,7 @@ impl Map {
     pub fn as_ptr(&self) -> *const u8 {
         self.memory.as_ptr()
     }
+    /// All of it.
     pub fn bytes(&self) -> Bytes<'_> {
         Bytes { start: self.memory.as_ptr(), len: self.memory.len(), life: PhantomData }
     }
@@ -73,9 +75,11 @@ unsafe impl Send for Bytes<'_> {}
 unsafe impl Sync for Bytes<'_> {}
 
 impl<'a> Bytes<'a> {
+    /// How many there are.
     pub fn len(self) -> usize {
         self.len
     }
+    /// Returns true if there are no bytes.
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
@@ -85,6 +89,7 @@ impl<'a> Bytes<'a> {
         // SAFETY: `range` was just found inside the bytes.
         Some(Bytes { start: unsafe { self.start.add(range.start) }, len, life: PhantomData })
     }
+    /// A part of them.
     #[track_caller]
     pub fn slice(self, range: Range<usize>) -> Bytes<'a> {
         let n = self.len;
@@ -97,6 +102,7 @@ impl<'a> Bytes<'a> {
     pub fn chunks(self, size: usize) -> impl Iterator<Item = Bytes<'a>> {
         (0..self.len).step_by(size).map(move |at| self.slice(at..self.len.min(at.saturating_add(size))))
     }
+    /// Copies all of them.
     #[track_caller]
     pub fn copy_to(self, out: &mut [u8]) {
         assert_eq!(self.len, out.len(), "bytes copied");
@@ -122,6 +128,7 @@ impl<'a> Bytes<'a> {
         self.get(at..at.checked_add(N)?)?.copy_to(&mut out);
         Some(out)
     }
+    /// A copy of them.
     pub fn to_vec(self) -> Result<Vec<u8>, OutOfMemory> {
         let mut out = room(self.len)?;
         out.resize(self.len, 0);

@@ -6,6 +6,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("cannot allocate {bytes} bytes")]
 pub struct OutOfMemory {
+    /// Bytes asked for.
     pub bytes: u64,
 }
 
@@ -23,6 +24,7 @@ pub fn room<T>(n: usize) -> Result<Vec<T>, OutOfMemory> {
     Ok(out)
 }
 
+/// `n` times `value`.
 pub fn filled<T: Copy>(n: usize, value: T) -> Result<Vec<T>, OutOfMemory> {
     let mut out = room(n)?;
     out.resize(n, value);
