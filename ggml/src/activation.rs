@@ -63,26 +63,24 @@ impl<'c> Builder<'c> {
         call!(self, "scale_bias", ggml_scale_bias(a; factor, shift))
     }
 
-    /// GELU by its tanh form in floats, `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, of F32 `[n, T]`.
-    /// For the CPU; elsewhere the graph is refused.
-    pub fn gelu_exact(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        self.rows("gelu_exact", &[x], 1, |[x, ..], out| {
-            x.iter().zip(out).for_each(|(&x, y)| *y = x * gelu_gate(x));
+    /// GELU in floats of F32 `[n, T]`: by the error function, or by its tanh form,
+    /// `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`. For the CPU; elsewhere the graph is refused.
+    pub fn gelu_exact(&self, x: Tensor<'c>, erf: bool) -> Result<Tensor<'c>> {
+        self.rows("gelu_exact", &[x], 1, move |[x, ..], out| match erf {
+            true => x.iter().zip(out).for_each(|(&x, y)| *y = x * normal(x)[0]),
+            false => x.iter().zip(out).for_each(|(&x, y)| *y = x * gelu_gate(x)),
         })
     }
 
-    /// [`Builder::gelu_erf`] of F32 `[n, T]`, on all threads of training. For the CPU; elsewhere the graph is refused.
-    pub fn gelu_erf_custom(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        self.rows("gelu_erf_custom", &[x], 1, |[x, ..], out| {
-            x.iter().zip(out).for_each(|(&x, y)| *y = x * normal(x)[0]);
-        })
-    }
-
-    /// The gradient of `x` where `grad` is that of `gelu_erf(x)`, both F32 `[n, T]`. For the CPU; elsewhere the graph
-    /// is refused.
-    pub fn gelu_erf_back(&self, grad: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        self.rows("gelu_erf_back", &[grad, x], 1, |[d, x, _], out| {
-            d.iter().zip(x).zip(out).for_each(|((d, &x), y)| *y = d * gelu_erf_slope(x));
+    /// The gradient of `x` where `grad` is that of either form, both F32 `[n, T]`. For the CPU; elsewhere the graph is
+    /// refused.
+    pub fn gelu_back(&self, grad: Tensor<'c>, x: Tensor<'c>, erf: bool) -> Result<Tensor<'c>> {
+        self.rows("gelu_back", &[grad, x], 1, move |[d, x, _], out| {
+            let all = d.iter().zip(x).zip(out);
+            match erf {
+                true => all.for_each(|((d, &x), y)| *y = d * gelu_erf_slope(x)),
+                false => all.for_each(|((d, &x), y)| *y = d * gelu_slope(x, gelu_gate(x))),
+            }
         })
     }
 
@@ -90,14 +88,6 @@ impl<'c> Builder<'c> {
     pub fn geglu_exact(&self, gate: Tensor<'c>, up: Tensor<'c>) -> Result<Tensor<'c>> {
         self.rows("geglu_exact", &[gate, up], 1, |[gate, up, _], out| {
             gate.iter().zip(up).zip(out).for_each(|((&g, u), y)| *y = g * gelu_gate(g) * u);
-        })
-    }
-
-    /// The gradient of `x` where `grad` is that of `gelu(x)`, both F32 `[n, T]`. For the CPU; elsewhere the graph
-    /// is refused.
-    pub fn gelu_back(&self, grad: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        self.rows("gelu_back", &[grad, x], 1, |[d, x, _], out| {
-            d.iter().zip(x).zip(out).for_each(|((d, &x), y)| *y = d * gelu_slope(x, gelu_gate(x)));
         })
     }
 

@@ -41,10 +41,9 @@ pub(super) fn centered<'c>(b: &Builder<'c>, x: Tensor<'c>) -> Result<Tensor<'c>>
 impl<'c> Activations<'_, 'c> {
     pub(super) fn gelu(&self, x: Tensor<'c>, form: Gelu) -> Result<Tensor<'c>> {
         match (form, self.own, self.exact) {
-            (Gelu::Tanh, true, _) => self.b.gelu_exact(x),
+            (form, true, _) => self.b.gelu_exact(x, form == Gelu::Erf),
             (Gelu::Tanh, false, false) => self.b.gelu(x),
             (Gelu::Tanh, false, true) => self.b.mul(x, self.b.scale_bias(self.gelu_tanh(x)?, 0.5, 0.5)?),
-            (Gelu::Erf, true, _) => self.b.gelu_erf_custom(x),
             (Gelu::Erf, false, _) => self.b.gelu_erf(x),
         }
     }
@@ -60,9 +59,8 @@ impl<'c> Activations<'_, 'c> {
     /// The gradient of `x` where `d` is that of `gelu(x)`.
     pub(super) fn gelu_back(&self, d: Tensor<'c>, x: Tensor<'c>, form: Gelu) -> Result<Tensor<'c>> {
         match (form, self.own) {
-            (Gelu::Tanh, true) => self.b.gelu_back(d, x),
+            (form, true) => self.b.gelu_back(d, x, form == Gelu::Erf),
             (Gelu::Tanh, false) => self.b.mul(self.gelu_slope(x)?, d),
-            (Gelu::Erf, true) => self.b.gelu_erf_back(d, x),
             (Gelu::Erf, false) => self.b.mul(self.gelu_erf_slope(x)?, d),
         }
     }
