@@ -110,14 +110,17 @@ pub(crate) fn heads(t: Tensor<'_>) -> bool {
     f32_rows(t) && t.ne()[3] == 1 && t.nb()[1].is_multiple_of(4) && t.nb()[2].is_multiple_of(4)
 }
 
-/// Number of query heads that share a KV head; `None` if shapes or types do not agree.
-fn n_rep([q, k, v, key_ranges]: [Tensor<'_>; 4]) -> Option<usize> {
+/// Number of query heads that share a KV head, if `ok` and shapes and types of queries, keys, values, and ranges of keys, the
+/// first of `args`, agree.
+fn n_rep(ok: bool, op: &'static str, expected: &str, args: &[Tensor<'_>]) -> Result<usize> {
+    let [q, k, v, key_ranges] = [0, 1, 2, 3].map(|i| args[i]);
     let (a, b, c) = (q.ne(), k.ne(), v.ne());
     let shapes = a[0] == b[0] && b[1..] == c[1..] && a[1].is_multiple_of(b[1]) && a[1] / b[1] <= MAX_REP;
     let tables = [1, 2].map(|n| [2, a[2], n, 1]);
     let seen =
         key_ranges.dtype() == DType::I32 && tables.contains(&key_ranges.ne()) && contiguous(key_ranges);
-    (shapes && seen && [q, k, v].into_iter().all(heads)).then(|| a[1] / b[1])
+    check(ok && shapes && seen && [q, k, v].into_iter().all(heads), op, expected, args)?;
+    Ok(a[1] / b[1])
 }
 
 /// Checks the operands of a backward pass; gives the number of query heads that share a KV head.
@@ -135,7 +138,7 @@ pub(crate) fn fits_back(op: &'static str, a: &AttentionBack<'_>) -> Result<usize
     let apart = args[..7].iter().all(|&t| !share_memory(t, a.d_v))
         && args[..6].iter().all(|&t| !share_memory(t, a.d_k));
     let ok = shapes && target(a.d_k) && target(a.d_v) && apart;
-    n_rep([a.q, a.k, a.v, a.key_ranges]).filter(|_| ok).ok_or_else(|| refusal(op, expected, &args))
+    n_rep(ok, op, expected, &args)
 }
 
 impl<'c> Builder<'c> {
@@ -159,9 +162,7 @@ impl<'c> Builder<'c> {
         let args = [q, k, v, key_ranges];
         let expected = "q [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N] f32, \
             key_ranges i32 [2,T] or [2,T,2]";
-        let Some(n_rep) = n_rep(args) else {
-            return Err(refusal(op, expected, &args));
-        };
+        let n_rep = n_rep(true, op, expected, &args)?;
         let ne = [v.ne()[0] + 1, q.ne()[1], q.ne()[2], 1];
         let args: Vec<Tensor<'c>> = args.into_iter().chain(scoring.scoring.sinks).collect();
         let schedule = scoring.schedule(n_rep);
@@ -196,13 +197,6 @@ impl<'c> Builder<'c> {
         let ne = [q[0], q[2].saturating_mul(schedule.n_rep), k[1], lanes];
         let partial = self.custom(op, DType::F32, ne, &args, move |part| run_backward(&part, &schedule))?;
         self.custom(op, DType::F32, [q[0], q[1], q[2], 1], &[partial], run_sum)
-    }
-}
-
-fn refusal(op: &'static str, expected: &str, args: &[Tensor<'_>]) -> Error {
-    match check(false, op, expected, args) {
-        Err(e) => e,
-        Ok(()) => Error::Op { op, what: expected.into() },
     }
 }
 
