@@ -28,7 +28,7 @@ pub struct OutputId(pub(crate) usize);
 const MAX_GRAPH_BYTES: usize = 1 << 60;
 
 /// An input tensor and what the executor checks when it is set.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Input {
     pub(crate) ptr: NonNull<sys::ggml_tensor>,
     /// Values are row indices below this.

@@ -235,33 +235,25 @@ impl Executor {
         Ok(Tensor { ptr, brand: PhantomData })
     }
 
-    fn tensor<'a>(
-        &'a self,
-        list: impl Fn(&'a Built) -> Option<&'a NonNull<sys::ggml_tensor>>,
-    ) -> Result<Tensor<'a>> {
-        let ptr = self
-            .built
-            .as_ref()
-            .and_then(list)
-            .ok_or_else(|| Error::Argument("no such tensor in the graph".into()))?;
-        self.handle(ptr.as_ptr())
+    fn input(&self, id: InputId) -> Result<(Input, Tensor<'_>)> {
+        let input = self.built.as_ref().and_then(|b| b.inputs.get(id.0)).ok_or_else(no_tensor)?;
+        Ok((*input, Tensor { ptr: input.ptr, brand: PhantomData }))
     }
 
     /// Fills an input of any plain-data type; types and lengths must agree, and row indices lie in range.
     pub fn set<T: Element>(&mut self, id: InputId, values: &[T]) -> Result<()> {
-        let t = self.tensor(|b| Some(&b.inputs.get(id.0)?.ptr))?;
+        let (Input { limit, once, .. }, t) = self.input(id)?;
         let refuse = |what| Err(Error::Op { op: "set", what });
         if !T::HOLDS.contains(&t.dtype()) || values.len() != t.ne().iter().product::<usize>() {
             let given = T::HOLDS[0].name();
             return refuse(format!("{} values of {given} for an input {}", values.len(), t.describe()));
         }
-        let input = self.built.as_ref().and_then(|b| b.inputs.get(id.0));
-        if let Some(Input { limit: Some(limit), once, .. }) = input {
+        if let Some(limit) = limit {
             let rows = || values.iter().filter_map(|v| v.index());
-            if let Some(bad) = rows().find(|&i| i < 0 || i as usize >= *limit) {
+            if let Some(bad) = rows().find(|&i| i < 0 || i as usize >= limit) {
                 return refuse(format!("row {bad} of {limit}"));
             }
-            if let Some(twice) = repeated(rows()).filter(|_| *once) {
+            if let Some(twice) = repeated(rows()).filter(|_| once) {
                 return refuse(format!("row {twice} twice, and each is written once"));
             }
         }
@@ -283,13 +275,8 @@ impl Executor {
     /// Lets `f` fill an input (F16 as raw bits), in place on the CPU, uploaded elsewhere. `f` finds what was
     /// there before, at first zeros, or what the graph made of it. Row indices go through [`Executor::set`].
     pub fn fill<T: Element>(&mut self, id: InputId, f: impl FnOnce(&mut [T])) -> Result<()> {
-        let t = self.tensor(|b| Some(&b.inputs.get(id.0)?.ptr))?;
-        let (indices, is_set) = self
-            .built
-            .as_ref()
-            .and_then(|b| b.inputs.get(id.0))
-            .map_or((false, false), |i| (i.limit.is_some(), i.is_set));
-        if !T::HOLDS.contains(&t.dtype()) || indices {
+        let (Input { limit, is_set, .. }, t) = self.input(id)?;
+        if !T::HOLDS.contains(&t.dtype()) || limit.is_some() {
             let what = format!("{} for an input {}", T::HOLDS[0].name(), t.describe());
             return Err(Error::Op { op: "fill", what });
         }
@@ -358,7 +345,8 @@ impl Executor {
         if self.built.as_ref().is_some_and(|b| !b.computed) {
             return Err(Error::Argument("the graph has not been computed".into()));
         }
-        let t = self.tensor(|b| b.outputs.get(id.0))?;
+        let ptr = *self.built.as_ref().and_then(|b| b.outputs.get(id.0)).ok_or_else(no_tensor)?;
+        let t = Tensor { ptr, brand: PhantomData };
         // SAFETY: the tensor is valid.
         if t.dtype() != DType::F32 || !unsafe { sys::ggml_is_contiguous(t.ptr.as_ptr()) } {
             let what =
@@ -401,6 +389,10 @@ impl Executor {
         // graph and excludes another compute.
         Ok(Some(unsafe { std::slice::from_raw_parts(raw.data.cast::<f32>(), n) }))
     }
+}
+
+fn no_tensor() -> Error {
+    Error::Argument("no such tensor in the graph".into())
 }
 
 /// Returns true if a tensor of the graph has memory. An input that nothing depends on has none.
