@@ -39,7 +39,11 @@ impl PackagedSet {
     /// All data sets, in the order of the built-in list.
     pub(crate) fn all() -> anyhow::Result<Vec<PackagedSet>> {
         let all: serde_json::Map<String, Value> = serde_json::from_str(LIST)?;
-        all.into_iter().map(|(name, set)| Ok(PackagedSet { name, ..serde_json::from_value(set)? })).collect()
+        let sets =
+            all.into_iter().map(|(name, set)| Ok(PackagedSet { name, ..serde_json::from_value(set)? }));
+        // The other entries are models and texts, which `make` downloads.
+        let is_data = |set: &PackagedSet| set.files.iter().all(|listed| listed.file.starts_with(&set.name));
+        Ok(sets.collect::<anyhow::Result<Vec<_>>>()?.into_iter().filter(is_data).collect())
     }
 
     /// The data set that has the file of this name in the folder of data.
