@@ -3,13 +3,14 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::{json, Value};
 
 use crate::import::folder;
 use crate::limited::{limited, LITTLE};
+use crate::peft::{base, changed};
 
 /// A file that begins so and has zeros behind, which take no room on the disk.
 fn sparse(path: &Path, start: &[u8], size: u64) {
@@ -87,28 +88,10 @@ fn arrays_of_sparse_gguf_files() {
     assert!(!out.exists());
 }
 
-/// A copy of the fixture of an adapter.
-fn adapter(root: &Path, change: impl FnOnce(&mut Value)) -> PathBuf {
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/peft/llama");
-    let folder = root.join("adapter");
-    std::fs::create_dir_all(&folder).unwrap();
-    std::fs::copy(from.join("adapter_model.safetensors"), folder.join("adapter_model.safetensors")).unwrap();
-    let config = std::fs::read(from.join("adapter_config.json")).unwrap();
-    let mut config: Value = serde_json::from_slice(&config).unwrap();
-    change(&mut config);
-    std::fs::write(folder.join("adapter_config.json"), config.to_string()).unwrap();
-    folder
-}
-
-fn base() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/peft/llama/base.gguf")
-}
-
 #[test]
 fn tensors_of_sparse_adapters() {
     let dir = tempfile::tempdir().unwrap();
-    let out = dir.path().join("out.gguf");
-    let base = base();
+    let (base, out) = (base("llama"), dir.path().join("out.gguf"));
     let prefix = "base_model.model.model";
     let large = 1u64 << 24;
     for (name, shape, part) in [
@@ -124,7 +107,7 @@ fn tensors_of_sparse_adapters() {
         ("embed_tokens.weight", vec![large, 32], "suits the model's"),
     ] {
         let saved = |c: &mut Value| c["modules_to_save"] = json!(["input_layernorm", "norm", "embed_tokens"]);
-        let folder = adapter(dir.path(), saved);
+        let folder = changed(dir.path(), saved, |_| {});
         let bytes = 4 * shape.iter().product::<u64>();
         let header =
             json!({format!("{prefix}.{name}"): {"dtype": "F32", "shape": shape, "data_offsets": [0, bytes]}});
@@ -137,7 +120,7 @@ fn tensors_of_sparse_adapters() {
         let (code, said) = run(&args, LITTLE);
         assert!(code == Some(1) && said.lines().count() == 1, "{name}: {code:?} {said}");
     }
-    let folder = adapter(dir.path(), |_| {});
+    let folder = changed(dir.path(), |_| {}, |_| {});
     let args = [&folder, path("-m"), &base, path("-o"), &out];
     sparse(&folder.join("adapter_config.json"), b"{", 64 << 30);
     refused("config", &args, LITTLE, &["adapter_config.json: found more than 4194304 bytes"]);
@@ -147,7 +130,7 @@ fn tensors_of_sparse_adapters() {
 #[test]
 fn patterns_that_compile_to_more_than_they_look() {
     let dir = tempfile::tempdir().unwrap();
-    let (base, out) = (base(), dir.path().join("out.gguf"));
+    let (base, out) = (base("llama"), dir.path().join("out.gguf"));
     let many = |n: usize, of: &dyn Fn(usize) -> String| -> Value {
         json!((0..n).map(|i| (of(i), json!(4))).collect::<serde_json::Map<_, _>>())
     };
@@ -180,7 +163,7 @@ fn patterns_that_compile_to_more_than_they_look() {
         ("no ranks", "rank_pattern", json!([1]), "an object"),
         ("modules", "modules_to_save", json!(vec!["x"; 2000]), "at most 1024 names, found 2000"),
     ] {
-        let folder = adapter(dir.path(), |c| c[key] = value);
+        let folder = changed(dir.path(), |c| c[key] = value, |_| {});
         let args = [&folder, path("-m"), &base, path("-o"), &out];
         refused(what, &args, LITTLE, &["adapter_config.json: ", key, part]);
     }
@@ -190,17 +173,18 @@ fn patterns_that_compile_to_more_than_they_look() {
         many(64, &|i| format!("(?:.*a.*p.*r.*){{2}}x{{{}}}", i + 1)),
         many(4096, &|i| format!("layers.0.self_attn.q_proj.{i}")),
     ] {
-        let folder = adapter(dir.path(), |c| c["alpha_pattern"] = of);
+        let folder = changed(dir.path(), |c| c["alpha_pattern"] = of, |_| {});
         let args = [&folder, path("-m"), &base, path("-o"), &out];
         let (code, said) = run(&args, LITTLE);
         assert_eq!(code, Some(0), "{said}");
     }
     // Keys that PEFT compiles and this program does not need.
-    let folder = adapter(dir.path(), |c| {
+    let keys = |c: &mut Value| {
         c["target_modules"] = json!("(\\w{1000}){1000}");
         c["layers_to_transform"] = json!(vec![0; 100_000]);
         c["layers_pattern"] = json!("(");
-    });
+    };
+    let folder = changed(dir.path(), keys, |_| {});
     let args = [&folder, path("-m"), &base, path("-o"), &out];
     assert_eq!(run(&args, LITTLE).0, Some(0));
 }

@@ -171,7 +171,11 @@ fn what_only_our_files_say_survives() {
 }
 
 /// A copy of a fixture whose configuration or header was changed.
-fn changed(dir: &Path, config: impl FnOnce(&mut Value), header: impl FnOnce(&mut Value)) -> PathBuf {
+pub(crate) fn changed(
+    dir: &Path,
+    config: impl FnOnce(&mut Value),
+    header: impl FnOnce(&mut Value),
+) -> PathBuf {
     let read = |name: &str| std::fs::read(fixture("llama").join(name)).unwrap();
     let mut json: Value = serde_json::from_slice(&read("adapter_config.json")).unwrap();
     config(&mut json);
