@@ -1,47 +1,22 @@
 //! Our logits and greedy text beside those of transformers: tiny checkpoints that it made, with the logits of their last
 //! token, imported here (`tests/reference/checkpoints.py` and `greedy.py` record them).
 
-use std::path::Path;
-
 use convert::{convert, Options, Tokenizing};
 use ropewalk::control::Control;
 use ropewalk::session::{Batch, Session};
 use ropewalk::{DType, Token};
 
+use crate::checkpoints::{recorded, Recorded};
 use crate::common::*;
 
-/// The recorded checkpoints by name, each with its record.
-fn checkpoints() -> Vec<(String, serde_json::Value)> {
-    let recorded = recorded();
-    let names = std::fs::read_dir(&recorded).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
-    let of = |name: String| {
-        let expected = std::fs::read(recorded.join(&name).join("expected.json")).unwrap();
-        (name, serde_json::from_slice(&expected).unwrap())
-    };
-    let all: Vec<_> = names.filter(|name| name != "tokenizers").map(of).collect();
-    assert!(all.len() >= 28, "{} checkpoints", all.len());
-    all
-}
-
-fn recorded() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/import/tests/checkpoints")
-}
-
 /// A checkpoint imported in F32.
-fn imported(name: &str, expected: &serde_json::Value) -> ropewalk::model::Model {
-    let tokenizer = expected["tokenizer"].as_str().unwrap();
-    let dir = tempfile::tempdir().unwrap();
+fn imported(recorded: &Recorded) -> ropewalk::model::Model {
+    let (name, dir) = (&recorded.name, tempfile::tempdir().unwrap());
     // libllama's tokenizer takes the name of a model, which the folder's becomes, for more than it is.
     let folder = dir.path().join("checkpoint");
-    std::fs::create_dir(&folder).unwrap();
-    for from in [recorded().join(name), recorded().join("tokenizers").join(tokenizer)] {
-        for file in std::fs::read_dir(from).unwrap() {
-            let file = file.unwrap();
-            std::fs::copy(file.path(), folder.join(file.file_name())).unwrap();
-        }
-    }
+    recorded.copy(&folder);
     let out = dir.path().join("imported.gguf");
-    let pre = tokenizer.starts_with("bpe").then(|| "gpt-2".to_owned());
+    let pre = recorded.pre().map(str::to_owned);
     let options = Options::default().dtype(Some(DType::F32)).pre(pre).tokenizing(Some(Tokenizing::Trusted));
     convert(&folder, &out, &options, &Control::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
     if name != "gpt-oss" {
@@ -63,8 +38,8 @@ fn prompt() -> Vec<Token> {
 fn imported_checkpoints_have_the_logits_of_transformers() {
     let tokens = prompt();
     let mut faults = Vec::new();
-    for (name, expected) in checkpoints() {
-        let model = imported(&name, &expected);
+    for checkpoint in Recorded::all() {
+        let (model, Recorded { name, expected }) = (imported(&checkpoint), checkpoint);
         let wanted: Vec<f64> =
             expected["logits"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
         for portable in [false, true] {
@@ -96,8 +71,8 @@ fn imported_checkpoints_write_the_text_of_transformers() {
     let path = recorded().with_file_name("greedy.json");
     let greedy: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     let mut faults = Vec::new();
-    for (name, expected) in checkpoints() {
-        let model = imported(&name, &expected);
+    for checkpoint in Recorded::all() {
+        let (model, name) = (imported(&checkpoint), checkpoint.name);
         let wanted: Vec<Token> = serde_json::from_value(greedy[&name]["tokens"].clone()).unwrap();
         let margins: Vec<f64> = serde_json::from_value(greedy[&name]["margins"].clone()).unwrap();
         let p = params(256).kv_type(DType::F32);

@@ -2,6 +2,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/checkpoints.rs"]
+mod checkpoints;
 
 mod architectures;
 mod declared;

@@ -8,22 +8,16 @@ use gguf::{DType, File};
 use ropewalk_core::adapter::{write, AdapterFile, AdapterMeta, AdapterSpec, NewPair};
 use ropewalk_core::control::Control;
 
+use crate::checkpoints::Recorded;
 use crate::cli::{convert as program, fails, json, stderr};
 use crate::lab::of_pairs;
 use crate::rounding::two_orders;
 
 /// A recorded checkpoint of `ropewalk-import` with its tokenizer. libllama looks into the name, which comes
 /// from the folder's: in a `phi3` it expects tokens that tiny tokenizers do not have.
-pub(crate) fn folder(root: &Path, name: &str, tokenizer: &str) -> PathBuf {
-    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/import/tests/checkpoints");
+pub(crate) fn folder(root: &Path, name: &str) -> PathBuf {
     let path = root.join("checkpoint");
-    std::fs::create_dir(&path).unwrap();
-    for from in [recorded.join(name), recorded.join("tokenizers").join(tokenizer)] {
-        for entry in std::fs::read_dir(from).unwrap() {
-            let entry = entry.unwrap();
-            std::fs::copy(entry.path(), path.join(entry.file_name())).unwrap();
-        }
-    }
+    Recorded::of(name).copy(&path);
     path
 }
 
@@ -36,7 +30,7 @@ pub(crate) fn trusted() -> Options {
 fn a_folder_becomes_a_file_of_any_type() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
-    let llama = folder(root, "llama", "bpe-template");
+    let llama = folder(root, "llama");
     let at = |name: &str| root.join(name).to_str().unwrap().to_owned();
     let (plain, quantised, twice) = (at("plain.gguf"), at("q8_0.gguf"), at("twice.gguf"));
     let llama = llama.to_str().unwrap();
@@ -72,7 +66,7 @@ fn adapter(path: &Path, rope: Option<&str>) -> AdapterSpec {
 fn one_call_writes_what_two_calls_write() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
-    let (llama, control) = (folder(root, "llama", "bpe-template"), Control::default());
+    let (llama, control) = (folder(root, "llama"), Control::default());
     let (first, one, two) = (root.join("first.gguf"), root.join("one.gguf"), root.join("two.gguf"));
     let pre = Some("gpt-2".to_owned());
     convert(&llama, &first, &trusted().pre(pre.clone()), &control).unwrap();
@@ -112,7 +106,7 @@ fn one_call_writes_what_two_calls_write() {
 fn an_adapter_is_merged_and_quantised_in_one_call_as_in_two() {
     let dir = tempfile::tempdir().unwrap();
     let (root, control) = (dir.path(), Control::default());
-    let llama = folder(root, "llama", "bpe-template");
+    let llama = folder(root, "llama");
     let at = |name: &str| root.join(name);
     // In F32, for a merged tensor that is to be quantized is written in that on the way.
     let base = trusted().pre(Some("gpt-2".into())).dtype(Some(DType::F32));
@@ -132,7 +126,7 @@ fn an_adapter_is_merged_and_quantised_in_one_call_as_in_two() {
 #[test]
 fn what_a_folder_cannot_have_is_wrong_usage() {
     let dir = tempfile::tempdir().unwrap();
-    let llama = folder(dir.path(), "llama", "bpe-template");
+    let llama = folder(dir.path(), "llama");
     let llama = llama.to_str().unwrap();
     let out = dir.path().join("out.gguf");
     let out = out.to_str().unwrap();
@@ -170,26 +164,24 @@ fn what_a_folder_cannot_have_is_wrong_usage() {
 #[test]
 fn what_llama_cpp_cannot_read_is_said_and_refused() {
     let dir = tempfile::tempdir().unwrap();
-    for (name, tokenizer, note, refused) in [
+    for (name, note, refused) in [
         (
             "mistral-window",
-            "sentencepiece",
             "ropewalk reads it under ropewalk.windows",
             "it has no window in this architecture, and the file's ropewalk.windows is 48 tokens",
         ),
         (
             "qwen3moe-unscaled",
-            "bpe",
             "llama.cpp cannot run this model",
             "it scales the weights of chosen experts to a sum of 1",
         ),
     ] {
         let root = dir.path().join(name);
         std::fs::create_dir(&root).unwrap();
-        let folder = folder(&root, name, tokenizer);
+        let folder = folder(&root, name);
         let (folder, out) = (folder.to_str().unwrap(), root.join("out.gguf"));
         let out = out.to_str().unwrap();
-        let pre = if tokenizer == "bpe" { &["--pre", "gpt-2"][..] } else { &[] };
+        let pre = if name.starts_with("qwen") { &["--pre", "gpt-2"][..] } else { &[] };
         let done = program(&[&[folder, "-o", out][..], pre].concat());
         assert!(done.status.success() && stderr(&done).contains(note), "{}", stderr(&done));
         fails(&[&[folder, "-o", out, "--llama-cpp"][..], pre].concat(), 1, &[refused]);
@@ -201,7 +193,7 @@ fn what_llama_cpp_cannot_read_is_said_and_refused() {
             assert!(done.status.success(), "{}", stderr(&done));
         }
     }
-    let folder = folder(dir.path(), "gemma3", "sentencepiece-gemma");
+    let folder = folder(dir.path(), "gemma3");
     let path = folder.join("config.json");
     let text = std::fs::read_to_string(&path)
         .unwrap()
@@ -286,21 +278,13 @@ fn limit(name: &str, recorded: &[serde_json::Value]) -> f32 {
 /// tells a wrong order of rows, a wrong base or a factor left out from any other.
 #[test]
 fn libllama_computes_what_transformers_does() {
-    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/import/tests/checkpoints");
     let mut faults = Vec::new();
-    for entry in std::fs::read_dir(&recorded).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        if name == "tokenizers" {
-            continue;
-        }
-        let expected = std::fs::read(recorded.join(&name).join("expected.json")).unwrap();
-        let expected: serde_json::Value = serde_json::from_slice(&expected).unwrap();
-        let tokenizer = expected["tokenizer"].as_str().unwrap();
+    for recorded in Recorded::all() {
+        let Recorded { name, expected } = &recorded;
         let dir = tempfile::tempdir().unwrap();
-        let folder = folder(dir.path(), &name, tokenizer);
+        let folder = folder(dir.path(), name);
         let mut out = dir.path().join(format!("{name}.gguf"));
-        let pre = tokenizer.starts_with("bpe").then(|| "gpt-2".to_owned());
-        let options = trusted().dtype(Some(DType::F32)).pre(pre);
+        let options = trusted().dtype(Some(DType::F32)).pre(recorded.pre().map(str::to_owned));
         convert(&folder, &out, &options, &Control::default()).unwrap();
         if name == "gpt-oss" {
             // Experts in MXFP4 stay so in an import; beside them libllama rounds activations to 8 bits.
@@ -313,7 +297,7 @@ fn libllama_computes_what_transformers_does() {
         let found = oracle.eval(&tokens, false).unwrap();
         let wanted = expected["logits"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32);
         let largest = found.iter().zip(wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        let limit = limit(&name, expected["logits"].as_array().unwrap());
+        let limit = limit(name, expected["logits"].as_array().unwrap());
         if NOT_IN_LLAMA_CPP.contains(&name.as_str()) {
             assert!(largest > 1e-3, "{name}: libllama computes the same");
         } else if largest.is_nan() || largest > limit {
@@ -326,7 +310,7 @@ fn libllama_computes_what_transformers_does() {
 #[test]
 fn tokenizers_run_in_a_process_apart() {
     let dir = tempfile::tempdir().unwrap();
-    let folder = folder(dir.path(), "qwen2", "bpe");
+    let folder = folder(dir.path(), "qwen2");
     let import = |tokenizing: Option<Tokenizing>, name: &str| {
         let options = Options::default().pre(Some("gpt-2".into())).tokenizing(tokenizing);
         let out = dir.path().join(name);

@@ -1,5 +1,7 @@
 //! Files that `convert` writes: rope methods, element types, random models; and the program from the outside.
 
+#[path = "../../../tests/common/checkpoints.rs"]
+mod checkpoints;
 mod cli;
 mod declared;
 mod ended;

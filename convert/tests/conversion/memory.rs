@@ -207,7 +207,7 @@ fn sparse_files_and_large_numbers_in_folders() {
             [(&b"{"[..], 64u64 << 30), (b"\xff\xff\xff\x01\0\0\0\0{", 40 << 20), (b"", 300 << 20)]
         {
             let root = tempfile::tempdir().unwrap();
-            let of = folder(root.path(), "llama", "bpe-template");
+            let of = folder(root.path(), "llama");
             sparse(&of.join(name), start, size);
             refused_folder(name, &of, &["checkpoint"]);
         }
@@ -218,7 +218,7 @@ fn sparse_files_and_large_numbers_in_folders() {
         ("hidden_size", json!(i32::MAX), "hidden_size"),
     ] {
         let root = tempfile::tempdir().unwrap();
-        let of = folder(root.path(), "llama", "bpe-template");
+        let of = folder(root.path(), "llama");
         let mut config: Value =
             serde_json::from_slice(&std::fs::read(of.join("config.json")).unwrap()).unwrap();
         config[key] = value;

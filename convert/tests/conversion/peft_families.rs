@@ -13,8 +13,9 @@ use ropewalk_core::hparams::Hparams;
 use ropewalk_import::Modules;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
-use serde_json::{json, Value};
+use serde_json::json;
 
+use crate::checkpoints::Recorded;
 use crate::import::{folder, trusted};
 use crate::rounding::{two_orders, UNIT};
 
@@ -103,22 +104,14 @@ fn tensors_of(path: &Path) -> BTreeMap<String, Vec<f32>> {
 
 #[test]
 fn merged_before_or_after_an_import() {
-    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/import/tests/checkpoints");
     let mut seen = Vec::new();
-    for entry in std::fs::read_dir(&recorded).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        // The same family as gpt-oss-bf16, with experts that are not floats.
-        if name == "tokenizers" || name == "gpt-oss" {
-            continue;
-        }
-        let expected = std::fs::read(recorded.join(&name).join("expected.json")).unwrap();
-        let expected: Value = serde_json::from_slice(&expected).unwrap();
-        let tokenizer = expected["tokenizer"].as_str().unwrap();
+    // Of gpt-oss there is gpt-oss-bf16, too, whose experts are floats.
+    for recorded in Recorded::all().into_iter().filter(|recorded| recorded.name != "gpt-oss") {
+        let name = &recorded.name;
         let dir = tempfile::tempdir().unwrap();
         let at = |file: &str| dir.path().join(file);
-        let checkpoint = folder(dir.path(), &name, tokenizer);
-        let pre = tokenizer.starts_with("bpe").then(|| "gpt-2".to_owned());
-        let plain = trusted().dtype(Some(DType::F32)).pre(pre);
+        let checkpoint = folder(dir.path(), name);
+        let plain = trusted().dtype(Some(DType::F32)).pre(recorded.pre().map(str::to_owned));
         convert(&checkpoint, at("base.gguf"), &plain, &Control::default()).unwrap();
         let base = File::open(&at("base.gguf")).unwrap();
 

@@ -24,7 +24,7 @@ fn edit(folder: &Path, change: impl FnOnce(&mut Value)) {
 /// The recorded `qwen2` with a changed tokenizer: the errors with and without a forced kind.
 fn open(change: impl FnOnce(&mut Value)) -> [Option<String>; 2] {
     let dir = tempfile::tempdir().unwrap();
-    let folder = folder(dir.path(), "qwen2", "bpe");
+    let folder = folder(dir.path(), "qwen2");
     edit(&folder, change);
     let process = Apart::new(env!("CARGO_BIN_EXE_convert"), ["--run-tokenizer"]).with_limits(LIMITS);
     let tokenizing = Tokenizing::Apart(process);
@@ -175,7 +175,7 @@ fn odd_components_end_in_a_line() {
 #[test]
 fn the_program_ends_with_a_line() {
     let dir = tempfile::tempdir().unwrap();
-    let (of, out) = (folder(dir.path(), "qwen2", "bpe"), dir.path().join("not.gguf"));
+    let (of, out) = (folder(dir.path(), "qwen2"), dir.path().join("not.gguf"));
     edit(&of, |v| v["normalizer"] = json!({"type": "Precompiled"}));
     let args = [of.to_str().unwrap(), "--pre", "gpt-2", "-o", out.to_str().unwrap()];
     fails(&args, 1, &["tokenizer.json: the process for it ended without an answer"]);

@@ -7,7 +7,8 @@ mod size;
 use gguf::{Array, Value};
 use serde_json::{json, Value as Json};
 
-use crate::{fixtures, Folder};
+use crate::checkpoints::recorded;
+use crate::Folder;
 
 fn key<'a>(checkpoint: &'a ropewalk_import::Checkpoint, name: &str) -> Option<&'a Value> {
     checkpoint.metadata().iter().find(|(key, _)| key == name).map(|(_, value)| value)
@@ -62,7 +63,7 @@ fn tokenizers_are_known_by_their_files() {
     // Pieces in a family of bytes, and without tokenizer.model in families that have one.
     for family in ["qwen3", "gemma2", "gemma3", "phi3", "mistral"] {
         let folder = Folder::of(family);
-        let from = fixtures().join("tokenizers/byte-fallback");
+        let from = recorded().join("tokenizers/byte-fallback");
         for name in ["tokenizer.json", "tokenizer_config.json"] {
             std::fs::copy(from.join(name), folder.file(name)).unwrap();
         }

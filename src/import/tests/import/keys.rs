@@ -4,12 +4,13 @@
 use ropewalk_import::{classes, meaning, Meaning};
 use serde_json::{json, Map, Value};
 
-use crate::{fixtures, recordings, Folder};
+use crate::checkpoints::{recorded, Recorded};
+use crate::Folder;
 
 type Config = Map<String, Value>;
 
 fn known() -> Value {
-    let path = fixtures().with_file_name("config_keys.json");
+    let path = recorded().with_file_name("config_keys.json");
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
@@ -32,7 +33,7 @@ impl Case {
     /// One of each class.
     fn of_each_class() -> impl Iterator<Item = Case> {
         let mut seen = std::collections::BTreeSet::new();
-        let all = recordings().into_iter().map(|name| Case::of(&name));
+        let all = Recorded::all().into_iter().map(|recorded| Case::of(&recorded.name));
         all.filter(move |case| seen.insert(case.class.clone()))
     }
     /// Returns everything that the import writes to the file for this config.

@@ -7,7 +7,8 @@ use ropewalk_import::{floats, Tensor};
 use serde_json::{json, Value as Json};
 use sha2::{Digest, Sha256};
 
-use crate::{recordings, Folder};
+use crate::checkpoints::Recorded;
+use crate::Folder;
 
 /// Keys that differ from llama.cpp's on purpose: that the base is not written for GPT-NeoX unless it is
 /// another than llama.cpp's own; the second token of `eos_token_id` in generation_config.json; forms of GELU, windows, weights
@@ -76,7 +77,7 @@ fn compare(name: &str) {
         let control = Control::default();
         checkpoint.write(number, &|_| dtype, &encode, &control, &path).unwrap().0.place().unwrap();
         let file = File::open(&path).unwrap();
-        let wanted = folder.expected["types"][dtype.name()].as_object().unwrap();
+        let wanted = folder.recorded.expected["types"][dtype.name()].as_object().unwrap();
         for t in file.tensors() {
             let found = json!([t.shape, t.dtype.name(), &hex(&file.data(t).to_vec().unwrap())[..16]]);
             assert_eq!(Some(&found), wanted.get(&t.name), "{name}: {}", t.name);
@@ -85,7 +86,7 @@ fn compare(name: &str) {
         if dtype != DType::F32 {
             continue;
         }
-        let keys = folder.expected["keys"].as_object().unwrap();
+        let keys = folder.recorded.expected["keys"].as_object().unwrap();
         let mut faults = Vec::new();
         for (key, wanted) in keys.iter().filter(|(k, _)| !NOT_WRITTEN.contains(&k.as_str())) {
             let found = file.value(key).map(recorded);
@@ -104,5 +105,5 @@ fn compare(name: &str) {
 
 #[test]
 fn imports_are_as_recorded() {
-    recordings().iter().for_each(|name| compare(name));
+    Recorded::all().iter().for_each(|recorded| compare(&recorded.name));
 }
