@@ -18,6 +18,21 @@ fn the_queue_takes_units_and_records_them() {
     passes(Command::new("python3").arg("examples/evidence/test_evidence.py"));
 }
 
+/// Its pictures too, of which the README shows one.
+#[test]
+fn the_page_is_that_of_the_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let images = dir.path().join("images");
+    std::fs::create_dir(&images).unwrap();
+    passes(Command::new("examples/evidence/report.sh").arg("--docs").arg(dir.path()));
+    let pictures = std::fs::read_dir(&images).unwrap().map(|entry| entry.unwrap().path());
+    for path in pictures.chain([dir.path().join("evidence.md")]) {
+        let ours = root().join("docs").join(path.strip_prefix(dir.path()).unwrap());
+        let is_same = std::fs::read(&path).unwrap() == std::fs::read(&ours).unwrap_or_default();
+        assert!(is_same, "{}: run examples/evidence/report.sh", ours.display());
+    }
+}
+
 /// Hours into the run is no time to learn of an option that is gone.
 #[test]
 fn the_program_knows_every_command_line_of_the_plan() {
