@@ -5,7 +5,7 @@
 //! known beforehand.
 
 // Other processors have none of the loops, and `available` says so.
-#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_variables))]
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_mut, unused_variables))]
 
 #[cfg(target_arch = "x86_64")]
 mod products;

@@ -74,9 +74,7 @@ pub(super) fn pack(w: &Weights<'_>, rows: &Range<usize>, words: &Range<usize>, p
                     Format::F16 => _mm512_castps_si512(_mm512_cvtph_ps(_mm512_castsi512_si256(numbers))),
                 }
             });
-            // SAFETY: this function is compiled for AVX-512.
-            let columns = unsafe { transposed(square) };
-            for (i, column) in columns.into_iter().enumerate().take(n) {
+            for (i, column) in transposed(square).into_iter().enumerate().take(n) {
                 let at = (from - words.start + i) * ROWS + half * LANES;
                 let to = &mut panel[at..at + LANES];
                 // SAFETY: a register of words.

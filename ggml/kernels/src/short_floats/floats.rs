@@ -76,9 +76,7 @@ pub(super) fn pack(a: Matrix<'_>, panel: &mut [u32]) {
                 // SAFETY: what is left of a row that is there.
                 unsafe { stretch(a.first().wrapping_add(row * rs + 2 * from), n, one) }
             });
-            // SAFETY: this function is compiled for AVX-512.
-            let columns = unsafe { transposed(square) };
-            for (i, column) in columns.into_iter().enumerate().take(words - from) {
+            for (i, column) in transposed(square).into_iter().enumerate().take(words - from) {
                 let to = &mut panel[(from + i) * ROWS + half * LANES..][..LANES];
                 // SAFETY: a register of words.
                 unsafe { _mm512_storeu_epi32(to.as_mut_ptr().cast(), column) }
@@ -122,9 +120,7 @@ pub(super) fn columns(b: Matrix<'_>, factor: f32, out: &mut [u32]) {
                 let k = 2 * (from + i);
                 _mm512_permutexvar_epi16(order, pair(row(k), row(k + 1)))
             });
-            // SAFETY: this function is compiled for AVX-512.
-            let columns = unsafe { transposed(square) };
-            for (i, column) in columns.into_iter().enumerate().take(n) {
+            for (i, column) in transposed(square).into_iter().enumerate().take(n) {
                 let to = &mut out[(j + i) * words + from..][..LANES.min(words - from)];
                 // SAFETY: words that are there are written.
                 unsafe { _mm512_mask_storeu_epi32(to.as_mut_ptr().cast(), first(to.len()) as u16, column) }

@@ -226,34 +226,29 @@ lanes!(
 );
 
 /// Sixteen rows of words as columns.
-///
-/// # Safety
-/// The processor has AVX-512 F.
-#[inline(always)]
-pub(crate) unsafe fn transposed(mut a: [__m512i; MOST]) -> [__m512i; MOST] {
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn transposed(mut a: [__m512i; MOST]) -> [__m512i; MOST] {
     let mut columns = a;
-    // SAFETY: the caller's promise.
-    unsafe {
-        // Within each 128 bits, blocks of four by four words.
-        for four in a.as_chunks_mut::<4>().0 {
-            let [p, q] = [0, 2].map(|i| _mm512_unpacklo_epi32(four[i], four[i + 1]));
-            let [r, s] = [0, 2].map(|i| _mm512_unpackhi_epi32(four[i], four[i + 1]));
-            *four = [
-                _mm512_unpacklo_epi64(p, q),
-                _mm512_unpackhi_epi64(p, q),
-                _mm512_unpacklo_epi64(r, s),
-                _mm512_unpackhi_epi64(r, s),
-            ];
-        }
-        // Then the blocks.
-        for i in 0..4 {
-            let even = [0, 8].map(|j| _mm512_shuffle_i32x4::<0x88>(a[i + j], a[i + j + 4]));
-            let odd = [0, 8].map(|j| _mm512_shuffle_i32x4::<0xdd>(a[i + j], a[i + j + 4]));
-            columns[i] = _mm512_shuffle_i32x4::<0x88>(even[0], even[1]);
-            columns[4 + i] = _mm512_shuffle_i32x4::<0x88>(odd[0], odd[1]);
-            columns[8 + i] = _mm512_shuffle_i32x4::<0xdd>(even[0], even[1]);
-            columns[12 + i] = _mm512_shuffle_i32x4::<0xdd>(odd[0], odd[1]);
-        }
+    // Within each 128 bits, blocks of four by four words.
+    for four in a.as_chunks_mut::<4>().0 {
+        let [p, q] = [0, 2].map(|i| _mm512_unpacklo_epi32(four[i], four[i + 1]));
+        let [r, s] = [0, 2].map(|i| _mm512_unpackhi_epi32(four[i], four[i + 1]));
+        *four = [
+            _mm512_unpacklo_epi64(p, q),
+            _mm512_unpackhi_epi64(p, q),
+            _mm512_unpacklo_epi64(r, s),
+            _mm512_unpackhi_epi64(r, s),
+        ];
+    }
+    // Then the blocks.
+    for i in 0..4 {
+        let even = [0, 8].map(|j| _mm512_shuffle_i32x4::<0x88>(a[i + j], a[i + j + 4]));
+        let odd = [0, 8].map(|j| _mm512_shuffle_i32x4::<0xdd>(a[i + j], a[i + j + 4]));
+        columns[i] = _mm512_shuffle_i32x4::<0x88>(even[0], even[1]);
+        columns[4 + i] = _mm512_shuffle_i32x4::<0x88>(odd[0], odd[1]);
+        columns[8 + i] = _mm512_shuffle_i32x4::<0xdd>(even[0], even[1]);
+        columns[12 + i] = _mm512_shuffle_i32x4::<0xdd>(odd[0], odd[1]);
     }
     columns
 }
