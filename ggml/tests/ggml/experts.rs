@@ -161,11 +161,10 @@ fn products_with_the_weights_of_experts() {
                     eval(&mut executor(threads), |b, feed| {
                         let chosen = b.top_k(feed.f32(b, &[n, t], &scores)?, n_used)?;
                         let (w, x) = (b.stored(&w)?, feed.f32(b, &[width, places, t], &x)?);
-                        match (way, transposed) {
-                            (Way::Floats, false) => b.experts_product(w, x, chosen, false),
-                            (Way::Floats, true) => b.experts_product(w, x, chosen, true),
-                            (Way::Ggml, _) => b.experts_mul_mat(w, x, chosen),
-                            (Way::EightBits, _) => b.experts_eight_bit_product(w, x, chosen),
+                        match way {
+                            Way::Floats => b.experts_product(w, x, chosen, transposed),
+                            Way::Ggml => b.experts_mul_mat(w, x, chosen),
+                            Way::EightBits => b.experts_eight_bit_product(w, x, chosen),
                         }
                     })
                     .unwrap()

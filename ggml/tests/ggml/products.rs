@@ -180,10 +180,7 @@ fn of_short_floats() {
                 &format!("{dtype} {k} {m} {n} {transposed}"),
                 &held,
                 [k, n, 3],
-                |b, x| match transposed {
-                    true => b.short_product(b.stored(&w)?, x, true),
-                    false => b.short_product(b.stored(&w)?, x, false),
-                },
+                |b, x| b.short_product(b.stored(&w)?, x, transposed),
                 |w, x| {
                     let short = |x: &f32| half::bf16::from_f32(*x).to_f32();
                     let x: Vec<f32> =
