@@ -88,17 +88,3 @@ impl Interrupt {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn requests_to_stop_are_no_other_errors() {
-        let kept = origin::Error::Stopped { from: "hf:o/r/f".into(), kept: 0 };
-        for stop in [stopped("x"), Error::Interrupted.into(), kept.into(), study::Error::Stopped.into()] {
-            assert!(is_stop(&stop.context("a.gguf")));
-        }
-        assert!(!is_stop(&study::Error::Invalid("interrupted".into()).into()));
-    }
-}

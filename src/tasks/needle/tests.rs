@@ -234,7 +234,7 @@ fn documents_are_read_as_far_as_needed() {
     let text = "Ä line.\r\nAnother\rone. ";
     std::fs::write(path("b.txt"), text).unwrap();
     std::fs::write(path("a.md"), "first").unwrap();
-    std::fs::write(path("c.py"), "not a text").unwrap();
+    std::fs::write(path("c.bin"), "not a\0text").unwrap();
     let unix = "Ä line.\nAnother\none. ";
     assert_eq!(read_documents(folder.path(), 1000).unwrap(), ["first", unix]);
     assert_eq!(read_documents(folder.path(), 5).unwrap(), ["first"]);
