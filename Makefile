@@ -12,7 +12,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: help setup build install wheel test-python models gemma benchmarks texts train-texts demo test quick soak test-device fmt lint lines doc unit bench fuzz sanitize check-cuda clean
+.PHONY: help setup build install wheel test-python deb docker models gemma benchmarks texts train-texts demo test quick soak test-device fmt lint lines doc unit bench fuzz sanitize check-cuda clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -33,6 +33,12 @@ wheel: setup ## build the Python package, with the program, into target/wheels
 
 test-python: setup ## build the wheel, install it into a new virtual environment, and run its tests and type checks
 	@scripts/python.sh test
+
+deb: setup ## build a Debian package with man pages and completions into target/debian
+	@scripts/package.sh deb
+
+docker: ## build an image from what is committed; a container runs the program as a user
+	@scripts/package.sh docker
 
 # Downloads files that are published in Python packages: $(call packages,DIRECTORY,NAMES).
 packages = @python3 scripts/packages.py $(1) $(2) <models/packages.json

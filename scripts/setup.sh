@@ -3,6 +3,7 @@
 #   scripts/setup.sh build        a C++ compiler, cmake, libclang (the C bindings are generated at build time), pip
 #   scripts/setup.sh lint         rustfmt and clippy
 #   scripts/setup.sh python       virtual environments and strip, for scripts/python.sh
+#   scripts/setup.sh deb          strip, and dpkg-shlibdeps for the dependencies of the Debian package
 #   scripts/setup.sh device       a software Vulkan device (Mesa's lavapipe) and xz, for scripts/test-device.sh
 set -euo pipefail
 
@@ -44,6 +45,13 @@ python() {
     have python3 || missing+=(python3)
     python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
     have strip || missing+=(binutils)
+    install ${missing[@]+"${missing[@]}"}
+}
+
+deb() {
+    local missing=()
+    have strip || missing+=(binutils)
+    have dpkg-shlibdeps || missing+=(dpkg-dev)
     install ${missing[@]+"${missing[@]}"}
 }
 
@@ -92,9 +100,9 @@ lint() {
 }
 
 case "${1:-}" in
-build | lint | python | device) "$1" ;;
+build | lint | python | deb | device) "$1" ;;
 *)
-    say "usage: scripts/setup.sh build|lint|python|device"
+    say "usage: scripts/setup.sh build|lint|python|deb|device"
     exit 2
     ;;
 esac
