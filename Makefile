@@ -12,7 +12,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: help setup build install wheel test-python deb docker models gemma benchmarks texts train-texts demo test quick soak test-device fmt lint lines doc unit bench fuzz sanitize check-cuda clean
+.PHONY: help setup build install wheel sdist test-python deb docker models gemma benchmarks texts train-texts demo test quick soak test-device fmt lint lines doc unit bench fuzz sanitize check-cuda clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -30,6 +30,9 @@ install: setup ## install the program into cargo's bin directory, man pages and 
 
 wheel: setup ## build the Python package, with the program, into target/wheels
 	@scripts/python.sh wheel
+
+sdist: ## pack the sources of the Python package, which pip can build, into target/wheels
+	@scripts/python.sh sdist
 
 test-python: setup ## build the wheel, install it into a new virtual environment, and run its tests and type checks
 	@scripts/python.sh test

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds and tests the Python package of python/ropewalk.
+# Builds and tests the Python package: pyproject.toml, python/ropewalk, and the program.
 #   scripts/python.sh wheel               builds the wheel into target/wheels
+#   scripts/python.sh sdist               builds the source distribution there: what git tracks
 #   scripts/python.sh test [ARGUMENTS]    builds it, installs it into a new virtual environment, runs its tests with pytest
 #                                         (ARGUMENTS are pytest's) and checks its types
 #
@@ -16,17 +17,32 @@ wheels=$CARGO_TARGET_DIR/wheels
 tools=$CARGO_TARGET_DIR/python/tools
 fresh=$CARGO_TARGET_DIR/python/fresh
 
-wheel() {
+tools() {
     scripts/setup.sh python
-    if [ ! -x "$tools/bin/maturin" ]; then
-        python3 -m venv "$tools"
-        "$tools/bin/pip" install --quiet 'maturin>=1.9.4,<2'
-    fi
-    "$CARGO" build --release --locked -p ropewalk --bin ropewalk
-    mkdir -p python/ropewalk/data/scripts
-    strip -o python/ropewalk/data/scripts/ropewalk "$CARGO_TARGET_DIR/release/ropewalk"
+    [ -x "$tools/bin/maturin" ] || python3 -m venv "$tools"
+    [ -x "$tools/bin/uvx" ] || "$tools/bin/pip" install --quiet 'maturin>=1.9.4,<2' uv
+}
+
+wheel() {
+    tools
+    "$tools/bin/python" python/backend/backend.py
     rm -rf "$wheels"
-    "$tools/bin/maturin" build --release --locked --manifest-path python/ropewalk/Cargo.toml --out "$wheels"
+    "$tools/bin/maturin" build --release --out "$wheels"
+    ls -l "$wheels"
+}
+
+sdist() {
+    tools
+    rm -f "$wheels"/*.tar.gz
+    mkdir -p python/ropewalk/data
+    "$tools/bin/maturin" sdist --out "$wheels"
+    # Cargo finds all members of the workspace, and their files, in it.
+    rm -rf "$CARGO_TARGET_DIR/python/sdist"
+    mkdir -p "$CARGO_TARGET_DIR/python/sdist"
+    tar -xzf "$wheels"/ropewalk-*.tar.gz --strip-components 1 -C "$CARGO_TARGET_DIR/python/sdist"
+    for manifest in Cargo.toml python/ropewalk/Cargo.toml; do
+        (cd "$CARGO_TARGET_DIR/python/sdist" && "$CARGO" metadata --no-deps --format-version 1 --manifest-path "$manifest" >/dev/null)
+    done
     ls -l "$wheels"
 }
 
@@ -44,17 +60,21 @@ tests() {
     # Of a class that cannot be constructed, the compiled part has a constructor that says so; PyO3 makes __all__.
     printf '%s\n' 'ropewalk\._ropewalk\.(Pieces|Plan|Score|Session)\.__new__' 'ropewalk\._ropewalk\.__all__' >allowed
     python -m mypy.stubtest --allowlist allowed --ignore-unused-allowlist ropewalk._ropewalk
+    # `uvx ropewalk`, from an index of the wheel and what it needs.
+    rm -rf index
+    python -m pip download --quiet --dest index "$wheels"/ropewalk-*.whl
+    "$tools/bin/uvx" --no-cache --no-index --find-links index --python "$fresh/bin/python" ropewalk --help >/dev/null
 }
 
 case "${1:-}" in
-wheel) wheel ;;
+wheel | sdist) "$1" ;;
 test)
     "$CARGO" fmt --manifest-path python/ropewalk/Cargo.toml --check
     wheel
     tests "${@:2}"
     ;;
 *)
-    echo "usage: scripts/python.sh wheel | test [ARGUMENTS OF pytest]" >&2
+    echo "usage: scripts/python.sh wheel | sdist | test [ARGUMENTS OF pytest]" >&2
     exit 2
     ;;
 esac

@@ -1,0 +1,61 @@
+"""Builds the Python package (PEP 517): maturin, after the program is where it takes it from.
+
+`pip wheel .`, in a clone or a source distribution, calls the functions. scripts/python.sh runs the file, which compiles
+the program only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Mapping, Optional
+
+import maturin
+from maturin import build_sdist, prepare_metadata_for_build_editable, prepare_metadata_for_build_wheel
+
+__all__ = [
+    "build_editable",
+    "build_sdist",
+    "build_wheel",
+    "prepare_metadata_for_build_editable",
+    "prepare_metadata_for_build_wheel",
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+# Named in pyproject.toml. maturin fails without it, whatever it is to do.
+SCRIPTS = ROOT / "python/ropewalk/data/scripts"
+SCRIPTS.mkdir(parents=True, exist_ok=True)
+
+Settings = Optional[Mapping[str, Any]]
+
+
+def program() -> None:
+    """Compiles the program, and strips it into the package."""
+    # One directory for the program and the extension module, so that ggml is compiled once.
+    target = Path(os.environ.setdefault("CARGO_TARGET_DIR", str(ROOT / "target")))
+    cargo = os.environ.get("CARGO", "cargo")
+    subprocess.run([cargo, "build", "--release", "--locked", "-p", "ropewalk", "--bin", "ropewalk"], cwd=ROOT, check=True)
+    name = "ropewalk.exe" if os.name == "nt" else "ropewalk"
+    shutil.copy(target / "release" / name, SCRIPTS / name)
+    if os.name != "nt":
+        subprocess.run(["strip", SCRIPTS / name], check=True)
+
+
+def build_wheel(
+    wheel_directory: str, config_settings: Settings = None, metadata_directory: Optional[str] = None
+) -> str:
+    program()
+    return maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
+
+
+def build_editable(
+    wheel_directory: str, config_settings: Settings = None, metadata_directory: Optional[str] = None
+) -> str:
+    program()
+    return maturin.build_editable(wheel_directory, config_settings, metadata_directory)
+
+
+if __name__ == "__main__":
+    program()
