@@ -72,6 +72,7 @@ test: fmt lint doc unit ## run everything a change must pass
 fmt: setup
 	@scripts/setup.sh lint
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path python/ropewalk/Cargo.toml --check
 
 # Checks the kernels again for a processor without AVX-512 and AMX: other code, which can have its own bugs.
 lint: setup

@@ -2,7 +2,7 @@
 # Builds and tests the Python package: pyproject.toml, python/ropewalk, and the program.
 #   scripts/python.sh wheel               builds the wheel into target/wheels
 #   scripts/python.sh sdist               builds the source distribution there: what git tracks
-#   scripts/python.sh test [ARGUMENTS]    builds it, installs it into a new virtual environment, runs its tests with pytest
+#   scripts/python.sh test [ARGUMENTS]    builds the wheel, installs it into a new virtual environment, runs its tests with pytest
 #                                         (ARGUMENTS are pytest's) and checks its types
 #
 # The wheel is for this machine's processor, like `make install`; RUSTFLAGS="-C target-cpu=x86-64-v3" makes one for others.
@@ -69,7 +69,6 @@ tests() {
 case "${1:-}" in
 wheel | sdist) "$1" ;;
 test)
-    "$CARGO" fmt --manifest-path python/ropewalk/Cargo.toml --check
     wheel
     tests "${@:2}"
     ;;
