@@ -12,7 +12,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: help setup build install wheel sdist test-python deb docker models gemma benchmarks texts train-texts demo test quick soak test-device fmt lint lines doc unit bench fuzz sanitize check-cuda clean
+.PHONY: help setup build install wheel sdist test-python deb docker release models gemma benchmarks texts train-texts demo test quick soak test-device fmt lint lines doc unit bench fuzz sanitize check-cuda clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -42,6 +42,9 @@ deb: setup ## build a Debian package with man pages and completions into target/
 
 docker: ## build an image from what is committed; a container runs the program as a user
 	@scripts/package.sh docker
+
+release: setup ## VERSION=x: check, build wheel, sources, and Debian package into dist/, tag; DRY_RUN=1 only checks
+	@scripts/release.sh "$(VERSION)" $(if $(DRY_RUN),--dry-run)
 
 # Downloads files that are published in Python packages: $(call packages,DIRECTORY,NAMES).
 packages = @python3 scripts/packages.py $(1) $(2) <models/packages.json
@@ -123,6 +126,6 @@ sanitize: setup models ## run the tests of unsafe code and of the C code under s
 check-cuda: setup ## type-check with the `cuda` feature; also compile the CUDA backend if nvcc is installed
 	@scripts/check-cuda.sh
 
-clean: ## remove build and demo output; keep models
+clean: ## remove build, demo, and release output; keep models
 	$(CARGO) clean
-	rm -rf out
+	rm -rf out dist
