@@ -18,6 +18,7 @@ deb() {
     # Where Cargo.toml names them: cargo-deb looks for the program alone in another target directory.
     rm -rf target/share
     "$CARGO_TARGET_DIR/release/ropewalk" completions --install target/share
+    python3 scripts/licenses.py target/share/doc/THIRD-PARTY.txt Cargo.toml
     mkdir -p "$CARGO_TARGET_DIR/debian"
     rm -f "$CARGO_TARGET_DIR"/debian/*.deb
     "$CARGO" deb --no-build --package ropewalk --output "$CARGO_TARGET_DIR/debian/"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Mapping, Optional
 
@@ -25,22 +26,26 @@ __all__ = [
 
 ROOT = Path(__file__).resolve().parents[2]
 # Named in pyproject.toml. maturin fails without it, whatever it is to do.
-SCRIPTS = ROOT / "python/ropewalk/data/scripts"
-SCRIPTS.mkdir(parents=True, exist_ok=True)
+DATA = ROOT / "python/ropewalk/data"
+DATA.mkdir(exist_ok=True)
 
 Settings = Optional[Mapping[str, Any]]
 
 
 def program() -> None:
-    """Compiles the program, and strips it into the package."""
+    """Compiles the program, and puts it, stripped, and the licenses of its crates into the package."""
     # One directory for the program and the extension module, so that ggml is compiled once.
     target = Path(os.environ.setdefault("CARGO_TARGET_DIR", str(ROOT / "target")))
     cargo = os.environ.get("CARGO", "cargo")
     subprocess.run([cargo, "build", "--release", "--locked", "-p", "ropewalk", "--bin", "ropewalk"], cwd=ROOT, check=True)
     name = "ropewalk.exe" if os.name == "nt" else "ropewalk"
-    shutil.copy(target / "release" / name, SCRIPTS / name)
+    (DATA / "scripts").mkdir(exist_ok=True)
+    shutil.copy(target / "release" / name, DATA / "scripts" / name)
     if os.name != "nt":
-        subprocess.run(["strip", SCRIPTS / name], check=True)
+        subprocess.run(["strip", DATA / "scripts" / name], check=True)
+    licenses = DATA / "data/share/doc/ropewalk/THIRD-PARTY.txt"
+    manifests = ["Cargo.toml", "python/ropewalk/Cargo.toml"]
+    subprocess.run([sys.executable, "scripts/licenses.py", licenses, *manifests], cwd=ROOT, check=True)
 
 
 def build_wheel(
