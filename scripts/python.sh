@@ -2,8 +2,8 @@
 # Builds and tests the Python package: pyproject.toml, python/ropewalk, and the program.
 #   scripts/python.sh wheel               builds the wheel into target/wheels
 #   scripts/python.sh sdist               builds the source distribution there: what git tracks
-#   scripts/python.sh test [ARGUMENTS]    builds the wheel, installs it into a new virtual environment, runs its tests with pytest
-#                                         (ARGUMENTS are pytest's) and checks its types
+#   scripts/python.sh test [ARGUMENTS]    builds both, installs the wheel into a new virtual environment, runs its tests with
+#                                         pytest (ARGUMENTS are pytest's), and checks its types
 #
 # The wheel is for this machine's processor, like `make install`; RUSTFLAGS="-C target-cpu=x86-64-v3" makes one for others.
 # The extension and the program are compiled in one target directory, so ggml is compiled once.
@@ -29,6 +29,7 @@ wheel() {
     rm -rf "$wheels"
     "$tools/bin/maturin" build --release --out "$wheels"
     ls -l "$wheels"
+    [ "$(wc -c <"$(echo "$wheels"/*.whl)")" -lt 40000000 ] || { echo "python: the wheel has more than 40 MB" >&2; exit 1; }
 }
 
 sdist() {
@@ -70,6 +71,7 @@ case "${1:-}" in
 wheel | sdist) "$1" ;;
 test)
     wheel
+    sdist
     tests "${@:2}"
     ;;
 *)

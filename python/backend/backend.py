@@ -1,7 +1,7 @@
-"""Builds the Python package (PEP 517): maturin, after the program is where it takes it from.
+"""The build backend of the Python package (PEP 517): compiles the program, then calls maturin.
 
-`pip wheel .`, in a clone or a source distribution, calls the functions. scripts/python.sh runs the file, which compiles
-the program only.
+pip calls the functions, in a clone or a source distribution. scripts/python.sh runs the file, which only compiles the
+program, and calls maturin itself, for a wheel with a tag of manylinux.
 """
 
 from __future__ import annotations
