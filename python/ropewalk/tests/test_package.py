@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from ropewalk._program import find
 
 @pytest.mark.parametrize(
     "end",
@@ -38,3 +40,11 @@ def test_metadata_is_complete() -> None:
     assert found["License-Expression"] == "MIT OR Apache-2.0"
     assert "Typing :: Typed" in found.get_all("Classifier", [])
     assert found["Summary"] and found["Description-Content-Type"].startswith("text/markdown")
+
+
+def test_the_tag_names_a_glibc_that_the_program_runs_with() -> None:
+    # maturin looks at the extension module alone.
+    wheel = metadata.distribution("ropewalk").read_text("WHEEL") or ""
+    promised = [int(minor) for minor in re.findall(r"^Tag: .*-manylinux_2_(\d+)_\w+$", wheel, re.MULTILINE)]
+    needed = [int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", find().read_bytes())]
+    assert promised and max(needed, default=0) <= min(promised), wheel
