@@ -10,6 +10,7 @@ import pytest
 
 from ropewalk._program import find
 
+
 @pytest.mark.parametrize(
     "end",
     [
