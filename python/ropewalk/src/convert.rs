@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
+use ropewalk::control::Control;
 use ropewalk::convert::random::{self, Shape};
-use ropewalk::convert::{types, Mixture, Options, Tokenizing};
+use ropewalk::convert::{peft, types, Mixture, Options, Tokenizing};
 use ropewalk::gguf::Output;
 
 use crate::args::{self, object, Paths};
@@ -53,6 +54,38 @@ pub(crate) fn convert<'py>(
     let callbacks = Callbacks { progress, ..Callbacks::default() };
     let report =
         work::run(py, &callbacks, |control| ropewalk::convert::convert(&input, &output, &options, control))?;
+    object(py, &report.map_err(of_convert)?)
+}
+
+/// Converts a PEFT adapter directory to a LoRA file for the model in the GGUF file `base`. Returns the figures of the adapter.
+#[pyfunction]
+#[pyo3(signature = (folder, base, output, force=false))]
+pub(crate) fn from_peft<'py>(
+    py: Python<'py>,
+    folder: PathBuf,
+    base: PathBuf,
+    output: PathBuf,
+    force: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let convert = |_: &Control<'_>| peft::from_peft(&folder, &base, Output::new(&output, force));
+    let report = work::run(py, &Callbacks::default(), convert)?;
+    object(py, &report.map_err(of_convert)?)
+}
+
+/// Converts a LoRA file for the model in the GGUF file `base` to a PEFT adapter directory. `repository` is the model on
+/// Hugging Face. Returns the figures of the adapter.
+#[pyfunction]
+#[pyo3(signature = (adapter, base, folder, repository=None, force=false))]
+pub(crate) fn to_peft<'py>(
+    py: Python<'py>,
+    adapter: PathBuf,
+    base: PathBuf,
+    folder: PathBuf,
+    repository: Option<&str>,
+    force: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let convert = |_: &Control<'_>| peft::to_peft(&adapter, &base, Output::new(&folder, force), repository);
+    let report = work::run(py, &Callbacks::default(), convert)?;
     object(py, &report.map_err(of_convert)?)
 }
 

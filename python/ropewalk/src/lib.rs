@@ -19,7 +19,11 @@ mod _ropewalk {
     #[pymodule_export]
     use super::convert::convert;
     #[pymodule_export]
+    use super::convert::from_peft;
+    #[pymodule_export]
     use super::convert::random_model;
+    #[pymodule_export]
+    use super::convert::to_peft;
     #[pymodule_export]
     use super::finetune::finetune;
     #[pymodule_export]

@@ -76,6 +76,18 @@ impl Model {
         self.native.hparams().n_vocab
     }
 
+    /// The token that begins a text, if the vocabulary has one.
+    #[getter]
+    fn bos(&self) -> Option<Token> {
+        self.native.vocab().bos()
+    }
+
+    /// The token that ends a text, if the vocabulary has one.
+    #[getter]
+    fn eos(&self) -> Option<Token> {
+        self.native.vocab().eos()
+    }
+
     /// Bytes of its weights and adapters on the device.
     #[getter]
     fn n_bytes(&self) -> usize {
@@ -131,8 +143,10 @@ impl Model {
         self.native.vocab().detokenize(&tokens, special).map_err(raised)
     }
 
-    /// Opens a session: a context of `n_ctx` tokens (by default, the trained context) under one RoPE method.
-    #[pyo3(signature = (n_ctx=None, rope=None, kv="f16", n_threads=0, math="auto"))]
+    /// Opens a session: a context of `n_ctx` tokens (by default, the trained context) under one RoPE method. It has room for
+    /// `parallel` texts of that length.
+    #[pyo3(signature = (n_ctx=None, rope=None, kv="f16", n_threads=0, math="auto", parallel=1))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn session(
         &self,
         py: Python<'_>,
@@ -141,9 +155,10 @@ impl Model {
         kv: &str,
         n_threads: usize,
         math: &str,
+        parallel: usize,
     ) -> PyResult<Session> {
         let n_ctx = n_ctx.unwrap_or(self.native.hparams().n_ctx_train);
-        let params = args::session(n_ctx, kv, n_threads, math)?.rope(args::spec(rope)?);
+        let params = args::session(n_ctx, kv, n_threads, math)?.rope(args::spec(rope)?).n_seq_max(parallel);
         let native = py.detach(|| ropewalk::Session::new(&self.native, &params)).map_err(raised)?;
         Ok(Session::new(native))
     }

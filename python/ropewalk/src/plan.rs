@@ -11,7 +11,7 @@ use ropewalk::Error;
 use serde_json::json;
 
 use crate::args::{self, object};
-use crate::error::raised;
+use crate::error::{argument, raised};
 
 /// A RoPE method for one model and one context: its frequencies, and the distances that the model is shown. If kinds of
 /// layers differ, arrays are those of the first kind that the method changes; `to_dict` has all kinds.
@@ -24,6 +24,12 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) fn new(plan: rope::Plan, hp: Hparams) -> Plan {
         Plan { plan, hp }
+    }
+
+    /// The plan of a layer: without its number, that of the first kind that the method changes.
+    fn of(&self, layer: Option<usize>) -> PyResult<&rope::LayerPlan> {
+        let Some(il) = layer else { return Ok(self.plan.main()) };
+        self.plan.of_layer(il).ok_or_else(|| argument("layer", "a layer with attention", il))
     }
 }
 
@@ -81,13 +87,15 @@ impl Plan {
 
     /// The distance that the model is shown between each query and key at these positions: a row per query, and NaN for keys
     /// that it does not see.
+    #[pyo3(signature = (queries, keys, layer=None))]
     fn distances<'py>(
         &self,
         py: Python<'py>,
         queries: Vec<u32>,
         keys: Vec<u32>,
+        layer: Option<usize>,
     ) -> PyResult<Bound<'py, PyArray2<f64>>> {
-        let layer = self.plan.main();
+        let layer = self.of(layer)?;
         let position = |at: u32| i32::try_from(at).unwrap_or(i32::MAX);
         let distance = |q: u32, k: u32| match k <= q {
             true => layer.distance(position(q), position(k)).unwrap_or(f64::NAN),
@@ -103,6 +111,19 @@ impl Plan {
         let all = queries.iter().flat_map(|&q| keys.iter().map(move |&k| (q, k)));
         values.extend(all.map(|(q, k)| distance(q, k)));
         table(py, queries.len(), values)
+    }
+
+    /// The factor on queries at these positions: the attention temperature of the method or of the model.
+    #[pyo3(signature = (queries, layer=None))]
+    fn query_scale<'py>(
+        &self,
+        py: Python<'py>,
+        queries: Vec<u32>,
+        layer: Option<usize>,
+    ) -> PyResult<Bound<'py, PyArray1<f64>>> {
+        let layer = self.of(layer)?;
+        let scale = |&at: &u32| layer.q_scale(i32::try_from(at).unwrap_or(i32::MAX));
+        Ok(queries.iter().map(scale).collect::<Vec<f64>>().into_pyarray(py))
     }
 
     /// All of the plan: for each kind of layer its frequencies, pair by pair, and which keys queries see.

@@ -9,6 +9,7 @@ use pyo3::types::PyDict;
 use ropewalk::eval::suite::{encode_pair, TaskEncoder};
 use ropewalk::eval::SessionSource;
 use ropewalk::sampler::SamplerParams;
+use ropewalk::session::{Ending, Greedy, SeqId};
 use ropewalk::tasks::Template;
 use ropewalk::{Error, GenerateParams, Generation, SessionParams, Token};
 
@@ -16,6 +17,9 @@ use crate::args::{Prompt, Texts};
 use crate::error::{raised, RopewalkError, SessionBusy};
 use crate::plan::Plan;
 use crate::work::{self, Callbacks};
+
+/// Texts that are read together at least, if there is room: as many as `evaluate` has by default.
+const TOGETHER: usize = 8;
 
 /// A context over a model, under one RoPE method. One thread can use it at a time: a call while another one runs raises
 /// `SessionBusy`.
@@ -31,6 +35,12 @@ impl Session {
     pub(crate) fn new(native: ropewalk::Session) -> Session {
         let (model, plan, params) = (native.model().clone(), native.plan().clone(), native.params().clone());
         Session { held: Mutex::new(native), model, plan, params }
+    }
+
+    /// The sequences of calls that read several texts. They share the keys of a common prefix, so there can be more of them
+    /// than whole contexts fit.
+    fn sequences(&self) -> Vec<SeqId> {
+        (0..SeqId::MAX).take(self.params.n_seq_max.max(TOGETHER)).collect()
     }
 
     /// The session, unless another call uses it.
@@ -193,11 +203,35 @@ impl Session {
         let found = scored.into_iter().next();
         let ending =
             found.ok_or_else(|| RopewalkError::new_err("score: expected a likelihood, found none"))?;
-        Ok(Score {
-            logprob: ending.logprobs.iter().map(|&x| f64::from(x)).sum(),
-            n_tokens: ending.logprobs.len(),
-            greedy: ending.greedy,
-        })
+        Ok(Score::of(&ending))
+    }
+
+    /// The likelihoods of several continuations of one prompt, all given as tokens. The prompt is computed once, and
+    /// continuations are computed together.
+    fn scores(
+        &self,
+        py: Python<'_>,
+        prompt: Vec<Token>,
+        continuations: Vec<Vec<Token>>,
+    ) -> PyResult<Vec<Score>> {
+        let seqs = self.sequences();
+        let endings = self.compute(py, |session| session.endings(&seqs, &prompt, &continuations))?;
+        Ok(endings.iter().map(Score::of).collect())
+    }
+
+    /// The most likely continuations of several prompts, all given as tokens. They are computed together, so there can be as
+    /// many as the session has room for: `parallel`. An answer ends with the token that completes one of the texts `stop`.
+    #[pyo3(signature = (prompts, max_tokens, stop=None))]
+    fn answers(
+        &self,
+        py: Python<'_>,
+        prompts: Vec<Vec<Token>>,
+        max_tokens: usize,
+        stop: Option<Texts>,
+    ) -> PyResult<Vec<Vec<Token>>> {
+        let seqs = self.sequences();
+        let how = Greedy { n_predict: max_tokens, n_min: 0, stop: stop.map_or_else(Vec::new, Texts::list) };
+        self.compute(py, |session| session.continue_all(&seqs, &prompts, &how))
     }
 }
 
@@ -210,6 +244,16 @@ pub(crate) struct Score {
     n_tokens: usize,
     /// True if every token is the most likely one.
     greedy: bool,
+}
+
+impl Score {
+    fn of(ending: &Ending) -> Score {
+        Score {
+            logprob: ending.logprobs.iter().map(|&x| f64::from(x)).sum(),
+            n_tokens: ending.logprobs.len(),
+            greedy: ending.greedy,
+        }
+    }
 }
 
 #[pymethods]
