@@ -1,6 +1,6 @@
 """Long context for quantized GGUF language models: extend, measure, train, convert."""
 
-from . import rope
+from . import adapter, rope
 from ._errors import (
     ArgumentError,
     ContextFull,
@@ -38,6 +38,7 @@ __all__ = [
     "SessionBusy",
     "Unsupported",
     "__version__",
+    "adapter",
     "convert",
     "evaluate",
     "finetune",
