@@ -36,6 +36,7 @@ sdist: ## pack the sources of the Python package, which pip can build, into targ
 
 test-python: setup ## build the wheel, install it into a new virtual environment, and run its tests and type checks
 	@scripts/python.sh test
+	@scripts/python.sh ecosystem
 
 deb: setup ## build a Debian package with man pages and completions into target/debian
 	@scripts/package.sh deb

@@ -39,3 +39,14 @@ def test_distances_follow_the_method(path: Path) -> None:
     near = query - key < 128
     np.testing.assert_array_equal(extended[near], causal[near])
     assert np.nanmax(extended) < 512 and np.isnan(extended[key > query]).all()
+
+
+def test_factors_on_queries_follow_the_method(path: Path) -> None:
+    plan = ropewalk.rope.inspect(path, "ntk:temperature=logn", 2048)
+    positions = np.array([0, 511, 512, 2047])
+    expected = np.maximum(1, np.log(positions + 1) / np.log(512))
+    np.testing.assert_allclose(plan.query_scale(positions), expected, rtol=1e-12)
+    np.testing.assert_array_equal(plan.query_scale(positions, layer=1), plan.query_scale(positions))
+    np.testing.assert_array_equal(plan.distances([9], [2], layer=1), [[7.0]])
+    with pytest.raises(ropewalk.ArgumentError, match="layer: expected a layer with attention, found 2"):
+        plan.distances([9], [2], layer=2)

@@ -58,6 +58,25 @@ def test_a_continuation_has_the_likelihood_of_its_tokens(model: ropewalk.Model) 
     assert logits.argmax(axis=1).tolist() == pieces.tokens
 
 
+def test_several_texts_are_read_together(model: ropewalk.Model) -> None:
+    session = model.session(256, kv="f32", math="f32", n_threads=1, parallel=3)
+    prompt = model.tokenize("The rope walk was", add_special=True)
+    endings = [model.tokenize(text, add_special=False) for text in [" a long shed", " hemp", " a", " spun into rope"]]
+    scores = session.scores(prompt, endings)
+    for score, ending in zip(scores, endings):
+        assert score.n_tokens == len(ending)
+        alone = exact(model).nll(prompt + ending, start=len(prompt))
+        assert score.logprob == pytest.approx(-float(alone.sum()), rel=1e-5)
+    prompts = [model.tokenize(text) for text in ["Once", "The rope", "A long shed in which"]]
+    for tokens, answer in zip(prompts, session.answers(prompts, 12)):
+        pieces = exact(model).generate(tokens, 12)
+        list(pieces)
+        assert answer == pieces.tokens
+    with pytest.raises(ropewalk.ArgumentError, match="prompts.*at most 3"):
+        session.answers(prompts * 3, 12)
+    assert model.bos == prompt[0] and model.eos not in (None, model.bos)
+
+
 def test_generation_is_that_of_the_program(model: ropewalk.Model, path: Path, cli: Cli) -> None:
     method = "yarn:factor=2"
     args = ["-m", path, "-p", "Once upon a time", "-n", 24, "--ctx", 256, "--rope", method, "--ignore-eos"]

@@ -6,7 +6,6 @@ without that. `RopewalkLM(...)` can be passed to `lm_eval.simple_evaluate`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Union
@@ -145,8 +144,8 @@ class RopewalkLM(TemplateLM):  # type: ignore[misc]
             fitting = [self._fitting(request) for request in requests]
             for context, group in groupby(fitting, key=lambda both: both[0]):
                 scored = self._scores(context, [continuation for _, continuation in group])
-                for (texts, _, _), answer in zip(requests[len(answers) :], scored):
-                    self.cache_hook.add_partial("loglikelihood", texts, answer)
+                for request, answer in zip(requests[len(answers) :], scored):
+                    self.cache_hook.add_partial("loglikelihood", request[0], answer)
                 answers.extend(scored)
                 bar.update(len(scored))
         return answers
@@ -252,5 +251,6 @@ if __name__ == "__main__":
     # The class that is registered is that of the module by its name.
     from ropewalk import lm_eval
 
-    sys.exit(lm_eval.main())
-_register()
+    lm_eval.main()
+else:
+    _register()
