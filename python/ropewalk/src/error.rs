@@ -4,7 +4,8 @@ use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::{import_exception, PyErr};
 use ropewalk::convert;
 use ropewalk::finetune::JobError;
-use ropewalk::Error;
+use ropewalk::plot::PlotError;
+use ropewalk::{study, Error};
 
 import_exception!(ropewalk._errors, RopewalkError);
 import_exception!(ropewalk._errors, ArgumentError);
@@ -52,6 +53,23 @@ pub(crate) fn of_convert(e: convert::Error) -> PyErr {
         convert::Error::Interrupted => raised(Error::Interrupted),
         convert::Error::Usage(text) | convert::Error::Argument(text) => mistake(text),
         e => RopewalkError::new_err(e.to_string()),
+    }
+}
+
+/// An error of a picture.
+pub(crate) fn of_plot(e: PlotError) -> PyErr {
+    match e {
+        PlotError::File(e) => raised(e),
+        e => mistake(e),
+    }
+}
+
+/// An error of a study.
+pub(crate) fn of_study(e: study::Error) -> PyErr {
+    match e {
+        study::Error::File(e) => raised(e),
+        study::Error::Stopped => raised(Error::Interrupted),
+        study::Error::Invalid(text) => mistake(text),
     }
 }
 

@@ -23,7 +23,7 @@ use crate::work::{self, Callbacks};
 #[pyo3(signature = (
     model, data, output, *, rope=None, n_ctx=None, steps=None, lr=None, rank=None, alpha=None, targets=None, recipe=None,
     attention=None, transform=None, init=None, resume=false, seed=42, n_threads=0, force=false, settings=None,
-    on_step=None, on_note=None
+    on_step=None, on_note=None, progress=None
 ))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
 pub(crate) fn finetune<'py>(
@@ -49,6 +49,7 @@ pub(crate) fn finetune<'py>(
     settings: Option<&Bound<'py, PyDict>>,
     on_step: Option<Py<PyAny>>,
     on_note: Option<Py<PyAny>>,
+    progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let source = |path: &PathBuf| path.to_string_lossy().parse::<Source>().map_err(raised);
     let data = data.list().iter().map(source).collect::<PyResult<Vec<_>>>()?;
@@ -75,7 +76,7 @@ pub(crate) fn finetune<'py>(
         job.given.put("settings", &key.replace('_', "-"), &value).map_err(mistake)?;
     }
     let model = model.handle();
-    let callbacks = Callbacks { step: on_step, note: on_note, ..Callbacks::default() };
+    let callbacks = Callbacks { progress, step: on_step, note: on_note };
     let report = work::run(py, &callbacks, |control| ropewalk::finetune::run(&job, &model, control))?;
     object(py, &report.map_err(of_job)?)
 }

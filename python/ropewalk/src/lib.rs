@@ -4,11 +4,13 @@
 mod args;
 mod convert;
 mod error;
+mod figure;
 mod finetune;
 mod measure;
 mod model;
 mod plan;
 mod session;
+mod study;
 mod work;
 
 use pyo3::prelude::pymodule;
@@ -24,6 +26,18 @@ mod _ropewalk {
     use super::convert::random_model;
     #[pymodule_export]
     use super::convert::to_peft;
+    #[pymodule_export]
+    use super::figure::draw_attention;
+    #[pymodule_export]
+    use super::figure::draw_distances;
+    #[pymodule_export]
+    use super::figure::draw_grid;
+    #[pymodule_export]
+    use super::figure::draw_lines;
+    #[pymodule_export]
+    use super::figure::draw_wavelengths;
+    #[pymodule_export]
+    use super::figure::Figure;
     #[pymodule_export]
     use super::finetune::finetune;
     #[pymodule_export]
@@ -44,6 +58,8 @@ mod _ropewalk {
     use super::session::Score;
     #[pymodule_export]
     use super::session::Session;
+    #[pymodule_export]
+    use super::study::study;
 
     /// Version of the package.
     #[pymodule_export]

@@ -35,7 +35,8 @@ impl Model {
     }
 }
 
-fn file_name(path: &Path) -> String {
+/// The last part of a path.
+pub(crate) fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 

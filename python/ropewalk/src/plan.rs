@@ -17,8 +17,8 @@ use crate::error::{argument, raised};
 /// layers differ, arrays are those of the first kind that the method changes; `to_dict` has all kinds.
 #[pyclass(frozen, module = "ropewalk")]
 pub(crate) struct Plan {
-    plan: rope::Plan,
-    hp: Hparams,
+    pub(crate) plan: rope::Plan,
+    pub(crate) hp: Hparams,
 }
 
 impl Plan {

@@ -6,6 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use ropewalk::control::Control;
+use ropewalk::eval::attention;
 use ropewalk::eval::suite::{encode_pair, TaskEncoder};
 use ropewalk::eval::SessionSource;
 use ropewalk::sampler::SamplerParams;
@@ -13,8 +15,9 @@ use ropewalk::session::{Ending, Greedy, SeqId};
 use ropewalk::tasks::Template;
 use ropewalk::{Error, GenerateParams, Generation, SessionParams, Token};
 
-use crate::args::{Prompt, Texts};
+use crate::args::{object, Prompt, Texts};
 use crate::error::{raised, RopewalkError, SessionBusy};
+use crate::model::file_name;
 use crate::plan::Plan;
 use crate::work::{self, Callbacks};
 
@@ -59,11 +62,21 @@ impl Session {
         py: Python<'_>,
         job: impl FnOnce(&mut ropewalk::Session) -> ropewalk::Result<T> + Send,
     ) -> PyResult<T> {
+        self.watched(py, &Callbacks::default(), |session, _| job(session))
+    }
+
+    /// Computes with the session, and calls the caller's callbacks.
+    fn watched<T: Send>(
+        &self,
+        py: Python<'_>,
+        callbacks: &Callbacks,
+        job: impl FnOnce(&mut ropewalk::Session, &Control<'_>) -> ropewalk::Result<T> + Send,
+    ) -> PyResult<T> {
         let mut held = self.hold()?;
         let session = held.deref_mut();
-        let done = work::run(py, &Callbacks::default(), |control| {
+        let done = work::run(py, callbacks, |control| {
             control.bind(&session.cancel_flag());
-            job(session)
+            job(session, control)
         })?;
         done.map_err(raised)
     }
@@ -232,6 +245,40 @@ impl Session {
         let seqs = self.sequences();
         let how = Greedy { n_predict: max_tokens, n_min: 0, stop: stop.map_or_else(Vec::new, Texts::list) };
         self.compute(py, |session| session.continue_all(&seqs, &prompts, &how))
+    }
+
+    /// Where a head looks while the session reads a text. Without `layer` and `head`, it is the head that looks farthest: the
+    /// one with the largest sum of probabilities at keys more than `distance` tokens back, without the first `sinks` tokens.
+    /// The map keeps the largest probability in each square of `tile` x `tile` tokens. Returns the report that
+    /// `ropewalk inspect --map --json` prints, and `n_ctx_orig`; `ropewalk.plot.attention` draws it.
+    #[pyo3(signature = (tokens, *, layer=None, head=None, distance=1000, sinks=0, tile=16, progress=None))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
+    fn attention<'py>(
+        &self,
+        py: Python<'py>,
+        tokens: Prompt,
+        layer: Option<usize>,
+        head: Option<usize>,
+        distance: usize,
+        sinks: usize,
+        tile: usize,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let tokens = tokens.tokens(&self.model)?;
+        let params = attention::Params::new(tokens.len())
+            .layer(layer)
+            .head(head)
+            .distance(distance)
+            .sinks(sinks)
+            .tile(tile);
+        let name = file_name(self.model.file().path());
+        let callbacks = Callbacks { progress, ..Callbacks::default() };
+        let report = self.watched(py, &callbacks, |session, control| {
+            attention::measure(session, &name, &tokens, &params, control)
+        })?;
+        let report = object(py, &report)?;
+        report.set_item("n_ctx_orig", self.plan.n_ctx_orig(self.model.hparams()))?;
+        Ok(report)
     }
 }
 

@@ -33,25 +33,26 @@ enum Event {
 
 impl Callbacks {
     fn call(&self, py: Python<'_>, event: Event) -> PyResult<()> {
-        match (event, self) {
-            (Event::Progress { done, total, figures, .. }, Callbacks { step: Some(step), .. })
-                if !figures.is_empty() =>
-            {
-                let dict = PyDict::new(py);
-                dict.set_item("step", done)?;
-                dict.set_item("steps", total)?;
-                for (name, figure) in figures {
-                    dict.set_item(name, figure)?;
+        match event {
+            Event::Progress { what, done, total, figures } => {
+                if let Some(step) = self.step.as_ref().filter(|_| !figures.is_empty()) {
+                    let dict = PyDict::new(py);
+                    dict.set_item("step", done)?;
+                    dict.set_item("steps", total)?;
+                    for (name, figure) in figures {
+                        dict.set_item(name, figure)?;
+                    }
+                    step.call1(py, (dict,))?;
                 }
-                step.call1(py, (dict,))?;
+                if let Some(progress) = &self.progress {
+                    progress.call1(py, (done, total, what))?;
+                }
             }
-            (Event::Progress { what, done, total, .. }, Callbacks { progress: Some(progress), .. }) => {
-                progress.call1(py, (done, total, what))?;
+            Event::Note(text) => {
+                if let Some(note) = &self.note {
+                    note.call1(py, (text,))?;
+                }
             }
-            (Event::Note(text), Callbacks { note: Some(note), .. }) => {
-                note.call1(py, (text,))?;
-            }
-            _ => {}
         }
         Ok(())
     }

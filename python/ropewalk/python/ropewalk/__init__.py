@@ -1,6 +1,6 @@
 """Long context for quantized GGUF language models: extend, measure, train, convert."""
 
-from . import adapter, rope
+from . import adapter, plot, rope
 from ._errors import (
     ArgumentError,
     ContextFull,
@@ -10,7 +10,9 @@ from ._errors import (
     SessionBusy,
     Unsupported,
 )
+from ._progress import ProgressBar
 from ._ropewalk import (
+    Figure,
     Model,
     Pieces,
     Plan,
@@ -22,16 +24,19 @@ from ._ropewalk import (
     finetune,
     perplexity,
     random_model,
+    study,
 )
 
 __all__ = [
     "ArgumentError",
     "ContextFull",
+    "Figure",
     "FileError",
     "Model",
     "OutOfMemory",
     "Pieces",
     "Plan",
+    "ProgressBar",
     "RopewalkError",
     "Score",
     "Session",
@@ -43,6 +48,8 @@ __all__ = [
     "evaluate",
     "finetune",
     "perplexity",
+    "plot",
     "random_model",
     "rope",
+    "study",
 ]

@@ -86,6 +86,17 @@ class Session:
     def answers(
         self, prompts: Sequence[_Tokens], max_tokens: int, stop: _Texts | None = None
     ) -> list[list[int]]: ...
+    def attention(
+        self,
+        tokens: str | _Tokens,
+        *,
+        layer: int | None = None,
+        head: int | None = None,
+        distance: int = 1000,
+        sinks: int = 0,
+        tile: int = 16,
+        progress: _Progress | None = None,
+    ) -> dict[str, Any]: ...
 
 @final
 class Score:
@@ -127,6 +138,32 @@ class Plan:
     def query_scale(self, queries: _Tokens, layer: int | None = None) -> npt.NDArray[np.float64]: ...
     def to_dict(self) -> dict[str, Any]: ...
 
+@final
+class Figure:
+    def svg(self) -> str: ...
+    def _repr_svg_(self) -> str: ...
+    def text(self, width: int = 78, height: int = 20) -> str: ...
+    def save(self, path: _Path, force: bool = False) -> None: ...
+
+def draw_wavelengths(plans: Sequence[Plan]) -> Figure: ...
+def draw_distances(plans: Sequence[Plan]) -> Figure: ...
+def draw_lines(
+    title: str,
+    x: tuple[str, bool, Sequence[tuple[float, str]]],
+    y: tuple[str, bool, Sequence[tuple[float, str]]],
+    lines: Sequence[tuple[str, Sequence[tuple[float, float]], Sequence[tuple[float, float]]]],
+) -> Figure: ...
+def draw_grid(
+    title: str,
+    x: str,
+    y: str,
+    columns: Sequence[str],
+    rows: Sequence[str],
+    scores: Sequence[Sequence[float | None]],
+) -> Figure: ...
+def draw_attention(
+    maps: Sequence[tuple[str, int, int, Sequence[Sequence[float]]]], scale: str, difference: bool
+) -> Figure: ...
 def methods() -> list[dict[str, Any]]: ...
 def inspect(path: _Path, rope: str | None = None, n_ctx: int | None = None) -> Plan: ...
 def perplexity(
@@ -206,4 +243,19 @@ def finetune(
     settings: dict[str, object] | None = None,
     on_step: Callable[[dict[str, float]], object] | None = None,
     on_note: Callable[[str], object] | None = None,
+    progress: _Progress | None = None,
 ) -> dict[str, Any]: ...
+def study(
+    plan: _Path,
+    output: _Path,
+    *,
+    device: str = "auto",
+    shard: str | None = None,
+    kv: str = "f16",
+    parallel: int = 8,
+    n_threads: int = 0,
+    math: str = "auto",
+    force: bool = False,
+    progress: _Progress | None = None,
+    on_note: Callable[[str], object] | None = None,
+) -> list[dict[str, Any]]: ...
