@@ -12,7 +12,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: help setup build install wheel sdist test-python deb docker release models gemma benchmarks texts train-texts demo test quick soak test-device fmt lint lines doc unit bench fuzz sanitize check-cuda clean
+.PHONY: help setup build install wheel sdist test-python python-docs deb docker release models gemma benchmarks texts train-texts demo test quick soak test-device fmt lint lines doc unit bench fuzz sanitize check-cuda clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -46,6 +46,9 @@ docker: ## build an image from what is committed; a container runs the program a
 
 release: setup ## VERSION=x: check, build wheel, sources, and Debian package into dist/, tag; DRY_RUN=1 only checks
 	@scripts/release.sh "$(VERSION)" $(if $(DRY_RUN),--dry-run)
+
+python-docs: setup ## build the wheel, and write the pages of the Python API into target/python/docs
+	@scripts/python.sh docs
 
 # Downloads files that are published in Python packages: $(call packages,DIRECTORY,NAMES).
 packages = @python3 scripts/packages.py $(1) $(2) <models/packages.json

@@ -3,8 +3,9 @@
 #   scripts/python.sh wheel               builds the wheel into target/wheels
 #   scripts/python.sh sdist               builds the source distribution there: what git tracks
 #   scripts/python.sh test [ARGUMENTS]    builds both, installs the wheel into a new virtual environment, runs its tests with
-#                                         pytest (ARGUMENTS are pytest's), and checks its types
+#                                         pytest (ARGUMENTS are pytest's), and the notebooks, and checks its types
 #   scripts/python.sh ecosystem [ARGUMENTS]   runs the tests with PyTorch and other packages on the wheel that was built
+#   scripts/python.sh docs                builds and installs the wheel, and writes the pages of its API into target/python/docs
 #
 # The wheel is for this machine's processor, like `make install`; RUSTFLAGS="-C target-cpu=x86-64-v3" makes one for others.
 # The extension and the program are compiled in one target directory, so ggml is compiled once.
@@ -50,10 +51,20 @@ sdist() {
     ls -l "$wheels"
 }
 
-tests() {
+# Installs the wheel and named packages into a new virtual environment.
+environment() {
     rm -rf "$fresh"
     python3 -m venv "$fresh"
-    "$fresh/bin/pip" install --quiet "$wheels"/ropewalk-*.whl pytest mypy
+    "$fresh/bin/pip" install --quiet "$wheels"/ropewalk-*.whl "$@"
+}
+
+docs() {
+    "$fresh/bin/python" -W error -m pdoc --docformat markdown --no-show-source -o "$CARGO_TARGET_DIR/python/docs" ropewalk
+    echo "$CARGO_TARGET_DIR/python/docs/index.html"
+}
+
+tests() {
+    environment 'pytest<10' 'mypy<3' 'pdoc<17' 'pandas<4' 'tqdm<5' 'nbclient<1' 'ipykernel<8'
     # Nothing of the sources or of Rust is in reach: Python finds the package that was installed.
     cd "$CARGO_TARGET_DIR/python"
     export PATH="$fresh/bin:/usr/bin:/bin" PYTHONDONTWRITEBYTECODE=1
@@ -65,6 +76,7 @@ tests() {
     python -m mypy --config-file "$root/pyproject.toml" "$root"/python/ropewalk/tests
     # Of a class that cannot be constructed, the compiled part has a constructor that says so; PyO3 makes __all__.
     printf '%s\n' 'ropewalk\._ropewalk\.(Figure|Pieces|Plan|Score|Session)\.__new__' 'ropewalk\._ropewalk\.__all__' >allowed
+    docs
     python -m mypy.stubtest --allowlist allowed --ignore-unused-allowlist ropewalk._ropewalk
     # `uvx ropewalk`, from an index of the wheel and what it needs.
     rm -rf index
@@ -96,8 +108,13 @@ test)
     tests "${@:2}"
     ;;
 ecosystem) ecosystem "${@:2}" ;;
+docs)
+    wheel
+    environment 'pdoc<17'
+    docs
+    ;;
 *)
-    echo "usage: scripts/python.sh wheel | sdist | test [ARGUMENTS OF pytest] | ecosystem [ARGUMENTS OF pytest]" >&2
+    echo "usage: scripts/python.sh wheel | sdist | test [ARGUMENTS OF pytest] | ecosystem [ARGUMENTS OF pytest] | docs" >&2
     exit 2
     ;;
 esac

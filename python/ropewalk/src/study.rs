@@ -117,6 +117,10 @@ impl Program for Here {
     }
 }
 
+/// Options of a recipe.
+const OPTIONS: &str = "--ctx, --recipe, --rank, --alpha, --targets, --steps, --lr, --seed, --transform, --chat, --answers-only, \
+                       --set, --device, --threads, --ubatch, --attention, --math";
+
 /// Sets an option of a recipe.
 fn set(training: &mut Training, name: &str, value: &str) -> Result<(), String> {
     let job = &mut training.job;
@@ -139,7 +143,7 @@ fn set(training: &mut Training, name: &str, value: &str) -> Result<(), String> {
         "--attention" => job.attention = Some(value.parse::<TrainAttention>().map_err(|e| e.to_string())?),
         "--math" if value == "portable" => job.portable = true,
         "--math" => job.math = value.parse()?,
-        _ => return Err(format!("{name}: not an option of a recipe")),
+        _ => return Err(format!("{name}: expected one of {OPTIONS}")),
     }
     Ok(())
 }

@@ -179,6 +179,60 @@ def test_threads_share_a_model_and_not_a_session(model: ropewalk.Model) -> None:
         worker.join()
 
 
+def test_ctrl_c_stops_measurements(model: ropewalk.Model, text: Path, tmp_path: Path) -> None:
+    def interrupt(done: int, total: int, what: str) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        ropewalk.perplexity(model, files=text, lengths=64, rope="plain", n_threads=1, progress=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        ropewalk.evaluate(model, "passkey", 300, samples=50, data=tmp_path, n_threads=1, progress=interrupt)
+    output = tmp_path / "converted.gguf"
+    with pytest.raises(KeyboardInterrupt):
+        ropewalk.convert(model.path, output, dtype="f16", progress=interrupt)
+    assert not output.exists()
+    # Other calls run as before.
+    assert ropewalk.perplexity(model, files=text, lengths=64, max_windows=1, n_threads=1)["results"]
+
+
+def test_ctrl_c_leaves_a_generation_whole(model: ropewalk.Model) -> None:
+    expected = model.session(256, n_threads=1).generate("Once", 100, ignore_eos=True, temperature=1)
+    whole = list(expected)
+    pieces = model.session(256, n_threads=1).generate("Once", 100, ignore_eos=True, temperature=1)
+    found: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        for piece in pieces:
+            found.append(piece)
+            if len(found) == 20:
+                os.kill(os.getpid(), signal.SIGINT)
+    # The iterator continues where it was.
+    assert found + list(pieces) == whole and pieces.tokens == expected.tokens
+
+
+def test_threads_share_a_generation(model: ropewalk.Model) -> None:
+    expected = model.session(256, n_threads=1).generate("Once", 100, ignore_eos=True, temperature=1)
+    whole = list(expected)
+    pieces = model.session(256, n_threads=1).generate("Once", 100, ignore_eos=True, temperature=1)
+    taken: list[str] = []
+
+    def take() -> None:
+        while True:
+            try:
+                taken.append(next(pieces))
+            except ropewalk.SessionBusy:
+                pass
+            except StopIteration:
+                return
+
+    threads = [threading.Thread(target=take) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # Every piece went to one thread.
+    assert sorted(taken) == sorted(whole) and pieces.tokens == expected.tokens
+
+
 def test_the_package_runs_the_program() -> None:
     command = [sys.executable, "-m", "ropewalk", "--version"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""Every snippet of the guide's page, one after another, in one directory."""
+"""Every snippet of the guide's page, one after another, in one directory; and that of the README."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from conftest import SENTENCE
 
 import ropewalk
 
-PAGE = Path(__file__).parents[3] / "docs" / "guide" / "python.md"
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "guide" / "python.md"
 
 
 def run_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -23,7 +24,7 @@ def run_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     names: dict[str, object] = {}
     for snippet in snippets:
         exec(compile(snippet, str(PAGE), "exec"), names)
-    for file in ["lora.gguf", "long.gguf", "again.gguf"]:
+    for file in ["lora.gguf", "long.gguf", "again.gguf", "methods.svg", "perplexity.svg", "scores.svg", "loss.svg", "study/report.html"]:
         assert (folder / file).exists(), file
     return len(snippets)
 
@@ -31,3 +32,15 @@ def run_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
 def test_snippets_of_the_guide_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ropewalk.random_model(tmp_path / "model.gguf", "llama-tiny", "q8_0")
     assert run_page(tmp_path, monkeypatch) > 6
+
+
+def test_the_tour_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tour,) = [block.split("\n```")[0] for block in (ROOT / "README.md").read_text().split("```python\n")[1:]]
+    monkeypatch.chdir(tmp_path)
+    ropewalk.random_model("model.gguf", "llama-tiny", "q8_0")
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "one.txt").write_text(SENTENCE * 80)
+    (tmp_path / "book.txt").write_text(SENTENCE * 12)
+    # Short enough for a test: the context, and the steps.
+    exec(compile(tour.replace("16384", "1024").replace("steps=200", "steps=2"), "README.md", "exec"), {})
+    assert (tmp_path / "lora.gguf").exists() and (tmp_path / "long.gguf").exists()

@@ -58,38 +58,47 @@ def lines(
 def perplexity(report: Row, n_ctx_train: int | None = None) -> Figure:
     """Perplexity by position, of the report of `ropewalk.perplexity`: a line with 95% intervals for each method and length.
 
-    `n_ctx_train` is marked on the axis of positions.
+    `n_ctx_train` is marked if positions go beyond it.
     """
     rows = report["results"]
     several = len({row["ctx"] for row in rows}) > 1
-    drawn = []
+    drawn, known = [], False
     specs = [(str(row.get("rope", report.get("rope"))), row["ctx"]) for row in rows]
     for method, row in zip(_methods(specs), rows):
         name = f"{method}, ctx {row['ctx']}" if several else method
         buckets = row["buckets"]
         points = [((each["start"] + each["end"]) / 2, each["ppl"]) for each in buckets]
-        drawn.append((name, points, [_interval(each["ppl"], each["ppl_stderr"]) for each in buckets]))
-    title = f"{report['model']}: perplexity by position ({report['protocol']}), 95% intervals"
-    return draw_lines(title, ("position, tokens", False, _original(n_ctx_train)), ("perplexity", True, []), drawn)
+        bounds = [_interval(each["ppl"], each["ppl_stderr"]) for each in buckets]
+        known |= any(math.isfinite(low) for low, _ in bounds)
+        drawn.append((name, points, bounds))
+    title = f"{report['model']}: perplexity by position ({report['protocol']}){', 95% intervals' if known else ''}"
+    whole = "document" if report["protocol"] == "restart" else "window"
+    x = _tokens(f"position in the {whole}, tokens", [row["ctx"] for row in rows], n_ctx_train)
+    return draw_lines(title, x, ("perplexity", True, []), drawn)
 
 
 def scores(rows: Iterable[Row], n_ctx_train: int | None = None) -> Figure:
     """Scores by length, of the rows of `ropewalk.evaluate`: a line with 95% intervals for each task and method.
 
-    `n_ctx_train` is marked on the axis of lengths.
+    `n_ctx_train` is marked if lengths go beyond it.
     """
     known = sorted((row for row in rows if row["length"] is not None), key=lambda row: row["length"])
     tasks = sorted({row["task"] for row in known})
+    methods: set[str] = set()
     by_name: dict[str, list[Row]] = {}
     specs = [(str(row["rope"]), (row["task"], row["length"])) for row in known]
     for method, row in zip(_methods(specs), known):
+        methods.add(method)
         by_name.setdefault(f"{row['task']}, {method}" if len(tasks) > 1 else method, []).append(row)
     drawn = []
     for name, of_line in by_name.items():
         points = [(float(row["length"]), row["score"]) for row in of_line]
         drawn.append((name, points, [(row["ci_low"], row["ci_high"]) for row in of_line]))
-    title = f"{', '.join(tasks)}: score by length, 95% intervals"
-    return draw_lines(title, ("length, tokens", False, _original(n_ctx_train)), ("score, percent", False, []), drawn)
+    what = f"{tasks[0]}, score" if len(tasks) == 1 else "score"
+    under = f" ({methods.pop()})" if len(methods) == 1 else ""
+    title = f"{known[0]['model'] if known else ''}: {what} by length{under}, 95% intervals"
+    x = _tokens("length, tokens", [row["length"] for row in known], n_ctx_train)
+    return draw_lines(title, x, ("score, percent", False, []), drawn)
 
 
 def depths(rows: Iterable[Row]) -> Figure:
@@ -137,8 +146,10 @@ def _marks(marks: Mapping[float, str] | None) -> list[tuple[float, str]]:
     return [(float(at), label) for at, label in (marks or {}).items()]
 
 
-def _original(n_ctx: int | None) -> list[tuple[float, str]]:
-    return [] if n_ctx is None else [(float(n_ctx), f"original context {n_ctx}")]
+def _tokens(label: str, lengths: Sequence[int], n_ctx: int | None) -> tuple[str, bool, list[tuple[float, str]]]:
+    """An axis of tokens, with the original context if lengths go beyond it."""
+    beyond = n_ctx is not None and max(lengths, default=0) > n_ctx
+    return (label, False, _marks({n_ctx: f"original context {n_ctx}"} if n_ctx is not None and beyond else None))
 
 
 def _interval(ppl: float, stderr: float | None) -> tuple[float, float]:
