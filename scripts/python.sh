@@ -58,9 +58,14 @@ environment() {
     "$fresh/bin/pip" install --quiet "$wheels"/ropewalk-*.whl "$@"
 }
 
+# Docstrings are those of the compiled part. pdoc looks for types of what the package exports next to its __init__.py.
 docs() {
-    "$fresh/bin/python" -W error -m pdoc --docformat markdown --no-show-source -o "$CARGO_TARGET_DIR/python/docs" ropewalk
-    echo "$CARGO_TARGET_DIR/python/docs/index.html"
+    local package out=$CARGO_TARGET_DIR/python/docs
+    package=$("$fresh/bin/python" -c 'import os, ropewalk; print(os.path.dirname(ropewalk.__file__))')
+    { echo 'from __future__ import annotations' && cat "$package/_ropewalk.pyi"; } >"$package/__init__.pyi"
+    "$fresh/bin/python" -W error -m pdoc --docformat markdown --no-show-source -o "$out" ropewalk
+    rm "$package/__init__.pyi"
+    echo "$out/index.html"
 }
 
 tests() {
@@ -76,8 +81,8 @@ tests() {
     python -m mypy --config-file "$root/pyproject.toml" "$root"/python/ropewalk/tests
     # Of a class that cannot be constructed, the compiled part has a constructor that says so; PyO3 makes __all__.
     printf '%s\n' 'ropewalk\._ropewalk\.(Figure|Pieces|Plan|Score|Session)\.__new__' 'ropewalk\._ropewalk\.__all__' >allowed
-    docs
     python -m mypy.stubtest --allowlist allowed --ignore-unused-allowlist ropewalk._ropewalk
+    docs
     # `uvx ropewalk`, from an index of the wheel and what it needs.
     rm -rf index
     python -m pip download --quiet --dest index "$wheels"/ropewalk-*.whl
@@ -110,7 +115,7 @@ test)
 ecosystem) ecosystem "${@:2}" ;;
 docs)
     wheel
-    environment 'pdoc<17'
+    environment 'pdoc<17' 'typing_extensions<5'
     docs
     ;;
 *)

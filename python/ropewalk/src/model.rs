@@ -10,7 +10,8 @@ use crate::error::raised;
 use crate::plan::Plan;
 use crate::session::Session;
 
-/// A model file on a device. Sessions and measurements share its weights. Several threads can use one model.
+/// A model file on a device: `Model(path, device="auto", lora=None)`. `device` is `auto`, `cpu`, or a name such as `cuda:0`, and
+/// `lora` are adapters. Sessions and measurements share its weights. Several threads can use one model.
 #[pyclass(frozen, module = "ropewalk")]
 pub(crate) struct Model {
     native: ropewalk::Model,

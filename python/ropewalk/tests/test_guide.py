@@ -34,6 +34,8 @@ def test_snippets_of_the_guide_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert run_page(tmp_path, monkeypatch) > 6
 
 
+# The tour leaves closing a file to Python.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_the_tour_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tour,) = [block.split("\n```")[0] for block in (ROOT / "README.md").read_text().split("```python\n")[1:]]
     monkeypatch.chdir(tmp_path)

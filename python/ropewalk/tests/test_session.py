@@ -117,7 +117,7 @@ def test_arrays_are_not_copied(model: ropewalk.Model, path: Path) -> None:
 
     session = model.session(64, n_threads=1)
     plan = ropewalk.rope.inspect(path, "harpe", 1024)
-    arrays = [session.nll("Once upon"), session.logits("Once upon", last=3), plan.distances([3], [1]), plan.frequencies]
+    arrays: list[Any] = [session.nll("Once upon"), session.logits("Once upon", last=3), plan.distances([3], [1]), plan.frequencies]
     assert [owner(array) for array in arrays] == ["PySliceContainer"] * len(arrays)
     assert all(array.flags.writeable for array in arrays)
 
@@ -140,5 +140,5 @@ def test_memory_does_not_grow(model: ropewalk.Model) -> None:
     use(50)
     before = resident()
     each = use(1000)
-    # If one session in a hundred stayed, or a hundredth of each, it would be ten sessions.
-    assert resident() - before < 10 * each
+    # If one session in a hundred stayed, it would be ten sessions, of whose memory a third is in use.
+    assert resident() - before < 2 * each
