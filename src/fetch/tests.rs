@@ -193,6 +193,7 @@ fn what_another_program_puts_in_place_meanwhile_stays() {
         let said = make(name, &other).unwrap_err().to_string();
         assert!(said.contains("was created by another program"), "{said}");
         assert!(Origin::read(&at(name)).unwrap().is_none(), "{name} has a record");
+        assert!(!at(".partial").exists(), "{name}: something unfinished is left");
     }
     assert_eq!(std::fs::read(at("thesis")).unwrap(), b"My thesis");
     assert!(make("new", &|| {}).unwrap().is_some());

@@ -130,7 +130,7 @@ pub fn make_file<T, E: From<Error>>(
     put(to.parent().unwrap_or(Path::new("")), &name, "made", |unfinished| {
         // Of a program that was killed.
         partial::remove(unfinished)?;
-        make(unfinished).inspect_err(|_| drop(partial::remove(unfinished)))
+        make(unfinished)
     })
 }
 
@@ -160,18 +160,29 @@ pub(crate) fn put<T, R: Serialize, E: From<Error>>(
         return Ok(None);
     }
     let unfinished = dir.join(partial::FOLDER).join(format!("{name}.{extension}"));
-    let (made, record) = make(&unfinished)?;
-    write(&path, &record)?;
-    if let Err(e) = files::rename_new(&unfinished, &path) {
-        if e.kind() != std::io::ErrorKind::AlreadyExists {
-            return Err(io(&path)(e).into());
-        }
-        // What another program has put there stays, without the record.
-        let _ = std::fs::remove_file(Origin::path_of(&path));
-        return Err(other(path.display(), "was created by another program in the meantime").into());
+    let done = make(&unfinished).and_then(|(made, record)| {
+        place(&unfinished, &path, &record)?;
+        Ok(made)
+    });
+    // A pull goes on from what has arrived; what was made is made again.
+    if done.is_err() && extension == "made" {
+        let _ = partial::remove(&unfinished);
     }
+    let made = done?;
     files::sync_folder(dir).map_err(io(dir))?;
     Ok(Some(made))
+}
+
+/// Puts what is complete in place, with its record.
+fn place(unfinished: &Path, path: &Path, record: &impl Serialize) -> Result<()> {
+    write(path, record)?;
+    let Err(e) = files::rename_new(unfinished, path) else { return Ok(()) };
+    if e.kind() != std::io::ErrorKind::AlreadyExists {
+        return Err(io(path)(e));
+    }
+    // What another program has put there stays, without the record.
+    let _ = std::fs::remove_file(Origin::path_of(path));
+    Err(other(path.display(), "was created by another program in the meantime"))
 }
 
 /// Returns true if a file, or a folder, is there. Anything else of that name is an error.
