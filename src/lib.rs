@@ -77,7 +77,8 @@
 //! - [`studies`]: every method by every task at every length of a plan, and the report of [`study`].
 //! - [`eval`]: perplexity by named protocols, passkeys, published benchmarks ([`tasks`]).
 //! - [`convert`]: import, quantize, merge, and write methods; adapters to and from PEFT.
-//! - [`adapter`], [`chat`], [`fetch`], [`plot`]: adapters in force, chat templates, downloads, charts.
+//! - [`adapter`], [`chat`], [`fetch`], [`origin`], [`plot`]: adapters in force, chat templates, downloads, files with a
+//!   record of where they came from, charts.
 //!
 //! Modules are listed in layer order: each uses only those above it.
 #![forbid(unsafe_code)]
