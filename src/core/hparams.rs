@@ -266,6 +266,9 @@ impl Hparams {
 
     /// The numbers as they were before `convert` wrote any method into the file; those of
     /// [`Hparams::from_gguf`] for other files.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Hparams::from_gguf`].
     pub fn as_trained(file: &File) -> Result<Hparams> {
         Self::read(file, true)
     }

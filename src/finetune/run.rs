@@ -159,6 +159,9 @@ impl Job {
     }
 
     /// Starts the run, or resumes it from its newest checkpoint. [`Run::train`] then trains.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Run::new`] or [`Run::resume`].
     pub fn start(
         &self,
         prepared: Prepared,

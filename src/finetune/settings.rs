@@ -8,6 +8,9 @@ use crate::train::{LoraParams, SampleOrder, SavedType, Settings, TrainParams, Tr
 
 impl Job {
     /// Returns the trainer's settings. The context is 0 if it is not given.
+    ///
+    /// # Errors
+    /// [`JobError::Settings`](super::JobError::Settings) for settings that cannot be combined.
     pub fn settings(&self) -> Result<TrainParams> {
         let set = &self.given;
         let trainable = self.trainable()?;

@@ -278,6 +278,9 @@ impl Session {
 
     /// Number of sequences of `n_ctx` tokens, from 1 to `most`, that fit in half of the free memory. It is 1 even if
     /// that does not fit.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Session::plan_of`].
     pub fn n_seq_fitting(model: &Model, params: &SessionParams, most: usize) -> Result<usize> {
         let most = most.clamp(1, MAX_SEQS as usize);
         if most == 1 {
@@ -293,6 +296,9 @@ impl Session {
     }
 
     /// Minimum memory of a session with these parameters, in bytes, including the weights.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Session::plan_of`].
     pub fn bytes_needed(model: &Model, params: &SessionParams) -> Result<usize> {
         let plan = Session::plan_of(model, params)?;
         let params = landmark::in_positions(model, params);

@@ -119,6 +119,9 @@ impl SequenceMut<'_> {
 
     /// Appends tokens and calls `f` with the index and the logits, `[n_vocab]`, of each token in `wanted` (indices
     /// into `tokens`).
+    ///
+    /// # Errors
+    /// Returns the errors of [`SequenceMut::append`].
     pub fn score(
         &mut self,
         tokens: &[Token],

@@ -32,6 +32,9 @@ fn fingerprint(model: &Model) -> String {
 
 impl SavedSession {
     /// Checks that a session is of this model, with the same adapters.
+    ///
+    /// # Errors
+    /// Returns an error that names the file if it is not.
     pub fn check_model(&self, model: &Model) -> Result<()> {
         let (own, found) = (fingerprint(model), &self.header.model);
         if &own != found {
@@ -97,6 +100,9 @@ impl Session {
     }
 
     /// Replaces the content of the session with a file that [`Session::save`] wrote, and returns the attachment.
+    ///
+    /// # Errors
+    /// Returns the errors of [`SavedSession::open`] and [`Session::restore_from`].
     pub fn restore(&mut self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let mut saved = SavedSession::open(path)?;
         self.restore_from(&mut saved)?;

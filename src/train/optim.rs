@@ -164,6 +164,9 @@ impl Schedule {
     }
 
     /// Checks that the numbers can be a schedule.
+    ///
+    /// # Errors
+    /// A number out of range, which is named.
     pub fn check(&self) -> Result<()> {
         for (name, value) in [("lr", self.lr), ("lr-min", self.lr_min)] {
             if !(value.is_finite() && value >= 0.0) {
@@ -251,6 +254,9 @@ pub struct Optimizer {
 
 impl Optimizer {
     /// An optimizer before its first step.
+    ///
+    /// # Errors
+    /// A setting out of range, which is named.
     pub fn new(params: OptimParams, trained: &ParamSet) -> Result<Optimizer> {
         params.schedule.check()?;
         let AdamW { beta1, beta2, eps, weight_decay } = params.adamw;

@@ -386,11 +386,17 @@ impl Run {
     }
 
     /// Writes the adapter atomically, with the moving average if there is one. Returns its size in bytes.
+    ///
+    /// # Errors
+    /// Returns the errors of [`write_adapter`](super::write_adapter).
     pub fn write_adapter(&self, path: impl Into<Output>) -> Result<u64> {
         write_adapter(path, &self.trainer, self.optimizer.average.as_deref(), self.meta())
     }
 
     /// Writes the model all of whose parameters were trained, as [`Run::write_adapter`] does an adapter.
+    ///
+    /// # Errors
+    /// Returns the errors of [`write_model`](super::write_model).
     pub fn write_model(&self, path: impl Into<Output>, types: Option<&gguf::File>) -> Result<u64> {
         write_model(path, &self.trainer, self.optimizer.average.as_deref(), types, self.meta())
     }

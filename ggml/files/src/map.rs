@@ -90,6 +90,9 @@ impl<'a> Bytes<'a> {
         Some(Bytes { start: unsafe { self.start.add(range.start) }, len, life: PhantomData })
     }
     /// A part of them.
+    ///
+    /// # Panics
+    /// They end before it.
     #[track_caller]
     pub fn slice(self, range: Range<usize>) -> Bytes<'a> {
         let n = self.len;
@@ -103,6 +106,9 @@ impl<'a> Bytes<'a> {
         (0..self.len).step_by(size).map(move |at| self.slice(at..self.len.min(at.saturating_add(size))))
     }
     /// Copies all of them.
+    ///
+    /// # Panics
+    /// `out` has another length.
     #[track_caller]
     pub fn copy_to(self, out: &mut [u8]) {
         assert_eq!(self.len, out.len(), "bytes copied");

@@ -61,6 +61,9 @@ pub(super) fn info(file: &File, meta: &AdapterMeta) -> Result<Option<ClexInfo>> 
 impl AdapterReader {
     /// The network of CLEX at a scale of the adapter, or `None` where it brings none: the down projection times
     /// `scale`, so that at 0 it is the untrained network.
+    ///
+    /// # Errors
+    /// Returns the errors of [`AdapterReader::values`].
     pub fn clex_net<E: From<Error>>(
         &self,
         scale: f32,

@@ -211,6 +211,9 @@ impl AdapterReader {
     }
 
     /// The factor of `B A`: `scale * alpha / rank`, or `scale` where alpha is 0.
+    ///
+    /// # Errors
+    /// When that is not finite.
     pub fn pair_scale(&self, pair: &PairInfo, scale: f32) -> Result<f32> {
         let of_pair = if self.alpha == 0.0 { scale } else { scale * self.alpha / pair.rank as f32 };
         if of_pair.is_finite() {
@@ -242,6 +245,9 @@ impl AdapterReader {
 
     /// The values that replace the model's tensor at this scale, F32: `w + scale * (new - w)`, which at 1 is
     /// the new tensor itself. `base` is the file the old values `w` are read from.
+    ///
+    /// # Errors
+    /// Returns the errors of [`AdapterReader::values`].
     pub fn module_values<E: From<Error>>(
         &self,
         module: &ModuleInfo,

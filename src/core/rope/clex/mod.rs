@@ -115,6 +115,9 @@ impl Clex {
     }
 
     /// The spec with t fixed.
+    ///
+    /// # Errors
+    /// A `t` that the method does not take.
     pub fn fixed(spec: &Spec, t: usize) -> Result<Spec, RopeError> {
         let parts = spec.parts().iter().map(|part| {
             if *part.method() != METHOD {
