@@ -7,7 +7,7 @@ use ggml::backend::Device;
 use ggml::DType;
 use proptest::prelude::*;
 use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams};
-use ropewalk::internals::kv::{KvCache, CELL_BLOCK, MAX_SEQS};
+use ropewalk::internals::kv::{Cell, KvCache, CELL_BLOCK, MAX_SEQS};
 use ropewalk::rope::{Plan, PosMap, Reach};
 
 fn model() -> Hparams {
@@ -152,4 +152,17 @@ fn shapes_a_cache_cannot_have() {
     }
     // Two layers of keys under two maps, and values.
     assert_eq!(cache(1, DType::F16).n_bytes(), 2 * 3 * 32 * 2 * CELL_BLOCK);
+}
+
+/// First positions that no sequences could have, as in a file that was made up.
+#[test]
+fn more_first_positions_than_sequences_have_are_refused() {
+    // 64 sequences of five need two blocks of cells.
+    const MOST: usize = 2 * CELL_BLOCK;
+    let plan = Plan::new(&"lm-infinite:window=64,global=5".parse().unwrap(), &model(), 4096).unwrap();
+    let mut cache = KvCache::new(Device::find("cpu").unwrap(), &model(), &plan, 1100, DType::F16).unwrap();
+    let many = [Cell { pos: 0, seqs: 1 }; MOST + 1];
+    assert!(cache.import::<ggml::Error>(&many, |_| Ok(())).is_err() && cache.n_free() == 1100);
+    assert!(cache.allocate(&[(0, 0); MOST + 1]).is_none() && cache.n_free() == 1100);
+    assert!(cache.allocate(&[(0, 0); MOST]).is_some());
 }
