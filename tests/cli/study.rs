@@ -184,7 +184,7 @@ fn force_replaces_records_of_an_earlier_version() {
 
 #[test]
 fn a_plan_names_no_files_to_write() {
-    // src/cli/finetune/planned.rs tries all options and settings.
+    // recipes.rs tries all options and settings.
     for words in [&["--set", "log=thesis.tex"], &["--output", "thesis.tex"], &["--rope", "yarn:factor=2"]] {
         let folder = with_plan(words);
         std::fs::write(folder.file("thesis.tex"), "years of work").unwrap();
