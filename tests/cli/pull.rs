@@ -248,6 +248,8 @@ fn a_file_without_a_record_is_of_unknown_origin() {
     let manifest = hub.manifest(dir.path(), &sum(&content()), content().len());
     let output = hub.pull_whole(&folder, &["tiny", "--manifest", &manifest]);
     assert!(output.stderr.contains("already here") && output.stderr.contains("as expected"), "{output:?}");
+    // From then on there is a record of it.
+    hub.pull_whole(&folder, &[SOURCE]);
     std::fs::write(folder.join("file.gguf"), "short").unwrap();
     let output = hub.pull(&folder, &["tiny", "--manifest", &manifest]);
     assert!(output.code == 1 && output.stderr.contains("expected 1200000 bytes, found 5"), "{output:?}");
