@@ -134,3 +134,22 @@ fn a_run_outlives_every_write_that_fails() {
     assert!(n > 2 * (STEPS as usize + 3) + 2 * 6, "{n} steps");
     assert!((2..20).contains(&n_problems), "{n_problems}");
 }
+
+/// A file in place of the folder stands for a disk that stays full.
+#[cfg(unix)]
+#[test]
+fn checkpoints_that_never_can_be_written_are_named_once_and_at_the_end() {
+    let world = World::new("faults-full");
+    let folder = world.path("run/checkpoints");
+    std::fs::create_dir(world.path("run")).unwrap();
+    let mut run = world.new_run(world.params("run")).unwrap();
+    std::fs::rename(&folder, world.path("moved")).unwrap();
+    std::fs::write(&folder, "").unwrap();
+    let notes = std::sync::Mutex::new(String::new());
+    let note = |text: std::fmt::Arguments<'_>| *notes.lock().unwrap() += &format!("{text}\n");
+    run.train(&Control::default().with_notes(&note)).unwrap();
+    let (said, problems) = (notes.into_inner().unwrap(), run.report().problems);
+    assert_eq!(said.matches("; training continues").count(), 1, "{said}");
+    let last = format!("no checkpoint of step {STEPS}: ");
+    assert!(problems.len() == 1 && problems[0].starts_with(&last), "{problems:?}");
+}
