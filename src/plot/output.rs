@@ -1,10 +1,8 @@
 //! Files of drawings. Each has a mark of this program, and a drawing never replaces a file without such a mark.
 
-use std::io::Cursor;
 use std::path::Path;
 
 use files::{Kind, Output};
-use image::RgbImage;
 use plotters::prelude::*;
 
 use super::pen::{failed, on, svg, Drawing, BITMAP_DROP, FINENESS};
@@ -19,7 +17,7 @@ const OVERSAMPLING: u32 = 2;
 /// The line after the root element of an SVG.
 const SVG_MARK: &str = "<!-- drawn by ropewalk -->\n";
 /// Key and value of a text chunk of a PNG.
-const PNG_MARK: &[u8] = b"Software\0ropewalk";
+const PNG_MARK: [&str; 2] = ["Software", "ropewalk"];
 /// Signature and first chunk of a PNG, which has the size of the picture.
 const PNG_START: usize = 8 + 25;
 
@@ -37,7 +35,7 @@ const FORMATS: [(&str, Kind); 3] = [
         Kind::new("a PNG that ropewalk drew", |head| {
             head.starts_with(b"\x89PNG\r\n\x1a\n")
                 && head.get(PNG_START + 4..).is_some_and(|rest| rest.starts_with(b"tEXt"))
-                && head[PNG_START + 8..].starts_with(PNG_MARK)
+                && head[PNG_START + 8..].starts_with(PNG_MARK.join("\0").as_bytes())
         }),
     ),
     ("pdf", Kind::new("a PDF that ropewalk drew", |head| head.starts_with(pdf::START))),
@@ -79,24 +77,25 @@ pub(super) fn write(drawing: &impl Drawing, output: &Output) -> Result<(), PlotE
 fn png(drawing: &impl Drawing) -> Result<Vec<u8>, PlotError> {
     let (width, height) = drawing.size();
     let density = if width <= COLUMN { 2 * DENSITY } else { DENSITY };
-    let scale = density * OVERSAMPLING;
-    let large = (width * scale, height * scale);
-    let mut drawn = RgbImage::new(large.0, large.1);
+    let (width, height, n) = (width * density, height * density, OVERSAMPLING);
+    let large = (width * n, height * n);
+    let mut drawn = vec![0; 3 * large.0 as usize * large.1 as usize];
     let area = BitMapBackend::with_buffer(&mut drawn, large).into_drawing_area();
-    on(drawing, &area, scale as i32, BITMAP_DROP)?;
+    on(drawing, &area, (density * n) as i32, BITMAP_DROP)?;
     drop(area);
-    let mut out = Cursor::new(Vec::new());
-    let small = image::imageops::thumbnail(&drawn, width * density, height * density);
-    small.write_to(&mut out, image::ImageFormat::Png).map_err(failed)?;
-    // The mark is a chunk after the first one.
-    let mut chunk = (PNG_MARK.len() as u32).to_be_bytes().to_vec();
-    chunk.extend(b"tEXt");
-    chunk.extend(PNG_MARK);
-    let mut crc = flate2::Crc::new();
-    crc.update(&chunk[4..]);
-    chunk.extend(crc.sum().to_be_bytes());
-    let mut bytes = out.into_inner();
-    let at = PNG_START.min(bytes.len());
-    bytes.splice(at..at, chunk);
+    let mut pixels = Vec::with_capacity(3 * width as usize * height as usize);
+    for (y, x) in (0..height).flat_map(|y| (0..width).map(move |x| (y, x))) {
+        pixels.extend([0, 1, 2].map(|color| {
+            let at = |i: u32| 3 * ((y * n + i / n) * large.0 + x * n + i % n) as usize + color;
+            ((0..n * n).map(|i| u32::from(drawn[at(i)])).sum::<u32>() / (n * n)) as u8
+        }));
+    }
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, width, height);
+    encoder.set_color(png::ColorType::Rgb);
+    let [key, value] = PNG_MARK;
+    encoder.add_text_chunk(key.into(), value.into()).map_err(failed)?;
+    let mut writer = encoder.write_header().map_err(failed)?;
+    writer.write_image_data(&pixels).and_then(|()| writer.finish()).map_err(failed)?;
     Ok(bytes)
 }
