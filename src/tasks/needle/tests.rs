@@ -219,7 +219,7 @@ fn what_makes_no_sense_is_an_error_that_says_so() {
     }
     let empty = folder.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
-    assert!(with(1000, &[("haystack", empty.to_str().unwrap())]).contains("expected .txt"));
+    assert!(with(1000, &[("haystack", empty.to_str().unwrap())]).contains("expected text files, found none"));
     let bad = folder.path().join("bad.jsonl");
     std::fs::write(&bad, "{\"text\": \"a\"}\n{\"txt\": 1}\n").unwrap();
     assert!(with(1000, &[("haystack", bad.to_str().unwrap())]).contains("line 2"));
