@@ -33,8 +33,8 @@ SHAPE = {
 N_TOKENS, N_CTX = 200, 256
 #: A model has an attention of each kind: plain, with biases, with windows, with dimensions that are not rotated.
 FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "llama": ("LlamaConfig", "bpe", {"num_hidden_layers": 2}),
-    "qwen2": ("Qwen2Config", "bpe", {"num_hidden_layers": 2}),
+    "llama": ("LlamaConfig", "sentencepiece", {"num_hidden_layers": 2}),
+    "qwen2": ("Qwen2Config", "sentencepiece", {"num_hidden_layers": 2}),
     "gemma3": (
         "Gemma3TextConfig",
         "sentencepiece-gemma",
@@ -46,6 +46,7 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
         {
             "num_hidden_layers": 2,
             "sliding_window": None,
+            "original_max_position_embeddings": 64,
             "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
         },
     ),
@@ -149,7 +150,7 @@ def test_a_method_can_be_given_by_its_name(llama: Pair) -> None:
     patch(llama.torch, llama.session("yarn:factor=4").plan)
     with torch.no_grad():
         before = llama.torch(llama.tokens[:, :150], use_cache=True)
-        after = llama.torch(llama.tokens[:, 150:], past_key_values=before.past_key_values)
+        after = llama.torch(llama.tokens[:, 150:], cache=before.past_key_values)
     native = llama.native(llama.session("yarn:factor=4"))
     agree(after.logits[0].numpy(), native[150:])
     # A text that is shorter than the others of its batch ends with padding.
