@@ -30,7 +30,6 @@ const SMALLER: [(&str, &str); 16] = [
     ("--set batch=8", "--set batch=8 --steps 4"),
     ("--lengths 16384", "--lengths 1024"),
     ("--lengths 8192,16384 --samples 50", "--lengths 4k --samples 1"),
-    ("--lengths 8192 --against", "--lengths 512 --against"),
     ("-p 512 -n 128 -d 0,8192", "-p 16 -n 8 -d 0,64"),
     ("--rope sba:factor=2 --ctx 16384 --steps", "--rope sba:factor=2 --ctx 256 --steps"),
 ];
