@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from conftest import SENTENCE, Cli
 
@@ -84,7 +85,10 @@ def test_attention_is_drawn_as_by_the_program(
         tokens, distance=100, sinks=2, tile=8, progress=lambda done, total, what: seen.append(total)
     )
     assert set(seen) == {600} and found.pop("n_ctx_orig") == model.n_ctx_train
-    assert found == said
+    # The program writes numbers of 32 bits with the digits they need.
+    rows = [found["map"]["rows"], said["map"].pop("rows")]
+    assert [np.float32(row).tolist() for row in rows[0]] == [np.float32(row).tolist() for row in rows[1]]
+    assert {**found, "map": {**found["map"], "rows": None}} == {**said, "map": {**said["map"], "rows": None}}
     # The probabilities of a query sum to one, so no square has more.
     assert all(0 <= p <= 1 for row in found["map"]["rows"] for p in row)
     found["n_ctx_orig"] = model.n_ctx_train
