@@ -129,7 +129,7 @@ fn run_shared(part: &Part<'_>, work: &Work) {
             let (from, first) = (unit / n_units * many, unit % n_units * UNIT);
             let rows = &bytes[first * row_bytes..m.min(first + UNIT) * row_bytes];
             let which = (from, many.min(n - from));
-            rounded.products(work.dtype, panel, rows, row_bytes, which, |row, t, products| {
+            rounded.products(work.dtype, panel, rows, row_bytes, which, &mut |row, t, products| {
                 // SAFETY: units are of disjoint elements.
                 unsafe { out.write(t, first + row, products) }
             });
@@ -153,7 +153,7 @@ fn run_product(part: &Part<'_>, dtype: DType) {
     let rows = &w.bytes()[mine.start * row_bytes..mine.end * row_bytes];
     SCRATCH.with_borrow_mut(|(rounding, panel)| {
         let rounded = rounding.set(dtype, w.ne()[0], (0..n).map(|i| Some(x.row([i, 0, 0]))));
-        products(dtype, &rounded, panel, rows, row_bytes, 0..n, |row, t, products| {
+        products(dtype, &rounded, panel, rows, row_bytes, 0..n, &mut |row, t, products| {
             // SAFETY: parts take disjoint rows of the weight.
             unsafe { out.write(t, mine.start + row, products) }
         });
@@ -190,7 +190,7 @@ fn run_experts(part: &Part<'_>, dtype: DType) {
                 continue;
             }
             let rows = &bytes[(expert * m + mine.start) * row_bytes..(expert * m + mine.end) * row_bytes];
-            products(dtype, &rounded, panel, rows, row_bytes, of_expert, |row, t, products| {
+            products(dtype, &rounded, panel, rows, row_bytes, of_expert, &mut |row, t, products| {
                 let Some(place) = order[t] else { return };
                 // SAFETY: the result has a row for each place; parts take disjoint rows of weights.
                 unsafe { out.write(place, mine.start + row, products) }
@@ -212,11 +212,11 @@ fn products(
     rows: &[u8],
     row_bytes: usize,
     floats: Range<usize>,
-    mut put: impl FnMut(usize, usize, &[f32]),
+    put: &mut dyn FnMut(usize, usize, &[f32]),
 ) {
     let many = at_once(rounded.k());
     for at in floats.clone().step_by(many) {
         let which = (at, many.min(floats.end - at));
-        rounded.products(dtype, panel, rows, row_bytes, which, &mut put);
+        rounded.products(dtype, panel, rows, row_bytes, which, put);
     }
 }

@@ -5,7 +5,7 @@
 //! known beforehand.
 
 // Other processors have none of the loops, and `available` says so.
-#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_mut, unused_variables))]
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_variables))]
 
 #[cfg(target_arch = "x86_64")]
 mod products;
@@ -42,6 +42,8 @@ impl Rounded<'_> {
     /// Products of rows of weights, each of `row_bytes`, with `n` rounded rows from `first` on: `out` gets the number of a row of
     /// weights, counted from 0, that of a rounded row, and the products of this one with rows of weights from that one on.
     ///
+    /// `out` is a trait object, so that the loops for each type and set of instructions are compiled once.
+    ///
     /// # Panics
     /// Where rows are not as long as the rounded ones, or these are fewer.
     pub fn products(
@@ -51,7 +53,7 @@ impl Rounded<'_> {
         rows: &[u8],
         row_bytes: usize,
         (first, n): (usize, usize),
-        mut out: impl FnMut(usize, usize, &[f32]),
+        out: &mut dyn FnMut(usize, usize, &[f32]),
     ) {
         assert!(self.layout.serves(dtype), "{dtype:?}: rows are rounded for {:?}", self.layout.dtype);
         assert!(dtype.row_bytes(self.layout.k) == Some(row_bytes) && rows.len().is_multiple_of(row_bytes));
@@ -60,7 +62,7 @@ impl Rounded<'_> {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the processor has the instructions that rows were rounded for.
         unsafe {
-            let (x, at, out) = (self, (first, n), &mut out);
+            let (x, at) = (self, (first, n));
             match with {
                 Instructions::Avx2 => {
                     codes::with_codes!(dtype, products::avx2::all, (x, panel, rows, row_bytes, at, out))

@@ -91,7 +91,7 @@ macro_rules! compiled_for {
                     rows: &[u8],
                     row_bytes: usize,
                     (first, n): (usize, usize),
-                    out: &mut impl FnMut(usize, usize, &[f32]),
+                    out: &mut dyn FnMut(usize, usize, &[f32]),
                 ) {
                     let (mut at, end) = (first, first + n);
                     while at < end {
@@ -117,7 +117,7 @@ macro_rules! compiled_for {
                     rows: &[u8],
                     row_bytes: usize,
                     first: usize,
-                    out: &mut impl FnMut(usize, usize, &[f32]),
+                    out: &mut dyn FnMut(usize, usize, &[f32]),
                 ) -> usize {
                     // SAFETY: the processor has the instructions that this function is compiled for.
                     let set = unsafe { $set::new() };
@@ -133,7 +133,7 @@ macro_rules! compiled_for {
                     rows: &[u8],
                     row_bytes: usize,
                     (first, n): (usize, usize),
-                    out: &mut impl FnMut(usize, usize, &[f32]),
+                    out: &mut dyn FnMut(usize, usize, &[f32]),
                 ) -> usize {
                     // SAFETY: the processor has the instructions that this function is compiled for.
                     let set = unsafe { $set::new() };
@@ -169,7 +169,7 @@ fn products_of_few<S: Set, T: Rows, const N: usize>(
     rows: &[u8],
     row_bytes: usize,
     first: usize,
-    out: &mut impl FnMut(usize, usize, &[f32]),
+    out: &mut dyn FnMut(usize, usize, &[f32]),
 ) {
     let floats = Floats::new(x, first, N, x.layout.width);
     let n_blocks = x.layout.n_blocks() / T::PARTS;
@@ -200,7 +200,7 @@ fn products_of_many<S: Set, T: Rows>(
     rows: &[u8],
     row_bytes: usize,
     (first, n): (usize, usize),
-    out: &mut impl FnMut(usize, usize, &[f32]),
+    out: &mut dyn FnMut(usize, usize, &[f32]),
 ) {
     let (n_blocks, l) = (x.layout.n_blocks() / T::PARTS, set.lanes());
     let (n_parts, n_lanes) = (n_blocks * T::N_FACTORS, S::Lanes::N);
@@ -254,7 +254,7 @@ fn give<S: Set, const N: usize>(
     n_rows: usize,
     row: usize,
     first: usize,
-    out: &mut impl FnMut(usize, usize, &[f32]),
+    out: &mut dyn FnMut(usize, usize, &[f32]),
 ) {
     for (t, total) in totals.into_iter().enumerate() {
         let mut products = [0.0; MOST];

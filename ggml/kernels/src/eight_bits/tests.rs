@@ -30,7 +30,7 @@ fn check(with: Instructions, dtype: DType, k: usize, m: usize, n: usize) {
     let (layout, words) = words(with, dtype, x.chunks_exact(k));
     let rounded = Rounded::new(layout, &words);
     let mut seen = vec![false; m * n];
-    rounded.products(dtype, &mut Panel::default(), &rows, row_bytes, (0, n), |first, t, products| {
+    rounded.products(dtype, &mut Panel::default(), &rows, row_bytes, (0, n), &mut |first, t, products| {
         for (row, product) in (first..).zip(products) {
             seen[row * n + t] = true;
             let w = weights(dtype, &rows[row * row_bytes..][..row_bytes]);
@@ -82,12 +82,12 @@ fn do_not_depend_on_one_another() {
             let rounded = Rounded::new(layout, &words);
             let mut all = vec![0.0; m * n];
             let mut panel = Panel::default();
-            rounded.products(dtype, &mut panel, &rows, row_bytes, (0, n), |row, t, products| {
+            rounded.products(dtype, &mut panel, &rows, row_bytes, (0, n), &mut |row, t, products| {
                 all[t * m + row..][..products.len()].copy_from_slice(products);
             });
             for (t, expected) in all.chunks_exact(m).enumerate() {
                 for (row, bytes) in rows.chunks_exact(row_bytes).enumerate() {
-                    rounded.products(dtype, &mut panel, bytes, row_bytes, (t, 1), |_, _, products| {
+                    rounded.products(dtype, &mut panel, bytes, row_bytes, (t, 1), &mut |_, _, products| {
                         assert_eq!(products, &expected[row..][..1], "{with:?} {dtype:?} {row} {t}");
                     });
                 }
@@ -109,14 +109,21 @@ fn the_largest_codes() {
                     let (layout, words) = words(with, dtype, [&[sign; 256][..]].into_iter());
                     let rounded = Rounded::new(layout, &words);
                     let panel = &mut Panel::default();
-                    rounded.products(dtype, panel, &row, 256 / block * n_bytes, (0, 1), |_, _, found| {
-                        let (expected, found) = (f64::from(sign) * w, f64::from(found[0]));
-                        let off = (found - expected).abs();
-                        assert!(
-                            off <= 1e-5 * expected.abs() + 1e-2,
-                            "{with:?} {dtype:?} {byte}: {found}, {expected}"
-                        );
-                    });
+                    rounded.products(
+                        dtype,
+                        panel,
+                        &row,
+                        256 / block * n_bytes,
+                        (0, 1),
+                        &mut |_, _, found| {
+                            let (expected, found) = (f64::from(sign) * w, f64::from(found[0]));
+                            let off = (found - expected).abs();
+                            assert!(
+                                off <= 1e-5 * expected.abs() + 1e-2,
+                                "{with:?} {dtype:?} {byte}: {found}, {expected}"
+                            );
+                        },
+                    );
                 }
             }
         }
@@ -134,9 +141,14 @@ fn what_is_no_number_stays_none() {
                 let rounded = Rounded::new(layout, &words);
                 let mut all = [1.0; 2];
                 let row = random_rows(dtype, 1, 256);
-                rounded.products(dtype, &mut Panel::default(), &row, row.len(), (0, 2), |_, t, found| {
-                    all[t] = found[0]
-                });
+                rounded.products(
+                    dtype,
+                    &mut Panel::default(),
+                    &row,
+                    row.len(),
+                    (0, 2),
+                    &mut |_, t, found| all[t] = found[0],
+                );
                 assert!(all[0].is_nan() && all[1] == 0.0, "{with:?} {dtype:?}: {all:?}");
             }
         }
