@@ -37,7 +37,38 @@ struct Built {
     outputs: Vec<NonNull<sys::ggml_tensor>>,
     stores: Vec<Arc<Store>>,
     _functions: Vec<Arc<dyn Any + Send + Sync>>,
-    _arena: Arena,
+    arena: Arena,
+}
+
+impl Built {
+    /// A graph with room for so many tensors, and none in it.
+    fn new(max_tensors: usize) -> Result<Built> {
+        if max_tensors == 0 || max_tensors > MAX_TENSORS {
+            let what = format!("a graph has 1 to {MAX_TENSORS} tensors, found {max_tensors}");
+            return Err(Error::Argument(what));
+        }
+        // SAFETY: a pure function of the size.
+        let graph_bytes = unsafe { sys::ggml_graph_overhead_custom(max_tensors, false) };
+        let arena = Arena::new(max_tensors, graph_bytes + 4096)?;
+        // SAFETY: the arena has room for a graph of this size.
+        let graph = unsafe { sys::ggml_new_graph_custom(arena.as_ptr(), max_tensors, false) };
+        let graph = NonNull::new(graph).ok_or_else(|| Error::Backend("no graph".into()))?;
+        Ok(Built {
+            graph,
+            computed: false,
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            stores: Vec::new(),
+            _functions: Vec::new(),
+            arena,
+        })
+    }
+}
+
+/// One order for all executors: two that lock the same stores must not wait for each other.
+fn in_order(mut stores: Vec<Arc<Store>>) -> Vec<Arc<Store>> {
+    stores.sort_by_key(|s| Arc::as_ptr(s) as usize);
+    stores
 }
 
 /// A backend, its compute buffer, and the graph built last.
@@ -147,8 +178,16 @@ impl Executor {
         f: impl for<'c> FnOnce(&Builder<'c>) -> Result<R, E>,
     ) -> Result<R, E> {
         let (built, result) = self.construct(max_tensors, f)?;
+        self.allocate(built)?;
+        Ok(result)
+    }
+
+    // Graphs are built by hundreds of closures, so what does not depend on them is in functions that are compiled once.
+
+    /// Replaces the graph by a new one, with memory for its intermediate tensors.
+    fn allocate(&mut self, built: Built) -> Result<()> {
         if built.stores.iter().any(|s| s.planned) {
-            return Err(Error::Argument("a graph over planned tensors can only be measured".into()).into());
+            return Err(Error::Argument("a graph over planned tensors can only be measured".into()));
         }
         self.check_supported(&built)?;
         self.built = None;
@@ -157,10 +196,10 @@ impl Executor {
             // The allocator now believes it has the buffers it could not get.
             self.galloc = Galloc::new(&self.backend)?;
             let (device, bytes) = (self.backend.device().name(), self.size(&built)?);
-            return Err(Error::OutOfMemory { device, bytes, what: "compute buffers".into() }.into());
+            return Err(Error::OutOfMemory { device, bytes, what: "compute buffers".into() });
         }
         self.built = Some(built);
-        Ok(result)
+        Ok(())
     }
 
     fn construct<R, E: From<Error>>(
@@ -168,21 +207,23 @@ impl Executor {
         max_tensors: usize,
         f: impl for<'c> FnOnce(&Builder<'c>) -> Result<R, E>,
     ) -> Result<(Built, R), E> {
-        if max_tensors == 0 || max_tensors > MAX_TENSORS {
-            let what = format!("a graph has 1 to {MAX_TENSORS} tensors, found {max_tensors}");
-            return Err(Error::Argument(what).into());
-        }
-        // SAFETY: a pure function of the size.
-        let graph_bytes = unsafe { sys::ggml_graph_overhead_custom(max_tensors, false) };
-        let arena = Arena::new(max_tensors, graph_bytes + 4096)?;
-        // SAFETY: the arena has room for a graph of this size.
-        let graph = unsafe { sys::ggml_new_graph_custom(arena.as_ptr(), max_tensors, false) };
-        let graph = NonNull::new(graph).ok_or_else(|| Error::Backend("no graph".into()))?;
-        let builder = Builder {
-            arena: &arena,
+        let mut built = Built::new(max_tensors)?;
+        let builder = self.builder(&built, max_tensors);
+        let result = f(&builder)?;
+        let Builder { inputs, outputs, stores, functions, .. } = builder;
+        built.inputs = inputs.into_inner();
+        built.outputs = outputs.into_inner();
+        built.stores = in_order(stores.into_inner());
+        built._functions = functions.into_inner();
+        Ok((built, result))
+    }
+
+    fn builder<'c>(&self, built: &'c Built, max_tensors: usize) -> Builder<'c> {
+        Builder {
+            arena: &built.arena,
             brand: PhantomData,
             device: self.backend.device(),
-            graph,
+            graph: built.graph,
             own: self.own,
             divide_from: self.divide_from,
             n_bytes: Cell::new(0),
@@ -192,17 +233,7 @@ impl Executor {
             functions: RefCell::default(),
             left: Cell::new(max_tensors),
             expanded: RefCell::default(),
-        };
-        let result = f(&builder)?;
-        let Builder { inputs, outputs, stores, functions, .. } = builder;
-        let (inputs, outputs, mut stores, functions) =
-            (inputs.into_inner(), outputs.into_inner(), stores.into_inner(), functions.into_inner());
-        // One order for all executors: two that lock the same stores must not wait for each other.
-        stores.sort_by_key(|s| Arc::as_ptr(s) as usize);
-        Ok((
-            Built { graph, computed: false, inputs, outputs, stores, _functions: functions, _arena: arena },
-            result,
-        ))
+        }
     }
 
     fn check_supported(&self, built: &Built) -> Result<()> {
