@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ggml::attention::{index_mask, mask_shape};
 use ggml::backend::Device;
-use ggml::graph::{Builder, Executor, InputId, Outcome};
+use ggml::graph::{Builder, Executor, InputId, Outcome, OutputId};
 use ggml::tensor::{Store, StoreTensor, Tensor, TensorDef};
 use ggml::{dtype, DType, Error, Result};
 
@@ -124,6 +124,19 @@ pub fn eval_all<const N: usize>(
 ) -> Result<[Vec<f32>; N]> {
     let mut feed = Feed::default();
     let ids = exec.build::<_, Error>(128, |b| Ok(f(b, &mut feed)?.map(|t| b.output(t))))?;
+    let mut all = ids.map(|_| Vec::new());
+    compute(exec, times, &feed, &ids, &mut all)?;
+    Ok(all)
+}
+
+/// What does not depend on the function that builds: compiled once.
+fn compute(
+    exec: &mut Executor,
+    times: usize,
+    feed: &Feed,
+    ids: &[OutputId],
+    all: &mut [Vec<f32>],
+) -> Result<()> {
     for _ in 0..times {
         for (id, values) in &feed.0 {
             match values {
@@ -135,11 +148,7 @@ pub fn eval_all<const N: usize>(
         }
         assert_eq!(exec.compute()?, Outcome::Done);
     }
-    let mut all = ids.map(|_| Vec::new());
-    for (id, out) in ids.into_iter().zip(&mut all) {
-        exec.read_f32(id, out)?;
-    }
-    Ok(all)
+    ids.iter().zip(all).try_for_each(|(id, out)| exec.read_f32(*id, out))
 }
 
 /// Runs `f` on a builder with room.
