@@ -85,7 +85,7 @@ fmt: setup
 lint: setup
 	@scripts/setup.sh lint
 	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
-	$(CARGO) clippy --release --test device --test published -- -D warnings
+	$(CARGO) clippy --release --workspace --test device --test published -- -D warnings
 	@if [ "$$(uname -m)" = x86_64 ]; then \
 	    RUSTFLAGS="-C target-cpu=x86-64-v3" $(CARGO) clippy --release -p ropewalk-kernels --all-targets \
 	        --target-dir target/avx2 -- -D warnings; \
