@@ -81,7 +81,7 @@ fmt: setup
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path python/ropewalk/Cargo.toml --check
 
-# Like `cargo clippy -- -D warnings`. The targets named in the second command are no part of all; with --workspace, as in the
+# Like `cargo clippy -- -D warnings`, for rustdoc too. The targets named in the second command are no part of all; with --workspace, as in the
 # first, the crates below them have the features that they were checked with.
 CLIPPY := RUSTC_WORKSPACE_WRAPPER="$(CURDIR)/scripts/clippy.sh"
 lint: setup
@@ -92,8 +92,10 @@ lint: setup
 lines: ## print the lines of Rust by folder; fail if they exceed the ceiling
 	@scripts/lines.sh
 
+# With an example, crates have the features of dev-dependencies, as in `lint`: nothing is checked a second time.
 doc: setup
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps --quiet
+	@scripts/setup.sh lint
+	$(CLIPPY) RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps --quiet --lib --example embed
 	@python3 scripts/api.py "$${CARGO_TARGET_DIR:-target}" --check
 
 # The same random cases each time, so that a failure comes from the change; plain `cargo test` draws others.
