@@ -81,8 +81,8 @@ fmt: setup
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path python/ropewalk/Cargo.toml --check
 
-# Like `cargo clippy -- -D warnings`, for rustdoc too. The targets named in the second command are no part of all; with --workspace, as in the
-# first, the crates below them have the features that they were checked with.
+# Like `cargo clippy -- -D warnings`, for rustdoc too. The targets named in the second command are no part of all; with
+# --workspace, as in the first, the crates below them have the features that they were checked with.
 CLIPPY := RUSTC_WORKSPACE_WRAPPER="$(CURDIR)/scripts/clippy.sh"
 lint: setup
 	@scripts/setup.sh lint
