@@ -116,7 +116,7 @@ soak: setup models train-texts ## run the tests at full length, then each fuzz t
 test-device: setup ## compare inference and training on a device with the CPU; DEVICE=cuda:0 FEATURES=cuda for a GPU
 	@scripts/test-device.sh
 
-bench: build models ## run the criterion benches, then compare tokens per second with libllama
+bench: build models ## run the benches, then compare tokens per second with libllama
 	$(CARGO) bench --workspace --bench '*'
 	target/release/ropewalk bench -m $(MODEL) -p 512,2048 -n 128 --rope plain --rope harpe --against libllama
 

@@ -2,15 +2,13 @@
 //! and a single one. On one core of the CPU our own op, ggml's flash attention, attention by tiles of keys, which is made of
 //! ops of every backend, and what a single token does on devices in place of that; where `ROPEWALK_BENCH_DEVICE` names another
 //! device, as `--device` does, all but the first there. Times are those of the processor, which other work on the machine changes less, where `ROPEWALK_BENCH_CLOCK` is `cpu`.
-
-// The macros of criterion expand to functions without documentation.
-#![allow(missing_docs)]
+//!
+//!     cargo bench --bench attention                      all of them
+//!     cargo bench --bench attention -- tiles 1x8192_f16  those with one of these parts in their names
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use criterion::measurement::{Measurement, ValueFormatter, WallTime};
-use criterion::{criterion_group, criterion_main, BenchmarkId, Criterion, Throughput};
 use ggml::attention::{index_mask, mask_shape, AttentionBranch, Scoring};
 use ggml::backend::Device;
 use ggml::graph::{Builder, Executor, InputId};
@@ -149,62 +147,43 @@ fn load(n: usize, n_kv: usize, dtype: DType, parts: usize) -> Result<Executor> {
     Ok(exec)
 }
 
-/// The time that passes, or that processors spend on this process.
-#[derive(Debug)]
-struct Clock {
-    start: Instant,
-    of_processors: bool,
+/// The time since some moment that passed, or that processors spent on this process.
+fn now(start: Instant) -> Duration {
+    let of_processors = std::env::var("ROPEWALK_BENCH_CLOCK").is_ok_and(|kind| kind == "cpu");
+    let spent = if of_processors { processor_time() } else { None };
+    spent.unwrap_or_else(|| start.elapsed())
 }
 
-impl Clock {
-    fn new() -> Clock {
-        let of_processors = std::env::var("ROPEWALK_BENCH_CLOCK").is_ok_and(|kind| kind == "cpu");
-        Clock { start: Instant::now(), of_processors }
-    }
+/// Samples of a cell, of about 40 ms each.
+const SAMPLES: usize = 20;
+const SAMPLE: f64 = 0.04;
+
+/// Seconds of a run: the median of the samples.
+fn seconds(exec: &mut Executor) -> Result<f64> {
+    let start = Instant::now();
+    let mut sample = |n: usize| -> Result<f64> {
+        let at = now(start);
+        for _ in 0..n {
+            exec.compute()?;
+        }
+        Ok((now(start) - at).as_secs_f64() / n as f64)
+    };
+    sample(1)?;
+    let n = (SAMPLE / sample(1)?).clamp(1.0, 1e6) as usize;
+    let mut all = (0..SAMPLES).map(|_| sample(n)).collect::<Result<Vec<_>>>()?;
+    all.sort_by(f64::total_cmp);
+    Ok(all[SAMPLES / 2])
 }
 
-impl Measurement for Clock {
-    type Intermediate = Duration;
-    type Value = Duration;
-
-    fn start(&self) -> Duration {
-        let spent = if self.of_processors { processor_time() } else { None };
-        spent.unwrap_or_else(|| self.start.elapsed())
-    }
-
-    fn end(&self, at: Duration) -> Duration {
-        self.start() - at
-    }
-
-    fn add(&self, a: &Duration, b: &Duration) -> Duration {
-        *a + *b
-    }
-
-    fn zero(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn to_f64(&self, value: &Duration) -> f64 {
-        WallTime.to_f64(value)
-    }
-
-    fn formatter(&self) -> &dyn ValueFormatter {
-        WallTime.formatter()
-    }
-}
-
-fn ops(c: &mut Criterion<Clock>) {
-    let mut group = c.benchmark_group("attention");
-    group
-        .sample_size(20)
-        .warm_up_time(Duration::from_millis(200))
-        .measurement_time(Duration::from_millis(800));
-    let on_cpu = device().is_ok_and(Device::is_cpu);
+fn main() -> Result<()> {
+    // `cargo bench` adds an option of its own. The others are parts of names.
+    let asked: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let on_cpu = device()?.is_cpu();
     for (n, n_kv) in
         [(512usize, 2048usize), (512, 8192), (512, 16384), (8, 8192), (1, 4096), (1, 8192), (1, 16384)]
     {
         let seen = n * n_kv - n * (n - 1) / 2;
-        group.throughput(Throughput::Elements((4 * seen * N_HEAD * D) as u64));
+        let n_ops = (4 * seen * N_HEAD * D) as f64;
         for dtype in [DType::F16, DType::Q8_0] {
             type Load = fn(usize, usize, DType, usize) -> Result<Executor>;
             let own = [("attention", load as Load, 1), ("attention_3", load, 3)];
@@ -213,17 +192,14 @@ fn ops(c: &mut Criterion<Clock>) {
             let single = single.into_iter().filter(|_| n == 1);
             for (name, load, parts) in all.into_iter().chain(own.into_iter().filter(|_| on_cpu)).chain(single)
             {
-                let id = BenchmarkId::new(name, format!("{n}x{n_kv}_{dtype}"));
-                // Loaded here, so that what a filter leaves out takes no memory.
-                group.bench_function(id, |b| {
-                    let mut exec = load(n, n_kv, dtype, parts).unwrap_or_else(|e| panic!("{e}"));
-                    b.iter(|| exec.compute().unwrap_or_else(|e| panic!("{e}")));
-                });
+                let name = format!("{name}/{n}x{n_kv}_{dtype}");
+                if !asked.is_empty() && !asked.iter().any(|part| name.contains(part.as_str())) {
+                    continue;
+                }
+                let seconds = seconds(&mut load(n, n_kv, dtype, parts)?)?;
+                println!("{name:<28} {:>10.3} ms {:>9.2} Gops/s", 1e3 * seconds, n_ops / seconds / 1e9);
             }
         }
     }
-    group.finish();
+    Ok(())
 }
-
-criterion_group!(name = benches; config = Criterion::default().with_measurement(Clock::new()); targets = ops);
-criterion_main!(benches);
