@@ -5,9 +5,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::common::process::wait_until;
 use crate::common::program::{command, finish, Output};
 use sha2::{Digest, Sha256};
 
@@ -43,13 +45,23 @@ pub(crate) struct Reply {
     /// Waits so long before the head, and then after each so many bytes of the body.
     pub(crate) wait: Duration,
     pub(crate) pause: Option<(usize, Duration)>,
+    /// Waits after the first of those parts until this is set.
+    pub(crate) held: Option<Arc<AtomicBool>>,
     /// Bytes to send in place of all this, and bytes to repeat after them until the client is gone.
     pub(crate) endless: Option<(&'static str, &'static [u8])>,
 }
 impl Reply {
     pub(crate) fn new(status: u16) -> Reply {
-        let (headers, body) = (Vec::new(), Vec::new());
-        Reply { status, headers, body, cut: usize::MAX, wait: Duration::ZERO, pause: None, endless: None }
+        Reply {
+            status,
+            headers: Vec::new(),
+            body: Vec::new(),
+            cut: usize::MAX,
+            wait: Duration::ZERO,
+            pause: None,
+            held: None,
+            endless: None,
+        }
     }
     /// Sets a header; an empty value removes it.
     pub(crate) fn set(&mut self, name: &'static str, value: impl Into<String>) {
@@ -83,6 +95,8 @@ struct Shelf {
 /// A hub with one file.
 pub(crate) struct Hub {
     pub(crate) address: String,
+    /// Seconds after which clients give up. On a busy machine a hub that behaves may take a while.
+    patience: &'static str,
     shelf: Arc<Shelf>,
 }
 
@@ -111,7 +125,7 @@ impl Hub {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let shelf = Shelf { content: Mutex::new(content()), asked: Mutex::default(), sent: Mutex::default() };
-        let hub = Hub { address, shelf: Arc::new(shelf) };
+        let hub = Hub { address, patience: "60", shelf: Arc::new(shelf) };
         let (shelf, twist) = (Arc::clone(&hub.shelf), Arc::new(twist));
         // Ends with the process; every connection is answered once.
         std::thread::spawn(move || {
@@ -125,10 +139,15 @@ impl Hub {
         hub
     }
 
-    /// A call of `pull` into this folder that is not run yet. Its retries are few and its patience is short.
+    /// The same hub for clients that do not wait long.
+    pub(crate) fn for_impatient(self) -> Hub {
+        Hub { patience: "2", ..self }
+    }
+
+    /// A call of `pull` into this folder that is not run yet.
     pub(crate) fn call(&self, dir: &Path, args: &[&str]) -> Command {
         let mut command = command(&["pull", "--dir", dir.to_str().unwrap()]);
-        command.args(args).env("HF_ENDPOINT", &self.address).env("HF_HUB_DOWNLOAD_TIMEOUT", "2");
+        command.args(args).env("HF_ENDPOINT", &self.address).env("HF_HUB_DOWNLOAD_TIMEOUT", self.patience);
         command
     }
 
@@ -241,6 +260,9 @@ fn answer(
     for part in body.chunks(step) {
         stream.write_all(part)?;
         std::thread::sleep(pause);
+        if let Some(let_go) = &reply.held {
+            wait_until("the hub is let go", || let_go.load(Ordering::Relaxed));
+        }
     }
     Ok(())
 }

@@ -391,7 +391,7 @@ fn at_a_terminal_ctrl_c_stops_an_answer_and_commands_complete() {
     let mut seen = String::new();
     // Waits for a text on the screen, from where the last wait ended.
     let mut wait = |what: &str| {
-        let until = Instant::now() + Duration::from_secs(60);
+        let until = Instant::now() + Duration::from_secs(300);
         loop {
             if let Some(at) = seen.find(what) {
                 seen.drain(..at + what.len());

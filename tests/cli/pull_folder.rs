@@ -219,7 +219,7 @@ fn connections_that_break_or_stall_are_resumed_file_by_file() {
             reply.pause = Some((2000, Duration::from_secs(20)));
         }
     });
-    let output = whole(&stalled, &repository, other.path(), &["--retries", "1"]);
+    let output = whole(&stalled.for_impatient(), &repository, other.path(), &["--retries", "1"]);
     assert_eq!(output.stderr.matches("retry 1 of 1").count(), 2, "{output:?}");
 }
 

@@ -94,7 +94,7 @@ fn a_stalled_hub_is_left_after_a_while() {
     ];
     for (i, stall) in stalls.into_iter().enumerate() {
         let dir = tempfile::tempdir().unwrap();
-        let hub = Hub::twisted(move |_, reply| stall(reply, long));
+        let hub = Hub::twisted(move |_, reply| stall(reply, long)).for_impatient();
         let output = hub.pull_fails(dir.path(), &[SOURCE, "--retries", "1"], &["(2 tries)"]);
         assert!(output.stderr.contains("retry 1 of 1 in 1 s"), "{i}: {output:?}");
         assert_eq!(hub.asked().len(), 2);
