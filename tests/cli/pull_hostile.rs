@@ -92,13 +92,18 @@ fn a_stalled_hub_is_left_after_a_while() {
         // A byte now and then is no progress.
         |reply, _| reply.pause = Some((1, Duration::from_millis(200))),
     ];
-    for (i, stall) in stalls.into_iter().enumerate() {
-        let dir = tempfile::tempdir().unwrap();
-        let hub = Hub::twisted(move |_, reply| stall(reply, long)).for_impatient();
-        let output = hub.pull_fails(dir.path(), &[SOURCE, "--retries", "1"], &["(2 tries)"]);
-        assert!(output.stderr.contains("retry 1 of 1 in 1 s"), "{i}: {output:?}");
-        assert_eq!(hub.asked().len(), 2);
-    }
+    // All at once, for they only wait.
+    std::thread::scope(|scope| {
+        for (i, stall) in stalls.into_iter().enumerate() {
+            scope.spawn(move || {
+                let dir = tempfile::tempdir().unwrap();
+                let hub = Hub::twisted(move |_, reply| stall(reply, long)).for_impatient();
+                let output = hub.pull_fails(dir.path(), &[SOURCE, "--retries", "1"], &["(2 tries)"]);
+                assert!(output.stderr.contains("retry 1 of 1 in 1 s"), "{i}: {output:?}");
+                assert_eq!(hub.asked().len(), 2);
+            });
+        }
+    });
 }
 
 #[test]
