@@ -303,7 +303,7 @@ fn answers_without_an_end_are_errors() {
     ];
     for (start, repeated, words, at_once) in cases {
         for source in [SOURCE, "hf:org/repo"] {
-            let hub = Hub::twisted(move |_, reply| reply.endless = Some((start, repeated)));
+            let hub = Hub::twisted(move |_, reply| reply.endless = Some((start, repeated))).for_impatient();
             is_one_short_line(&hub, source, words);
             assert_eq!(hub.asked().len(), 1);
             assert!(!at_once || hub.sent() < 64 << 20, "{words}: {} bytes sent", hub.sent());
