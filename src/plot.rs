@@ -117,7 +117,7 @@ pub fn scores(outcome: &Outcome, n_ctx_orig: usize) -> Chart {
     Chart {
         title: format!("{model}: {what} by length{under}, 95% intervals"),
         x: tokens("length, tokens", longest, n_ctx_orig),
-        y: Axis::new("score, percent", Scale::Linear),
+        y: Axis::new("score, percent", Scale::Linear).showing([0.0, 100.0]),
         series,
     }
 }
@@ -134,9 +134,9 @@ pub fn histograms(found: &Inspection) -> Vec<(&'static str, Chart)> {
     let mut charts = vec![(
         "lengths",
         Chart {
-            title: "Tokens by length of their document".to_owned(),
-            x: Axis::new("tokens of a document", Scale::Log).mark(found.ctx as f64, "context"),
-            y: Axis::new("tokens, %", Scale::Linear),
+            title: "Tokens by document length".to_owned(),
+            x: Axis::new("document length, tokens", Scale::Log).mark(found.ctx as f64, "context"),
+            y: Axis::new("tokens, percent", Scale::Linear).showing([0.0]),
             series,
         },
     )];
@@ -151,15 +151,15 @@ pub fn histograms(found: &Inspection) -> Vec<(&'static str, Chart)> {
         };
         bins.iter().map(point).collect::<Vec<_>>()
     };
-    let mut series = vec![Series::new("as trained on", distances(&found.distances))];
+    let mut series = vec![Series::new("training", distances(&found.distances))];
     let before = found.distances_before.as_ref();
     series.extend(before.map(|bins| Series::new("before the method", distances(bins))));
     charts.push((
         "distances",
         Chart {
-            title: format!("Pairs of tokens of one document, {} sequences", count(found.inspected as u64)),
+            title: format!("Token pairs within a document (sequences: {})", count(found.inspected as u64)),
             x: Axis::new("distance, tokens", Scale::Log),
-            y: Axis::new("pairs at a distance", Scale::Log),
+            y: Axis::new("pairs per distance", Scale::Log),
             series,
         },
     ));

@@ -29,11 +29,11 @@ const SETTINGS: [&str; 5] = ["layer", "head", "distance", "sinks", "tiles"];
 pub(super) struct MapArgs {
     /// Draw where one attention head looks in a text
     ///
-    /// As in Untie the Knots, each square of tokens shows its largest probability, times 100, clipped to 0..1.
-    /// Queries run down, keys across. Settings: layer and head (from 0; default: the head with the largest sum of
-    /// probabilities at far keys), distance (a key more than N tokens back is far: 1000), sinks (the first N tokens
-    /// are never far, because many heads put unused attention there: 0), tiles (tokens per side of a square: 16; a
-    /// multiple of it if a side would have more than 512 squares)
+    /// As in Untie the Knots, each square of tokens shows its largest probability in percent, up to 1. Queries run
+    /// down, keys across. Settings: layer and head (from 0; default: the head with the largest sum of probabilities at
+    /// far keys), distance (a key more than N tokens back is far: 1000), sinks (the first N tokens are never far,
+    /// because many heads put unused attention there: 0), tiles (tokens per side of a square: 16; a multiple of it if a
+    /// side would have more than 512 squares)
     #[arg(long, value_name = "KEY=VALUE,...", num_args = 0..=1, default_missing_value = "", requires = "file")]
     map: Option<String>,
     /// Texts to read, joined in this order; - reads stdin
@@ -140,8 +140,7 @@ pub(super) fn run(name: &str, args: &MapArgs, out: &OutputArgs) -> anyhow::Resul
         panels.push(HeatPanel::difference("the second minus the first", &panels[1], &panels[0]));
         reports.push(b);
     }
-    let scale =
-        format!("layer {}, head {}, probability x 100", reports[0].shown.layer, reports[0].shown.head);
+    let scale = format!("layer {}, head {}, probability, %", reports[0].shown.layer, reports[0].shown.head);
     let heat = Heat { panels, scale };
     if let Some(path) = &args.plot {
         heat.write(args.force.output(path))?;

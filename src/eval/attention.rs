@@ -2,7 +2,7 @@
 //! 8, and appendix A).
 //!
 //! By default, the head is the one with the largest sum of probabilities at distances above [`Params::distance`]. The
-//! largest probability in each square of tokens is kept ([`Tiles`]). The map shows it times 100, clipped to 0..1.
+//! largest probability in each square of tokens is kept ([`Tiles`]). The map shows it in percent, up to 1.
 //! Probabilities are computed for a few queries at a time and never kept for all.
 
 use std::ops::Range;

@@ -204,7 +204,7 @@ impl Job {
             failed(format!("the {what} was not written{saved}: {e}"))
         })?;
         let model = name(model.file().path());
-        let chart = chart(run.history(), &format!("{model}: {rope}"));
+        let chart = chart(run.history(), &format!("{model}: loss, {rope}"));
         if let Err(e) = chart.write(Output::new(self.plot(), self.force)) {
             report.problems.push(format!("no loss curve: {e}"));
         }
@@ -240,7 +240,7 @@ fn chart(history: &History, title: &str) -> Chart {
     let points = |list: &[(u64, f64)]| list.iter().map(|&(s, v)| (s as f64, v)).collect::<Vec<_>>();
     let mut series = vec![Series::new("training", points(&history.losses))];
     if !history.validations.is_empty() {
-        series.push(Series::new("held out", points(&history.validations)));
+        series.push(Series::new("validation", points(&history.validations)));
     }
     Chart {
         title: title.to_owned(),

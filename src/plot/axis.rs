@@ -85,7 +85,7 @@ impl Span {
         };
         // Thousands of one axis are written alike.
         let thousand = if values.iter().any(|v| v.abs() >= 1e4) { 1e3 } else { 1e4 };
-        values.into_iter().map(|v| (v, label_from(v, thousand))).collect()
+        values.into_iter().map(|v| (v, label(v, thousand))).collect()
     }
 }
 
@@ -102,13 +102,8 @@ fn mapped(scale: Scale, v: f64) -> Option<f64> {
     }
 }
 
-/// A number as a short label: 0.05, 300, 8000, 20k, 1.5M, 1e12.
-pub(super) fn label(v: f64) -> String {
-    label_from(v, 1e4)
-}
-
-/// A number as a short label, in thousands from `thousand` on.
-fn label_from(v: f64, thousand: f64) -> String {
+/// A number as a short label, in thousands from `thousand` on: 0.05, 300, 8000, 20k, 1.5M, 1e12.
+fn label(v: f64, thousand: f64) -> String {
     let a = v.abs();
     let short = |x: f64| {
         let t = format!("{x:.3}");

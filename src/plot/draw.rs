@@ -15,6 +15,8 @@ const WIDTH: i32 = 480;
 const HEIGHT: i32 = 330;
 /// Height above and below the frame, without a legend: a title of two lines, names of axes, ticks.
 const AROUND: i32 = 138;
+/// Most points of a line that are drawn as dots.
+const DOTS: usize = 16;
 
 impl Drawing for Chart {
     fn size(&self) -> (u32, u32) {
@@ -153,13 +155,14 @@ fn lines<B: DrawingBackend>(
         let places: Vec<Option<Point>> = series.points.iter().map(|p| place(*p)).collect();
         for run in places.split(Option::is_none) {
             let run: Vec<Point> = run.iter().flatten().copied().collect();
-            match run.as_slice() {
-                [] => {}
-                [one] => {
-                    let dot = Circle::new(*one, 3 * pen.unit, look.colour.filled());
-                    pen.area.draw(&dot).map_err(failed)?;
+            if run.len() > 1 {
+                stroke(pen, &run, look)?;
+            }
+            // Few points are measurements, which a reader tells from the lines between them.
+            if run.len() <= DOTS {
+                for at in run {
+                    pen.area.draw(&Circle::new(at, 3 * pen.unit, look.colour.filled())).map_err(failed)?;
                 }
-                run => stroke(pen, run, look)?,
             }
         }
     }

@@ -102,7 +102,8 @@ fn colour(value: f32, difference: bool) -> RGBColor {
         return ramp(banded);
     }
     let strength = banded.abs().min(1.0);
-    let mix = |end: u8| (255.0 + (f64::from(end) - 255.0) * strength).round() as u8;
+    // No difference is gray: a cell without a value is white.
+    let mix = |end: u8| (232.0 + (f64::from(end) - 232.0) * strength).round() as u8;
     let (r, g, b) = if banded < 0.0 { (24, 78, 160) } else { (178, 24, 43) };
     RGBColor(mix(r), mix(g), mix(b))
 }
@@ -162,7 +163,8 @@ fn scale<B: DrawingBackend>(
             pen.area.draw(&Rectangle::new(corners, colour(value, difference).filled())).map_err(failed)?;
         }
         for (band, value) in [(0, 1.0), (BANDS / 2, (1.0 + from) / 2.0), (BANDS, from)] {
-            pen.text(&format!("{value}"), (x + 28 * unit, edge(band)), &style)?;
+            let more = if band == 0 && !difference { " or more" } else { "" };
+            pen.text(&format!("{value}{more}"), (x + 28 * unit, edge(band)), &style)?;
         }
         Ok(())
     };

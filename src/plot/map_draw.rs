@@ -13,9 +13,9 @@ use super::PlotError;
 pub(super) const SIDE: i32 = 300;
 const CELLS: usize = 96;
 /// Margins around the panels, the gaps between them, and the width of the color scale, in units.
-pub(super) const LEFT: i32 = 76;
+pub(super) const LEFT: i32 = 82;
 pub(super) const TOP: i32 = 66;
-pub(super) const GAP: i32 = 70;
+pub(super) const GAP: i32 = 84;
 /// Space between rows of panels: names of an axis, and titles.
 const ROWS: i32 = 50 + TOP;
 pub(super) const SCALE: i32 = 150;

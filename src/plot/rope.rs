@@ -80,7 +80,7 @@ fn add(all: &mut Vec<Series>, inspection: &Inspection, method: &str, bases: bool
 
 fn name(method: &str, table: &Table, bases: bool) -> String {
     match (table.head, table.base.filter(|_| bases)) {
-        (Some(h), Some(b)) => format!("{method}, KV head {h}, base {}", super::axis::label(b)),
+        (Some(h), Some(b)) => format!("{method}, KV head {h}, base {b:.0}"),
         (Some(h), None) => format!("{method}, KV head {h}"),
         _ => method.to_owned(),
     }

@@ -129,7 +129,7 @@ def attention(*reports: Row) -> Figure:
     heads = [(each["shown"]["layer"], each["shown"]["head"]) for each in reports]
     shapes = {(*head, each["map"]["tokens"], each["map"]["tile"]) for head, each in zip(heads, reports)}
     layer, head = heads[0]
-    scale = f"layer {layer}, head {head}, probability x 100" if len(set(heads)) == 1 else "probability x 100"
+    scale = f"layer {layer}, head {head}, probability, %" if len(set(heads)) == 1 else "probability, %"
     return draw_attention(maps, scale, len(shapes) == 1)
 
 
