@@ -42,7 +42,8 @@ def test_the_tour_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ropewalk.random_model("model.gguf", "llama-tiny", "q8_0")
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "one.txt").write_text(SENTENCE * 80)
-    (tmp_path / "book.txt").write_text(SENTENCE * 12)
+    for name in ["book.txt", "report.txt"]:
+        (tmp_path / name).write_text(SENTENCE * 12)
     # Short enough for a test: the context, and the steps.
     exec(compile(tour.replace("16384", "1024").replace("steps=200", "steps=2"), "README.md", "exec"), {})
     assert (tmp_path / "lora.gguf").exists() and (tmp_path / "long.gguf").exists()
