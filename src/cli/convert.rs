@@ -1,6 +1,6 @@
 //! `ropewalk convert`: the conversions of the crate `convert`, and importance matrices, which need a running model.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, Context};
 use clap::{Arg, Args as _, FromArgMatches};
@@ -33,7 +33,7 @@ pub(crate) const COMMAND: Command = Command {
         let matrix = MatrixArgs::augment_args(clap::Command::new("matrix")).mut_args(needed);
         cli::augment(command).args(matrix.get_arguments())
     },
-    run: |m| run(&cli::Args::from_arg_matches(m)?, &MatrixArgs::from_arg_matches(m)?),
+    run: |m| run(cli::Args::from_arg_matches(m)?, &MatrixArgs::from_arg_matches(m)?),
 };
 
 #[derive(Debug, clap::Args)]
@@ -57,12 +57,16 @@ pub(super) fn failed(e: convert::Error) -> anyhow::Error {
     }
 }
 
-fn run(args: &cli::Args, matrix: &MatrixArgs) -> anyhow::Result<()> {
+fn run(mut args: cli::Args, matrix: &MatrixArgs) -> anyhow::Result<()> {
+    // The name of a downloaded model, as other commands accept it.
+    if let Some(name) = args.input.as_deref().filter(|input| !input.exists()).and_then(Path::to_str) {
+        args.input = Some(models::find(name)?);
+    }
     let out = OutputArgs { json: args.json, quiet: args.quiet };
     let interrupt = Interrupt::install()?;
     let done = match args.imatrix_from() {
-        [] => converted(args, &interrupt, &out)?,
-        texts => weighed(args, texts, matrix, &interrupt, &out)?,
+        [] => converted(&args, &interrupt, &out)?,
+        texts => weighed(&args, texts, matrix, &interrupt, &out)?,
     };
     done.lines.iter().for_each(|line| out.note(line));
     match out.json {

@@ -48,6 +48,7 @@ fn convert_is_a_command_like_others() {
         (["convert", file, "--nonesuch"], 2, "--nonesuch"),
         (["convert", "nonesuch.gguf", "--rope=plain"], 2, "--output"),
         (["convert", "nonesuch.gguf", "-ox.gguf"], 1, "nonesuch.gguf"),
+        (["convert", "nonesuch", "-ox.gguf"], 1, "no model of that name"),
     ] {
         let failed = run(&args);
         assert!(failed.code == code && failed.stderr.contains(said), "{failed:?}");
