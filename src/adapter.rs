@@ -1,6 +1,6 @@
 //! LoRA adapters on a model's device: low-rank pairs added to its weights, and tensors that replace its own.
 //!
-//! [`ropewalk_core::adapter`] reads and writes the files; its items are available here, too.
+//! [`ropewalk_core::adapter`] reads and writes the files; this module also exports its items.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -126,7 +126,7 @@ impl Template {
         Template::new(model.chat_template(), &bos, &eos)
     }
 
-    /// [`Template::of`], rendered in processes of its own: whatever the file's template does, this process
+    /// [`Template::of`], rendered in separate processes: whatever the file's template does, this process
     /// goes on. ChatML, which takes the place of a missing one, is rendered here.
     ///
     /// # Errors
@@ -138,7 +138,7 @@ impl Template {
         }
     }
 
-    /// [`Template::new`], rendered in processes of its own. The first one reads the template.
+    /// [`Template::new`], rendered in separate processes. The first one reads the template.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a template that does not parse or exceeds a limit on the way, and for a process

@@ -129,7 +129,7 @@ impl KvCache {
         StoreTensor { store: self.store.clone(), index: first + n_maps }
     }
 
-    /// Values of a layer beside keys of first positions, where it has such.
+    /// Values that go with a layer's second keys of first positions, if it has them.
     pub fn start_values(&self, il: usize) -> Option<StoreTensor> {
         let (first, n_maps) = self.layers[il];
         let index = first + n_maps + 1;

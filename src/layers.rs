@@ -21,7 +21,7 @@ pub struct Linear {
     pub id: LinearId,
     /// `[n_in, n_out]`, of any type a row can be dequantized from.
     pub weight: StoreTensor,
-    /// The tensor that holds the weight: the map's own, or the embedding if that is the output matrix, too.
+    /// The tensor that holds the weight: the layer's, or the embedding if that is also the output matrix.
     pub weight_id: ParamId,
     /// F32 `[n_out]`.
     pub bias: Option<StoreTensor>,
@@ -78,7 +78,7 @@ pub struct Experts {
     pub activation: ExpertActivation,
 }
 
-/// An expert beside a mixture that every token is given to.
+/// A shared expert, which every token uses in addition to a mixture of experts.
 #[derive(Debug, Clone)]
 pub struct SharedExpert {
     /// To one number for each token, whose sigmoid the expert's output is multiplied by.
@@ -339,7 +339,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// The output matrix: the token embedding where the file has none of its own.
+    /// The output matrix: the token embedding if the file has no separate one.
     pub(crate) fn output(&self, bias: Bias) -> Result<Linear> {
         let (id, shape) = (LinearId::OUTPUT, [self.hp.n_embd, self.hp.n_vocab]);
         let own = self.optional(ParamId::Weight(id), &shape, false)?;

@@ -1,4 +1,4 @@
-//! The states of recurrent layers (gated delta-nets), beside the KV cache of the others.
+//! The states of recurrent layers (gated delta-nets). Other layers have the KV cache.
 //!
 //! A state is what such layers keep of all tokens up to a position, in place of a key and a value for each: it cannot be
 //! cut back. So states are kept whole, each in a slot: the one behind a sequence's last token, the one behind the last
@@ -120,7 +120,7 @@ impl States {
         self.of.get(seq as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// Sequences that a call can add tokens to at once, beside those that there are.
+    /// Sequences that a call can add tokens to at once, in addition to the existing ones.
     pub fn n_free(&self) -> usize {
         let needed = self.of.iter().filter_map(|states| states.last());
         let mut slots: Vec<usize> = needed.map(|s| s.slot).collect();
@@ -134,7 +134,7 @@ impl States {
         self.retain(seq, |s| s.n <= n && n > 0);
     }
 
-    /// Gives `dst` the states of `src` in place of its own.
+    /// Replaces the states of `dst` with those of `src`.
     pub fn copy(&mut self, src: u32, dst: u32) {
         self.truncate(dst, 0);
         let states = self.of(src).to_vec();

@@ -39,7 +39,7 @@ pub fn serve_tokenizer(arguments: impl IntoIterator<Item = OsString>) -> Option<
 /// Imports a folder, with all that `options` ask for. Without a type asked for, matrices keep that of the first.
 ///
 /// A plain type is written as the folder is read. Anything more reads a GGUF file, as if that had been imported before:
-/// it is a temporary file beside the output, in the types of the checkpoint.
+/// it is a temporary file next to the output, in the types of the checkpoint.
 pub(crate) fn import(
     folder: &Path,
     output: &Path,
@@ -49,7 +49,7 @@ pub(crate) fn import(
     let Options { rope, n_ctx, dtype, mixture, check, llama_cpp, adapters, pre, tokenizing, .. } = options;
     let more = rope.is_some() || n_ctx.is_some() || *llama_cpp || !adapters.is_empty();
     let more = more || mixture.is_some() || check.is_some();
-    // What is wrong whatever the weights are is said before they are read.
+    // Errors that do not depend on the weights are reported before they are read.
     if more {
         job::check_options(options)?;
     }

@@ -16,7 +16,7 @@
 /// How a family marks the parts of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// The answer is all that is said.
+    /// The answer is the whole text.
     Plain,
     /// `<think>...</think>` before it.
     Think,

@@ -1,4 +1,4 @@
-//! Renders chat templates in a process of its own.
+//! Renders chat templates in a separate process.
 //!
 //! A template is a program out of a model's file. Its steps can be counted, but one step can ask for any
 //! amount of memory (`'x' * n`, `batch`, `indent`, `format`), and a process that gets none is ended by the

@@ -110,7 +110,7 @@ fn weighed(
     if to.is_dir() {
         return Err(usage(format!("--output {}: expected a file, found a folder", to.display())));
     }
-    // What cannot be written is said before the work.
+    // An output that cannot be written is reported before the work.
     drop(files::Scratch::beside(Output::new(&at, args.force), &IMATRIX)?);
     if !alone {
         drop(files::Scratch::beside(Output::new(to, args.force), &MODEL)?);

@@ -284,7 +284,7 @@ pub(crate) fn predicted(n: i64) -> anyhow::Result<usize> {
     }
 }
 
-/// Most lengths that one range may stand for: each is a context of its own.
+/// Most lengths in a range: each is a separate context.
 const MAX_LENGTHS: usize = 1024;
 
 /// One length, or the lengths of a range.

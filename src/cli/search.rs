@@ -42,7 +42,7 @@ pub(crate) fn run(
 ) -> anyhow::Result<()> {
     let to = record.path();
     check_apart(files.iter().chain(choice.files()), [to])?;
-    // What cannot be written is said before the work.
+    // An output that cannot be written is reported before the work.
     search::RECORD.claim(record.clone())?;
     let is_there = to.metadata().is_ok_and(|found| found.len() > 0);
     if is_there && !params.resume && !record.is_forced() {

@@ -1,4 +1,4 @@
-//! The chat template of a model, rendered by this program in a process of its own, under limits.
+//! The chat template of a model, rendered by this program in a separate process, under limits.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use ropewalk_core::apart::this_program;
 /// The only argument of the process that renders. It is no command, for nobody types it.
 const RENDER: &str = "--render-chat-template";
 
-/// This program, as the one that renders in a process of its own.
+/// This program, as the one that renders in a separate process.
 pub(crate) fn program() -> anyhow::Result<Apart> {
     let program = this_program().context("cannot find this program to render the chat template")?;
     Ok(Apart::new(program, [RENDER]))

@@ -71,8 +71,8 @@ impl<'a> Control<'a> {
         Control { progress: None, ..self }
     }
 
-    /// Has lines that are worth keeping handed to this function, such as the figures of a validation. Unlike
-    /// progress, each is said once.
+    /// Passes lines that are worth keeping to this function, such as the figures of a validation. Unlike progress,
+    /// each is reported once.
     pub fn with_notes(self, notes: &'a (dyn Fn(fmt::Arguments<'_>) + Sync)) -> Self {
         Control { notes: Some(notes), ..self }
     }

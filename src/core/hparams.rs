@@ -24,7 +24,7 @@ pub(crate) use read::check_factors;
 use read::KeyReader;
 pub use scaling::RopeScaling;
 
-/// Keys of ropewalk's own, which `convert` writes beside the standard ones.
+/// Keys of ropewalk, which `convert` writes in addition to the standard ones.
 ///
 /// A converted file's standard keys (`context_length`, `rope.freq_base`, `rope.scaling.*`) say as much of the
 /// method as other programs can follow; what they said before is kept under [`ORIG`](keys::ORIG), so that
@@ -112,7 +112,7 @@ pub enum Gelu {
 pub enum BaseFrom {
     /// The architecture: the file has no key, and every published model of it has this base.
     Architecture,
-    /// llama.cpp takes 10,000 where a file has no key; models of the architecture have other bases, too.
+    /// llama.cpp uses 10,000 if a file has no key. Models of the architecture also have other bases.
     Guess,
     /// This metadata key.
     #[serde(untagged)]

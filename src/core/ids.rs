@@ -140,9 +140,9 @@ roles! {
 /// A tensor that an adapter adds or replaces, and that fine-tuning can train.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ParamId {
-    /// A of the low-rank pair beside a weight, `[n_in, rank]`.
+    /// A of the low-rank pair of a weight, `[n_in, rank]`.
     LoraA(LinearId),
-    /// B of the low-rank pair beside a weight, `[rank, n_out]`.
+    /// B of the low-rank pair of a weight, `[rank, n_out]`.
     LoraB(LinearId),
     /// The weight of a linear map, replaced as a whole.
     Weight(LinearId),

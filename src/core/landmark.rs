@@ -16,7 +16,7 @@ const NAME: &str = "landmark";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Landmarks {
     block: usize,
-    /// True if landmarks are predicted in training, too (`include_landmark_in_loss` of the released code).
+    /// True if training also predicts landmarks (`include_landmark_in_loss` of the released code).
     pub in_loss: bool,
 }
 

@@ -1,9 +1,9 @@
 //! The one place where bytes of texts become texts, so that a file has the same tokens in every command.
 //!
-//! A byte-order mark at the start of a file is left out. Line ends (`\r\n`, and `\r` alone) become `\n`, as in Python's
-//! text files; those that a JSON string escapes, in the field of a document, too. Bytes that are not UTF-8 are an
-//! error with the place of the first one, or become U+FFFD where a caller asks for it. UTF-16 and UTF-32, known by their
-//! marks, are refused by name: read as bytes they would be another text.
+//! A byte-order mark at the start of a file is removed. Line ends (`\r\n`, and `\r` alone) become `\n`, as in Python's
+//! text files, and so do escaped ones in a JSON field of a document. Bytes that are not UTF-8 are an error with the
+//! place of the first one, or become U+FFFD if the caller asks for it. UTF-16 and UTF-32, known by their marks, are
+//! rejected by name: read as bytes, they would be a different text.
 
 use std::fmt::{self, Display};
 

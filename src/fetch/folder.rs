@@ -30,7 +30,7 @@ pub struct PulledFolder {
     pub files: Vec<Pulled>,
 }
 
-/// Where a folder came from, as written beside it in `FOLDER.source.json`.
+/// Where a folder came from, as written next to it in `FOLDER.source.json`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     /// The source, `hf:ORG/REPO`.

@@ -1,5 +1,5 @@
-//! Modules of transformers, the tensors in GGUF files that are their weights, and what differs between the two beside names: for
-//! adapters, which name modules and come without the config.json that an import reads.
+//! Maps modules of transformers to the GGUF tensors of their weights, including differences other than names. Adapters
+//! need this: they name modules, and come without the config.json that an import reads.
 
 use ropewalk_core::hparams::Hparams;
 

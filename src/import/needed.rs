@@ -19,7 +19,7 @@ const NAMES: &[&str] = &[
     "chat_template.json",
 ];
 
-/// The folder of chat templates beside the first, each in a file of its own.
+/// The folder of chat templates other than the first, one in each file.
 pub const TEMPLATES: &str = "additional_chat_templates";
 
 /// The name of a template in [`TEMPLATES`], of a path in the repository.

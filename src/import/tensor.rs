@@ -15,7 +15,7 @@ use crate::{Error, Result};
 /// The weights of a convolution over time.
 const CONVOLUTION: &str = "ssm_conv1d.weight";
 
-/// Values read at a time: what bounds memory beside the largest row.
+/// Values read at a time: they and the largest row bound the memory.
 const BATCH: usize = 1 << 20;
 
 /// A tensor to be written.

@@ -1,4 +1,4 @@
-//! Files and folders with a record beside them of where they came from.
+//! Files and folders with a record next to them of where they came from.
 //!
 //! What is unfinished is in `.partial` inside the target folder, under the target's name. It is put in place
 //! only when it is complete and on the disk.
@@ -29,7 +29,7 @@ const RECORD: files::Kind = files::Kind::new("the record of a pull", |head| {
     start.starts_with(b"{\"source\":\"hf:")
 });
 
-/// Where a file came from, as written beside it in `FILE.source.json`.
+/// Where a file came from, as written next to it in `FILE.source.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// The source, `hf:ORG/REPO/FILE`.

@@ -30,8 +30,8 @@ pub(super) struct Scratch {
     turns: Vec<Vec<f32>>,
 }
 
-/// Fills the mask of one kind of layer, F16 `[n_columns, n_tokens]`: a token sees a cell of its own sequence
-/// whose position the column's branch reaches; at others the mask is `unseen`.
+/// Fills the mask of one kind of layer, F16 `[n_columns, n_tokens]`: a token sees a cell of its sequence
+/// whose position the column's branch reaches. Elsewhere the mask is `unseen`.
 fn fill_mask(
     mask: &mut [u16],
     kv: &KvCache,

@@ -310,7 +310,7 @@ impl Session {
     }
 
     /// Measures the largest graph before it is built, and falls back to attention by tiles if the device has
-    /// no flash attention for it. Where there are several branches only a single token's graph has any, so that is built, too.
+    /// no flash attention for it. With several branches, only a single token's graph has any, so that is also built.
     /// The largest graph is reserved here, so memory does not grow later.
     fn reserve(&mut self) -> Result<()> {
         let n = self.params.n_ubatch;

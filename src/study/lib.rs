@@ -1,10 +1,10 @@
 //! Controlled studies: every model under every method, measured by every task at every length, and one report
 //! that says what came of it.
 //!
-//! This crate knows no model. A [`Plan`] names what is to be measured and gives the [`Cell`]s; [`run`] has a
-//! [`Runner`] measure them, one after another, and keeps each [`CellResult`] in a file of its own, so that a
-//! study can be stopped, resumed, cut into shards and put together again by [`merge`]; [`report::Report`]
-//! shows what a folder of results says, as one HTML page and as Markdown.
+//! This crate does not run models. A [`Plan`] describes the study and gives its [`Cell`]s. [`run`] lets a
+//! [`Runner`] measure them one after another, and keeps each [`CellResult`] in a separate file, so that a study
+//! can be stopped, resumed, split into shards, and combined by [`merge`]. [`report::Report`] shows a folder of
+//! results as one HTML page and as Markdown.
 #![forbid(unsafe_code)]
 
 mod error;

@@ -171,7 +171,7 @@ pub struct Info {
     pub chance: Option<f64>,
     /// True if samples are made for a length.
     pub has_length: bool,
-    /// Samples when nothing is said; `None` is all there are.
+    /// Default number of samples; `None` is all of them.
     pub samples: Option<usize>,
     /// Settings.
     pub options: &'static [&'static Opt],

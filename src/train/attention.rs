@@ -174,8 +174,7 @@ impl<'c> Attend<'c> {
     /// The gradient of the queries, `[d, n_head, n]`, from the output of [`Attend::forward`] and the gradient `d_out`
     /// of its heads, of the same shape. Those of keys and values are added to `dk` and `dv`, all rows of them.
     ///
-    /// The output may be that of more keys, to which these queries attended beside: see
-    /// [`Builder::attention_merge`].
+    /// The output can include other keys that these queries attended to: see [`Builder::attention_merge`].
     #[allow(clippy::too_many_arguments)]
     pub(super) fn backward(
         &self,

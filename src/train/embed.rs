@@ -20,7 +20,7 @@ impl Trainer {
     pub(super) fn embedding_gradient(&mut self, tokens: &[Token]) -> Result<()> {
         let (hp, grad) = (self.setup.model.hparams(), &self.grad);
         let (n_embd, factor, landmark) = (hp.n_embd, hp.embedding_scale, self.setup.model.landmark_token());
-        // The landmark token has a row of its own, behind those of the vocabulary.
+        // The landmark token has a separate row, after the rows of the vocabulary.
         for (id, of_landmark) in [(ParamId::Embedding, false), (ParamId::LandmarkEmbedding, true)] {
             let mut row = vec![0.0; n_embd];
             self.setup.params.add_to_grad(id, |sum| {

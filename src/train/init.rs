@@ -76,7 +76,7 @@ impl Init {
                 return wrong("adapter.lora.alpha", alpha(lora.scale()), alpha(found));
             }
         }
-        // Read whole before anything changes. A pair beside tied embeddings has the output's name in both.
+        // Read whole before anything changes. A pair of tied embeddings has the output's name in both.
         let read = |t: &Trained| reader.values(&t.id.to_string(), ggml::dtype::dequantize_tensor);
         let values = trainer.params().list().iter().map(read).collect::<ggml::Result<Vec<_>>>()?;
         trainer.params_mut().list_mut().iter_mut().zip(values).for_each(|(t, values)| t.value = values);
@@ -133,7 +133,7 @@ fn alpha(lora: &LoraParams, scale: f32) -> f32 {
     (f64::from(scale) * if lora.rslora { rank.sqrt() } else { rank }) as f32
 }
 
-/// Trained tensors of a pair by the map it is beside and its rank, and of whole tensors by name.
+/// Trained tensors: of a pair by its layer and rank, and of whole tensors by name.
 type Tensors = (BTreeSet<(LinearId, usize)>, BTreeSet<String>);
 
 fn of_trainer(trainer: &Trainer) -> Tensors {

@@ -64,7 +64,7 @@ mod tests {
         assert_eq!(text.targets, [11, 12, 99, 13, 14, 15, 99, 16, 17]);
         assert_eq!(text.weights, [1.0, 2.0, 3.0, 3.0, 4.0, 5.0, 6.0, 6.0, 7.0]);
         assert_eq!(text.segment_starts, [0, 4, 5]);
-        // A text that ends with a block has its landmark, too.
+        // A text that ends with a block also has the landmark of that block.
         let sequence = Sequence::new(&tokens[..4]);
         landmarks.in_loss = false;
         let text = Text::plain(&sequence, vec![1.0; 3]).with_landmarks(landmarks, 99);

@@ -435,7 +435,7 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
 }
 
 impl LayerIds {
-    /// With what a graph of a layer has beside.
+    /// Together with the other inputs of a layer's graph.
     pub(super) fn finished(mut self, g: &Graph<'_, '_>) -> LayerIds {
         let of_maps = g.saved().into_iter();
         self.saved.extend(of_maps.map(|(id, saved)| (Activation::Linear(id), saved)));

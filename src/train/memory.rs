@@ -266,7 +266,7 @@ fn check(model: &Model, settings: &TrainParams) -> Result<()> {
     let (hp, can) = (model.hparams(), capabilities(model, settings));
     let unsupported = |what: String| Err(Error::Unsupported(what));
     // Keys and queries have a row for each token and head, and ggml counts rows.
-    // Landmarks need room, too: of two positions one may be theirs.
+    // Landmarks also need room: one of two positions can be a landmark.
     let index = ggml::tensor::MAX_INDEX / if settings.attention.landmarks().is_some() { 2 } else { 1 };
     let most = index / hp.attention.iter().map(|l| l.n_head).max().unwrap_or(1);
     if settings.n_ctx == 0 || settings.n_ctx > most {

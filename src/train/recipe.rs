@@ -34,7 +34,7 @@ pub struct Recipe {
     pub batch: Batch,
     /// The attention of training.
     pub attention: TrainAttention,
-    /// Modules trained as a whole beside low-rank pairs, as `--targets` takes it: modules, or `full` where the paper
+    /// Modules trained as a whole next to low-rank pairs, as `--targets` takes it: modules, or `full` where the paper
     /// trained all parameters, which is done only when asked for.
     pub train: &'static [&'static str],
     /// Where the figures are from, and what they leave open.

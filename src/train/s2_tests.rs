@@ -35,7 +35,7 @@ fn values(n: usize, seed: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 37 + seed * 11) % 61) as f32 / 16.0 - 30.0 / 16.0).collect()
 }
 
-/// Rows of a writable tensor, in a store of its own.
+/// Rows of a writable tensor, in a separate store.
 fn stored(width: usize, n: usize, values: &[f32]) -> Result<StoreTensor> {
     let defs = vec![TensorDef::new("rows", DType::F32, &[width, n])?];
     let store = Store::new(Device::find("cpu")?, defs, "rows")?;

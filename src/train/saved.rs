@@ -10,7 +10,7 @@ use crate::hparams::Hparams;
 use crate::ids::{LinearId, Role};
 use crate::model::{Error, Result};
 
-/// The activations of a layer that are saved beside its input. All others are computed again in the backward
+/// The activations of a layer that are saved in addition to its input. All others are computed again in the backward
 /// run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Checkpointing {
@@ -117,7 +117,7 @@ pub(super) fn saved_rows(rows: &mut [(Activation, Rows)], what: Activation) -> R
     found.ok_or_else(|| Error::Invalid(format!("{what:?}: this activation is not saved")))
 }
 
-/// The activations of layer `il` that are saved beside its input, with their width: numbers for each token.
+/// The activations of layer `il` that are saved in addition to its input, with their width: numbers for each token.
 pub(super) fn widths(
     transformer: &Transformer,
     hp: &Hparams,

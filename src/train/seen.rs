@@ -34,8 +34,7 @@ pub enum TrainAttention {
         /// Tokens of a group; `None` for a quarter of the sequence, rounded up.
         group: Option<usize>,
     },
-    /// Landmark attention. Sequences get landmark tokens, whose embedding and row of the output matrix are trained
-    /// beside the rest.
+    /// Landmark attention. Sequences get landmark tokens, whose embedding and output row are also trained.
     Landmark(Landmarks),
 }
 

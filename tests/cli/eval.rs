@@ -57,7 +57,7 @@ fn samples_are_kept_and_not_asked_twice() {
     assert_eq!(again["results"][0]["tokens_per_s"], 0.0, "nothing was asked");
     assert_eq!(again["results"][0]["metrics"], row["metrics"]);
     assert_eq!(std::fs::read_to_string(&kept).unwrap(), lines);
-    // Under another method they are asked, beside the first ones, and compared sample by sample.
+    // Under another method they are asked as well, and compared with the first ones sample by sample.
     let both = run(&[&args[..], &["--rope", "plain", "--rope", "pi:factor=2"]].concat()).json();
     let ropes: Vec<&str> =
         both["results"].as_array().unwrap().iter().map(|r| r["rope"].as_str().unwrap()).collect();

@@ -1,4 +1,4 @@
-//! Runs of `ropewalk finetune` that end early or meet what they cannot write: what is kept, what is said, how they go on.
+//! Runs of `ropewalk finetune` that end early or cannot write a file: what they keep, report, and resume from.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What training takes beside what was planned, measured from the outside.
+//! The memory of training compared with the plan, measured from the outside.
 
 use serde_json::Value;
 

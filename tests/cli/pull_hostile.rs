@@ -158,7 +158,7 @@ fn sizes_and_ranges_that_lie_are_never_a_file() {
                 twist(reply);
             }
         });
-        // From the first byte instead, which is said, and is whole.
+        // From the first byte instead, with a note; the file is complete.
         let output = hub.pull_whole(dir.path(), &[SOURCE]);
         assert!(output.stderr.contains("first byte"), "{i}: {output:?}");
         assert_eq!(hub.asked().len(), if at_once { 2 } else { 3 }, "{i}");

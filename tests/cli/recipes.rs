@@ -33,7 +33,7 @@ fn same(folder: &Folder, a: &[&str], b: &[&str]) -> bool {
     !differ
 }
 
-/// What is said of the words of a recipe.
+/// The explanations of the words of a recipe.
 fn refused(words: &[&str]) -> String {
     let out = study(&with_plan(words), &["plan.toml", "-o", "out", "--plan"]);
     assert!(out.code == 1 && out.stderr.lines().count() == 1, "{out:?}");

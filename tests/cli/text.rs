@@ -32,7 +32,7 @@ fn refused(output: &Output, what: &[&str]) {
     }
 }
 
-/// A line of JSON with a short text beside an array of millions of empty arrays.
+/// A line of JSON with a short text and an array of millions of empty arrays.
 fn line_with_much_else(mib: usize, text: &str) -> Vec<u8> {
     let else_ = b"[],".repeat((mib << 20) / 3);
     [b"{\"else\":[", &else_[..], format!("0],\"text\":\"{text}\"}}\n").as_bytes()].concat()
@@ -129,7 +129,7 @@ fn what_a_model_writes_cannot_control_a_terminal() {
     let json = ok(run(&args(&["--json"])));
     assert!(!json.stdout.contains(acts), "{json:?}");
     assert_eq!(json.json()["text"].as_str().unwrap(), raw.strip_suffix('\n').unwrap_or(&raw));
-    // A prompt may come from anywhere, too.
+    // A prompt can also come from anywhere.
     let echo =
         ["run", "-q", "--echo", "-n", "0", "-m", model(), "-p", "a\u{1b}]0;b\u{7}\u{9b}\u{202e}\r\nc\td"];
     let echo = ok(run(&[&echo[..], FIXED].concat()));

@@ -33,7 +33,7 @@ use words::options;
 /// The names of a command's options, as its help has them.
 pub(crate) fn options_of(command: &str) -> Vec<String> {
     let help = run(&[command, "--help-all"]).stdout;
-    // What is said of them stands further right.
+    // Their descriptions are further right.
     let is_option = |line: &&str| line.starts_with("  -") || line.starts_with("      --");
     let name = |line: &str| {
         let word = line.split([' ', ',', '=', '[', '<']).find_map(|word| word.strip_prefix("--"));

@@ -132,7 +132,7 @@ impl Naive {
         self.tensors.get_mut(name).unwrap()
     }
 
-    /// Gives the model an output matrix of its own, if its embedding was that.
+    /// Gives the model a separate output matrix, if the embedding was the output matrix.
     pub(crate) fn untie(&mut self) {
         let embedding = self.tensors["token_embd.weight"].clone();
         self.tensors.entry("output.weight".into()).or_insert(embedding);

@@ -1,4 +1,4 @@
-//! Processes in tests: a test that needs one of its own is started again alone; signals to others, and waiting for them.
+//! Processes in tests: a test that needs a separate one is started again alone; signals, and waiting for processes.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -29,7 +29,7 @@ pub fn test_program() -> PathBuf {
     std::env::current_exe().unwrap()
 }
 
-/// Runs one test of this program in a process of its own, where [`alone`] gives `argument`, and returns its standard output.
+/// Runs one test of this program in a separate process, where [`alone`] gives `argument`, and returns its stdout.
 /// `command` starts the test program with the arguments added to it here. The test is named by the `module_path!()` it
 /// stands in and its function. Panics with the output of that process unless the test ran there and passed.
 #[track_caller]

@@ -44,7 +44,7 @@ pub(crate) struct Turns {
     pub(crate) prompts: Vec<String>,
 }
 
-/// What a model writes, and what of it is said and thought.
+/// What a model writes, and which parts are the answer and the thinking.
 #[derive(Deserialize)]
 pub(crate) struct Answer {
     pub(crate) written: String,

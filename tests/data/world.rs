@@ -61,7 +61,7 @@ impl World {
         self.dir.path().join("cache.tokens")
     }
 
-    /// Names of the entries beside the texts: the cache, and nothing that was left over.
+    /// Names of the entries next to the texts: the cache, and nothing left over.
     pub fn beside(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.dir.path()).unwrap();
         let mut names: Vec<String> =

@@ -84,7 +84,7 @@ fn fine_tuning_goes_as_on_the_cpu_and_goes_on_where_it_stopped() {
     assert!((ours / theirs - 1.0).abs() < 5e-3, "perplexity {ours}, on the CPU {theirs}");
 }
 
-/// Backends that are modules lie beside the program. One of another version of ggml, or a broken one, is named with the reason.
+/// Backend modules are next to the program. One of another version of ggml, or a broken one, is named with the reason.
 #[test]
 fn a_module_that_does_not_fit_is_named() {
     let program = Path::new(env!("CARGO_BIN_EXE_ropewalk"));

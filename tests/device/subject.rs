@@ -2,13 +2,13 @@
 //!
 //! Devices multiply what they have rounded: to F16 (Vulkan, Metal; eleven significant bits) or, on NVIDIA's tensor cores, to
 //! TF32 or F16 (eleven bits both), and sum in F32. The effect of that on a result is measured on the CPU: the same model with
-//! its weights rounded to F16 has results that are some distance from the exact ones. That distance stands for the rounding of
-//! one of the factors of all products. A device rounds the other factor, too, and queries, keys, probabilities and values in
+//! its weights rounded to F16 has results at some distance from the exact ones. That distance stands for rounding one
+//! factor of all products. A device also rounds the other factor, and queries, keys, probabilities, and values in
 //! attention: [`ROUNDINGS`] of the size, if they all add up.
 //!
 //! Quantized weights are multiplied with activations that are rounded to 8 bits, where a device has integer products (Vulkan,
-//! CUDA), and weights in BF16 with activations that are rounded to BF16. The effect of that is measured on the CPU, too: ggml's
-//! own products there do the same.
+//! CUDA), and weights in BF16 with activations that are rounded to BF16. The CPU shows that effect as well: ggml's
+//! products there do the same.
 
 use convert::random::{write, Shape};
 use convert::{convert, Options};

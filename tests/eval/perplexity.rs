@@ -335,7 +335,7 @@ fn token_ids_are_documents_from_bos_to_bos() {
     );
     // The protocol's rule, or --bos, holds for them as for texts.
     assert_eq!(fed(&[ids("x.bin", "^abcdef^gh")], &p, false).0, ["abcd", "gh"]);
-    // What stands before the first BOS is a document, too; texts may stand beside.
+    // The text before the first BOS is also a document; texts can be next to it.
     let (calls, _) = fed(&[ids("x.bin", "ab^cd"), Document::text("y", "efghi")], &p, true);
     assert_eq!(calls, ["^ab", "^cd", "^efg"]);
     // As a stream it is the file, BOS for BOS; LCEG takes the documents before the eleventh BOS.

@@ -153,7 +153,7 @@ fn windows_by_hand() {
     assert_eq!(plan("llama-cpp", 11, 5, 1, true), [(0, 5, 3), (5, 10, 3)]);
     assert_eq!(plan("restart", 20, 10, 4, false), [(0, 4, 1), (4, 8, 1), (8, 10, 1)]);
     assert_eq!(plan("restart", 20, 10, 4, true), [(0, 3, 1), (3, 6, 1), (6, 9, 1)]);
-    // Nothing would predict token 8, which is a piece of its own; and pieces are no longer than the text.
+    // Nothing would predict token 8, which is a separate piece; and pieces are not longer than the text.
     assert_eq!(plan("restart", 9, 10, 4, false), [(0, 4, 1), (4, 8, 1)]);
     assert_eq!(plan("restart", 20, 10, 11, true), [(0, 9, 1)]);
 }

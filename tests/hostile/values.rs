@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::{common, peak_memory, rewritten, survives, text, with_key};
 
-/// Values of a key that must be refused, with what the error names beside key and file. More are in
+/// Values of a key that must be refused, and what the error names in addition to key and file. More are in
 /// `tests/rope/hparams.rs`, which reads the same numbers without a model around them.
 #[test]
 fn hostile_values_are_refused_by_key() {

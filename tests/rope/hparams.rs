@@ -273,7 +273,7 @@ fn mixtures_of_gated_delta_nets_have_an_expert_that_is_shared() {
         Case { keys, tensors }
     };
     let hp = case().read();
-    // As wide as the feed-forward of the file, where it has no width of its own.
+    // As wide as the feed-forward of the file, if it has no separate width.
     let experts = ExpertHparams { n_expert: 8, n_used: 2, n_ff_shared: Some(64), normalised: true };
     assert_eq!((hp.experts, hp.layers[0].n_ff), (Some(experts), 24));
     assert!(hp.delta_net.is_some() && hp.recurrent_layers().count() == 3);

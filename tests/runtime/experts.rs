@@ -66,7 +66,7 @@ fn mixtures_of_experts_agree() {
             let path = random_model(shape, dtype, "experts");
             let bounds = match dtype {
                 DType::F32 => Bounds { usual: 1e-4, most: 1e-4, kl: 1e-8 },
-                // What libllama rounds to 8 bits goes through the states of four layers here, too.
+                // Values that libllama rounds to 8 bits also go through the states of four layers here.
                 _ if shape == "qwen35moe-tiny" => Bounds { usual: 0.2, most: 1.5, kl: 0.3 },
                 _ => Bounds { usual: 0.1, most: 1.0, kl: 0.05 },
             };

@@ -1,4 +1,4 @@
-//! Our logits and greedy text beside those of transformers: tiny checkpoints that it made, with the logits of their last
+//! Logits and greedy text against those of transformers: tiny checkpoints that it made, with the logits of their last
 //! token, imported here (`tests/reference/checkpoints.py` and `greedy.py` record them).
 
 use convert::{convert, Options, Tokenizing};

@@ -132,8 +132,8 @@ fn default_model_in_f32_agrees_under_every_stock_method() {
     }
 }
 
-/// Logits over the first `n` tokens of the essays beside libllama's, where activations are rounded as libllama rounds them, up
-/// to this divergence; and with those of the same weights in F32, to which ours are nearer.
+/// Logits over the first `n` tokens of the essays, against libllama's with activations rounded alike, up to this
+/// divergence; and against those of the same weights in F32, to which ours are nearer.
 fn agrees(path: &Path, n: usize, kl: f64) -> Difference {
     let _turn = turn();
     let file = path.file_name().unwrap().to_str().unwrap();

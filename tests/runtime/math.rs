@@ -1,4 +1,4 @@
-//! Rounding under each setting of `Math`: logits beside libllama's on the same weights converted to F32.
+//! Rounding under each setting of `Math`: logits compared with libllama's on the same weights converted to F32.
 
 use crate::common::*;
 use crate::libllama::{oracle_logits, oracle_params};
@@ -33,7 +33,7 @@ fn each_rounds_what_it_says() {
             let what = format!("{} by {n_ubatch}: {found:?}", dtype.name());
             assert!(floats.0 < 1e-4 && floats.1 < 1e-8, "{what}");
             assert!(bf16.0 < 0.1 && bf16.1 < 2e-3, "{what}");
-            // Of types that libllama rounds less beside, too.
+            // Also for types with which libllama rounds less.
             assert!(auto.1 <= 1.1 * int8.1 + 1e-8, "{what}");
         }
     }

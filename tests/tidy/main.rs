@@ -402,7 +402,7 @@ fn only_the_command_lines_print_and_read_the_environment() {
         for word in ["println!", "eprintln!", "print!", "eprint!", "dbg!", "std::env", "env::var"] {
             for at in source.words(word) {
                 // Where the program lies and what libraries are called is not the environment: backend modules are looked
-                // for beside it.
+                // for next to it.
                 let mut known = vec!["std::env::current_exe", "std::env::consts"];
                 // Where libraries lie is handed on to processes that inherit nothing else.
                 if p == "src/core/apart.rs" {

@@ -230,7 +230,7 @@ fn files_that_are_not_there_or_cannot_be_are_errors() {
     let e = save(&path(&text, 1), &state, &params, &optimizer).expect_err("no folder").to_string();
     assert!(e.starts_with(&*text.to_string_lossy()), "{e}");
     assert_eq!(std::fs::read(&text).unwrap(), b"x");
-    // Its place is taken by a folder: what was written beside it is gone.
+    // A folder takes its place: the file written next to it is gone.
     let taken = folder.path().join("taken");
     std::fs::create_dir_all(taken.join("inside")).unwrap();
     save(&taken, &state, &params, &optimizer).expect_err("a folder");

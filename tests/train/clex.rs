@@ -272,7 +272,7 @@ fn a_session_computes_with_the_trained_network() {
     }
 }
 
-/// One length goes into a file of its own, for llama.cpp; all of them do not.
+/// One length goes into a separate file, for llama.cpp; all of them do not.
 #[test]
 fn one_length_is_written_into_a_file() {
     let (_, model) = models().remove(0);

@@ -51,7 +51,7 @@ fn positions_are_what_tokens_are_rotated_by() {
     let skipped = losses("plain", Some(64), &skip, &[]);
     assert_close(&skipped[..13], &plain[..13]);
     assert!(skipped.iter().zip(&plain).skip(13).any(|(a, b)| (a - b).abs() > 1e-3));
-    // Gradients, too.
+    // Also gradients.
     let gradients = |rope: &str, positions: &[u32]| {
         let mut trainer = trainer(&model, rope, Some(64));
         trainer.accumulate(Sequence { positions, ..Sequence::new(&tokens) }, 1.0).unwrap();

@@ -36,7 +36,7 @@ pub(crate) fn moved(
             naive.tensor_mut("output.weight").extend(value(t.id));
         } else if let ParamId::LoraA(map) = t.id {
             let ([n_in, rank], a, b) = (t.shape, value(t.id), value(ParamId::LoraB(map)));
-            // A pair beside the output matrix does not change the rows looked up where the embedding is that matrix, too.
+            // A pair of the output matrix does not change the rows looked up if the embedding is the same matrix.
             if map == LinearId::OUTPUT {
                 naive.untie();
             }

@@ -18,7 +18,7 @@ fn all(n_ctx: usize, n_block: usize, spec: &str) -> TrainParams {
     settings(n_ctx, n_block, spec).trainable(Trainable::Full)
 }
 
-/// Weights and biases of every map, norms, embedding, tied output or one of its own.
+/// Weights and biases of every linear layer, norms, embedding, and a tied or separate output.
 #[test]
 fn every_parameter_has_a_gradient() {
     for (about, model) in models() {
@@ -107,7 +107,7 @@ fn what_cannot_be_trained_as_a_whole_is_named() {
     assert!(e.starts_with("targets full: the weights of experts have no gradient here"), "{e}");
 }
 
-/// Values, gradients, two moments: 24 bytes a parameter beside the weights; what a run holds is within a tenth of it.
+/// Values, gradients, two moments: 24 bytes a parameter on top of the weights; a run's memory is within a tenth of it.
 #[test]
 fn memory_is_planned_with_every_parameter() {
     let (_, model) = models().remove(0);

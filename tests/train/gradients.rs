@@ -237,7 +237,7 @@ fn norms_embeddings_and_the_output_have_gradients() {
             lora(&mut settings).norms = true;
             lora(&mut settings).embeddings = true;
             check(about, &model, &settings, 24, &[], false);
-            // A pair beside the output matrix, which may be the embedding.
+            // A pair of the output matrix, which can be the embedding.
             lora(&mut settings).norms = false;
             lora(&mut settings).embeddings = false;
             lora(&mut settings).targets = targets(&["v", "output"]);

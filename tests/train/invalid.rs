@@ -226,7 +226,7 @@ fn a_cancelled_call_can_be_made_again() {
     assert_eq!(trainer.loss(sequence(&tokens)).unwrap(), want);
 }
 
-/// Landmarks and CLEX place tokens by themselves, and each has tensors of its own.
+/// Landmarks and CLEX place tokens themselves, and each has separate tensors.
 #[test]
 fn what_places_tokens_does_so_alone() {
     let (_, model) = models().remove(0);

@@ -101,7 +101,7 @@ pub(crate) fn in_pieces(with: &Model, kv: &SessionParams) -> Vec<f32> {
         let rows = score(&mut open(with, &kv.clone().n_ubatch(n_ubatch)), &tokens);
         assert_close(&rows, &want, LOGITS, &format!("{n_ubatch} at once"));
     }
-    // Token by token, and in pieces that end beside, at and behind a landmark.
+    // Token by token, and in pieces that end before, at, and after a landmark.
     for pieces in [vec![1; 90], vec![5, 1, 6, 7, 11, 60]] {
         let (mut session, mut rows, mut at) = (open(with, kv), Vec::new(), 0);
         for n in pieces {

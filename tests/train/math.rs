@@ -1,4 +1,4 @@
-//! Rounding in training: gradients under bfloat16 beside those of floats.
+//! Rounding in training: gradients under bfloat16 compared with those under f32.
 
 use ropewalk::math::Math;
 use ropewalk::train::{Sequence, TrainParams, Trainer};

@@ -92,7 +92,7 @@ impl Definition for InDocuments<'_> {
     }
 
     fn q_scale(&self, kind: usize, i: i64) -> f64 {
-        // The model's own temperature counts from the beginning of a document, too, where the method acts.
+        // Where the method acts, the model's own temperature also counts from the beginning of a document.
         let i = if self.reached[kind] { i - self.start(i) } else { i };
         let own = self.plan.kinds()[kind].temperature.map_or(1.0, |t| t.at(i as i32));
         own * if self.reached[kind] { (self.case.q_scale)(i) } else { 1.0 }
@@ -157,7 +157,7 @@ fn gradients_under_reaches_are_those_of_finite_differences() {
     }
 }
 
-/// One branch is a range of keys for each query, which ops of every backend have, too.
+/// One branch is a range of keys for each query, which the ops of every backend also have.
 #[test]
 fn a_window_is_trained_in_ops_of_every_backend() {
     let (about, model) = models().remove(0);

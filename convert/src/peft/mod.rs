@@ -35,9 +35,9 @@ const PREFIX: &str = "base_model.model.";
 /// Where LoRA files keep the model's repository, as llama.cpp's converter does: its owner and its name.
 const BASE: [&str; 2] = ["general.base_model.0.organization", "general.base_model.0.name"];
 
-/// Texts on a training that PEFT has no key for, beside its rope, model and data.
+/// Strings about a training that PEFT has no key for, other than its rope, model, and data.
 const TEXTS: [&str; 3] = [keys::LORA_ATTENTION, keys::LORA_DATA_ORDER, keys::LORA_LINEAGE];
-/// Numbers on it, beside its context and steps.
+/// Numbers about it, other than its context and steps.
 const NUMBERS: [&str; 2] = [keys::LORA_TOKENS, keys::LORA_DATA_END];
 
 /// An adapter that was converted, in figures.

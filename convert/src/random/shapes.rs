@@ -116,7 +116,7 @@ pub enum Ffn {
         n: usize,
         /// Experts per token.
         used: usize,
-        /// Width of one beside them that every token is given to; 0 for none.
+        /// Width of the shared expert, which every token uses; 0 for none.
         shared: usize,
     },
 }

@@ -140,7 +140,7 @@ fn a_method_takes_three_lines() {
         lines[1..],
         ["for 1024 tokens", "runs in ropewalk and llama.cpp: llama-server -m OUT -c 1024"]
     );
-    // What is of the file and not of the method is said besides.
+    // Notes about the file, not the method, are also printed.
     let lines = said(&["--rope", "pi:factor=1"]);
     assert!(lines.len() == 4 && lines[0].contains("changes nothing within the context"), "{lines:?}");
     fails(&[tiny, "-o", out, "q4_k_m"], 2, &["the output is -o OUT, the type --type TYPE"]);

@@ -98,7 +98,7 @@ fn one_call_writes_what_two_calls_write() {
         assert!(report.notes.iter().any(|note| note.contains("temporary file")), "case {i}: {report:?}");
         assert!(!format!("{report:?}").contains("/.one.gguf"), "case {i}: {report:?}");
     }
-    // Nothing is left beside the files.
+    // Nothing is left next to the files.
     assert_eq!(std::fs::read_dir(root).unwrap().count(), 5);
 }
 
@@ -287,7 +287,7 @@ fn libllama_computes_what_transformers_does() {
         let options = trusted().dtype(Some(DType::F32)).pre(recorded.pre().map(str::to_owned));
         convert(&folder, &out, &options, &Control::default()).unwrap();
         if name == "gpt-oss" {
-            // Experts in MXFP4 stay so in an import; beside them libllama rounds activations to 8 bits.
+            // Experts in MXFP4 stay so in an import; with them, libllama rounds activations to 8 bits.
             let packed = std::mem::replace(&mut out, dir.path().join("floats.gguf"));
             let options = Options::default().dtype(Some(DType::F32));
             convert(packed, &out, &options, &Control::default()).unwrap();

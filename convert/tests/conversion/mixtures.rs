@@ -95,7 +95,7 @@ fn methods_that_llama_server_cannot_run_have_no_line() {
     let report = lab.run(&to("q8_0").rope(Some("harpe".parse().unwrap()))).unwrap();
     assert_eq!(report.llama_server, None);
     assert!(report.no_llama_server.unwrap().contains("differ from head to head"));
-    // What a file declares counts, too.
+    // The scaling that a file declares also counts.
     std::fs::rename(lab.path("out"), lab.path("in")).unwrap();
     let report = lab.run(&to("q4_0")).unwrap();
     assert!(report.no_llama_server.unwrap().contains("differ from head to head"));

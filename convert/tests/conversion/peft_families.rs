@@ -105,7 +105,7 @@ fn tensors_of(path: &Path) -> BTreeMap<String, Vec<f32>> {
 #[test]
 fn merged_before_or_after_an_import() {
     let mut seen = Vec::new();
-    // Of gpt-oss there is gpt-oss-bf16, too, whose experts are floats.
+    // For gpt-oss there is also gpt-oss-bf16, whose experts are floats.
     for recorded in Recorded::all().into_iter().filter(|recorded| recorded.name != "gpt-oss") {
         let name = &recorded.name;
         let dir = tempfile::tempdir().unwrap();

@@ -98,7 +98,7 @@ fn a_converted_file_opens_under_its_method() {
             assert_eq!((&report.bases, report.n_ctx, report.n_ctx_orig), (&bases, N_CTX, 512));
             assert_eq!(new.get_opt::<Vec<f64>>(keys::BASES).unwrap(), bases);
             assert_eq!(new.get::<u32>(keys::N_CTX_ORIG).unwrap(), 512);
-            // Any other method on the converted file counts from the original numbers, too.
+            // Any other method on the converted file also counts from the original numbers.
             for other in SPECS {
                 assert_same_plan(&plan(other, &hp), &plan(other, &before), &format!("{other} on {spec}"));
             }

@@ -1,4 +1,4 @@
-//! Imported tokenizers beside the packages `tokenizers` and `sentencepiece`, on 10,000 strings of all of Unicode:
+//! Imported tokenizers against the packages `tokenizers` and `sentencepiece`, on 10,000 strings of all of Unicode:
 //! `tests/reference/tokens.py` makes both sides of the comparison, but for our half of one.
 
 use std::collections::HashSet;

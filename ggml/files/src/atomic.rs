@@ -14,7 +14,7 @@ use crate::names::{folder_of, prefix, N_RANDOM};
 use crate::own::open_unlinked;
 use crate::{refused, Error, Result};
 
-/// Lets `body` write a temporary file beside `path`, syncs it, renames it to `path` and syncs the folder. For
+/// Lets `body` write a temporary file next to `path`, syncs it, renames it to `path` and syncs the folder. For
 /// files of any format; the error is the caller's.
 ///
 /// Replaces an existing file only if it is of this `kind`, or if the output is forced; this is checked before `body` is
@@ -40,7 +40,7 @@ pub fn replace<T, E: From<Error>>(
     Ok(done)
 }
 
-/// A temporary file beside the one it is for: named, locked and cleared away as those of [`replace`], and removed
+/// A temporary file next to its target: named, locked, and cleaned up like those of [`replace`], and removed
 /// when it is dropped unless [`Scratch::place`] has made it the file it is for.
 #[derive(Debug)]
 pub struct Scratch {

@@ -29,7 +29,7 @@ pub use own::{open_in_place, open_own, own_file, own_folder};
 #[cfg(unix)]
 pub use vanished::explain_vanished_files;
 
-/// On this system a truncated file is an error of its own, and there is nothing to explain.
+/// On this system a truncated file is a separate error, and there is nothing to explain.
 #[cfg(not(unix))]
 pub fn explain_vanished_files() {}
 

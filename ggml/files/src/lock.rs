@@ -12,7 +12,7 @@ use crate::{Error, Result};
 /// The right to write a file, or in a folder, held by one process at a time. Dropping it gives it back; when a
 /// process dies the system takes it back.
 ///
-/// A file beside the one it is for (`.NAME.ropewalk-lock`), or in the folder (`.ropewalk-lock`), is locked
+/// A file next to the one it is for (`.NAME.ropewalk-lock`), or in the folder (`.ropewalk-lock`), is locked
 /// with the system's advisory lock and says who holds it. Where the file system knows no locks, everybody
 /// gets one.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Lock {
         }
         let mut held = String::new();
         // More than once: its holder may be giving it back, or not have written yet who it is; a process that
-        // clears away what others left holds it for a moment, too.
+        // removes leftovers of other processes also holds it for a moment.
         for _ in 0..20 {
             let mut file = open(&path).map_err(|e| match e.kind() {
                 // What is there is no lock: it is named itself.

@@ -1,4 +1,4 @@
-//! Names of the files that this crate makes beside those it is asked for.
+//! Names of the files that this crate makes next to the requested ones.
 
 use std::path::Path;
 

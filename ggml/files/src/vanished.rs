@@ -83,7 +83,7 @@ pub(crate) fn register(memory: Range<usize>, path: &Path) -> Option<Registered> 
     if !INSTALLED.load(Ordering::Acquire) {
         return None;
     }
-    // No line of its own, and nothing a terminal would obey.
+    // No line breaks, and no control characters for a terminal.
     let shown: String =
         path.display().to_string().chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     Some(Registered::new(memory, CString::new(shown).ok()?))

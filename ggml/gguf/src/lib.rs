@@ -64,7 +64,7 @@ pub struct File {
 }
 
 impl File {
-    /// Opens and validates; a first part `NAME-00001-of-0000N.gguf` opens the rest beside it.
+    /// Opens and validates; a first part `NAME-00001-of-0000N.gguf` opens the rest next to it.
     ///
     /// The file stays mapped while the `File` or a clone of one of its [`shards`](File::shards) lives. Metadata is
     /// copied before it is checked. As with every memory map, whoever changes the file meanwhile changes the tensor

@@ -21,7 +21,7 @@ pub(super) struct Split {
 }
 
 impl Split {
-    /// Where part `no`, counted from 0, is: beside the first.
+    /// Where part `no`, counted from 0, is: next to the first.
     pub(super) fn part(&self, no: u64) -> PathBuf {
         self.first.with_file_name(format!("{}{}", self.prefix, suffix(no, self.count)))
     }

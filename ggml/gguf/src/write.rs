@@ -126,7 +126,7 @@ impl<'a> Writer<'a> {
         let data = file.data(t);
         self.tensor(&t.name, t.dtype, &t.shape, Box::new(move |out| data.write_to(out)))
     }
-    /// Streams everything to a temporary file beside `path`, syncs, renames. On any error `path` is as it was
+    /// Streams everything to a temporary file next to `path`, syncs, renames. On any error `path` is as it was
     /// (but for a failing sync of its folder, which comes after the new file is in place).
     ///
     /// Only a GGUF file with keys of this program and of the same kind is replaced: a model, an adapter or an importance

@@ -111,7 +111,7 @@ def test_a_bar_shows_progress(model: ropewalk.Model, text: Path, capsys: pytest.
     ropewalk.perplexity(model, files=text, lengths=128, rope="plain", n_threads=1, progress=bar)
     shown = capsys.readouterr().err
     assert "measuring: 100%" in shown and "ppl" in shown
-    # A second part of the work has a bar of its own; one that ends early is closed.
+    # A second part of the work has a separate bar; one that ends early is closed.
     for done in [1, 2, 1]:
         bar(done, 2, "a part")
     bar.close()

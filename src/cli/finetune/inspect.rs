@@ -51,7 +51,7 @@ pub(super) fn show(
     interrupt: &Interrupt,
 ) -> anyhow::Result<()> {
     let settings = job.at_context(model, settings)?;
-    // A look at the texts leaves nothing behind: no adapter was named that tokens could lie beside. The folder is there as
+    // A look at the texts leaves nothing behind: no adapter was named to put tokens next to. The folder is there as
     // long as they are read.
     let folder = (args.output.is_none() && job.given.cache.is_none()).then(tempfile::tempdir).transpose()?;
     let folder = folder.as_ref().map(|folder| folder.path());

@@ -19,7 +19,7 @@ use super::options;
 
 pub(super) struct Done {
     pub(super) report: Report,
-    /// Output beside the adapter that could not be written.
+    /// Outputs other than the adapter that could not be written.
     pub(super) problems: Vec<String>,
 }
 

@@ -104,7 +104,7 @@ fn plain(e: anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// An error that names what could not be written, beside what was.
+/// An error that names the outputs that could not be written, and those that were.
 fn whole(problems: &[String]) -> anyhow::Result<()> {
     match problems {
         [] => Ok(()),

@@ -1,4 +1,4 @@
-//! The network of CLEX in adapter files: `clex.up.weight` and `clex.down.weight`, beside a spec of the method.
+//! The network of CLEX in adapter files: `clex.up.weight` and `clex.down.weight`, with a spec of the method.
 
 use gguf::{Error, File, Result, TensorInfo};
 

@@ -266,7 +266,7 @@ impl AdapterReader {
     }
 }
 
-/// The tensor of `base` that a pair beside `weight` changes or that replaces it: with tied embeddings the output is
+/// The tensor of `base` that a pair of `weight` changes or that replaces it: with tied embeddings the output is
 /// the embedding's tensor.
 pub fn target<'a>(base: &File, weight: &'a str) -> &'a str {
     if weight == OUTPUT && base.tensor(OUTPUT).is_none() {

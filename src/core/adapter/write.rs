@@ -1,4 +1,4 @@
-//! Writes adapter files that llama.cpp loads, too.
+//! Writes adapter files that llama.cpp can also load.
 //!
 //! Stock llama.cpp applies every pair at the scale that we use. It ignores tensors whose names end in
 //! `_norm.weight`, so with trained norms its model differs from ours. It refuses a file that replaces any

@@ -31,7 +31,7 @@ pub struct ExpertHparams {
     pub n_expert: usize,
     /// Experts that each token is given to.
     pub n_used: usize,
-    /// Width of an expert beside those that every token is given to, where there is one.
+    /// Width of the shared expert, which every token uses, if there is one.
     pub n_ff_shared: Option<usize>,
     /// True if the weights of the experts chosen by softmax over all are scaled to a sum of 1.
     pub normalised: bool,
@@ -45,7 +45,7 @@ pub struct ExpertHparams {
 pub struct DeltaNetHparams {
     /// Heads of queries and keys (`ssm.group_count`); a divisor of `n_head_v`.
     pub n_head_k: usize,
-    /// Heads of values (`ssm.time_step_rank`), each with a state of its own.
+    /// Heads of values (`ssm.time_step_rank`), each with a state.
     pub n_head_v: usize,
     /// Width of one head (`ssm.state_size`), of queries, keys and values alike.
     pub n_embd_head: usize,

@@ -169,7 +169,7 @@ fn mixture(keys: &KeyReader<'_>, hp: &mut Hparams) -> Result<()> {
     Ok(())
 }
 
-/// Gated delta-nets, and mixtures with an expert beside them that every token is given to.
+/// Gated delta-nets, and mixtures with a shared expert that every token uses.
 fn qwen35moe_model(keys: &KeyReader<'_>, hp: &mut Hparams) -> Result<()> {
     delta_net::qwen35(keys, hp)?;
     // Its width is the feed-forward's where the file gives none, as in llama.cpp.

@@ -26,10 +26,10 @@ pub enum Packing {
     /// dropped.
     #[default]
     Pack,
-    /// Each document of more than `n_ctx` tokens is cut into windows of its own. Shorter documents, and the
+    /// Each document of more than `n_ctx` tokens is cut into separate windows. Shorter documents, and the
     /// remainder of longer ones, are dropped. No sample has two documents in it.
     Long,
-    /// Each document is a sample of its own. What is too long is cut, and ends with the separator all the same
+    /// Each document is a sample. A document that is too long is cut, and still ends with the separator
     /// (SBA-RoPE); a shorter one makes a shorter sample, for padding would not be trained on.
     Truncate,
     /// Each document is a sample. What is too long is cut, and [`Dataset::note`] names it: it does not end where it is
@@ -241,7 +241,7 @@ impl Dataset {
         self.transform.as_deref()
     }
 
-    /// All that samples depend on beside the texts, by name: a run that is resumed must find the same.
+    /// All that samples depend on except the texts, by name. A resumed run must find the same values.
     pub fn settings(&self) -> Vec<(&'static str, String)> {
         let DatasetParams { n_ctx: _, packing, held_out, mixture, mask_ends, seed: _ } = &self.params;
         let groups: Vec<String> =
@@ -310,7 +310,7 @@ impl Dataset {
         &self.held_out.documents
     }
 
-    /// Training sample `i` of an epoch. Every epoch has the same samples, in an order of its own.
+    /// Training sample `i` of an epoch. Every epoch has the same samples, in a different order.
     ///
     /// # Errors
     /// [`Error::Invalid`] when `i` is not below [`Dataset::n_train`], and when a transform made an invalid

@@ -64,7 +64,7 @@ fn make(n: usize, rng: &mut ChaCha8Rng) -> Record {
     let kind = below(rng, 3);
     let answer = below(rng, n as u64) as usize;
     let mut sets: Vec<Set> = (0..n).map(|_| draw(rng)).collect();
-    // Whoever has the attributes asked for beside the answer is drawn again, with another own attribute.
+    // Anyone else with the attributes that the question asks for is drawn again, with another attribute.
     let own = sets[answer];
     let all_optional: Set = ((1 << 15) - 1) << 30;
     let query = match kind {

@@ -13,8 +13,8 @@ const HOPS: usize = 5;
 
 pub(super) const MULTI_HOP: Family = Family { name: "multi-hop", weight: 5.0, least: HOPS, make };
 
-/// A head has at most one tail under a relation, so a chain has one end. Triples that are of no chain have heads
-/// and tails of it, too, and lead away from it.
+/// A head has at most one tail under a relation, so a chain has one end. Triples outside the chain also have heads
+/// and tails of it, and lead away from it.
 fn make(n: usize, rng: &mut ChaCha8Rng) -> Record {
     let hops = 1 + below(rng, HOPS as u64) as usize;
     let relations: Vec<String> = (0..12).map(|i| format!("{}{}", word(rng, 2), (b'a' + i) as char)).collect();

@@ -70,7 +70,7 @@ impl Synthetic {
         Err(invalid(format!("synthetic records: expected a share above 0 and below 1, found {share}")))
     }
 
-    /// How many there are beside so many samples of texts.
+    /// Number of synthetic samples for a number of samples of texts.
     pub(crate) fn n_samples(&self, n_text: usize) -> usize {
         (n_text as f64 * self.share / (1.0 - self.share)).round() as usize
     }

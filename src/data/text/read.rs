@@ -44,7 +44,7 @@ pub(super) fn unpacked(path: &Path, read: Option<Counter>) -> Result<Box<dyn Buf
     Ok(Box::new(file))
 }
 
-/// How documents are read, beside the options.
+/// How documents are read, in addition to the options.
 pub(crate) struct Reading<'a> {
     pub options: &'a TextOptions,
     pub template: Option<&'a dyn ChatTemplate>,

@@ -1,4 +1,4 @@
-//! Transforms of samples: each a file of its own and a line of [`METHODS`].
+//! Transforms of samples. Each is a file and a line of [`METHODS`].
 
 mod cip;
 mod pieces;

@@ -10,7 +10,7 @@ use crate::eval::{invalid, Lm, LmSource};
 use crate::model::{Error, Result};
 use crate::Token;
 
-/// Needles in a text, at most: each has a name of its own.
+/// Most needles in a text: each has a different name.
 const N_NEEDLES: usize = 8;
 const NAMES: [&str; 26] = [
     "alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel", "india", "juliett", "kilo",

@@ -44,7 +44,7 @@ pub(crate) struct Family {
     pub(crate) keys: fn(&Config, &mut Keys) -> Result<()>,
     /// Where a tensor goes that does not simply keep its rows.
     pub(crate) place: fn(&Config, &Place<'_>) -> Result<Vec<Target>>,
-    /// The same beside the name, for adapters: of the layer's tensor with this name, from the numbers of a GGUF file.
+    /// The same with the name, for adapters: of the layer's tensor with this name, from a file's hyperparameters.
     pub(crate) change: fn(&Hparams, usize, &str) -> Change,
     /// Tensors that are computed from config.json, and keys that belong to them.
     pub(crate) extra: fn(&Config, &mut Keys) -> Result<Vec<Tensor>>,
@@ -171,7 +171,7 @@ impl Family {
             let name = stored.name.replace("language_model.", "");
             let place = Place { stored, name: &name, mapped: self.mapped(&name), file };
             let targets = (self.place)(config, &place)?;
-            // What is left out has layers of its own.
+            // The parts that are skipped have separate layers.
             if let (false, (_, Some(n))) = (targets.is_empty(), layer(base(&name).0)) {
                 let seen = layers.get_mut(n as usize);
                 *seen.ok_or_else(|| place.error(format!("found layer {n}, expected {n_layers} layers")))? =

@@ -66,7 +66,7 @@ pub(super) fn rotation(c: &Config, k: &mut Keys) -> Result<()> {
     scaling(c, k)
 }
 
-/// Sets `rope.scaling.*`. What is no key of its own (`llama3`, LongRoPE's factors) are tensors.
+/// Sets `rope.scaling.*`. Scalings without a key (`llama3`, LongRoPE's factors) are tensors.
 pub(super) fn scaling(c: &Config, k: &mut Keys) -> Result<()> {
     let kind = c.rope_type()?;
     match kind.as_str() {

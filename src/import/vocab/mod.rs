@@ -31,7 +31,7 @@ pub(crate) enum Kinds {
     Bpe,
     /// Pieces as a rule, without a space before a text.
     Gemma,
-    /// Pieces, with added tokens of tokenizer.json, too.
+    /// Pieces, including the added tokens of tokenizer.json.
     Phi3,
     /// Pieces or BPE of bytes, and tokens of CodeLlama.
     Llama,
@@ -201,7 +201,7 @@ fn unused(id: usize) -> Vec<u8> {
     format!("[PAD{id}]").into_bytes()
 }
 
-/// Tokens that end a text beside the one that the tokenizer has for it: generation_config.json gives them, or where there is
+/// Tokens that end a text, in addition to the tokenizer's one: generation_config.json gives them, or where there is
 /// none of these config.json, as one id or as a list, below `n`. llama.cpp knows of two more by id.
 fn more_ends(c: &Config, n: u64, keys: &mut Keys) -> Result<()> {
     let key = "eos_token_id";
@@ -263,7 +263,7 @@ fn looks_special(text: &str) -> bool {
         || text.starts_with("<unused") && text.ends_with('>')
 }
 
-/// A token added beside the vocabulary.
+/// A token added to the vocabulary.
 struct Added {
     id: u64,
     text: String,

@@ -17,7 +17,7 @@ struct Piece<'a> {
     kind: u64,
 }
 
-/// `n` tokens; with `all`, those that tokenizer.json adds, too, as for Phi-3.
+/// `n` tokens; with `all`, also those that tokenizer.json adds, as for Phi-3.
 pub(super) fn read(files: &Files, n: u32, all: bool) -> Result<Tokens> {
     let path = files.folder.join(FILE);
     let missing = || Error::of(&files.folder, format!("has no {FILE}, expected one"));

@@ -271,7 +271,7 @@ fn roles_of(files: &Files) -> Result<Option<Object>> {
     Ok(Some(out))
 }
 
-/// Most templates of a folder, each in a file of its own.
+/// Most templates of a folder, one in each file.
 const MAX_TEMPLATES: usize = 64;
 
 /// The chat template, in the order of transformers: files of templates, then tokenizer_config.json (a text, a list of names
@@ -339,7 +339,7 @@ fn additional(files: &Files) -> Result<Vec<Value>> {
     names.iter().map(read).collect()
 }
 
-/// Templates with names: that of `default` is the template, the others are listed beside it.
+/// Templates with names: `default` is the template, and the others are listed with it.
 fn templates(several: &[Value], keys: &mut Keys) {
     let mut names: Vec<Vec<u8>> = Vec::new();
     for entry in several {

@@ -102,7 +102,7 @@ pub enum Trained {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Parameters {
-    /// LoRA pairs, whatever else was trained beside them.
+    /// LoRA pairs, whatever else was trained with them.
     Lora,
     /// All weights.
     All,

@@ -56,7 +56,7 @@ fn write_table(out: &mut String, table: &Table) {
     if !table.caption.is_empty() {
         let _ = write!(out, "<figcaption>{}</figcaption>", escape(&table.caption));
     }
-    // A box that can be scrolled must be reached by the keyboard, too.
+    // The keyboard must also reach a box that scrolls.
     *out += "<div class=\"box\" tabindex=\"0\"><table>\n<thead><tr>";
     for (i, head) in table.head.iter().enumerate() {
         let class = if i < table.words { " class=\"w\"" } else { "" };

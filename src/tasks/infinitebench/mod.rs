@@ -40,7 +40,7 @@ struct Record {
     options: Vec<String>,
 }
 
-/// The right answers: a list, even of one, but for En.MC, where the official code takes a text, too.
+/// The right answers: a list, even of one. For En.MC, the official code also accepts a string.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Answers {
@@ -117,7 +117,7 @@ impl Task for InfiniteBench {
                 "length {length}: expected at least 2 tokens, one for each half of a prompt"
             )));
         }
-        // Chat templates are not of this protocol; what one adds comes on top, too.
+        // The protocol has no chat templates; the tokens of a template come on top.
         let beyond = self.max_tokens + text::SEAM + setup.encoder.count(&setup.encoder.frame("")?)?;
         let file = self.info.files[0];
         let records: Records<Record> =

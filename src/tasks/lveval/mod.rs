@@ -130,7 +130,7 @@ impl LvEval {
         Ok(Samples::new(setup, n, make).with_beyond(need.saturating_sub(length)))
     }
 
-    /// Where the records of a level are: in the folder that the published archive unpacks to, or beside it, where
+    /// Where the records of a level are: in the folder that the published archive unpacks to, or next to it, where
     /// the official code looks.
     fn path(&self, setup: &Setup<'_>, level: &str) -> Result<PathBuf> {
         let ending = format!("{}_{level}.jsonl", self.set);

@@ -62,7 +62,7 @@ fn sample(setup: &Setup, length: usize, index: usize, depth: u32) -> Result<Samp
         }
         let pairs = &pairs[..keys];
         let asked = ((keys - 1) as f64 * f64::from(depth) / 100.0).round() as usize;
-        // The shots are pairs of the object, too: here those next to the middle of it that are not asked for.
+        // The shots are also pairs of the object: those next to its middle that the question does not ask for.
         let shots: Vec<_> =
             (0..keys).map(|i| (keys / 2 + i) % keys).filter(|&i| i != asked).take(SHOTS).collect();
         let shots: Vec<_> = shots.iter().map(|&i| pairs[i].clone()).collect();

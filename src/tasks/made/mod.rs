@@ -21,9 +21,9 @@ pub(crate) static TASKS: &[&dyn Task] = &[
     &babilong::QA5,
 ];
 
-/// Samples when nothing is said, as HELMET and BABILong have for each length.
+/// Default number of samples, as HELMET and BABILong have for each length.
 const SAMPLES: usize = 100;
-/// The seed when nothing is said.
+/// The default seed.
 const SEED: u64 = 42;
 
 /// The generator of one sample: it depends on seed, task and index alone, so samples can be made in any number.

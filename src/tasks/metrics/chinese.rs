@@ -18,7 +18,7 @@ pub static DICTIONARY: DataFile = DataFile {
 /// Cuts Chinese text into words as `jieba.cut` of the Python package jieba 0.42.1 does, unknown words by its
 /// hidden Markov model included.
 ///
-/// The crate `jieba-rs` differs from it in three ways, which are made good here: the words of its own dictionary
+/// The crate `jieba-rs` differs from it in three ways, which are fixed here: the words of its dictionary
 /// (this one is loaded with Python's), the characters that belong to text that is looked up, and compounds of
 /// Latin letters and digits such as "2020-01", which it leaves whole.
 pub struct Words(Jieba);

@@ -5,7 +5,7 @@
 //! the size that fills the length. Option `ruler` says which generators: [`Version`].
 //!
 //! The final prompt is the task's text, in the chat template if wanted, and behind it the beginning of the answer.
-//! Later generators write that beginning to a field of its own; here it always stands in the prompt, as it did in
+//! Later generators write that beginning to a separate field; here it is always in the prompt, as it was in
 //! the generators that published results were made with.
 //!
 //! Draws go on from one sample to the next, so sample 7 is the seventh whatever is asked first.

@@ -270,7 +270,7 @@ impl Niah<'_> {
             keys.push(key);
             values.push(values_of_key);
         }
-        // A generator of its own: the same order in every sample.
+        // A separate generator: the same order in every sample.
         Random::new(self.seed.into()).shuffle(&mut needles);
 
         let context = match self.shape.haystack {

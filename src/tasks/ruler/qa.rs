@@ -39,7 +39,7 @@ struct Set {
     /// Different ones, sorted.
     documents: Vec<String>,
     questions: Vec<Question>,
-    /// Documents of the same article, which stand beside the question's before others do: their numbers.
+    /// Numbers of the documents of the same article, which are placed with the question's before any others.
     articles: Vec<Vec<usize>>,
 }
 

@@ -108,7 +108,7 @@ const INFO: Info = Info { metrics: &["exact_match"], has_length: false, ..Info::
 /// Texts that end a short answer.
 const SENTENCE: &[&str] = &["\n", ".", ","];
 
-/// Tasks: what is known of each, beside the common properties, and how it asks.
+/// Tasks: the properties of each that are not common to all, and its prompt.
 macro_rules! tasks {
     ($($id:ident { $($info:tt)* } { $($asking:tt)* })*) => {
         $(static $id: Short = Short { info: Info { $($info)* ..INFO }, $($asking)* };)*

@@ -40,7 +40,7 @@ pub(super) fn taken(
     keys.into_iter().map(|(j, to)| shown(j, to)).collect()
 }
 
-/// Weights of the keys that query `i` sees, from their scores: one softmax over the keys of its own block and the landmarks
+/// Weights of the keys that query `i` sees, from their scores: one softmax over the keys of its block and the landmarks
 /// of earlier ones, and one over the other keys of each of these, which divide their landmark's weight.
 pub(super) fn grouped(scores: &[(usize, f64)], i: usize, block: usize) -> Vec<(usize, f64)> {
     let is_landmark = |j: usize| j % block == block - 1;

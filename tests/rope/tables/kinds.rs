@@ -15,7 +15,7 @@ fn full() -> LayerAttention {
     LayerAttention::new(9, 3, 64).rotated(1e6, 64)
 }
 
-/// As in Gemma 3: a window and a base of its own, which the file's scaling is not for.
+/// As in Gemma 3: a window with a separate base, to which the file's scaling does not apply.
 fn local() -> LayerAttention {
     let mut layer = LayerAttention { window: Some(512), ..full() };
     let rotation = layer.rotation.as_mut().expect("rotated");

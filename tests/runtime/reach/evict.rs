@@ -14,7 +14,7 @@ use super::{apart, text, twins, under, Failures, N_VOCAB};
 use crate::common::naive::worst_row;
 use crate::common::{all_logits, batch_of, open, rows_of, score, scratch};
 
-/// Room for any window here with a micro-batch beside it, and no more than one block.
+/// Room for any window here and a micro-batch, and no more than one block.
 const N_CTX: usize = 128;
 /// Many times windows and context.
 const LONG: usize = 1000;

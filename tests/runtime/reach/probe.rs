@@ -50,7 +50,7 @@ fn off(session: &mut Session, want: &Probabilities) -> (f64, f64) {
         .probe(&text(N), 0..want.len(), &mut |block| {
             assert_eq!(block.n_head(), want[block.layer].len());
             for (head, want) in want[block.layer].iter().enumerate() {
-                // Odd numbers of rows, too.
+                // Also odd numbers of rows.
                 for start in block.positions.clone().step_by(7) {
                     let positions = start..(start + 7).min(block.positions.end);
                     let width = positions.end;

@@ -132,7 +132,7 @@ fn batch(parts: &[(u32, &[Token])]) -> Batch {
     batch
 }
 
-/// Sequences that begin, are cut, fork, end and begin again in any order, each after every step as in a session of its own.
+/// Sequences that begin, are cut, fork, end and begin again in any order, after every step as in a separate session.
 #[test]
 fn sequences_come_and_go() {
     // The second drops keys: its cache is one block for one sequence, and has cells for first positions for eight.

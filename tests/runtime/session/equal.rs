@@ -8,7 +8,7 @@ use ropewalk::{DType, Token};
 use super::{assert_close, model, open};
 use crate::common::{params, some_tokens, LOGITS};
 
-/// A model with gated delta-nets keeps states beside keys.
+/// A model with gated delta-nets keeps both states and keys.
 const SHAPES: [&str; 3] = ["llama-tiny", "gemma3-tiny", "qwen35-tiny"];
 
 fn four(n_ctx: usize) -> SessionParams {

@@ -73,7 +73,7 @@ fn prompts_longer_than_what_a_plan_keeps_are_answered_together() {
     assert_eq!(all.continue_all(&EVERY, &prompts, &how).unwrap(), expected);
 }
 
-/// What is asked of sequences of its own.
+/// Prompts that have separate sequences.
 #[derive(Debug, Clone)]
 enum Call {
     /// Answers of so many tokens to prompts of these lengths.
@@ -160,7 +160,7 @@ fn check_others(
     assert_close(&next(&mut s), &expected, LOGITS, &format!("{shape}, {rope}"));
 }
 
-/// A call fails before it makes a token if its answers have no room beside other sequences.
+/// A call fails before it makes a token if other sequences leave no room for its answers.
 #[test]
 fn answers_need_room_beside_other_sequences() {
     let model = model("llama-tiny", DType::F32);

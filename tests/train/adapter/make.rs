@@ -68,7 +68,7 @@ impl Made {
         }
     }
 
-    /// With norms and the embedding in its own values, too.
+    /// Also with norms and the embedding as values of the adapter.
     pub fn with_whole(mut self, model: &Path) -> Made {
         let file = File::open(model).unwrap();
         let names =

@@ -1,4 +1,4 @@
-//! `ropewalk convert --lora`: merged weights against the adapter beside the model, and the errors it reports.
+//! `ropewalk convert --lora`: merged weights against the model with the adapter, and the errors it reports.
 
 use std::path::Path;
 

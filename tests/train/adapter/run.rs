@@ -1,4 +1,4 @@
-//! Models with adapters: beside the model alone, beside libllama, under another rope.
+//! Models with adapters: compared with the model alone and with libllama, and under another rope.
 
 use std::path::Path;
 

@@ -97,7 +97,7 @@ fn compare(about: &str, case: &Case, found: &Found, portable: bool) {
             ("norm", (norm(got.iter().map(|g| f64::from(*g))) / want.norm - 1.0).abs()),
             ("signs", sketched(got, want, &signs)),
         ];
-        // An element can be small by chance: its error is measured by the tensor's typical one, too.
+        // An element can be small by chance: its error is also measured by the tensor's typical one.
         let typical = want.norm / (n as f64).sqrt();
         for (k, sample) in want.samples.iter().enumerate() {
             let got = f64::from(got[(2 * k + 1) * n / 16]);
@@ -124,7 +124,7 @@ fn compare(about: &str, case: &Case, found: &Found, portable: bool) {
     println!("{about}: loss {off_loss:.1e} off, gradients at most {:.1e} ({})", worst.0, worst.1);
 }
 
-/// Every gradient of one run beside those of another, each right but for its roundings.
+/// Every gradient of one run compared with another's; they differ only by rounding.
 fn same(about: &str, a: &Found, b: &Found) {
     let (of_loss, bound) = (2.0 * of_loss(wide().hparams(), 256), 2.0 * of_gradient(wide().hparams(), 256));
     assert!((a.loss / b.loss - 1.0).abs() < of_loss, "{about}: losses {} and {}", a.loss, b.loss);

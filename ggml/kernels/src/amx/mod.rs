@@ -36,7 +36,7 @@ pub(crate) struct Operand<'a> {
     pub(crate) low: &'a [u32],
     /// Words from a row of a tile to the next.
     pub(crate) row: usize,
-    /// Words from a tile to the one beside it in the result.
+    /// Words from a tile to the next one in a row of the result.
     pub(crate) tile: usize,
     /// Words from a tile to the one summed next.
     pub(crate) step: usize,

@@ -1,5 +1,5 @@
 //! Attention of few queries, as decoding has them: each key and value is read once, where it lies, and what is between
-//! the products is small beside them.
+//! the products is small compared with them.
 //!
 //! Columns are taken a block at a time for all KV heads of the tile, whose rows lie side by side in a cache. Scores are
 //! rows of keys, so the lanes of a vector are full however few queries there are.

@@ -1,4 +1,4 @@
-//! Changes that some models make to scores besides a softmax: a cap on their size, and a sink beside the keys.
+//! Changes that some models make to scores besides a softmax: a cap on their size, and a sink next to the keys.
 
 use std::f32::consts::LOG2_E;
 

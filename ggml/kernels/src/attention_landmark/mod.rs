@@ -2,7 +2,7 @@
 //! landmark, whose score says how much a query attends to the block it closes.
 //!
 //! The keys that a query sees fall into its own block, which is not complete yet, and earlier blocks. One softmax is
-//! over the keys of its own block and the landmarks of the earlier ones; the weight of a landmark is divided among the
+//! over the keys of its block and the landmarks of the earlier ones; the weight of a landmark is divided among the
 //! other keys of its block by a softmax of their own. No value of a landmark is used, and a landmark does not see its
 //! own key.
 //!

@@ -139,7 +139,7 @@ fn total(x: &[f32]) -> f32 {
 }
 
 /// One step of the running softmax of a row: scores inside `seen` become weights relative to the new maximum,
-/// others 0; what was summed before is made relative to it, too.
+/// others 0; earlier sums are also made relative to it.
 #[inline]
 pub(crate) fn soften(row: &mut [f32], seen: Range<usize>, stats: &mut Stats, sums: &mut [f32]) {
     row[..seen.start].fill(0.0);

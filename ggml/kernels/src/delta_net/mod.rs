@@ -144,7 +144,7 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
 /// A row of the state times `left`, and its product with `k`.
 #[inline(always)]
 fn decay(row: &mut [f32], left: f32, k: &[f32]) -> f32 {
-    // What is not finite is forgotten, too.
+    // Values that are not finite are also forgotten.
     if left == 0.0 {
         row.fill(0.0);
         return 0.0;

@@ -1,4 +1,4 @@
-//! Products beside the same in f64, with floats rounded as the products do it.
+//! Products compared with the same in f64, with floats rounded as the products round them.
 
 use super::*;
 use crate::codes::tests::{filled_row, random_rows, weights};

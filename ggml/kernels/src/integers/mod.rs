@@ -76,7 +76,7 @@ fn round(x: &[f32; BLOCK], numbers: &mut [u32; BLOCK / 2]) -> (f32, [f32; 2]) {
     let inverse = if largest > 0.0 { LARGEST / largest } else { 0.0 };
     let mut rounded = [0i32; BLOCK];
     rounded.iter_mut().zip(x).for_each(|(r, x)| *r = (x * inverse + ROUND).to_bits() as i16 as i32);
-    // Each beside the next but one, as the bytes of a word of codes are when every other one is taken.
+    // Each next to the one after the next, like the bytes of a word of codes when every other one is taken.
     for (numbers, four) in numbers.as_chunks_mut::<2>().0.iter_mut().zip(rounded.as_chunks::<4>().0) {
         *numbers = [0, 1].map(|i| (four[i] as u32 & 0xffff) | (four[i + 2] as u32) << 16);
     }

@@ -1,4 +1,4 @@
-//! Products in integers beside the same in f64.
+//! Products in integers compared with the same in f64.
 
 use super::*;
 use crate::codes::tests::{filled_row, random_rows as rows, weights};

@@ -15,7 +15,7 @@ pub(super) fn first(n: usize) -> u32 {
     ((1u64 << n.min(32)) - 1) as u32
 }
 
-/// Rounds floats to pairs of bfloat16; an odd one is beside 0.
+/// Rounds floats to pairs of bfloat16; an odd one is paired with 0.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 pub(super) fn round(x: &[f32], out: &mut [u32]) {
     assert_eq!(out.len(), x.len().div_ceil(2));
@@ -84,7 +84,7 @@ pub(super) fn pack(w: &Weights<'_>, rows: &Range<usize>, words: &Range<usize>, p
     }
 }
 
-/// Which numbers of two registers lie side by side: those of the first from one on, each beside that of the second.
+/// Which numbers of two registers are adjacent: those of the first from one on, each next to that of the second.
 #[target_feature(enable = "avx512f,avx512bw")]
 fn beside(from: u16) -> __m512i {
     let of: [u16; 2 * LANES] =

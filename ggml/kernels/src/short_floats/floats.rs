@@ -34,7 +34,7 @@ fn pair(low: __m512, high: __m512) -> __m512i {
     unsafe { std::mem::transmute(_mm512_cvtne2ps_pbh(high, low)) }
 }
 
-/// Which numbers lie side by side: each of the lower half beside that of the upper.
+/// Which numbers are adjacent: each of the lower half next to the same one of the upper half.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn halves() -> __m512i {

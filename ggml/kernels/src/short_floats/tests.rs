@@ -1,4 +1,4 @@
-//! Products beside sums in f64 of the rounded numbers.
+//! Products compared with sums in f64 of the rounded numbers.
 
 use super::*;
 use crate::gemm::Matrix;

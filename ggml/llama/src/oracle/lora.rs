@@ -44,7 +44,7 @@ impl Oracle {
         adapters.push(adapter.as_ptr());
         scales.push(scale);
         // SAFETY: context and adapters are valid, the adapters of the context's own model; both lists hold as
-        // many entries as is said, and are copied.
+        // many entries as stated, and are copied.
         let status = unsafe {
             sys::llama_set_adapters_lora(
                 self.ctx.0.as_ptr(),
@@ -64,7 +64,7 @@ impl Oracle {
 }
 
 /// libllama reads these keys without looking at their type, looks at two dimensions only, and multiplies by a
-/// pair beside the embedding as if it stood beside the output.
+/// pair of the embedding as if it were a pair of the output.
 fn check(file: &File) -> gguf::Result<()> {
     for key in ["general.type", "general.architecture", "adapter.type"] {
         file.get::<String>(key)?;

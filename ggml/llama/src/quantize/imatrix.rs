@@ -49,7 +49,7 @@ impl Imatrix {
         &self.found.entries
     }
 
-    /// The keys that llama-quantize writes beside a matrix of this name, ended by an empty one.
+    /// The keys that llama-quantize writes with a matrix of this name, ended by an empty one.
     pub(super) fn keys(&self) -> Vec<sys::llama_model_kv_override> {
         let path = self.path.to_string_lossy();
         let mut keys = vec![key("quantize.imatrix.file", KeyValue::Text(&path))];

@@ -6,7 +6,7 @@
 //! libllama in use.
 //!
 //! Tokenizers of models that ropewalk does not run (T5's unigram, RWKV, PLaMo-2) are refused by name: each
-//! would need checks of its own.
+//! would need separate checks.
 #![forbid(unsafe_code)]
 
 use std::borrow::Cow;
@@ -70,7 +70,7 @@ pub(super) struct Facts {
     pub gaps: Option<Gaps>,
     /// The token that ends a turn, going by its text.
     pub eot: Option<Token>,
-    /// Tokens that end a text beside those that libllama knows.
+    /// Tokens that end a text, in addition to those that libllama knows.
     pub ends: Vec<Token>,
     /// Tokens reserved for uses of one's own, ascending.
     pub unused: Vec<Token>,

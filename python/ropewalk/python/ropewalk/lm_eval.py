@@ -66,7 +66,7 @@ class RopewalkLM(TemplateLM):  # type: ignore[misc]
         if max_batch_size is not None:
             self.batch_size = min(self.batch_size, max_batch_size)
         self.max_gen_toks = max_gen_toks
-        # cuda:0 is what the harness says if nobody named a device; "auto" chooses the first GPU, too.
+        # cuda:0 is the harness's default device; "auto" also chooses the first GPU.
         self.model = Model(path, device="auto" if device in (None, "cuda", "cuda:0") else device, lora=lora)
         self.session = self.model.session(
             ctx, rope=rope, kv=kv, n_threads=threads, math=math, parallel=self.batch_size

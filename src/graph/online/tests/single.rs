@@ -3,7 +3,7 @@
 use super::*;
 use crate::graph::online::{n_tensors_of_single, Single, UNSEEN};
 
-/// Which columns nobody sees, beside those that the case hides.
+/// Columns that no query sees, in addition to those that the case hides.
 type Hidden = Range<usize>;
 
 /// Keys that one query sees: scores of a head by column.

@@ -1,4 +1,4 @@
-//! Imports beside what llama.cpp's own converter makes of the same checkpoints, recorded by
+//! Imports compared with what llama.cpp's converter makes of the same checkpoints, recorded by
 //! `tests/reference/checkpoints.py`; and folders that are damaged or hostile.
 
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ mod tokenizers;
 
 use checkpoints::Recorded;
 
-/// A checkpoint with its tokenizer, in a folder of its own.
+/// A checkpoint with its tokenizer, in a separate folder.
 struct Folder {
     _root: tempfile::TempDir,
     path: PathBuf,

@@ -94,7 +94,7 @@ name = "arc_challenge"
 ctx = 8192
 "#;
 
-/// A plan with its texts in a folder of its own.
+/// A plan with its texts in a separate folder.
 pub(crate) struct Study {
     pub(crate) dir: tempfile::TempDir,
 }

@@ -161,7 +161,7 @@ fn tables_hold_the_figures_of_the_cells() {
     assert!(few.reports("s").1.contains("| too few |"));
 }
 
-/// A set of tasks has one chart, and a single task of RULER is a set, too.
+/// A set of tasks has one chart, and a single task of RULER is also a set.
 #[test]
 fn scores_by_length_are_drawn_once_for_the_same_tasks() {
     let charts = |tasks: &str| {

@@ -119,7 +119,7 @@ fn what_cannot_be_trained_or_read_fails_its_own_cells_only() {
     assert_eq!((fake.trained, summary.failed, summary.measured), (1, 2 * 23, CELLS - 2 * 23));
     let (html, _) = study.reports("s");
     assert!(html.contains("training: the loss is not a number") && html.contains("small.gguf: no such file"));
-    // A figure that is none is a failure, too.
+    // A figure that is not a number is also a failure.
     let mut fake = Fake { scores: Some(("yarn, trained, cwe", f64::NAN)), ..Fake::default() };
     let summary = study.run("s", &mut fake, "1/1").unwrap();
     assert_eq!((summary.failed, summary.measured), (3, 2 * 23 - 3));
@@ -222,7 +222,7 @@ fn a_listing_says_what_is_left() {
     std::fs::create_dir(study.at("s")).unwrap();
     assert!(results().is_none() && std::fs::read_dir(study.at("s")).unwrap().next().is_none());
     study.run("s", &mut Fake { stop_after: Some(30), ..Fake::default() }, "1/1").unwrap();
-    // While a study runs, too.
+    // Also while a study runs.
     let folder = study.open("s").unwrap();
     let left = list(results().as_ref(), "1/1");
     assert_eq!((left.cells, left.done, left.rows[0].done, left.rows[1].done), (CELLS, 30, 23, 7));

@@ -1,7 +1,7 @@
 //! BABILong: the facts of a bAbI story hidden among the sentences of a book, and a question about them.
 //!
 //! Prompts, hiding and scores are those of its authors' code with all parts of the prompt in use. (The harness of
-//! EleutherAI has prompts and a laxer score of its own.) The published samples were drawn without a seed and counted
+//! EleutherAI has different prompts and a laxer score.) The published samples were drawn without a seed and counted
 //! in tokens of GPT-2; these are drawn from a seed and counted in the model's.
 
 mod noise;

@@ -4,7 +4,7 @@
 //! (facebookarchive/bAbI-tasks, `lua/babi/tasks/`: WhereIsActor, WhereIsObject, WhereWasObject, IsDir, WhoWhatGave);
 //! sentences and persons are those of the data set v1.2, which BABILong uses. In two places the generator is not
 //! followed: in task 5 all facts happen (it tells some that do not change its world) and things are put down, as in
-//! the data set; in task 2 things that were put down are asked about, too.
+//! the data set; in task 2 things that were put down are also asked about.
 
 use crate::draws::Random;
 
