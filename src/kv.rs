@@ -1,8 +1,8 @@
-//! The KV cache: which cell holds which position of which sequences, and the tensors behind the cells.
+//! The KV cache: maps cells to positions and sequences, and owns the tensors of the cells.
 //!
-//! Keys are cached rotated, so a layer has a copy of them for each distinct map of key positions in its plan. Where
-//! a plan reads a copy of the first positions only (LM-Infinite), that copy is of these: they have cells of their own
-//! once more, and values in them, so that a branch finds its keys and its values at the same place.
+//! Keys are cached after rotation, so a layer has a copy of them for each distinct mapping of positions in its plan.
+//! If a plan reads a copy of only the first positions (LM-Infinite), the copy holds only those. It has separate cells,
+//! and the values too, so that a branch finds its keys and its values at the same place.
 // Only `internals` shows these items: those whose names and types say all have no doc comments.
 #![allow(missing_docs)]
 

@@ -1,7 +1,7 @@
-//! Takes an answer apart as its family does: what the model thought, and what it says.
+//! Splits an answer into thinking and content, as the model's family formats them.
 //!
-//! Templates expect the two apart in earlier turns: gpt-oss's refuses an answer with its channels, and others would
-//! show the model its old thinking as text.
+//! Templates expect the two separately in earlier turns: gpt-oss's rejects an answer with its channels, and others
+//! would show the model its old thinking as text.
 //!
 //! ```
 //! use ropewalk::chat::answer::{Form, Parts};

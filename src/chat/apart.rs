@@ -1,10 +1,9 @@
 //! Renders chat templates in a separate process.
 //!
-//! A template is a program out of a model's file. Its steps can be counted, but one step can ask for any
-//! amount of memory (`'x' * n`, `batch`, `indent`, `format`), and a process that gets none is ended by the
-//! allocator. So whoever does not trust a file has its template rendered by another process under limits:
-//! [`Apart`] says how to start it and how much it may take, and the process that was started calls
-//! [`serve`].
+//! A template is code from a model's file. Its steps can be counted, but one step can request any amount of memory
+//! (`'x' * n`, `batch`, `indent`, `format`), and a failed allocation aborts the process. Untrusted templates are
+//! therefore rendered by another process under limits. [`Apart`] says how to start it and how much it can use, and the
+//! started process calls [`serve`].
 
 use std::borrow::Cow;
 use std::io::{Read, Write};

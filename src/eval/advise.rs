@@ -8,7 +8,7 @@
 //! methods that find as many passkeys as the best, within the best's interval.
 //!
 //! If a file declares a scaling, [`candidates`] puts that scaling first. It is the model as trained, and takes part
-//! in both rounds. Without the scaling, the model is one that nobody trained; it is measured only on request.
+//! in both rounds. Nobody trained the model without the scaling, so that is measured only on request.
 
 use std::fmt::Write;
 use std::path::Path;

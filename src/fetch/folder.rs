@@ -1,9 +1,9 @@
-//! Fetches a model folder: the files of a repository that an import reads, as one.
+//! Fetches a model folder: the files of a repository that an import reads, as a unit.
 //!
-//! Files arrive one by one in a folder of `.partial`, under their names. That folder gets the name asked for when all of
-//! them are there and checked, so what has the name is whole. All are of one commit: by the next call, what has the
-//! checksum of the hub's newest listing stays, and the rest is fetched anew. Nothing else may lie in the folder. What does
-//! is somebody else's: it is named and left alone, and nothing is fetched next to it.
+//! Files are downloaded one by one to a folder in `.partial`, under their names. The folder gets its final name when
+//! all files are there and checked, so a folder of that name is complete. All files are of one commit: the next call
+//! keeps those with the checksum of the hub's newest listing, and downloads the others again. No other file can be in
+//! the folder. If there is one, the error names it; it is kept, and nothing is downloaded next to it.
 
 use std::collections::BTreeSet;
 use std::fs;

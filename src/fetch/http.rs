@@ -1,8 +1,8 @@
-//! One request over HTTP: redirects followed by hand, and nothing waited for without a limit.
+//! One HTTP request. It follows redirects itself, and limits every wait.
 //!
 //! Crate `ureq` bounds the head of an answer, the lines between chunks, and each wait for the network. It decodes
 //! nothing, so a body is the bytes that arrive. Redirects are followed here because the hub describes a file in the
-//! answer that leads elsewhere, and because a token must not follow. Header values are only ever compared, recorded, or
+//! redirect response, and because a token must not be sent on. Header values are only ever compared, recorded, or
 //! shown.
 
 use std::io::{ErrorKind, Read};

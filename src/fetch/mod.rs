@@ -1,10 +1,10 @@
 //! Fetches model files: sources on a model hub, checksums.
 //!
-//! A source names a file of the hub, and its last part is the file's name in the target folder. Beside each
-//! file that was fetched is a record of where it came from ([`Origin`]). What is unfinished is in `.partial`
-//! inside the target folder, under the target's name: nothing a server says becomes part of a path, and nothing
-//! that lies there is believed. A file is in place only when it is complete, its checksum was compared
-//! and it is on the disk. A model's folder ([`pull_folder`]) is in place only when all its files are.
+//! A source names a file of the hub, and its last part is the file's name in the target folder. Next to each downloaded
+//! file is a record of its origin ([`Origin`]). Unfinished files are in `.partial` inside the target folder, under the
+//! target's name. Nothing that a server sends becomes part of a path, and files found there are not trusted. A file is
+//! in place only when it is complete, its checksum was compared, and it is on the disk. A model's folder
+//! ([`pull_folder`]) is in place only when all of its files are.
 
 mod folder;
 mod http;

@@ -1,5 +1,5 @@
-//! Activation functions and their gradients, and the part of LayerNorm that RMS norm lacks: on the CPU by ops of
-//! our own where ggml's are tables of half precision or several passes, elsewhere by ops every backend has.
+//! Activation functions and their gradients, and the part of LayerNorm that RMS norm lacks. On the CPU, our own ops
+//! replace those of ggml that use half-precision tables or several passes. Elsewhere, they are ops of every backend.
 
 use ggml::graph::Builder;
 use ggml::tensor::Tensor;

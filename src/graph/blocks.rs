@@ -1,5 +1,5 @@
-//! The blocks that layers are built from, each working on one token alone: norms, linear maps, feed-forward.
-//! With a tape, each is recorded as it is built, so that the graph can be run backwards.
+//! The blocks that layers are built from, each of which works on one token alone: norms, linear layers, feed-forward.
+//! A tape records each block as it is built, for the backward pass.
 
 use std::ops::Range;
 

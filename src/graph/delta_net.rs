@@ -1,8 +1,8 @@
 //! Gated delta-nets through the states of their sequences: a convolution over the last tokens, then the gated delta
 //! rule, token by token.
 //!
-//! The ops take as many tokens of every sequence. Where a micro-batch has not, sequences are filled up in front by
-//! tokens that change no state: nothing is forgotten there, and nothing learned.
+//! The ops take the same number of tokens of every sequence. Shorter sequences of a micro-batch are padded in front
+//! with tokens that neither decay nor update the state.
 //!
 //! Source: `llama_model_qwen35::graph::build_layer_attn_linear` in llama.cpp's `src/models/qwen35.cpp`.
 

@@ -1,6 +1,6 @@
-//! Which kernel multiplies a weight with activations: the only file with thresholds. [`MatmulPolicy::choose`] knows the weight's
-//! type, the number of tokens, what the product is for, the precision asked for and the processor; `products` builds what it
-//! says. `ropewalk inspect --kernels` prints it, and `benches/matmul.rs` measures whether it is right.
+//! Chooses the kernel that multiplies a weight with activations; no other file has thresholds. The choice depends on
+//! the weight's type, the number of tokens, the purpose, the requested precision, and the processor; `products` builds
+//! it. `ropewalk inspect --kernels` prints it, and `benches/matmul.rs` measures whether it is right.
 //!
 //! On the CPU, ggml's products of quantized weights round activations to 8 bits and are slow in large batches. Without
 //! AMX tiles, our own products multiply 16-bit integers (`integers`). AVX2 and VNNI do twice as many of these as of

@@ -1,8 +1,8 @@
-//! Graphs of a model. `blocks` has the ops that work on each token alone, `tape` their gradients, `products`
-//! the matrix products of both, `matmul` which kernel computes them (`listing` for a file), `activations` the activation functions, `experts` mixtures of experts,
-//! `moments` what importance matrices are made of; `attend` is attention through a cache,
-//! `online` the same and its gradient in ops of every backend, `delta_net` what recurrent layers have in its place, and
-//! `rotate` the rotary position embedding.
+//! Graphs of a model. `blocks` has the ops that work on one token alone, `tape` their gradients, and `products` the
+//! matrix products of both. `matmul` chooses their kernels (`listing` for a whole file). `activations`, `experts`, and
+//! `rotate` are activation functions, mixtures of experts, and the rotary position embedding. `moments` has sums for
+//! importance matrices. `attend` is attention through a cache, `online` the same with its gradient in ops of every
+//! backend, and `delta_net` its counterpart in recurrent layers.
 // Only `internals` shows these items: those whose names and types say all have no doc comments.
 #![allow(missing_docs)]
 

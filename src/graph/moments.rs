@@ -1,4 +1,4 @@
-//! Second moments of what linear maps read: sums of squares over tokens, of which importance matrices are made.
+//! Second moments of linear-layer inputs: sums of squares over tokens, from which importance matrices are made.
 
 use std::cell::RefCell;
 

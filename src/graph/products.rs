@@ -1,5 +1,5 @@
-//! Matrix products by the kernels that `matmul` chooses, forwards and backwards. Activations that a kernel packs or quantizes
-//! first are so once for all products of a graph that read them.
+//! Matrix products by the kernels that `matmul` chooses, forward and backward. A graph packs or quantizes activations
+//! once for all products that read them.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -1,10 +1,9 @@
 //! The plan's frequencies as graph ops: the only file that rotates.
 //!
-//! On the CPU, by a table of cosines and sines made once a micro-batch (angles in f64). Elsewhere, by one
-//! `ggml_rope_ext`: a geometric series is its base and scale, any other frequency per pair a factor dividing
-//! an angle of base 1, and a base per head is the same op over a tensor seen as one head of `n_embd_head *
-//! n_head` dimensions. Training at positions that are no whole numbers takes the table through ops of every
-//! backend there.
+//! On the CPU, a table of cosines and sines is made once per micro-batch (angles in f64). Elsewhere, `ggml_rope_ext`
+//! rotates: a geometric series is its base and scale, and any other frequency per pair is a factor that divides an
+//! angle of base 1. A base per head is the same op over a tensor seen as one head of `n_embd_head * n_head`
+//! dimensions. For training at positions that are not integers, ops of every backend apply the table there.
 
 use ggml::graph::{Builder, Executor, InputId};
 use ggml::ops::RopeParams;

@@ -1,4 +1,4 @@
-//! Cells: which of them holds which position of which sequences.
+//! Cells: the position and the sequences that each one holds.
 
 use crate::rope::Reach;
 

@@ -1,4 +1,4 @@
-//! One call that extends several sequences, each with what its caller wants to know.
+//! One call that extends several sequences, and returns what the caller asked for about each.
 
 use std::ops::Range;
 

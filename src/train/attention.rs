@@ -1,7 +1,7 @@
-//! Attention of one layer in blocks of queries, forwards and backwards; nothing is tokens x tokens.
+//! Attention of one layer in blocks of queries, forward and backward; no tensor is tokens x tokens.
 //!
-//! Blocks go forwards first to last, each adding its keys and values, and backwards last to first: when a
-//! block's turn comes, all later queries have added to the gradients of its keys and values.
+//! The forward pass runs blocks first to last, and each adds its keys and values. The backward pass runs last to first,
+//! so all later queries have already added to the gradients of a block's keys and values.
 
 use std::ops::Range;
 

@@ -1,5 +1,5 @@
-//! Checkpoints of training: the trained values, the state of the optimizer and the settings of a run in one
-//! safetensors file, so that a run that was stopped goes on to the same bits.
+//! Checkpoints of training: the trained values, the state of the optimizer, and the settings of a run in one
+//! safetensors file. A stopped run resumes from it with bit-identical results.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};

@@ -1,5 +1,5 @@
-//! Training of the rope method `clex`: for each sequence a factor t and positions drawn for it, and the gradient of
-//! the frequencies, which goes through the differential equation to its network.
+//! Training of the RoPE method `clex`: draws a factor t and positions for each sequence, and propagates the gradient of
+//! the frequencies through the differential equation to its network.
 
 use std::sync::Arc;
 

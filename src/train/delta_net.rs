@@ -1,10 +1,10 @@
-//! Recurrent layers, gated delta-nets, in blocks of tokens, forwards and backwards.
+//! Recurrent layers, gated delta-nets, in blocks of tokens, forward and backward.
 //!
-//! A block begins with the states behind the one before, and with the rows that the convolution read last: the forward
-//! run leaves them to the next block. Before a layer is run backwards, those of all its blocks are computed again and
-//! kept; then blocks go last to first, and hand the gradients of what they began with to the block before.
+//! A block begins with the states after the previous block and the rows that the convolution read last; the forward
+//! pass hands both to the next block. Before a layer's backward pass, they are computed again for all of its blocks and
+//! kept. Then blocks run last to first, and each passes the gradients of its initial values to the block before.
 //!
-//! A document begins with a state of 0, wherever it lies in the sequence.
+//! A document begins with a state of 0, wherever it is in the sequence.
 
 use std::ops::Range;
 use std::sync::Arc;

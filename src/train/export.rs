@@ -1,4 +1,4 @@
-//! The adapter of a trained model: what was trained, written as a file.
+//! Writes the trained tensors to an adapter file.
 
 use gguf::Output;
 

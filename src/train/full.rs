@@ -1,4 +1,4 @@
-//! Training of all parameters of a model whose weights are floats, and the model it gives as a GGUF file.
+//! Training of all parameters of a floating-point model, and the resulting model as a GGUF file.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! A run that goes on from the adapter of an earlier one, under another rope method, context or schedule.
+//! Starts a run from the adapter of an earlier one, under another RoPE method, context, or schedule.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;

@@ -1,4 +1,4 @@
-//! Texts as the trainer computes them: inputs, targets and their weights, with landmarks where these are trained.
+//! Texts as the trainer computes them: inputs, targets, and their weights, with landmarks if they are trained.
 
 use super::settings::Sequence;
 use crate::landmark::Landmarks;

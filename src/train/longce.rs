@@ -1,5 +1,5 @@
-//! LongCE (Fang et al. 2024, "What is wrong with perplexity for long-context language modeling?"): tokens that
-//! the long context makes likelier count more.
+//! LongCE (Fang et al. 2024, "What is wrong with perplexity for long-context language modeling?"): weights each token
+//! by how much the long context improves its likelihood.
 
 use ropewalk_core::settings::{self, Within};
 

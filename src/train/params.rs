@@ -1,5 +1,5 @@
-//! The trained tensors: low-rank pairs, on request norms and the embedding (`modules_to_save`), and under the rope method
-//! `clex` its network.
+//! The trained tensors: low-rank pairs, norms and the embedding on request (`modules_to_save`), and the network of the
+//! RoPE method `clex`.
 
 use std::collections::HashMap;
 use std::sync::Arc;

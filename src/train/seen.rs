@@ -1,5 +1,5 @@
-//! The keys that each query sees in training: all before it in its document, or, in LongLoRA's shifted sparse
-//! attention, those of its group.
+//! The keys that each query sees in training: all earlier keys of its document, those of its group in LongLoRA's
+//! shifted sparse attention, or those of Landmark attention.
 
 use ropewalk_core::settings::{self, Within};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Settings of a trainer, and the text that it is given.
+//! Settings of a trainer, and its input text.
 
 use super::params::{LoraParams, Trainable};
 use super::saved::{Checkpointing, SavedType};

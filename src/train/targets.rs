@@ -1,4 +1,4 @@
-//! The linear maps that the names of LoRA targets mean in a model.
+//! Resolves the names of LoRA targets to linear layers of a model.
 
 use crate::hparams::Hparams;
 use crate::ids::{LinearId, Role};

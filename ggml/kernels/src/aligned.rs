@@ -1,5 +1,5 @@
-//! A vector whose first element lies on a cache line: what spans two lines is slow to load, a tile of AMX seven times
-//! as slow.
+//! A vector whose first element is on a cache line: loads that span two lines are slow, for an AMX tile seven times as
+//! slow.
 
 use std::ops::{Deref, DerefMut};
 

@@ -1,4 +1,4 @@
-//! Mixtures of experts: the choice of experts, products with the weights of those chosen, and the gradient of a router.
+//! Mixtures of experts: the choice of experts, products with their weights, and the gradient of a router.
 
 use std::ops::Range;
 

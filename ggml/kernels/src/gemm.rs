@@ -1,4 +1,4 @@
-//! Products of float matrices by the kernels of crate `gemm-f32`, which take any strides.
+//! Products of float matrices by the kernels of crate `gemm-f32`, which accept any strides.
 
 use std::marker::PhantomData;
 use std::ops::Range;

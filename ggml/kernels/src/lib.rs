@@ -1,7 +1,7 @@
 //! CPU kernels of ropewalk in pure Rust: attention, gated delta-nets, matrix products, cross entropy,
 //! dequantization and rotation, over slices and over views of memory whose validity the caller promises.
 //!
-//! Nothing here knows a tensor of ggml; crate `ggml` makes ops of these functions.
+//! Nothing here uses ggml's tensors; crate `ggml` makes ops of these functions.
 // Only crates of this workspace call it: items whose names and types say all have no doc comments.
 #![allow(missing_docs)]
 

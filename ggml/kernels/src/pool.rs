@@ -1,12 +1,12 @@
 //! A thread pool that divides the ops of a graph among threads.
 //!
-//! One thread walks the graph. It hands the parts of each large op to the others, takes parts itself, and goes on
-//! when all are done. Threads that wait look for work for some microseconds and then sleep: a graph has hundreds of
-//! ops, so waking a thread for each costs too much, and a thread that never sleeps takes a core away from others.
+//! One thread walks the graph. It hands the parts of each large op to the others, computes parts itself, and continues
+//! when all are done. Waiting threads look for work for some microseconds and then sleep: a graph has hundreds of ops,
+//! so waking a thread for each costs too much, and a thread that never sleeps takes a core away from others.
 //!
-//! Where another program uses the cores, the scheduler takes threads away for milliseconds. What a thread has not
-//! begun, another one does. What it has begun must be waited for. When such waits show, or this thread is taken away
-//! itself, ops are divided among fewer threads until that is over.
+//! If another program uses the cores, the scheduler stops threads for milliseconds. Parts that a stopped thread has not
+//! begun are done by another one, but a part that it has begun must be waited for. When such waits appear, or this
+//! thread is stopped itself, ops are divided among fewer threads until that is over.
 //!
 //! ggml's own threads spin: they wait for each other after every node, so a program that takes one core stops them all.
 //! On the CPU, ggml therefore walks the graph on one thread, and this pool divides the large nodes. These are our own

@@ -2,7 +2,7 @@
 //! its transpose, in tiles of bfloat16 halves (`amx`): nearly as precise as in floats, and several times as
 //! fast.
 //!
-//! Floats are packed first, so that many products can share them: cut into halves, tile after tile. Weights are
+//! Floats are packed first, split into halves, tile after tile, so that many products can share them. Weights are
 //! converted a panel of rows at a time, for all floats.
 
 use std::ops::Range;

@@ -1,14 +1,14 @@
 //! AMX: matrix products of bfloat16 in the tile registers of some x86-64 processors, 512 multiply-adds a cycle.
 //!
-//! bfloat16 has 8 significant bits, so a float is cut into two halves: the nearest bfloat16, and what that leaves out.
-//! The three larger ones of the four products of halves are right to 16 bits, for a fifth of the time that fused
-//! multiply-adds of AVX-512 take. ggml's AMX code rounds activations to 8 bits.
+//! bfloat16 has 8 significant bits, so a float is split into two halves: the nearest bfloat16, and the remainder. The
+//! three larger of the four products of halves are exact to 16 bits, in a fifth of the time of AVX-512's fused
+//! multiply-adds. ggml's AMX code rounds activations to 8 bits.
 //!
 //! Tiles are used only for types that hold less than 16 bits of precision, never for F32 weights or caches. A tile that
 //! is not aligned to a cache line loads seven times as slowly (`aligned`).
 //!
-//! [`Tiles`] are there if the program is built for such a processor, runs on one, and the system lets it; on others
-//! there are none, and code that wants them has another way.
+//! [`Tiles`] exist if the program is built for such a processor, runs on one, and the system permits them. Otherwise
+//! callers use another kernel.
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_feature = "avx512bf16")))]
 mod none;

@@ -1,6 +1,6 @@
-//! The tiles of processors that have them, by assembly: Rust has no stable intrinsics for tiles, and nothing else in a
-//! program's Rust code touches their registers. Other code of a thread may have configured them (ggml has), and
-//! expects to find that configuration again.
+//! Tiles in assembly: Rust has no stable intrinsics for them, and no other Rust code of a program touches their
+//! registers. Other code of a thread, such as ggml's, can have configured them, and expects to find that configuration
+//! again.
 
 use std::arch::asm;
 use std::arch::x86_64::*;

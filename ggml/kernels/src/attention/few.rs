@@ -1,12 +1,12 @@
-//! Attention of few queries, as decoding has them: each key and value is read once, where it lies, and what is between
-//! the products is small compared with them.
+//! Attention of few queries, as in decoding: each key and value is read once, in place, and the work between the
+//! products is small compared with them.
 //!
-//! Columns are taken a block at a time for all KV heads of the tile, whose rows lie side by side in a cache. Scores are
-//! rows of keys, so the lanes of a vector are full however few queries there are.
+//! A block of columns is processed for all KV heads of the tile, whose rows are adjacent in a cache. Scores are
+//! rows of keys, so the lanes of a vector are full for any number of queries.
 //!
 //! Decoding with a long context is limited by memory. A key of one head is two cache lines of a cell, and no hardware
 //! prefetcher follows that pattern. So the code prefetches the next block of 64 cells, across the ranges that a thread
-//! takes in turn.
+//! processes in turn.
 
 use std::f32::consts::LOG2_E;
 

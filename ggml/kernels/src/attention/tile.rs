@@ -1,7 +1,7 @@
 //! Attention of one tile: the queries of a few tokens that share a KV head, over a range of columns.
 //!
 //! Keys and values are read as floats once for the whole tile. Queries are vector lanes, so maxima and sums of the
-//! softmax need no sums across lanes. How products are computed is for [`Products`] to say.
+//! softmax need no sums across lanes. [`Products`] defines how products are computed.
 
 use std::f32::consts::LOG2_E;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Rows of keys and values read where they lie, 32 elements at a time, and their products with few queries.
+//! Rows of keys and values read in place, 32 elements at a time, and their products with few queries.
 //!
 //! Keys and values of F16, Q8_0, and Q4_0 are converted in registers, once for all queries that share them; nothing is
 //! copied.

@@ -1,5 +1,5 @@
 //! A SIMD register of floats. Without it, the compiler vectorizes a block of sums or not depending on the code the
-//! loop is inlined into, and may take half of the register where all of it is faster: LLVM prefers half of an AVX-512
+//! loop is inlined into, and can use half of a register where the full one is faster: LLVM prefers half of an AVX-512
 //! register. Loops where speed matters therefore use this type.
 
 #[cfg(all(target_arch = "x86_64", target_feature = "fma", target_feature = "f16c"))]

@@ -1,4 +1,4 @@
-//! Where landmarks are, and what a row of scores becomes by them.
+//! The places of landmarks, and the row of scores that results from them.
 
 use std::ops::Range;
 

@@ -1,19 +1,19 @@
-//! The same attention over a few of the earlier blocks: each query head of each token takes those with the highest
-//! scores of their landmarks, and sees them at positions that it knows from training (section 3.3 of the paper; the
+//! The same attention over a few of the earlier blocks: each query head of each token selects the blocks whose
+//! landmarks have the highest scores, and sees them at positions known from training (section 3.3 of the paper; the
 //! released code's `llama_mem.py`).
 //!
-//! A text is cut into pieces of whole blocks. A query sees its own piece as it is. Before it lie `n` blocks. Where there
-//! are more than `top` of them, all but the newest `top` are shown as if they were the block before those, block
-//! `n - top - 1`; the newest lie where they are. The landmarks with the highest scores there are taken, in the order of
-//! the text. The block taken as number `r`, from 0, is then shown as block `n - top - 1 + r`, and one further where it is
-//! among the newest. So no distance grows beyond that of `top + 1` blocks and a piece.
+//! A text is cut into pieces of complete blocks. A query sees its own piece unchanged. `n` blocks precede it. If there
+//! are more than `top` of them, the newest `top` are scored at their positions, and all others as if they were the
+//! block before those, block `n - top - 1`. The landmarks with the highest scores are selected, in the order of the
+//! text. The selected block number `r`, from 0, is then shown as block `n - top - 1 + r`, and one further if it is
+//! among the newest. So no distance exceeds that of `top + 1` blocks and a piece.
 //!
-//! In a model's first layer all landmarks are one token at one embedding, so all that are shown as the same block have the
-//! same score. Rounding would decide between them; so that it does not, scores grow by a trifle with each block, and of
-//! equal ones the newest are taken.
+//! In a model's first layer, all landmarks are one token with one embedding, so all that are shown as the same block
+//! have the same score. To keep rounding from deciding between them, scores grow slightly with each block, and the
+//! newest of equal ones are selected.
 //!
-//! Keys are cached rotated by their true positions. A key shown later by some blocks is that key turned by their angle;
-//! its product with a query is that of the key as it is with the query turned back.
+//! Keys are cached after rotation by their true positions. A key shown some blocks later is that key rotated by the
+//! angle of these blocks; its product with a query is that of the unchanged key with the query rotated back.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! What sets kinds of attention apart in the backward pass: the weights of a row of scores, and their gradients.
+//! The parts of the backward pass that differ by kind of attention: weights of a row of scores, and their gradients.
 
 use std::f32::consts::LOG2_E;
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! Blocks of quantized weights as codes, small whole numbers, and what turns these into weights: a code less the type's offset,
-//! times a factor, and for some types a number added.
+//! Blocks of quantized weights as codes, which are small integers. A weight is a code minus the type's offset, times a
+//! factor, and for some types plus a number.
 
 use gguf::DType;
 

@@ -1,4 +1,4 @@
-//! How codes of each type lie in its blocks: readers of several rows at once.
+//! The layout of codes in the blocks of each type: readers of several rows at once.
 
 use super::rows::*;
 use crate::simd::lanes::{Lanes, MOST};

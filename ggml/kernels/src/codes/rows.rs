@@ -1,4 +1,4 @@
-//! Readers of several rows at once: a lane of a register is a row, and holds four codes of it.
+//! Readers of several rows at once: each lane of a register holds four codes of one row.
 
 use gguf::DType;
 

@@ -1,7 +1,7 @@
 //! Gradients of the gated delta rule.
 //!
-//! With D the gradient of the state behind a token, S' the state that has decayed, `r = v - S' k` and o the gradient
-//! of the output over `sqrt(d)`: `D += o q^T`, `d_beta = D k . r`, `d_r = beta D k`, `d_v = d_r`,
+//! With D the gradient of the state after a token, S' the decayed state, `r = v - S' k`, and o the gradient of the
+//! output over `sqrt(d)`: `D += o q^T`, `d_beta = D k . r`, `d_r = beta D k`, `d_v = d_r`,
 //! `d_k = beta D^T r - S'^T d_r` and `d_q = S^T o`. The gradient of S' is `D - d_r k^T`; its product with S' is that of
 //! g, and `exp(g)` of it the D of the token before.
 

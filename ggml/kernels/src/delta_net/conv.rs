@@ -1,7 +1,7 @@
-//! A convolution over the last tokens, for each channel alone, and SiLU behind it.
+//! A convolution over the last tokens, separate for each channel, followed by SiLU.
 //!
-//! The inputs are rows of tokens: those before the first, as many as there are weights less one, then one for each
-//! token. A token does not see what lies before its document.
+//! The inputs are rows of tokens: the rows before the first token, one fewer than there are weights, then one for each
+//! token. A token does not see anything before its document.
 
 use crate::attention::fma;
 use crate::attention_train::{Heads, HeadsMut};

@@ -1,8 +1,8 @@
-//! Products of quantized weights with floats in 8-bit numbers. Floats are rounded in blocks of 32, as ggml does for weight
-//! types with blocks of 32. For K-quants, ggml rounds them in blocks of 256.
+//! Products of quantized weights with floats in 8-bit numbers. Floats are rounded in blocks of 32, as ggml does for
+//! weight types with blocks of 32. For K-quants, ggml rounds them in blocks of 256.
 //!
-//! Several rows of weights are read at once, and their codes are multiplied as they lie: their offset is taken off sums that are
-//! known beforehand.
+//! Several rows of weights are read at once, and their codes are multiplied without conversion: the offset is
+//! subtracted from sums that are known in advance.
 
 // Other processors have none of the loops, and `available` says so.
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_variables))]

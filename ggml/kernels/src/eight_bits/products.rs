@@ -1,5 +1,5 @@
-//! Products of several rows at a time: a lane of a register is a row, so that four codes of each row are multiplied by one
-//! instruction with the same four values. Scales are multiplied for all rows at once, and no lanes are summed up.
+//! Products of several rows at a time: a lane of a register is a row, so one instruction multiplies four codes of each
+//! row by the same four values. Scales are multiplied for all rows at once, and no lanes are summed up.
 
 use std::arch::x86_64::*;
 

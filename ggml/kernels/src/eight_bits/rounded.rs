@@ -1,5 +1,5 @@
-//! Floats rounded to eight bits, in the order in which products read them: rows lie side by side in groups, so that all that is
-//! multiplied with a part of the weights lies together.
+//! Floats rounded to eight bits, in the order in which products read them: groups of rows are interleaved, so that all
+//! values that are multiplied with a part of the weights are adjacent.
 
 use gguf::DType;
 

@@ -1,11 +1,11 @@
-//! Products of quantized weights with floats in whole numbers of 16 bits.
+//! Products of quantized weights with floats in 16-bit integers.
 //!
-//! Weights are whole numbers with a factor for each block as they lie in the file, and nothing of them is rounded. Floats
-//! are rounded to 15 bits of the largest of each 32 ([`Shape::pack`]), where ggml keeps 8; sums of products are exact within
-//! a block. Instructions that multiply 16-bit numbers do as many again in the same time as those of floats (`product`).
+//! Weights in the file are integers with a factor for each block, and are not rounded. Floats are rounded to 15 bits of
+//! the largest of each 32 ([`Shape::pack`]), where ggml keeps 8; sums of products are exact within a block.
+//! Instructions for 16-bit integers do twice as many products in the same time as those for floats (`product`).
 //!
-//! A panel of weights is converted and laid out so that a register holds numbers of different rows. With few tokens
-//! that takes longer than the products: those are of 8 bits (`eight_bits`).
+//! A panel of weights is converted and laid out so that a register holds numbers of different rows. With few tokens,
+//! that takes longer than the products, so those use 8 bits (`eight_bits`).
 
 mod product;
 

@@ -1,5 +1,5 @@
-//! The inner loops: weights laid out in panels, and sums of products of 16-bit numbers, for each width of registers that has
-//! fast ones.
+//! The inner loops: weights laid out in panels, and sums of products of 16-bit integers, for each register width with
+//! fast instructions for them.
 
 // Other processors have none of the loops.
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]

@@ -1,5 +1,5 @@
-//! How many threads share ops while other programs use the cores: fewer when this thread has to share its core, or
-//! waits long for others; more again later.
+//! The number of threads that share ops while other programs use the cores: fewer if this thread has to share its core
+//! or waits long for others, and more again later.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
-//! Products of weights in 16-bit floats with floats, by AVX-512. Those in bfloat16 are multiplied with floats rounded to it, by an
-//! instruction that does twice as many products as of floats in the same time; of those in half precision nothing is rounded.
+//! Products of 16-bit floating-point weights with floats, by AVX-512. For bfloat16 weights, floats are rounded to
+//! bfloat16, and one instruction does twice as many products in the same time. For half precision, nothing is rounded.
 //!
-//! Weights are laid out anew a panel at a time, so that a register holds a word of each of sixteen rows of the result: two numbers
-//! of bfloat16, or a float.
+//! Weights are laid out again a panel at a time, so that a register holds a word of each of sixteen rows of the result:
+//! two bfloat16 numbers, or a float.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;

@@ -1,4 +1,4 @@
-//! Memory that is asked for before it is read.
+//! Prefetching of memory before it is read.
 
 use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T1};
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! Registers of which each lane of 32 bits belongs to a row of weights. Functions must be inlined into one that has the
-//! instructions.
+//! Registers in which each 32-bit lane belongs to a row of weights. Functions must be inlined into a function that
+//! enables the instructions.
 
 use std::arch::x86_64::*;
 

@@ -1,5 +1,5 @@
-//! Registers of either width, and the sets of instructions that the loops of integers are compiled for: which of them a
-//! processor has is asked when the program runs.
+//! Registers of either width, and the instruction sets that the integer loops are compiled for. The program detects at
+//! run time which of them the processor has.
 
 // Other processors have none of the sets.
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
