@@ -177,7 +177,7 @@ impl Adapter {
         self.landmarks
     }
 
-    /// A hash of the file and the scale, by which adapters are told apart. Empty for one made of parts.
+    /// A hash of the file and the scale, which identifies an adapter. Empty for one made of parts.
     pub fn digest(&self) -> &str {
         &self.digest
     }

@@ -48,7 +48,7 @@ impl KvCache {
     /// Tensor definitions for `n_ctx` cells, as [`Layout::tensors`] has them, each `[n_head_kv * n_embd_head, n_cells]`.
     ///
     /// # Errors
-    /// A head of some layer is no multiple of the type's blocks; the context is too large to count.
+    /// Returns an error if a head size is not a multiple of the type's block size, or if the context is too large.
     pub fn defs(
         hp: &Hparams,
         plan: &Plan,
@@ -203,9 +203,9 @@ impl KvCache {
         self.tensors().filter(|(held, _)| *held != Held::StartValues).map(|(_, row)| row).sum()
     }
 
-    /// Calls `f` with the bytes of the used part of every layer's keys and values in turn. Keys that are cached of
-    /// first positions only come in the place of their tokens too, between zeros: what is exported does not depend on
-    /// the size of the cache.
+    /// Calls `f` with the bytes of the used part of every layer's keys and values in turn. Keys that are cached for
+    /// first positions only are also written at the place of their tokens, between zeros, so the export does not
+    /// depend on the size of the cache.
     pub fn export<E: From<ggml::Error>>(&self, mut f: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let place: HashMap<Cell, usize> =
             self.first_positions(self.cells()).map(|(at, cell)| (cell, at)).collect();

@@ -22,7 +22,7 @@ use crate::tensor::Tensor;
 use crate::{sys, DType, Error, Result};
 
 /// Rows of a tile (tokens times query heads of one KV head): enough that the time to convert a key to floats
-/// is small beside the products with it.
+/// is small compared with the products with it.
 const TILE_ROWS: usize = 192;
 /// With fewer tiles than this, columns are cut too; also where there is one token, for its heads to be taken together.
 const FEW_TILES: usize = 16;

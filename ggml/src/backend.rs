@@ -33,7 +33,7 @@ const EARLY_STARTS: &str = "GGML_CUDA_PDL";
 static MODULES: AtomicBool = AtomicBool::new(false);
 
 /// Registers the backends of this build: those linked in are there already; in a build with backends as
-/// modules, those beside the program (or where the build put them) are loaded. Runs once.
+/// modules, those next to the program (or where the build put them) are loaded. Runs once.
 pub fn ensure_backends() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -223,7 +223,7 @@ impl<'c> Builder<'c> {
             for (n, stride) in ne[1..].iter().zip(nb) {
                 end = end.checked_add((n - 1).checked_mul(stride)?)?;
             }
-            // ggml wants room for the elements without gaps, too: rows of a view may not overlap.
+            // ggml also requires room for the elements without gaps: rows of a view cannot overlap.
             Some(end.max(packed.checked_add(offset)?))
         });
         // SAFETY: the tensor is valid.

@@ -225,8 +225,8 @@ impl Transformer {
         self.scaled(g, g.linear(g.norm(x, &self.output_norm)?, &self.output)?)
     }
 
-    /// The same with the logit of the landmark token last, `[n_vocab + 1, T]`, where there is one. Training predicts
-    /// it; whoever reads the text knows where landmarks are.
+    /// The same with the logit of the landmark token last, `[n_vocab + 1, T]`, if there is one. Training predicts it;
+    /// in inference, the places of landmarks are known.
     pub fn all_logits<'c>(&self, g: &Graph<'_, 'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
         let Some(landmark) = &self.landmark else { return self.logits(g, x) };
         let x = g.norm(x, &self.output_norm)?;

@@ -36,7 +36,7 @@ ropewalk_core::setters! {
         /// Time for the head of an answer. Also the time over which a body must bring 256 bytes a second: less is a
         /// stalled connection, which is tried again.
         pub read: Duration,
-        /// Tries after the first one. The count begins anew whenever another MiB of the file has arrived.
+        /// Retries after the first try. The count resets after each MiB received.
         pub retries: u32,
     }
 }

@@ -16,7 +16,7 @@ use crate::origin::{io, note_of, other, partial, said, sha256_of, Error, Result}
 const PUBLIC: &str = concat!("https://huggingface", ".", "co");
 /// Size limit of a hub's listing of a repository, in bytes: a few hundred for each file.
 const MAX_LISTING: usize = 16 << 20;
-/// A try that brought so many bytes more than any before makes the count of tries begin anew.
+/// A try that brought this many bytes more than any before resets the count of retries.
 const ADVANCE: u64 = 1 << 20;
 /// The longest wait between tries; a server that asks for more is not waited for.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -262,7 +262,7 @@ fn total(answer: &Answer, at: u64, expected: Option<u64>, linked: Option<u64>) -
     Ok(total)
 }
 
-/// Returns an error if this user may not write so many bytes there, as far as the file system says.
+/// Returns an error if this user cannot write `needed` bytes there, as far as the file system reports.
 pub(super) fn check_space(folder: &Path, needed: u64) -> Result<()> {
     #[cfg(unix)]
     {

@@ -256,7 +256,7 @@ impl Job {
         Ok(dataset)
     }
 
-    /// Holds out what was asked for; by default as many of a few sequences as the texts are long enough for.
+    /// Holds out the requested part; by default a few sequences, or fewer if the texts are short.
     fn split(
         &self,
         corpus: &mut Arc<Corpus>,

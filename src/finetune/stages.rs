@@ -58,7 +58,7 @@ impl Job {
         Ok(all)
     }
 
-    /// Puts the settings of a stage in the place of the job's.
+    /// Replaces the job's settings with those of a stage.
     fn set_stage(&mut self, stage: Stage) -> Result<()> {
         self.n_ctx = Some(stage.ctx);
         if let Some(text) = &stage.rope {

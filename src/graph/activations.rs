@@ -21,7 +21,7 @@ pub(super) struct Activations<'a, 'c> {
     pub(super) exact: bool,
 }
 
-/// `x`, as a copy where its rows do not lie one behind the other: devices read them so in the gradients of some ops.
+/// `x`, as a copy if its rows are not contiguous: devices need contiguous rows in the gradients of some ops.
 pub(super) fn without_gaps<'c>(b: &Builder<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
     let (ne, nb) = (x.ne(), x.nb());
     let gap = (1..ne.len()).any(|i| ne[i] > 1 && nb[i] != 4 * ne[..i].iter().product::<usize>());

@@ -308,7 +308,7 @@ fn start_inputs(b: &Builder<'_>, n: usize) -> Result<Option<StartInputs>> {
     Ok(Some(StartInputs { tokens, cells }))
 }
 
-/// Declares the input by which layers of one kind move blocks, where query heads take some of them.
+/// Declares the input with which layers of one kind move blocks, if query heads select some of them.
 fn top_blocks<'c>(
     g: &Graph<'_, 'c>,
     plan: &LayerPlan,
@@ -340,7 +340,7 @@ fn in_tiles(can: Capabilities, spans: &Spans, n_tokens: usize) -> bool {
     !(one_op || is_single(can, spans, n_tokens))
 }
 
-/// Branches as parts whose keys lie one behind the other.
+/// Branches as parts whose keys follow one another.
 fn side_by_side<'c>(branches: &[AttentionBranch<'c>]) -> Vec<Part<'c>> {
     let mut first = 0;
     let part = |(range, &branch): (usize, &AttentionBranch<'c>)| {

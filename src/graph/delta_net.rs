@@ -46,10 +46,10 @@ pub struct DeltaInputs {
 /// How tokens come to their places and back.
 #[derive(Debug, Clone, Copy)]
 pub struct Regroup {
-    /// I32 `[(n_conv - 1 + n_each) * n_seqs]`: for each place, and those before the first, its row among what the
-    /// convolution saw before (`(n_conv - 1) * n_seqs` of them) and the tokens behind.
+    /// I32 `[(n_conv - 1 + n_each) * n_seqs]`: for each place, and those before the first, its row among the earlier
+    /// inputs of the convolution (`(n_conv - 1) * n_seqs` of them) and the tokens after them.
     pub rows: InputId,
-    /// I32 `[n_each * n_seqs]`: the token at each place, any where there is none.
+    /// I32 `[n_each * n_seqs]`: the token at each place; any token if the place has none.
     pub tokens: InputId,
     /// F32 `[1, n_each * n_seqs]`: 1 where there is a token, else 0.
     pub filled: InputId,
@@ -162,7 +162,7 @@ impl<'a> Recurrence<'a> {
         b.reshape(b.get_rows(all, b.given(regroup.rows)?)?, &[width, n_before + n_each, n_seqs])
     }
 
-    /// Queries, keys and values behind the convolution, `[n_embd_conv, n_each, n_seqs]`, and what the next token's reads.
+    /// Queries, keys, and values after the convolution, `[n_embd_conv, n_each, n_seqs]`, and the next token's inputs.
     fn convolved<'c>(
         &self,
         g: &Graph<'_, 'c>,
@@ -206,8 +206,8 @@ impl<'a> Recurrence<'a> {
         g.b.reshape(g.b.cont(last)?, &[self.net.n_conv_state(), self.groups.n_seqs])
     }
 
-    /// The logarithm of what is left of a state, and how much is learned, both `[n_head_v, n_each * n_seqs]`; 0 where
-    /// there is no token.
+    /// The logarithm of a state's decay, and the update rate, both `[n_head_v, n_each * n_seqs]`; 0 at places without a
+    /// token.
     fn rates<'c>(
         &self,
         g: &Graph<'_, 'c>,

@@ -50,18 +50,18 @@ pub use tape::{Gradient, Recording, SavedActivation};
 /// The cells that each branch of one kind of layer attends to.
 pub type Spans = [Span; MAX_BRANCHES];
 
-/// The size of the tables by which landmark attention finds keys.
+/// The size of the tables with which landmark attention finds keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TableShape {
     /// Positions of a block, the last of which is a landmark.
     pub block: usize,
     pub n_positions: usize,
     pub n_tables: usize,
-    /// Earlier blocks that each query head takes and positions of a piece, where it does not see all of them.
+    /// Earlier blocks that each query head selects, and positions of a piece, if it does not see all of them.
     pub top: Option<(usize, usize)>,
 }
 
-/// The numbers of a graph that can change between micro-batches; graphs of equal shape are reused.
+/// The parameters of a graph that vary between micro-batches. Graphs of equal shape are reused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shape {
     pub n_tokens: usize,
@@ -70,11 +70,11 @@ pub struct Shape {
     pub n_out: usize,
     /// For each kind of layer, the cells attended to.
     pub spans: Vec<Spans>,
-    /// Sequences that the tokens are of, at most.
+    /// Most sequences that the tokens belong to.
     pub n_seqs: usize,
-    /// How recurrent layers see the tokens; [`SeqGroups::one`] where there are none of them.
+    /// How recurrent layers see the tokens; [`SeqGroups::one`] without such layers.
     pub groups: SeqGroups,
-    /// Under landmark attention, which takes tables in place of spans.
+    /// Under landmark attention, which uses tables instead of spans.
     pub tables: Option<TableShape>,
     /// Layers whose rotated queries are outputs; empty in all but graphs that show attention.
     pub probed: Range<usize>,

@@ -258,7 +258,7 @@ impl Lowering {
     }
 }
 
-/// `rotated` with the dimensions of `x` behind them that are not: `[n_rot, H, T]` and `[d, H, T]` to `[d, H, T]`.
+/// `rotated`, followed by the dimensions of `x` that are not rotated: `[n_rot, H, T]` and `[d, H, T]` to `[d, H, T]`.
 fn with_rest<'c>(b: &Builder<'c>, rotated: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
     let (n_rot, d) = (rotated.ne()[0], x.ne()[0]);
     if n_rot == d {

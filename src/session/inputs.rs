@@ -94,8 +94,8 @@ pub(super) fn table_of(places: &[(SeqId, i32)]) -> (Vec<i32>, Vec<SeqId>) {
     (places.iter().map(table).collect(), seqs)
 }
 
-/// Fills the inputs of attention by tiles: where cells stand in each sequence, and where the keys of each token and branch
-/// begin and end.
+/// Fills the inputs of attention by tiles: the positions of cells in each sequence, and the first and last key of each
+/// token and branch.
 fn fill_places(
     exec: &mut Executor,
     ids: Places,
@@ -136,7 +136,7 @@ fn fill_places(
 }
 
 impl Session {
-    /// The tables of places that so many sequences take: not always as many, so that graphs are used again.
+    /// The number of position tables for `n_seqs` sequences; it varies less than they do, so that graphs are reused.
     pub(super) fn n_tables(&self, n_seqs: usize) -> usize {
         if self.capabilities.branched_attention() {
             return 1;

@@ -41,7 +41,7 @@ impl Session {
     /// first; the tokens of all other sequences stay. End-of-generation tokens are not part of the answers.
     ///
     /// Afterwards the sequences hold the prompts and answers, for the next call to reuse. Truncate them to free room.
-    /// If the device fails, there is no room, or the call is interrupted, those of the prompts are empty.
+    /// If the device fails, space runs out, or the call is interrupted, the sequences of the prompts are empty.
     ///
     /// # Errors
     /// Returns an error if there are too many prompts or too few sequences, if a prompt is empty, or if a prompt and
@@ -189,7 +189,7 @@ impl Session {
     /// Log-likelihoods of several continuations of one text, in a context that holds the text and all continuations.
     /// The text is computed once, in the first of the sequences `seqs`, whose prefix is reused. The others are
     /// emptied and hold continuations, as many at once as there are sequences. The tokens of all other sequences stay.
-    /// If the device fails, there is no room, or the call is interrupted, all of `seqs` are empty.
+    /// If the device fails, space runs out, or the call is interrupted, all of `seqs` are empty.
     ///
     /// # Errors
     /// Returns an error if the text or a continuation is empty, or if there is no sequence; and the errors of

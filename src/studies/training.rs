@@ -33,8 +33,8 @@ impl Training {
         Ok(format!("{rope:?}, {settings}, {batch}, {optimiser:?}, {texts}"))
     }
 
-    /// Trains an adapter and puts it at `output`, with checkpoints and log in the same folder, which replace as much. Goes on
-    /// from the newest checkpoint there. A link in the place of an output file or a checkpoint is an error.
+    /// Trains an adapter to `output`, with checkpoints and log in the same folder, which replace as much. Resumes
+    /// from the newest checkpoint there. A link instead of an output file or a checkpoint is an error.
     pub(super) fn run(
         &self,
         model: &Path,

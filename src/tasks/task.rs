@@ -165,7 +165,7 @@ pub struct Info {
     pub source: &'static str,
     /// Names of the scores that [`Judge`]s give, in their order; the first one is the task's score.
     pub metrics: &'static [&'static str],
-    /// The score of a right answer, 1 but for metrics that never reach it.
+    /// The score of a right answer: 1, except for metrics that never reach it.
     pub best: f64,
     /// Expected score of random choices, for tasks that offer choices.
     pub chance: Option<f64>,
@@ -306,7 +306,7 @@ impl Answer {
         }
     }
 
-    /// Likelihoods that prefer one of `n` choices: the answer of somebody who knows.
+    /// Likelihoods that prefer the right one of `n` choices: a correct answer.
     pub fn choose(n: usize, right: usize) -> Answer {
         let likelihood =
             |i| Likelihood { sum: if i == right { 0.0 } else { -1e6 }, greedy: i == right, n_tokens: 1 };

@@ -21,12 +21,12 @@ use crate::rope::Reach;
 /// and of the upper half of its heads. It is also the way that attention takes.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum SeenInput {
-    /// I32 `[2, n]` or `[2, n, 2]`: first key and the one behind the last.
+    /// I32 `[2, n]` or `[2, n, 2]`: the first key, and the one after the last.
     Runs(InputId),
-    /// The same ranges, where ops are not our own; keys stand in the order of positions.
+    /// The same ranges for ops that are not our own; keys are in the order of positions.
     Places(Places),
-    /// I32 `[2, n]` as for runs, `[n_keys]` and `[n]`: keys lie in the order of positions, in one table. Then the number
-    /// of positions in a block.
+    /// I32 `[2, n]` as for runs, `[n_keys]` and `[n]`: keys are in the order of positions, in one table. Then the
+    /// number of positions in a block.
     Landmark([InputId; 3], usize),
 }
 

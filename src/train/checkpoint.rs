@@ -31,7 +31,7 @@ const CHECKPOINT: Kind = Kind::new("a checkpoint of training", |head| {
     start.is_some_and(|rest| names(rest) && (has(rest, b"sha256\":\"") || has(rest, b"state\":\"")))
 });
 
-/// The part of a checkpoint that is not tensors. A run goes on only under the same `settings`.
+/// The part of a checkpoint that is not tensors. A run resumes only under the same `settings`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct State {
     /// Optimizer steps taken.
@@ -330,8 +330,8 @@ pub fn prune(folder: &Path, keep: usize) {
     }
 }
 
-/// Gives a damaged checkpoint a name that is no checkpoint's, so that it is neither read nor replaced nor
-/// removed: that of the file and `.damaged`. Returns its new path.
+/// Adds `.damaged` to the name of a damaged checkpoint, so that it is neither read, replaced, nor removed. Returns its
+/// new path.
 fn set_aside(path: &Path) -> Result<PathBuf> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let names = (1u32..).map(|n| match n {

@@ -48,8 +48,8 @@ impl ClexDraw {
 /// method.
 ///
 /// # Errors
-/// Layers that rotate different numbers of dimensions, for which there is no one network; a spec that leaves the model
-/// as it is.
+/// Returns an error if layers rotate different numbers of dimensions, which one network cannot serve, or if the spec
+/// does not change the model.
 fn network(plan: &Plan, hp: &Hparams) -> Result<Option<(Clex, [usize; 2])>> {
     let Some(clex) = Clex::of(&plan.spec, plan.n_ctx_orig(hp)) else { return Ok(None) };
     let kinds = hp.attention.iter().zip(plan.kinds()).filter(|(_, kind)| kind.applies);

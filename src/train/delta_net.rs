@@ -58,7 +58,7 @@ impl StateCache {
         StoreTensor { store: Arc::clone(&self.store), index }
     }
 
-    /// Nothing comes behind the last block.
+    /// Zeros the gradients: nothing follows the last block.
     pub(super) fn zero_grads(&self) -> Result<()> {
         [D_STATE, D_CONV].into_iter().try_for_each(|index| self.store.zero(index))
     }
@@ -86,7 +86,7 @@ impl Ctx<'_> {
         Ok(net.ids.finished(g))
     }
 
-    /// [`Ctx::keys`] of a recurrent layer: computes the states behind a block alone.
+    /// [`Ctx::keys`] of a recurrent layer: computes only the states after a block.
     pub(super) fn recurrent_states(&self, g: &Graph<'_, '_>, block: Block) -> Result<LayerIds> {
         let mut net = Recurrent::new(g, self, block)?;
         g.b.expand(net.state);
@@ -125,7 +125,7 @@ struct Recurrent<'g, 'a, 'c> {
     rule: DeltaRule<'c>,
     /// `[d, n_head_v, n]`
     out: Tensor<'c>,
-    /// The states behind the block, `[d * d * n_head_v]`.
+    /// The states after the block, `[d * d * n_head_v]`.
     state: Tensor<'c>,
     ids: LayerIds,
 }

@@ -18,16 +18,16 @@ use crate::model::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SampleOrder {
     /// The samples of an epoch in a random order. The tokens of a run are a range of the texts only in whole epochs,
-    /// and at another context they are others.
+    /// and at another context they differ.
     #[default]
     Shuffled,
-    /// One behind another in the texts as they are joined, documents in their seeded order: tokens 0 to `n_ctx`, then
+    /// In the order of the joined texts, with documents in their seeded order: tokens 0 to `n_ctx`, then
     /// `n_ctx` to `2 n_ctx`, and so on. Runs at different contexts that begin at the same token see the same tokens
     /// in the same order, cut at other places.
     Text,
 }
 
-/// An adapter that a run has gone on from.
+/// The adapter that a run started from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Init {
     /// The runs before, first to last; the last one wrote the adapter.
@@ -37,12 +37,12 @@ pub struct Init {
 }
 
 impl Init {
-    /// Gives the trained tensors of `trainer` the values of an adapter. Rope, context and attention may be others
-    /// than those it was trained under.
+    /// Gives the trained tensors of `trainer` the values of an adapter. RoPE method, context, and attention can differ
+    /// from those of its training.
     ///
     /// # Errors
-    /// A file that is no adapter; one of another model, with other tensors or ranks than the trainer's, or another
-    /// alpha; a trainer of all parameters, which goes on from the model itself.
+    /// Returns an error if the file is not an adapter, or if its model, tensors, ranks, or alpha differ from the
+    /// trainer's; also for a trainer of all parameters, which starts from the model itself.
     pub fn adapter(path: impl AsRef<Path>, trainer: &mut Trainer) -> Result<Init> {
         let path = path.as_ref();
         let reader = AdapterReader::open(path)?;
@@ -94,10 +94,10 @@ impl Init {
         Ok(if meta.steps.is_some() { meta.lineage(sha256(model.file())) } else { Vec::new() })
     }
 
-    /// The token of the texts at which this run's data begins, so that it goes on where the last one stopped.
+    /// The token of the texts at which this run's data begins: the place where the last run stopped.
     ///
     /// # Errors
-    /// An adapter that does not say where that was; texts, or an order of them, that are others now.
+    /// Returns an error if the adapter does not record that place, or if the texts or their order have changed.
     pub fn data_offset(&self, data: &Dataset, order: SampleOrder) -> Result<u64> {
         let way = "pass the token to start at (a data offset; 0 is the start)";
         match &self.data_end {

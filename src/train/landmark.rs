@@ -10,7 +10,7 @@ pub(super) struct Text {
     pub(super) inputs: Vec<Token>,
     pub(super) targets: Vec<Token>,
     pub(super) weights: Vec<f32>,
-    /// Positions at which attention starts anew.
+    /// Positions at which attention starts again.
     pub(super) segment_starts: Vec<u32>,
 }
 
@@ -26,7 +26,7 @@ impl Text {
         }
     }
 
-    /// The same with landmark tokens, `token`. As a target a landmark weighs what the token behind it does, or nothing.
+    /// The same with landmark tokens, `token`. As a target, a landmark has the weight of the token after it, or 0.
     pub(super) fn with_landmarks(self, landmarks: Landmarks, token: Token) -> Text {
         let mut text = Text::default();
         for (i, ((input, target), weight)) in

@@ -200,8 +200,8 @@ impl Ctx<'_> {
         })
     }
 
-    /// Stores the keys and values of a block in the cache again, or the states behind it, before the layer is run
-    /// backwards.
+    /// Stores the keys and values of a block, or the states after it, in the cache again before the backward pass of
+    /// the layer.
     pub(super) fn keys(&self, b: &Builder<'_>, block: Block) -> Result<LayerIds> {
         self.recorded(b, true, |g| {
             if self.is_recurrent(block.il) {
@@ -416,7 +416,7 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         Ok(parts)
     }
 
-    /// Where frequencies are trained, the gradient of the angles by which `x` was rotated, from its own.
+    /// If frequencies are trained, computes the gradient of the angles of `x` from the gradient of `x`.
     fn angles_back(&mut self, x: Tensor<'c>, grad: Tensor<'c>) -> Result<()> {
         if self.trains_angles {
             let angles = self.rotation.angles_back(self.g.b, x, grad)?;

@@ -43,14 +43,14 @@ pub const LOG: Kind = Kind::record("the log of a training run");
 /// Bytes of the log of a run that is resumed, at most: lines of over a million steps.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Writes the log's file, where one is wanted, and remembers its figures.
+/// Writes the log's file, if there is one, and keeps its figures.
 #[derive(Debug)]
 pub(super) struct Log {
     output: Option<Output>,
-    /// No other run writes the file meanwhile.
+    /// Keeps other runs from writing the file.
     _lock: Option<Lock>,
     pub(super) history: History,
-    /// Until the first line is written: what the file is to begin with.
+    /// The first bytes of the file, until the first line is written.
     start: Option<String>,
     /// Lines that could not be written yet, and why.
     late: String,
@@ -58,8 +58,8 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Opens the log. The first line starts the file anew or, when a run is resumed, cuts it back to the step it goes on
-    /// from.
+    /// Opens the log. The first line starts a new file or, in a resumed run, cuts the file back to the step that it
+    /// resumes from.
     pub(super) fn start(output: Option<Output>, resumed: Option<u64>) -> Result<Log> {
         let lock = output.as_ref().map(|output| Lock::file(output.path())).transpose()?;
         let history = History::default();

@@ -62,7 +62,7 @@ impl std::fmt::Display for LongCe {
 }
 
 impl LongCe {
-    /// The settings at a context of so many tokens: what was left out is chosen.
+    /// The settings at a context of `n_ctx` tokens, with defaults for those that were not given.
     #[must_use]
     pub fn at(self, n_ctx: usize) -> LongCe {
         let or = |given: usize, own: usize| if given > 0 { given } else { own.max(1) };

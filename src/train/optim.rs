@@ -119,13 +119,13 @@ ropewalk_core::setters! {
         pub warmup_shape: WarmupShape,
         /// Steps in all.
         pub steps: u64,
-        /// How the rate goes on after the warm-up.
+        /// The rate after the warm-up.
         pub decay: Decay,
     }
 }
 
 impl Schedule {
-    /// The same rate at each of so many steps.
+    /// The same rate at each of `steps` steps.
     pub fn constant(lr: f64, steps: u64) -> Schedule {
         Schedule {
             lr,

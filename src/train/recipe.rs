@@ -304,7 +304,7 @@ impl Recipe {
         RECIPES.iter().find(|r| r.name == name)
     }
 
-    /// Sequences of a step at a context of so many tokens: tokens of a step are rounded to the nearest number
+    /// Sequences of a step at a context of `n_ctx` tokens: tokens of a step are rounded to the nearest number
     /// of sequences, at least one.
     pub fn batch(&self, n_ctx: usize) -> usize {
         match self.batch {

@@ -73,7 +73,7 @@ pub struct Run {
     /// Why the last checkpoint could not be written.
     unsaved: Option<String>,
     notes: Vec<String>,
-    /// No other run uses the folder of checkpoints meanwhile.
+    /// Keeps other runs from using the folder of checkpoints.
     _folder: Option<Folder>,
 }
 
@@ -81,8 +81,8 @@ impl Run {
     /// A run from its first step.
     ///
     /// # Errors
-    /// A batch of 0; samples of another context than the trainer's; a folder that holds checkpoints of an
-    /// earlier run; a folder or a log that another run is using, whose process is named; the disk.
+    /// Returns an error if the batch is 0, if the samples' context is not the trainer's, if the folder has checkpoints
+    /// of an earlier run, if another run (it is named) uses the folder or the log, or if the disk fails.
     pub fn new(trainer: Trainer, optimizer: Optimizer, data: Dataset, params: RunParams) -> Result<Run> {
         let mut run = Run::with(trainer, optimizer, data, params)?;
         if let Some(last) = run.params.checkpoints.as_deref().and_then(|f| checkpoint::list(f).pop()) {
@@ -95,16 +95,15 @@ impl Run {
         Ok(run)
     }
 
-    /// A run that goes on from its newest checkpoint, as if it had never stopped. Everything must be set up
-    /// as it was when the run was started, but for the number of steps under a constant rate.
+    /// Resumes a run from its newest checkpoint, as if it had never stopped. The setup must be the same as at the
+    /// start, except for the number of steps under a constant rate.
     ///
-    /// When the newest checkpoint is damaged, the newest whole one is taken; those after it get names that
-    /// end in `.damaged`, and [`Run::notes`] says so. The log is cut back to the step that the run goes on
-    /// from.
+    /// If the newest checkpoint is damaged, the newest complete one is used. The damaged ones get names that end in
+    /// `.damaged`, and [`Run::notes`] lists them. The log is cut back to the step that the run resumes from.
     ///
     /// # Errors
-    /// No checkpoint, or none that is whole; one of a run with other settings, which are named; those of
-    /// [`Run::new`].
+    /// Returns an error if there is no complete checkpoint, if it is of a run with other settings (they are named), and
+    /// the errors of [`Run::new`].
     pub fn resume(trainer: Trainer, optimizer: Optimizer, data: Dataset, params: RunParams) -> Result<Run> {
         let mut run = Run::with(trainer, optimizer, data, params)?;
         let folder = run.params.checkpoints.clone().unwrap_or_default();
@@ -327,7 +326,7 @@ impl Run {
         })
     }
 
-    /// The token of the texts behind the last that was trained on, as [`RunParams::data_offset`] counts them.
+    /// The token of the texts after the last one trained on, as [`RunParams::data_offset`] counts them.
     pub fn data_end(&self) -> u64 {
         self.params.data_offset + self.n_seen * self.data.n_read() as u64
     }

@@ -25,13 +25,13 @@ ropewalk_core::setters! {
         /// The order of samples.
         pub order: SampleOrder,
         /// The token of the texts at which the run's data begins. Under [`SampleOrder::Shuffled`] it must be a multiple
-        /// of the context: so many samples are left out.
+        /// of the context: that many samples are skipped.
         pub data_offset: u64,
-        /// The runs that this one goes on from, first to last.
+        /// The earlier runs that this one continues, first to last.
         pub ancestors: Vec<Ancestor>,
-        /// Attention stays within documents: it starts anew where one begins.
+        /// Attention stays within documents: it starts again at each.
         pub doc_mask: bool,
-        /// Targets count by how much likelier the long context makes them.
+        /// Weights targets by how much the long context improves their likelihood.
         pub longce: Option<LongCe>,
         /// Steps between validations. `Some(0)`: only before the first step and after the last; `None`: a tenth
         /// of all.

@@ -13,7 +13,7 @@ use crate::rope::Reach;
 /// Groups of a sequence in shifted sparse attention, where no other size is given.
 const N_GROUPS: usize = 4;
 
-/// The attention of training. Held-out losses and inference are under the model's own, but for landmarks, which
+/// The attention of training. Validation and inference use the model's own attention, except with landmarks, which
 /// change the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TrainAttention {
@@ -23,10 +23,10 @@ pub enum TrainAttention {
     /// Shifted sparse attention (S2-Attn) of LongLoRA, arXiv 2309.12307, as its released code for flash attention
     /// has it (`llama_attn_replace.py`, `forward_flashattn`). A sequence of `L` tokens is cut into groups of `g =
     /// L / 4`, rounded up: as that code does with the sequence padded to a multiple of 4, for no real token sees the
-    /// padding behind it. (Its script pads to the context, whatever a text takes of it: a quarter of the context as
+    /// padding after it. (Its script pads to the context, whatever a text takes of it: a quarter of the context as
     /// `group` is that.) In the first `n_head / 2` query heads, rounded down, query `i` sees the keys from `g * (i / g)` up to
-    /// itself. In the others groups begin `g / 2` later, and the first `g / 2` tokens are a group of their own:
-    /// nothing wraps around, and nobody sees a later token. (The form without flash attention rolls the sequence
+    /// itself. In the others groups begin `g / 2` later, and the first `g / 2` tokens are a separate group:
+    /// nothing wraps around, and no query sees a later token. (The form without flash attention rolls the sequence
     /// and lets its last tokens see across; it is not built.)
     ///
     /// Layers with a sliding window keep it, without groups.
@@ -137,8 +137,8 @@ impl Seen {
         1 + usize::from(is_split(self.is_grouped(), layer))
     }
 
-    /// The first key that query `i` sees and the one behind the last, in the heads of this table: 0 or, of the
-    /// upper half of a layer whose heads are split, 1.
+    /// The first key that query `i` sees and the one after the last, in the heads of this table: 0, or 1 for the
+    /// upper half of a layer whose heads are split.
     pub(super) fn range(&self, layer: &LayerAttention, table: usize, i: usize) -> [i32; 2] {
         let in_window = layer.window.map_or(0, |n| (i + 1).saturating_sub(n));
         let of_group = |g: usize| {

@@ -82,11 +82,11 @@ pub struct Sequence<'a> {
     pub tokens: &'a [Token],
     /// Weight of the loss at each of `tokens[1..]`; empty for 1 each.
     pub weights: &'a [f32],
-    /// Positions, ascending, at which attention starts anew; empty for one segment. These are cumulative
+    /// Positions, ascending, at which attention starts again; empty for one segment. These are cumulative
     /// sequence lengths (`cu_seqlens`) without their first and last entry.
     pub segment_starts: &'a [u32],
-    /// The position of each of all but the last token, by which it is rotated, ascending; empty for 0, 1, 2 and
-    /// so on. Attention goes by the order of tokens.
+    /// The RoPE position of each token except the last, ascending; empty for 0, 1, 2, and so on. Attention follows the
+    /// order of tokens.
     pub positions: &'a [u32],
 }
 

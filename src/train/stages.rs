@@ -50,10 +50,10 @@ struct StageFile {
 }
 
 impl Stage {
-    /// The stages of a file, one at least; their contexts do not shrink.
+    /// The stages of a file, at least one; their contexts do not shrink.
     ///
     /// # Errors
-    /// A file that cannot be read or is too large, and whatever in it is no stage, with its line or number.
+    /// Returns an error if the file cannot be read, is too large, or has an invalid stage; it gives the line or number.
     pub fn read(path: impl AsRef<Path>) -> Result<Vec<Stage>> {
         let path = path.as_ref();
         let text = files::foreign::read_text(path, MAX_BYTES)?;

@@ -57,7 +57,7 @@ fn reverse(value: &Value) -> Result<Value, Error> {
     })
 }
 
-/// What of an item a filter takes: an attribute, by which it also sorts and groups.
+/// The part of an item that a filter uses, also to sort and group: an attribute.
 struct Key {
     attribute: Option<Value>,
     default: Option<Value>,

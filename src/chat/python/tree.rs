@@ -1,4 +1,4 @@
-//! A template written out again with Python's operators in the place of minijinja's.
+//! Rewrites a template with Python's operators instead of minijinja's.
 //!
 //! minijinja's own operators, attributes and scopes differ from Jinja2's where no setting reaches. So its parser reads the
 //! template, white-space control included, and what it read is written as a template whose operators are calls of

@@ -34,20 +34,20 @@ const TILE_KEYS: usize = 256;
 /// Each tile is some forty nodes of the graph of each layer.
 const MOST_TILES: usize = 64;
 
-/// Taken off a score for each position by which a key lies outside of what its query sees. No score is as large, and no
-/// multiple that there can be overflows.
+/// Subtracted from a score for each position that a key is outside of its query's range. No score is as large, and no
+/// possible multiple overflows.
 const PENALTY: f32 = 1e20;
 
-/// Where a key stands that nobody sees.
+/// The position of a key that no query sees.
 pub const NOWHERE: f32 = -1e9;
 
-/// Positions from here on are not told apart in floats, for a range has its middle at half of one.
+/// Floats cannot distinguish positions from here on, because the middle of a range can be half a position.
 pub const MAX_PLACE: usize = 1 << 23;
 
-/// Which keys queries see: those that stand in a range of positions. Inputs of a graph.
+/// The keys that queries see: those in a range of positions. Inputs of a graph.
 #[derive(Debug, Clone, Copy)]
 pub struct Places {
-    /// F32 `[n_keys, n_tables]`: where keys stand, in the eyes of a query with that table.
+    /// F32 `[n_keys, n_tables]`: the positions of keys for a query with that table.
     pub keys: InputId,
     /// I32 `[n]`: the table of each query.
     pub tables: InputId,
@@ -55,7 +55,7 @@ pub struct Places {
     pub ranges: InputId,
 }
 
-/// A range of positions as floats: a position lies in it if it is not further from the first than the second.
+/// A range of positions as its middle and half its width: positions in it are at most that far from the middle.
 pub fn middle_and_half(keys: Range<i32>) -> [f32; 2] {
     if keys.is_empty() {
         return [0.0, -1.0];
@@ -117,8 +117,8 @@ pub struct Online<'a, 'c> {
     pub tile_bytes: usize,
 }
 
-/// Upper bound of the tensors of [`Online::forward`] or of [`Online::backward`] for so many rows (queries of all heads), and
-/// so many keys in each part.
+/// Upper bound of the tensors of [`Online::forward`] or [`Online::backward`] for `n_rows` rows (queries of all heads)
+/// and `n_keys` keys in each part.
 pub fn n_tensors(n_rows: usize, n_keys: impl IntoIterator<Item = usize>) -> usize {
     let of_part = |n: usize| 32 + 48 * tiles(n, n_rows, TILE_BYTES).count();
     n_keys.into_iter().map(of_part).sum()
@@ -201,7 +201,7 @@ impl<'c> Attended<'c> {
         heads(b, self.values, self.n)
     }
 
-    /// The values with the log-sum-exp behind those of each head, `[d + 1, n_head, n]`.
+    /// The values of each head, followed by its log-sum-exp, `[d + 1, n_head, n]`.
     pub fn heads_lse(&self, b: &Builder<'c>) -> Result<Tensor<'c>> {
         heads(b, b.concat(self.values, self.lse, 0)?, self.n)
     }

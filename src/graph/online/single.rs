@@ -26,7 +26,7 @@ use super::{soft_max, Attended, Part};
 /// A sink that takes nothing.
 const NO_SINK: f32 = -1e30;
 
-/// Values shorter than the root of this are none: then the longest branch has no share.
+/// Values shorter than the root of this count as none: then the longest branch has no share.
 const NO_VALUE: f32 = 1e-30;
 
 /// Attention of the heads of a layer to the keys of all parts, for one token, under one softmax. Ranges of parts do not count.
@@ -43,7 +43,7 @@ pub struct Single<'a, 'c> {
 /// without a visible key has a log-sum-exp, which is too small to count.
 pub const UNSEEN: u16 = 0xf800;
 
-/// Upper bound of the tensors of [`Single::forward`] for so many parts.
+/// Upper bound of the tensors of [`Single::forward`] for `n_parts` parts.
 pub fn n_tensors(n_parts: usize) -> usize {
     64 + 48 * n_parts
 }

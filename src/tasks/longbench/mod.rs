@@ -11,9 +11,9 @@
 //! | chat template | under `--template chat`, but for trec, triviaqa, samsum, lcc, repobench-p | none |
 //! | only the first line of an answer counts | trec, triviaqa, samsum | these, all question answering, passage_count, passage_retrieval_en |
 //!
-//! Longer prompts are cut in their middle, in tokens of the model. Where an answer to one, and the chat template,
-//! do not fit behind it, the context has to be that much longer than the length ([`Samples::beyond`]). The mean
-//! over the sets is the plain one.
+//! Longer prompts are cut in their middle, in tokens of the model. If the answer and the chat template do
+//! not fit after it, the context must be that much longer than the length ([`Samples::beyond`]). The mean over the
+//! sets is unweighted.
 //!
 //! Files: `longbench/NAME.jsonl` in the folder of data, as in `data.zip` of the data set `THUDM/LongBench`: one
 //! JSON object a line with `input`, `context`, `answers` (texts), `length`, `dataset`, `language`, `all_classes`

@@ -2,7 +2,7 @@
 //!
 //! A task makes the samples of one length at all depths; the map of lengths and depths is a run over lengths. The
 //! tag `depth` is the row of the map. Samples of one haystack follow one another by depth, so that all but the
-//! part behind the needle is shared with the sample before.
+//! part after the needle is shared with the previous sample.
 
 mod haystack;
 mod kamradt;

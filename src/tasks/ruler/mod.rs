@@ -4,11 +4,11 @@
 //! The prompts are those of NVIDIA's generators, byte for byte: same data, same seed, same draws, same search for
 //! the size that fills the length. Option `ruler` says which generators: [`Version`].
 //!
-//! The final prompt is the task's text, in the chat template if wanted, and behind it the beginning of the answer.
+//! The final prompt is the task's text, in the chat template if requested, followed by the beginning of the answer.
 //! Later generators write that beginning to a separate field; here it is always in the prompt, as it was in
 //! the generators that published results were made with.
 //!
-//! Draws go on from one sample to the next, so sample 7 is the seventh whatever is asked first.
+//! Draws continue from one sample to the next, so sample 7 is the seventh, whichever is requested first.
 
 mod cwe;
 mod fit;
