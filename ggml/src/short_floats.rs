@@ -25,10 +25,10 @@ fn format(dtype: DType) -> Option<Format> {
 }
 
 impl<'c> Builder<'c> {
-    /// F32 `[m, n]`: every row of a weight, BF16 or F16 `[k, m]`, times every row of `x`, F32 `[k, n]`. `x` is rounded to
-    /// bfloat16 if the weight is BF16. `transposed`: the rows of a weight, BF16 `[m, k]`, times the numbers of each row of
-    /// `x`, summed, which is the gradient of a product's input from that of its result. Sums are floats and do not depend
-    /// on the number of threads. Only for the CPU ([`has_short_product`]); elsewhere the graph is rejected.
+    /// F32 `[m, n]`: every row of a weight, BF16 or F16 `[k, m]`, times every row of `x`, F32 `[k, n]`. `x` is rounded
+    /// to bfloat16 if the weight is BF16. `transposed`: the rows of a weight, BF16 `[m, k]`, times the numbers of each
+    /// row of `x`, summed, which is the gradient of a product's input from that of its result. Sums are floats and do
+    /// not depend on the number of threads. Only for the CPU ([`has_short_product`]); elsewhere the graph is rejected.
     pub fn short_product(&self, w: Tensor<'c>, x: Tensor<'c>, transposed: bool) -> Result<Tensor<'c>> {
         let op = "short_product";
         let known = format(w.dtype()).filter(|format| format.available());
