@@ -291,7 +291,7 @@ impl Model {
         tokens: &[Token],
         out: &mut [f32],
     ) -> Result<(), ggml::Error> {
-        // The landmark token is none of the table's: its row is filled in behind.
+        // The landmark token is none of the table's: its row is filled in after.
         let landmark = transformer.landmark.as_ref().map(|rows| (rows, self.landmark_token()));
         let is_landmark = |t: Token| landmark.is_some_and(|(_, token)| t == token);
         let known: Vec<Token> = tokens.iter().map(|&t| if is_landmark(t) { 0 } else { t }).collect();

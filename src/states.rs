@@ -1,7 +1,7 @@
 //! The states of recurrent layers (gated delta-nets). Other layers have the KV cache.
 //!
 //! A state is what such layers keep of all tokens up to a position, in place of a key and a value for each: it cannot be
-//! cut back. So states are kept whole, each in a slot: the one behind a sequence's last token, the one behind the last
+//! cut back. So states are kept whole, each in a slot: the one after a sequence's last token, the one after the last
 //! token before the call that is running, for when it fails, and some further back, where a prompt may depart from.
 //! Sequences share slots; one is written only by the call that took it.
 
@@ -17,13 +17,13 @@ use crate::kv::MAX_SEQS;
 /// Slots for each sequence that there is to be room for: its state, the one being written, and two kept further back.
 const SLOTS_PER_SEQ: usize = 4;
 
-/// States kept of a sequence behind fewer tokens than it has.
+/// States kept of a sequence after fewer tokens than it has.
 pub(crate) const MAX_KEPT: usize = 2;
 
 /// The slot of the state before any token, which is zero and never written.
 const ZERO: usize = 0;
 
-/// The state behind the first `n` tokens of a sequence.
+/// The state after the first `n` tokens of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct State {
     /// Tokens.
@@ -110,7 +110,7 @@ impl States {
         Some([index, index + 1].map(|index| StoreTensor { store: Arc::clone(&self.store), index }))
     }
 
-    /// The longest beginning of a sequence, `n` tokens at most, that there is a state behind: 0 where there is none.
+    /// The longest beginning of a sequence, `n` tokens at most, that there is a state after: 0 where there is none.
     pub fn longest(&self, seq: u32, n: usize) -> usize {
         self.of(seq).iter().map(|s| s.n).filter(|&at| at <= n).max().unwrap_or(0)
     }
@@ -129,7 +129,7 @@ impl States {
         self.most() - slots.len()
     }
 
-    /// Drops what is behind more than `n` tokens. [`States::longest`] of `n` must be `n`.
+    /// Drops what is after more than `n` tokens. [`States::longest`] of `n` must be `n`.
     pub fn truncate(&mut self, seq: u32, n: usize) {
         self.retain(seq, |s| s.n <= n && n > 0);
     }
@@ -147,8 +147,8 @@ impl States {
         (0..MAX_SEQS).for_each(|seq| self.truncate(seq, 0));
     }
 
-    /// Keeps the state behind a sequence's last token when the sequence grows. Of those kept, the one is dropped that is
-    /// nearest behind another.
+    /// Keeps the state after a sequence's last token when the sequence grows. Of those kept, the one is dropped that is
+    /// nearest after another.
     pub fn keep(&mut self, seq: u32) {
         if let Some(last) = self.of[seq as usize].last_mut() {
             last.kept = true;

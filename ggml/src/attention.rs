@@ -31,10 +31,10 @@ const FEW_TILES: usize = 16;
 const CUT_UNITS: usize = 32;
 /// Fewest columns worth a tile.
 const MIN_COLUMNS: usize = 4 * KEYS;
-/// Floats stored behind the weighted values of a row of a partial result: maximum and sum.
+/// Floats stored after the weighted values of a row of a partial result: maximum and sum.
 const STATS: usize = 2;
 
-/// Shape of the mask of [`Builder::attention`], F16: a row of `n_columns` for each token, and behind them, in as many
+/// Shape of the mask of [`Builder::attention`], F16: a row of `n_columns` for each token, and after them, in as many
 /// rows as it takes, an index of them.
 ///
 /// # Errors
@@ -45,7 +45,7 @@ pub fn mask_shape(n_columns: usize, n_tokens: usize) -> Result<[usize; 2]> {
     Ok([n_columns, n_tokens + bytes.div_ceil(2).div_ceil(n_columns)])
 }
 
-/// Writes the index behind the rows of a mask, whose half-precision bits are there. Without it the result of
+/// Writes the index after the rows of a mask, whose half-precision bits are there. Without it the result of
 /// [`Builder::attention`] has no meaning.
 ///
 /// # Errors
@@ -143,7 +143,7 @@ impl Tiling {
 
 impl<'c> Builder<'c> {
     /// Softmax over the columns of all branches (one to three), side by side, of `scale * q . k + mask`, times v:
-    /// F32 `[d_v, n_head, T]`; with softcap and sinks as [`Scoring`] says. The mask is F16 `[columns, T]`, finite or -inf, with an index behind it
+    /// F32 `[d_v, n_head, T]`; with softcap and sinks as [`Scoring`] says. The mask is F16 `[columns, T]`, finite or -inf, with an index after it
     /// ([`mask_shape`], [`index_mask`]); a row that is all -inf gives zeros. Query heads `h * n_head_kv / n_head`
     /// share KV heads. For the CPU; elsewhere the graph is refused.
     pub fn attention(
@@ -190,7 +190,7 @@ impl<'c> Builder<'c> {
             partial: false,
         };
         tiling.cut();
-        // Three branches and a mask are all the sources an op can have, so sinks are added behind it.
+        // Three branches and a mask are all the sources an op can have, so sinks are added after it.
         tiling.partial = tiling.n_ranges() > 1 || scoring.sinks.is_some();
         let ne = [v[0], q[1], q[2], 1];
         if !tiling.partial {

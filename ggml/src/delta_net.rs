@@ -1,7 +1,7 @@
-//! Gated delta-nets in ops of our own for the CPU: the convolution over the last tokens with SiLU behind it, and the
+//! Gated delta-nets in ops of our own for the CPU: the convolution over the last tokens with SiLU after it, and the
 //! gated delta rule, forward over as many tokens of each of some sequences, and backward over those of one.
 //!
-//! A sequence may come in parts: the rows that the convolution read last, and the states behind the last token, go
+//! A sequence may come in parts: the rows that the convolution read last, and the states after the last token, go
 //! from one to the next, and their gradients back. Within it a document sees nothing of the one before. Work is
 //! divided by channels, and by heads of keys, so no bit depends on the number of threads.
 
@@ -139,7 +139,7 @@ impl<'c> Builder<'c> {
         self.custom(op, DType::F32, [channels, n, s, 1], &a.args(), move |part| run_conv(&part, &units))
     }
 
-    /// The gradients of `before` and `x` from that of [`Builder::conv_silu`]'s result, and from what those behind the
+    /// The gradients of `before` and `x` from that of [`Builder::conv_silu`]'s result, and from what those after the
     /// last token find for the last `n_conv - 1` rows, F32 `[channels, n_conv - 1]`; of one sequence.
     pub fn conv_silu_back(
         &self,
@@ -163,7 +163,7 @@ impl<'c> Builder<'c> {
     }
 
     /// The gated delta rule, token by token, as [`Builder::gated_delta_net`]; queries and keys are divided by their
-    /// length. Returns the outputs, F32 `[d, n_head_v, n, s]`, and the states behind the last token,
+    /// length. Returns the outputs, F32 `[d, n_head_v, n, s]`, and the states after the last token,
     /// `[d * d * n_head_v, s]`. For the CPU; elsewhere the graph is refused.
     pub fn delta_rule(&self, rule: DeltaRule<'c>) -> Result<[Tensor<'c>; 2]> {
         let op = "delta_rule";
@@ -179,7 +179,7 @@ impl<'c> Builder<'c> {
     }
 
     /// The gradients of the operands of [`Builder::delta_rule`] from those of its outputs, F32 `[d, n_head_v, n]`, and
-    /// of the states behind the last token, `[d * d * n_head_v]`, contiguous. For the CPU; elsewhere the graph is
+    /// of the states after the last token, `[d * d * n_head_v]`, contiguous. For the CPU; elsewhere the graph is
     /// refused.
     pub fn delta_rule_back(
         &self,

@@ -97,7 +97,7 @@ fn run_product(part: &Part<'_>, work: &Work) {
     let row = |i: usize| &bytes[i * row_bytes..][..row_bytes];
     let product = Product { dtype: work.dtype, row, packed, shape };
     let n_rows = m.div_ceil(ROWS);
-    // Every part of the tokens converts the weight anew, so they are cut only where there are few rows.
+    // Every part of the tokens converts the weight again, so they are cut only where there are few rows.
     let n_parts = (UNITS * part.nth().max(1)).div_ceil(n_rows.max(1)).min(shape.n / TOKENS).max(1);
     SCRATCH.with_borrow_mut(|scratch| {
         work.units.work(n_rows * n_parts, part.nth(), |unit| {

@@ -23,7 +23,7 @@ impl<'c> Builder<'c> {
     }
 
     /// The gradient of `x` where `grad` is that of `rms_norm(x, eps)`: `(grad - y mean(grad * y)) / rms`, `y`
-    /// the result. Vulkan's backend takes any `x` and reads its rows as if they lay one behind the other.
+    /// the result. Vulkan's backend takes any `x` and reads its rows as if they lay one after the other.
     pub fn rms_norm_back(&self, grad: Tensor<'c>, x: Tensor<'c>, eps: f32) -> Result<Tensor<'c>> {
         let rows = |t| f32_rows(t) && contiguous(t);
         let ok = grad.ne() == x.ne() && rows(grad) && rows(x) && eps >= 0.0;
@@ -35,7 +35,7 @@ impl<'c> Builder<'c> {
     }
 
     /// The gradient of `x` where `grad` is that of `silu(x)`. Vulkan's backend takes any rows and reads them as if they lay one
-    /// behind the other.
+    /// after the other.
     pub fn silu_back(&self, grad: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
         let rows = |t| f32_rows(t) && contiguous(t);
         let ok = grad.ne() == x.ne() && rows(grad) && rows(x);

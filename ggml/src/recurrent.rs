@@ -40,7 +40,7 @@ impl<'c> Builder<'c> {
     }
 
     /// The gated delta rule, token by token: the state of each head becomes `S exp(g) + beta k (v - k S exp(g))`, and
-    /// its output is `q S / sqrt(d)`. Returns the outputs `[d, n_head_v, n, s]` and the states behind the last token,
+    /// its output is `q S / sqrt(d)`. Returns the outputs `[d, n_head_v, n, s]` and the states after the last token,
     /// `[d * d * n_head_v, s]`.
     pub fn gated_delta_net(&self, rule: DeltaRule<'c>) -> Result<[Tensor<'c>; 2]> {
         let DeltaRule { q, k, v, g, beta, state } = rule;
@@ -61,7 +61,7 @@ impl<'c> Builder<'c> {
         let (width, rows) = (d.saturating_mul(n_head), n.saturating_mul(s));
         possible("gated_delta_net", DType::F32, [width, rows.saturating_add(d.saturating_mul(s)), 1, 1])?;
         let raw = call!(self, "gated_delta_net", ggml_gated_delta_net(q, k, v, g, beta, state; 1))?;
-        // The states lie behind the outputs.
+        // The states lie after the outputs.
         let row = 4 * width;
         let out = self.view(raw, [d, n_head, n, s], [4 * d, row, row * n], 0)?;
         let state = self.view(raw, [d * width, s, 1, 1], [row * d, row * d * s, row * d * s], row * rows)?;

@@ -107,7 +107,7 @@ impl<'a> Work<'a> {
     /// rows whole units of so many.
     fn share(&self, unit: usize, part: &Part<'_>, mut f: impl FnMut(Output<'_>)) {
         let (n_units, n_pairs) = (self.m.div_ceil(unit), self.shape.n_pairs());
-        // Every part of the packed rows converts the weights anew, so they are cut only where there are few units.
+        // Every part of the packed rows converts the weights again, so they are cut only where there are few units.
         let n_parts = (PARTS * part.nth().max(1)).div_ceil(n_units).clamp(1, n_pairs.max(1));
         let mine = part.share(n_units * n_parts);
         for part in 0..n_parts {

@@ -103,7 +103,7 @@ pub static ARCHS: &[Arch] = &[
         ffn: Ffn::Gated(Activation::Gelu, Bias::No),
         ..Arch::BARE
     },
-    // A window in every second layer. The norm before the feed-forward has the name of one behind attention.
+    // A window in every second layer. The norm before the feed-forward has the name of one after attention.
     Arch {
         name: "gpt-oss",
         norms: Norms::Before(NormRole::AttnPost),

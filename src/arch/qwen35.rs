@@ -1,6 +1,6 @@
 //! Qwen3.5, 3.6 and 3.8 (text): three of four layers are gated delta-nets. The fourth attends, with a norm on each query
 //! and key head and a gate on its output, which comes out of the same map as the queries. The second norm of a layer has
-//! the name of one behind attention.
+//! the name of one after attention.
 
 use ggml::tensor::Tensor;
 use ggml::Result;

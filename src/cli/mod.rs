@@ -131,7 +131,7 @@ pub(crate) fn main() -> ExitCode {
     let matches = match app().try_get_matches_from(words) {
         Ok(m) => m,
         Err(mut e) => {
-            // Only that an unknown option could be a value behind `--`, which nobody means.
+            // Only that an unknown option could be a value after `--`, which nobody means.
             let _ = e.remove(clap::error::ContextKind::Suggested);
             print_usage(&e);
             return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));

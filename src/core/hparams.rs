@@ -84,7 +84,7 @@ pub mod keys {
     pub const LORA_ATTENTION: &str = "ropewalk.lora.attention";
     /// Tokens it was trained on (u64).
     pub const LORA_TOKENS: &str = "ropewalk.lora.tokens";
-    /// The token of the texts, in their order of training, behind the last that was trained on (u64).
+    /// The token of the texts, in their order of training, after the last that was trained on (u64).
     pub const LORA_DATA_END: &str = "ropewalk.lora.data_end";
     /// A hash of the texts and their order of training (string).
     pub const LORA_DATA_ORDER: &str = "ropewalk.lora.data_order";
@@ -126,7 +126,7 @@ pub struct Hparams {
     pub arch: String,
     /// Layers, without those that draft.
     pub n_layer: usize,
-    /// Layers of the file behind the others that draft further tokens (multi-token prediction). Nothing here reads them.
+    /// Layers of the file after the others that draft further tokens (multi-token prediction). Nothing here reads them.
     pub n_draft: usize,
     /// Width of the residual stream.
     pub n_embd: usize,

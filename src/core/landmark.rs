@@ -11,7 +11,7 @@ pub const MAX_BLOCK: usize = 256;
 
 const NAME: &str = "landmark";
 
-/// Landmark attention: behind every `block - 1` tokens of a text stands a landmark token, which has a position of its
+/// Landmark attention: after every `block - 1` tokens of a text stands a landmark token, which has a position of its
 /// own. The tokenizer and the model's file do not know it: its identifier is the number of tokens in the vocabulary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Landmarks {
@@ -46,7 +46,7 @@ impl Landmarks {
         self.block
     }
 
-    /// Positions that a text of `n` tokens takes; also the position of the token behind them.
+    /// Positions that a text of `n` tokens takes; also the position of the token after them.
     pub fn n_positions(self, n: usize) -> usize {
         n.saturating_add(n / (self.block - 1))
     }

@@ -12,7 +12,7 @@ pub struct Sample {
     /// There are `n_ctx` inputs, or fewer where a sample is one document or one record.
     pub tokens: Vec<Token>,
     /// Positions in `tokens` at which a document starts, ascending; attention that keeps documents apart
-    /// starts anew there (`cu_seqlens` without its first and last entry). A sample that begins inside a
+    /// starts again there (`cu_seqlens` without its first and last entry). A sample that begins inside a
     /// document has no 0 here. The last possible one, the number of inputs, is a document of which the sample
     /// holds only the first token, as a target. Empty where a transform has taken documents apart.
     pub segment_starts: Vec<u32>,
@@ -89,7 +89,7 @@ impl Sample {
         self.tokens.split_last().map_or(&[], |(_, inputs)| inputs)
     }
 
-    /// The spans, each with the position behind its last token.
+    /// The spans, each with the position after its last token.
     pub fn ranges(&self) -> impl Iterator<Item = (Span, std::ops::Range<usize>)> + '_ {
         let ends = self.spans.iter().skip(1).map(|s| s.start as usize).chain([self.tokens.len()]);
         self.spans.iter().zip(ends).map(|(span, end)| (*span, span.start as usize..end))

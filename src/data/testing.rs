@@ -1,4 +1,4 @@
-//! A tokenizer for tests: a token for each byte, special tokens behind them.
+//! A tokenizer for tests: a token for each byte, special tokens after them.
 
 use std::ops::Range;
 

@@ -55,7 +55,7 @@ pub struct KindInputs {
 #[derive(Debug, Clone, Copy)]
 pub enum SeenInputs {
     /// F16 `[n_columns, n_tokens]`: 0 where a token sees a cell through the column's branch, elsewhere -inf, or, for a single
-    /// token in several branches on a device, [`super::UNSEEN`]. Behind it its index ([`mask_shape`]), where attention is our
+    /// token in several branches on a device, [`super::UNSEEN`]. After it its index ([`mask_shape`]), where attention is our
     /// own op.
     Mask(InputId),
     /// Under landmark attention: see [`LandmarkAttention`].
@@ -359,7 +359,7 @@ fn seen_inputs(g: &Graph<'_, '_>, shape: &Shape, spans: &Spans) -> Result<SeenIn
         if in_tiles(g.capabilities, spans, n_tokens) {
             return Places::new(b, [columns, shape.n_seqs], n_tokens, n_used(spans)).map(SeenInputs::Places);
         }
-        // Only our own op wants the index behind the mask.
+        // Only our own op wants the index after the mask.
         let indexed = g.capabilities.branched_attention() && columns > 0;
         let ne = if indexed { mask_shape(columns, n_tokens)? } else { [columns, n_tokens] };
         return Ok(SeenInputs::Mask(b.input("mask", DType::F16, &ne)?.0));

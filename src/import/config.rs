@@ -281,7 +281,7 @@ fn rope(config: &Object, apart: bool) -> Result<(Object, Option<f64>)> {
     if idle {
         rope.map.insert("rope_type".into(), "default".into());
     }
-    // Beside the rest it has the last word, as in Phi-3's files.
+    // If the others are there too, it takes precedence, as in Phi-3's files.
     let original = "original_max_position_embeddings";
     let scaled = matches!(rope.string("rope_type")?, Some("llama3" | "yarn" | "longrope"));
     if let Some(value) = config.get(original) {

@@ -43,7 +43,7 @@ pub enum Rows {
     /// `n` rows of every `of`, after the first `from`.
     #[allow(missing_docs)]
     Of { of: usize, from: usize, n: usize },
-    /// Behind the first `from`, heads of `size` rows, `groups` times as many as there are in a group: the first of each
+    /// After the first `from`, heads of `size` rows, `groups` times as many as there are in a group: the first of each
     /// group, then the second of each, and so on.
     #[allow(missing_docs)]
     Ungrouped { from: usize, groups: usize, size: usize },
@@ -195,7 +195,7 @@ impl Tensor {
             source: Source::Values(values),
         }
     }
-    /// Rows of one tensor; with `stack`, of one or more of one shape behind each other in a new outermost
+    /// Rows of one tensor; with `stack`, of one or more of one shape after each other in a new outermost
     /// dimension.
     pub(crate) fn of(
         name: String,

@@ -202,7 +202,7 @@ impl Session {
             self.exec.fill(mask, |mask| {
                 fill_mask(mask, kv, plan, spans, places, unseen, visible);
                 let columns = n_columns(spans);
-                // A mask of our own attention has room for an index behind its rows.
+                // A mask of our own attention has room for an index after its rows.
                 if mask.len() > columns * places.len() {
                     indexed = index_mask(mask, columns, places.len());
                 }

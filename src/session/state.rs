@@ -230,7 +230,7 @@ impl Session {
         }
         for (seq, tokens) in tokens.iter().enumerate() {
             let of = header.states.get(seq).map_or(&[][..], Vec::as_slice);
-            // One behind its last token, and those kept.
+            // One after its last token, and those kept.
             if of.len() > MAX_KEPT + 1 {
                 return Err(format!(
                     "states: expected at most {} of sequence {seq}, found {}",

@@ -189,9 +189,9 @@ fn too_short(length: usize, need: usize) -> Error {
 enum Depth {
     /// Anywhere: `randint(0, n)` of the `n` characters of garbage before it, as in the source.
     Random,
-    /// Right behind the task's description (SBA's "near the start").
+    /// Right after the task's description (SBA's "near the start").
     Start,
-    /// Behind this fraction, 0 to 1, of the garbage.
+    /// After this fraction, 0 to 1, of the garbage.
     At(f64),
 }
 

@@ -18,7 +18,7 @@ pub(crate) struct Simple {
 }
 
 impl Simple {
-    /// With so many tokens before each text, and a chat template that puts texts before and behind each message.
+    /// With so many tokens before each text, and a chat template that puts texts before and after each message.
     pub(crate) fn framed(n_bos: usize, frame: [&str; 2]) -> Simple {
         Simple { n_bos, frame: frame.map(str::to_owned), ..Simple::default() }
     }

@@ -316,7 +316,7 @@ impl Trainer {
         let alone = blocks.len() == 1;
         let model = self.setup.model.clone();
         let attention = model.hparams().attention_of(il);
-        // Nothing begins behind the last block of a recurrent layer.
+        // Nothing begins after the last block of a recurrent layer.
         let again = blocks.len() - usize::from(alone || attention.is_none());
         for &block in &blocks[..again] {
             self.layer(block, seen, true, |ctx, b| ctx.keys(b, block))?;

@@ -397,7 +397,7 @@ mod tests {
         assert_eq!((optim.adamw, optim.clip), (AdamW::default(), 1.0));
         assert_eq!(found.held_out, Some(HeldOut::Fraction(0.05)));
         assert_eq!(found.text("loss").as_deref(), Some("longce:short=16,gamma=3"));
-        // A plain name leaves what is behind it alone, and what is given wins.
+        // A plain name leaves what is after it alone, and what is given wins.
         let found = read("upsample=fu,doc-mask=true").unwrap();
         assert_eq!(
             (found.text("upsample").unwrap(), found.doc_mask),

@@ -25,7 +25,7 @@ fn finetune(folder: &Folder, output: &str, more: &[&str]) -> Output {
     run(&args)
 }
 
-/// Options behind a recipe's name that make it short.
+/// Options after a recipe's name that make it short.
 fn small<'a>(recipe: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&["--recipe", recipe, "--steps", "2", "--set", "batch=1"], more].concat()
 }

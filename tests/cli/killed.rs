@@ -58,7 +58,7 @@ fn finetune_goes_on_from_its_last_checkpoint() {
         assert_eq!(hidden(folder.dir.path()) + hidden(&checkpoints), 0, "kill {i}: something is left");
         assert_eq!(std::fs::read_dir(&checkpoints).unwrap().count(), 2, "kill {i}");
     }
-    // Nor is a run started anew over what is there.
+    // Nor is a run started again over what is there.
     let again = folder.finetune("k0.gguf", &all);
     assert!(fails(&again, 1).contains("an earlier run got to step-00000040.safetensors"), "{again:?}");
     println!(

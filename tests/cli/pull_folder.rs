@@ -411,7 +411,7 @@ fn a_conversion_that_fails_names_its_output() {
 }
 
 /// Killed at the moment when the GGUF file is there, it has left the record as well. What an earlier one has not finished is
-/// made anew, and a file of somebody else stays.
+/// made again, and a file of somebody else stays.
 #[test]
 fn a_converted_file_is_in_place_only_with_its_record() {
     let dir = tempfile::tempdir().unwrap();

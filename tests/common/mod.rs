@@ -198,7 +198,7 @@ pub fn assert_close(a: &[f32], b: &[f32], bound: f64, what: &str) {
     assert!(d <= bound, "{what}: logits differ by {d}, allowed {bound}");
 }
 
-/// Roundings that lead to a logit behind `n` tokens, one after the other: the terms of each layer's sums. Those of a gradient are
+/// Roundings that lead to a logit after `n` tokens, one after the other: the terms of each layer's sums. Those of a gradient are
 /// three times as many, for the way back has a sum for each operand of a product, and one over all tokens.
 pub fn roundings(hp: &Hparams, n: usize) -> usize {
     // A norm, and the product that follows it.

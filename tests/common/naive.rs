@@ -89,7 +89,7 @@ impl Turns {
 }
 
 /// For each matrix, by the name of its weight, the sums of the squares of what it reads and the tokens summed over; of
-/// experts one behind another.
+/// experts one after another.
 pub(crate) type Squares = HashMap<String, (Vec<f64>, Vec<f64>)>;
 
 thread_local! {

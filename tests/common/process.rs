@@ -92,7 +92,7 @@ pub fn works_for(id: u32, ms: u64) {
     if !cfg!(target_os = "linux") {
         return std::thread::sleep(Duration::from_millis(ms));
     }
-    // Hundredths of a second in user mode, the twelfth field behind the name.
+    // Hundredths of a second in user mode, the twelfth field after the name.
     let spent = || {
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
         let (_, fields) = stat.rsplit_once(')').unwrap();

@@ -5,7 +5,7 @@
 /// The largest error of rounding a number to a float, in parts of it: half of the distance from 1 to the next.
 pub const UNIT: f64 = f32::EPSILON as f64 / 2.0;
 
-/// How far a result with `n` roundings behind one another may be off, in parts of the magnitudes it is summed from: a sum
+/// How far a result with `n` roundings after one another may be off, in parts of the magnitudes it is summed from: a sum
 /// has one for each of its terms, and they add up along the longest way from what is given to what is found.
 ///
 /// Each may be off by [`UNIT`], so all of them together by `n` of it. But they go either way, and together come to the root

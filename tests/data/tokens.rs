@@ -57,7 +57,7 @@ fn chunks_of_a_long_text_have_the_tokens_of_the_whole() {
     }
 }
 
-/// Tokens before and behind the text of a document.
+/// Tokens before and after the text of a document.
 fn ends(vocab: &Vocab, separator: &Separator) -> Result<(Vec<Token>, Vec<Token>), String> {
     let world = World::of(&[("a.txt", "middle"), ("b.txt", "other")]);
     let corpus = world.open_with(vocab, separator, &TextOptions::default()).map_err(|e| e.to_string())?;

@@ -182,7 +182,7 @@ proptest! {
         let sampled: Vec<Window> = plan.sample(max).collect();
         prop_assert_eq!(sampled.len(), max.unwrap_or(usize::MAX).min(plan.len()));
         prop_assert_eq!(sampled.first().copied(), plan.get(0));
-        // Parts of a window lie behind its start.
+        // Parts of a window lie after its start.
         let place = |w: &Window| (w.text, w.start - w.position, w.position);
         let all: Vec<(usize, usize, usize)> = plan.sample(None).map(|w| place(&w)).collect();
         let index: Vec<usize> = sampled.iter().map(|w| all.binary_search(&place(w)).unwrap()).collect();

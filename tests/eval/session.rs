@@ -34,7 +34,7 @@ fn params(rope: &str) -> SessionParams {
         .n_ubatch(32)
 }
 
-/// Tokens of a text, a window of them behind BOS (token 1).
+/// Tokens of a text, a window of them after BOS (token 1).
 fn window(start: usize, n: usize) -> Vec<Token> {
     let text = (start..start + n).map(|i| ((i * i + i / 3) % 90) as Token + 40);
     std::iter::once(1).chain(text).collect()

@@ -13,7 +13,7 @@ use ropewalk::tasks::{
 
 use crate::fakes::{Fake, Tokenizer};
 
-/// Asks for the letter behind another one in the alphabet.
+/// Asks for the letter after another one in the alphabet.
 struct Letters {
     info: Info,
     choices: bool,
@@ -192,7 +192,7 @@ fn files_of_something_else_are_refused() {
     asked(&Fake::with_answer(knows), &WRITTEN, &params(&[64]), &mut store);
     drop(store);
     assert_eq!(FileStore::open(&path).unwrap().len(), 6);
-    // A line that is no record is not taken for one behind the header.
+    // A line that is no record is not taken for one after the header.
     let ours = std::fs::read_to_string(&path).unwrap() + "{\"task\":1}\n";
     std::fs::write(&path, &ours).unwrap();
     let e = FileStore::open(&path).unwrap_err().to_string();

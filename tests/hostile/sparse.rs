@@ -8,7 +8,7 @@ use crate::commands::{fails, ropewalk};
 use crate::common::program::split;
 use crate::{common, small_model};
 
-/// A file that begins so and has zeros behind.
+/// A file that begins so and continues with zeros.
 fn sparse(name: &str, start: &[u8], size: u64) -> PathBuf {
     let path = common::scratch(name);
     let mut file = std::fs::File::create(&path).unwrap();

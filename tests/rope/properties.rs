@@ -257,7 +257,7 @@ proptest! {
         prop_assert_eq!(plan.evict, plan.n_held().is_some());
     }
 
-    /// No query sees a key at or behind the end of its map, and some query the last one before; without an end they go
+    /// No query sees a key at or after the end of its map, and some query the last one before; without an end they go
     /// on with the text.
     #[test]
     fn keys_end_where_the_last_one_is_seen(text in reach_specs(), l in 2usize..300) {

@@ -110,7 +110,7 @@ fn reach_methods_within_their_window_are_the_file_itself() {
                     .push(format!("{about}: {what}: off by {found:.2e}, allowed {least:.0e} to {most:.0e}"));
             }
         };
-        // Experts of a mixture may be others behind a last bit, and GELU there is of half precision.
+        // Experts of a mixture may be others after a last bit, and GELU there is of half precision.
         let same = if ["gpt-oss", "gemma3"].contains(&&shape.arch[..]) { 2e-3 } else { 1e-4 };
         let theirs = |path: &Path| oracle_logits(path, &oracle_params(N_CTX, DType::F32), &text);
         check("libllama".into(), apart(&theirs(&path), &own), 0.0, same);

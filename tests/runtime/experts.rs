@@ -77,7 +77,7 @@ fn mixtures_of_experts_agree() {
 
 #[test]
 fn experts_in_mxfp4_agree() {
-    // Both round what these weights are multiplied by, and nothing else, to 8 bits: a last bit before is more behind.
+    // Both round what these weights are multiplied by, and nothing else, to 8 bits: a last bit before is more after.
     let bounds = Bounds { usual: 1e-2, most: 0.1, kl: 1e-3 };
     check(&in_mxfp4("gpt-oss-tiny"), bounds, "gpt-oss in mxfp4");
 }

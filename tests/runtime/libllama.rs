@@ -63,7 +63,7 @@ fn random_models_agree() {
                 // Rounding activations to 8 bits makes large differences of small ones; dequantized weights avoid it.
                 let (abs, kl) = match (dtype, portable) {
                     // ggml's GELU rounds to half precision, so that values which differ in their last bit differ more
-                    // behind it; ours, unless portable, does not.
+                    // after it; ours, unless portable, does not.
                     (DType::F32, _) if gelu(shape) => (2e-3, 1e-6),
                     (DType::F32, _) => (1e-4, 1e-8),
                     (_, true) => (0.05, 1e-3),

@@ -105,7 +105,7 @@ fn check_flipped(at: usize, bits: u8) {
     std::fs::write(file.path(), &damaged).unwrap();
     match try_load(small_model(), file.path()) {
         Err(e) => assert!(e.contains(&*file.path().to_string_lossy()), "{e}: which file?"),
-        // Blanks behind the header's text, and which program wrote it, are all that nothing depends on.
+        // Blanks after the header's text, and which program wrote it, are all that nothing depends on.
         Ok((params, o, s)) => {
             assert!(at < n_header(bytes), "byte {at} of a tensor changed unseen");
             assert!(all_values(&params) == *values && o == *optimizer && s == *state, "byte {at}");

@@ -171,7 +171,7 @@ fn longce_without_weights_is_no_silence() {
         let says = "longce: expected short + stride of at most the context, 32 tokens, found ";
         assert_eq!(e, format!("{says}{found}: all weights would be 1"));
     }
-    // A window behind the first has one target: the last of all.
+    // A window after the first has one target: the last of all.
     assert_eq!(said(&run("longce:short=30,stride=2", Packing::Pack).unwrap().1), 0);
     // Documents that end within the first window.
     for i in 0..5 {

@@ -86,7 +86,7 @@ pub(crate) struct Documents<'a> {
     pub(crate) top: Option<[usize; 2]>,
 }
 
-/// A text with landmark tokens behind blocks, the weights of its targets and the starts of its documents.
+/// A text with landmark tokens after blocks, the weights of its targets and the starts of its documents.
 pub(crate) fn with_landmarks(
     tokens: &[Token],
     weights: &[f32],

@@ -55,7 +55,7 @@ fn the_model_written_is_the_model_trained() {
         let want = trainer.loss(Sequence::new(&tokens)).unwrap();
         assert!(want < 0.9 * before, "{name}: {before} to {want}");
         let was = model.file();
-        // In the types that the file had, weights are rounded to bfloat16: evenly by up to 2^-9 of themselves, in nine products behind
+        // In the types that the file had, weights are rounded to bfloat16: evenly by up to 2^-9 of themselves, in nine products after
         // one another (values, output, up and down of two layers, logits), so by a root of 3 less. Logits deviate by 2 and are
         // off by the root of these, all tokens' alike, for their weights are the same: six times that with certainty.
         let floats = two_orders(roundings(model.hparams(), 32));

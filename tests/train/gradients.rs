@@ -203,7 +203,7 @@ fn gradients_of_shifted_sparse_attention_at_any_length() {
     check(&format!("{about}, s2, documents"), &model, &settings, 37, &[5, 20], true);
 }
 
-/// One group of the whole text differs from plain attention in the upper half of the heads alone, and only behind the
+/// One group of the whole text differs from plain attention in the upper half of the heads alone, and only after the
 /// middle of the group; held-out losses are under plain attention.
 #[test]
 fn shifted_sparse_attention_is_for_gradients_alone() {
@@ -221,7 +221,7 @@ fn shifted_sparse_attention_is_for_gradients_alone() {
     assert_eq!(full.0, full.1);
     let quarter = grouped(TrainAttention::Shifted { group: None }, 24);
     assert!(quarter.0 == full.0 && quarter.1 != full.1);
-    // Up to the middle of a group of 40 tokens there is no border; behind it there is one.
+    // Up to the middle of a group of 40 tokens there is no border; after it there is one.
     let large = TrainAttention::Shifted { group: Some(40) };
     for (n, same) in [(20, true), (24, false)] {
         let (full, grouped) = (grouped(TrainAttention::Full, n), grouped(large, n));

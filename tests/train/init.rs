@@ -16,7 +16,7 @@ fn how(n_ctx: usize, spec: &str) -> TrainParams {
     settings(n_ctx, 20, spec)
 }
 
-/// A run of so many steps from an adapter or anew, its report, and the adapter that it wrote.
+/// A run of some steps from an adapter or from scratch, its report, and the adapter that it wrote.
 fn stage(world: &World, from: Option<&PathBuf>, name: &str, how: &TrainParams, steps: u64) -> PathBuf {
     let mut trainer = Trainer::new(&world.model, how).unwrap();
     let init = from.map(|path| Init::adapter(path, &mut trainer).unwrap());

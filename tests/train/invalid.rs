@@ -45,7 +45,7 @@ fn sequences_that_cannot_be_are_refused() {
         error(&good, &weights, &[], "weights: expected numbers of at least 0");
     }
     error(&good, &[], &[0, 9, 4], "segment_starts: expected ascending positions");
-    // Segments that start behind the end do not matter, and the trainer still works.
+    // Segments that start after the end do not matter, and the trainer still works.
     let plain = trainer.loss(sequence(&good)).unwrap();
     let far = Sequence { segment_starts: &[16, 999, u32::MAX], ..sequence(&good) };
     assert_eq!(trainer.loss(far).unwrap(), plain);

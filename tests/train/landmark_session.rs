@@ -42,7 +42,7 @@ pub(crate) fn exact_of(model: &Model, tokens: &[Token], top: Option<[usize; 2]>)
     fill(&mut trainer);
     let scale = f64::from(settings.trainable.lora().unwrap().scale());
     let naive = moved(&Naive::of(model), &trainer, scale, &|_, _| {});
-    // One token more, so that a landmark behind the last is there.
+    // One token more, so that a landmark after the last is there.
     let (weights, landmarks) = (vec![1.0; tokens.len()], settings.attention.landmarks().unwrap());
     let longer = [tokens, &[0]].concat();
     let (all, ..) = with_landmarks(&longer, &weights, &[], landmarks);
@@ -50,7 +50,7 @@ pub(crate) fn exact_of(model: &Model, tokens: &[Token], top: Option<[usize; 2]>)
     let case = Documents { segment_starts: &[], plan, group: None, block: Some(BLOCK), top };
     let rows = naive.logits(inputs, &case, plan);
     let width = N_VOCAB + 1;
-    // Behind a block it is the landmark's row.
+    // After a block it is the landmark's row.
     let row = |i: usize| &rows[(landmarks.n_positions(i + 1) - 1) * width..][..width];
     (0..tokens.len()).flat_map(|i| row(i).to_vec()).collect()
 }

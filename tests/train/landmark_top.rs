@@ -28,7 +28,7 @@ fn logits_are_those_of_the_definition() {
             let got = score(&mut session, &tokens);
             let worst = worst_row(&got, &want, N_VOCAB);
             assert!(worst < LOGITS, "model {i}, {top} blocks, pieces of {pieces}: {worst:e}");
-            // Up to the last token that sees no more blocks than are taken, it is full attention; behind it no more.
+            // Up to the last token that sees no more blocks than are taken, it is full attention; after it no more.
             let same = (top + pieces - 1) * (BLOCK - 1);
             let rows = (same * N_VOCAB, 100 * N_VOCAB);
             assert_close(&got[..rows.0], &full[..rows.0], LOGITS, "as many blocks as are taken");

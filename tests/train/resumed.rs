@@ -164,7 +164,7 @@ fn run(world: &World, setup: &Setup, name: &str, resume: bool) -> ropewalk::mode
     new(trainer, optimizer, data, params)
 }
 
-/// The bytes of the adapter of a run that was stopped behind its third step, which are those of one that was not.
+/// The bytes of the adapter of a run that was stopped after its third step, which are those of one that was not.
 pub(crate) fn resumed(world: &World, setup: &Setup, about: &str) -> Vec<u8> {
     let folder = |name: &str| format!("{name}-{about}");
     let mut whole = run(world, setup, &folder("whole"), false).unwrap_or_else(|e| panic!("{about}: {e}"));
@@ -238,7 +238,7 @@ fn runs_with_made_records_go_on_to_the_same_bits() {
     // Long enough for a record of each family, in a vocabulary of bytes.
     let made = |answers_only| Setup { n_ctx: 900, batch: 4, synthetic: Some((0.9, answers_only)), ..PLAIN };
     let (all, answers) = (made(false), made(true));
-    // Each family is among those that are trained on, before and behind the stop.
+    // Each family is among those that are trained on, before and after the stop.
     let data = data(&world, &all);
     let text = |n: u64| world.model.vocab().detokenize(&data.nth(n).unwrap().tokens, false).unwrap();
     let texts: Vec<String> = (0..STEPS * all.batch as u64).map(text).collect();

@@ -151,7 +151,7 @@ impl Tensors<'_> {
         let (embd, head) = (shape.n_embd as u64, shape.n_embd_head as u64);
         let (q, kv) = (shape.n_head as u64 * head, shape.n_head_kv as u64 * head);
         let (map, norm) = (|role| LinearId::layer(il, role), |role| NormId::layer(il, role));
-        // Beside models of gated delta-nets, queries come with a gate for each value.
+        // In models with gated delta-nets, queries come with a gate for each value.
         let q_and_gate = if shape.delta_net.is_some() { 2 * q } else { q };
         if shape.fused_qkv {
             self.linear(map(Role::Qkv), [embd, q + 2 * kv], 1.3, shape.qkv_bias);

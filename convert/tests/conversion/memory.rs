@@ -12,7 +12,7 @@ use crate::import::folder;
 use crate::limited::{limited, LITTLE};
 use crate::peft::{base, changed};
 
-/// A file that begins so and has zeros behind, which take no room on the disk.
+/// A file that begins so and continues with zeros, which take no room on the disk.
 fn sparse(path: &Path, start: &[u8], size: u64) {
     let mut file = File::create(path).unwrap();
     file.write_all(start).unwrap();

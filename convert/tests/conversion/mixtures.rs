@@ -183,7 +183,7 @@ fn the_divergence_is_that_of_libllamas_logits() {
     // Only the types count, not the positions.
     let options = Options::default().rope(Some("pi:factor=4".parse().unwrap())).dtype(Some(DType::F32));
     let report = lab.run(&options.check(Some(path))).unwrap();
-    // Beside weights of F16 libllama rounds activations to their 11 bits, evenly: in nine products behind one another (values,
+    // With weights of F16, libllama rounds activations to their 11 bits, evenly: in nine products after one another (values,
     // output, up and down of two layers, logits), and logits deviate by 2. A divergence is half of the square of that.
     let off = 2.0 * (9f64 / 3.0).sqrt() * 2f64.powi(-11);
     assert!(report.divergence.unwrap().kl < off * off / 2.0);

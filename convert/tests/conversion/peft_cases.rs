@@ -95,7 +95,7 @@ fn embeddings_with_a_pair_or_rows_are_written_whole() {
         found.sort_unstable();
         assert_eq!((reader.keeps_output(), &found[..]), (keeps, modules), "{name}");
     }
-    // Beside a quantized model: its own rows as they are decoded, and those of PEFT.
+    // With a quantized model: its own rows as they are decoded, and those of PEFT.
     convert(base("llama"), &model, &Options::default().dtype(Some(DType::Q8_0)), &Control::default())
         .unwrap();
     from_peft(case("rows"), &model, &adapter).unwrap();

@@ -16,7 +16,7 @@ impl Lab {
         let options = Options::default().dtype(Some(dtype));
         convert(self.path("in"), self.path("out"), &options, control)
     }
-    /// Writes `in.gguf` anew: these tensors, F32, with our mark.
+    /// Writes `in.gguf` again: these tensors, F32, with our mark.
     fn write(&self, tensors: &[(&str, &[u64], Vec<f32>)]) {
         let mut writer = Writer::new();
         writer.set("general.architecture", Value::String(b"llama".to_vec())).set("ropewalk.version", "1");

@@ -15,7 +15,7 @@ const THIN: usize = 9;
 /// a thread's part.
 const DEPTH: usize = 512;
 
-/// A matrix of floats in memory: element `(i, j)` lies `i * rs + j * cs` floats behind the first.
+/// A matrix of floats in memory: element `(i, j)` lies `i * rs + j * cs` floats after the first.
 #[derive(Debug, Clone, Copy)]
 pub struct Matrix<'a> {
     data: *const f32,
@@ -80,7 +80,7 @@ fn fits(n: usize, step: usize, len: usize, room: usize) -> bool {
 }
 
 /// `out = a b`, or `out += a b` if `add`, times `factor`; element `(i, j)` of the result lies `i + j * cs`
-/// behind `out`.
+/// after `out`.
 ///
 /// # Safety
 /// The elements of the result can be written, no other thread uses them during the call, and none of them belongs to

@@ -71,7 +71,7 @@ impl<'a> Output<'a> {
         self.rows.clone()
     }
 
-    /// An element. That of the next column lies behind it, that of the next row [`Output::step`] floats further; all that are among
+    /// An element. That of the next column lies after it, that of the next row [`Output::step`] floats further; all that are among
     /// these columns and rows may be written.
     pub(crate) fn at(&self, row: usize, column: usize) -> *mut f32 {
         assert!(self.rows.contains(&row) && self.columns.contains(&column), "row {row}, column {column}");

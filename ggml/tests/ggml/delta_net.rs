@@ -247,7 +247,7 @@ fn what_does_not_fit_is_refused() {
         refused(rule(&shapes, n_head_k, DType::I32));
     }
     refused(rule(&shapes, 2, DType::F32));
-    // Of the convolution: before, x, weights, the gradients of the result and of what comes behind; past has three.
+    // Of the convolution: before, x, weights, the gradients of the result and of what comes after; past has three.
     let good: [&[usize]; 5] = [&[8, 3], &[8, 3], &[4, 8], &[8, 3], &[8, 3]];
     let conv = |shapes: &[Vec<usize>]| {
         eval(&mut executor(1), |b, _| {

@@ -28,7 +28,7 @@ impl Score {
         Score::of_product(terms().sum(), rounding(q.len() + 6) * size, scale, cap)
     }
 
-    /// A sink, which no product is behind.
+    /// A sink, which no product follows.
     pub fn given(value: f64) -> Score {
         Score { value, off: 4.0 * UNIT * value.abs() }
     }

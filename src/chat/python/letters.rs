@@ -86,7 +86,7 @@ pub(super) fn title(text: &str) -> Result<String, Error> {
     Ok(out)
 }
 
-/// The filter `title`: a capital begins each word, and words begin behind white space, `-` and opening brackets.
+/// The filter `title`: a capital begins each word, and words begin after white space, `-` and opening brackets.
 pub(super) fn words(text: &str) -> String {
     let begins = |c: char| is_space(c) || "-({[<".contains(c);
     let mut out = String::with_capacity(text.len());

@@ -21,7 +21,7 @@ struct Style<'a> {
     ascii: bool,
     sorted: bool,
     indent: Option<&'a str>,
-    /// Behind an item, and behind a key.
+    /// After an item, and after a key.
     between: [&'a str; 2],
 }
 

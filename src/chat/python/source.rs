@@ -41,7 +41,7 @@ pub(super) fn rewritten(template: &str) -> String {
             name @ "endgeneration" => out.push_str(&tag.replacen(name, "endwith", 1)),
             "raw" => {
                 let (raw, last) = behind.split_at(raw_length(behind));
-                // Without a plus, minijinja removes the line end behind this tag. Jinja2 does not.
+                // Without a plus, minijinja removes the line end after this tag. Jinja2 does not.
                 out.extend(["{%", inner, if inner.ends_with('-') { "" } else { "+" }, "%}", raw]);
                 rest = last;
                 // Nor the spaces before the next tag, if the text has no line end.

@@ -64,7 +64,7 @@ impl KeyReader<'_> {
         Ok(self.count_opt("nextn_predict_layers", 0, super::MAX_LAYERS - 1)?.unwrap_or(0))
     }
 
-    /// A count of at least 1 for each layer: one number for all of them, or an array with an entry for each, behind
+    /// A count of at least 1 for each layer: one number for all of them, or an array with an entry for each, after
     /// which those of layers that draft may follow.
     pub(super) fn per_layer(&self, name: &str, n_layer: usize) -> Result<Option<Vec<usize>>> {
         self.per_layer_from(name, n_layer, 1)

@@ -77,7 +77,7 @@ impl RopeError {
         RopeError::new(format!("rope method {method}: {key}: expected {expected}, found {found}"))
     }
 
-    /// The error, behind the place where it happened.
+    /// The error, after the place where it happened.
     pub fn at(self, place: impl Display) -> RopeError {
         RopeError { what: format!("{place}: {}", self.what), ..self }
     }

@@ -23,7 +23,7 @@ pub enum Separator {
     Eot,
     /// BOS in front, whatever its flag says, and EOS as its flag says.
     Bos,
-    /// BOS in front and EOS behind, whatever the flags say.
+    /// BOS before and EOS after, whatever the flags say.
     Both,
     /// The token of this text, such as `<|endoftext|>`.
     Token(String),

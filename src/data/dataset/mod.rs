@@ -213,7 +213,7 @@ impl Dataset {
     }
 
     /// Makes some of the training samples: as many as give the share of `synthetic` in all samples. They are not
-    /// transformed, and anew in each epoch.
+    /// transformed, and again in each epoch.
     ///
     /// # Errors
     /// A share that leaves no other sample.
@@ -369,8 +369,8 @@ impl Dataset {
         self.train.n_read
     }
 
-    /// The sample that begins at a token of the training documents as they are joined, one behind another in
-    /// [`Dataset::train_documents`]; behind the last the first follows again. Under another context the same token
+    /// The sample that begins at a token of the training documents as they are joined, one after another in
+    /// [`Dataset::train_documents`]; after the last the first follows again. Under another context the same token
     /// is at the same place, as long as the same documents are held out.
     ///
     /// # Errors

@@ -104,7 +104,7 @@ impl Split {
         Ok(Split { packing, documents, ends, n_read, n_samples: n_samples as usize, heads: false })
     }
 
-    /// A sample of each document, which is its beginning: nothing is put behind a document that is cut.
+    /// A sample of each document, which is its beginning: nothing is put after a document that is cut.
     pub(super) fn heads(corpus: &Corpus, documents: Vec<u32>, n_read: usize) -> Result<Split> {
         Ok(Split { heads: true, ..Split::new(corpus, Packing::Truncate, documents, n_read)? })
     }
@@ -127,7 +127,7 @@ impl Split {
         self.cut_at(corpus, place)
     }
 
-    /// The sample that begins at a token of the joined documents, at a window, or is a document. Behind the last
+    /// The sample that begins at a token of the joined documents, at a window, or is a document. After the last
     /// document the first follows again.
     pub(super) fn cut_at(&self, corpus: &Corpus, place: u64) -> Sample {
         let n_read = self.n_read as u64;

@@ -297,7 +297,7 @@ fn transformed_samples_are_the_same_again() {
         assert_ne!(data.settings(), plain.settings());
         // Inputs that end a document have no loss under utk.
         let masked = first.iter().flat_map(|s| s.inputs().iter().zip(&s.weights)).filter(|(t, _)| **t == EOS);
-        // Behind the end of its document a sample of PoSE has nothing.
+        // After the end of its document a sample of PoSE has nothing.
         assert_eq!(masked.clone().count() == 0, spec == "pose:target=256", "{spec}");
         assert!(masked.clone().all(|(_, w)| (*w == 0.0) == spec.starts_with("utk")), "{spec}");
     }

@@ -335,7 +335,7 @@ fn unmarked(text: &str) -> (String, Vec<Range<usize>>) {
     (out, ranges)
 }
 
-/// Where the answer that is message `i` stands in the rendered conversation: behind what opens the assistant's turn, and
+/// Where the answer that is message `i` stands in the rendered conversation: after what opens the assistant's turn, and
 /// with what closes it. `None` where the conversation does not begin as its first turns do.
 fn answer(
     text: &str,

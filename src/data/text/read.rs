@@ -142,7 +142,7 @@ fn give(line: u32, text: String, each: &mut dyn FnMut(Document) -> Result<()>) -
     each(Document { line, content: Content::Text(text) })
 }
 
-/// Documents of a stream of token ids. One ends behind the token that ends documents, or, where none does,
+/// Documents of a stream of token ids. One ends after the token that ends documents, or, where none does,
 /// before the token that begins them.
 fn token_ids(
     path: &Path,

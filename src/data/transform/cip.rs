@@ -65,7 +65,7 @@ mod tests {
         Sample::new(tokens, vec![0, 4, 10])
     }
 
-    /// All that can come of documents, written down anew: every place to cut each, first parts before second ones.
+    /// All that can come of documents, written down again: every place to cut each, first parts before second ones.
     fn all_ways(documents: &[&[i32]]) -> std::collections::BTreeSet<Vec<i32>> {
         let mut ways = vec![(Vec::new(), Vec::new())];
         for document in documents {

@@ -3,7 +3,7 @@
 //!
 //! One choice differs from that file: for the last document of a sample, cut into several chunks, it looks the
 //! labels up by the number of the chunk where it should by its place, so that its list names other chunks and
-//! may stand behind an earlier one. Here that list is as all others are.
+//! may stand after an earlier one. Here that list is as all others are.
 
 use std::fmt::Write;
 use std::ops::Range;

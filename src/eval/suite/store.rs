@@ -113,7 +113,7 @@ impl Store for Unkept {
     }
 }
 
-/// Keeps records in a file, one line each behind a header, written as soon as a sample is scored.
+/// Keeps records in a file, one line each after a header, written as soon as a sample is scored.
 #[derive(Debug)]
 pub struct FileStore {
     output: Output,

@@ -232,7 +232,7 @@ impl<'c> Online<'_, 'c> {
     ) -> Result<(Tensor<'c>, Option<Tensor<'c>>)> {
         let b = self.b;
         let k = cut(b, part.branch.k, keys)?;
-        // Devices multiply quantized rows only where these lie one behind the other, and those of a head do not.
+        // Devices multiply quantized rows only where these lie one after the other, and those of a head do not.
         let k = if k.dtype().is_quantized() { b.to_f32(k)? } else { k };
         let products = b.mul_mat(k, q)?;
         let [_, n_rows, n_head_kv, _] = products.ne();

@@ -55,7 +55,7 @@ const GEMMA: Meanings = &[
     TIED,
 ];
 
-/// OLMo 2 and 3: norms behind attention and feed-forward alone.
+/// OLMo 2 and 3: norms after attention and feed-forward alone.
 const LIKE_OLMO: Family = Family {
     arch: "olmo2",
     names: &[&[

@@ -188,7 +188,7 @@ pub(super) fn qwen35(c: &Config, place: &Place<'_>) -> Result<Vec<Target>> {
     Ok(vec![target])
 }
 
-/// Rows of heads of values, behind the first `from`.
+/// Rows of heads of values, after the first `from`.
 fn ungrouped(groups: usize, heads: usize, size: usize, from: usize) -> Rows {
     match groups == heads {
         true => Rows::All,

@@ -35,7 +35,7 @@ pub(super) fn blocks(blocks: &Stored, rows: Rows, from: &Tensors) -> Result<(Sto
     Ok((scales.clone(), vec![experts, kept as u64, n * 32]))
 }
 
-/// Gives `n_rows` rows of the blocks among `parts`, with the scales behind them, in ggml's order to `take`: the exponent,
+/// Gives `n_rows` rows of the blocks among `parts`, with the scales after them, in ggml's order to `take`: the exponent,
 /// then bytes whose halves are values 16 apart. There values that follow each other share one.
 pub(super) fn each_block(
     parts: &[Stored],

@@ -72,7 +72,7 @@ pub(super) struct TaskFile {
     pub(super) texts: Option<Spanned<Vec<String>>>,
 }
 
-/// A value as it would be typed behind `--set NAME=`.
+/// A value as it would be typed after `--set NAME=`.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "expected text, a number, true or false")]
 pub(super) enum Setting {

@@ -90,7 +90,7 @@ impl<T: DeserializeOwned> Records<T> {
     }
 }
 
-/// Reads a line with its end into `bytes`, and says how many bytes it has: none behind the last line.
+/// Reads a line with its end into `bytes`, and says how many bytes it has: none after the last line.
 fn read_line(input: &mut impl BufRead, bytes: &mut Vec<u8>, path: &Path, number: usize) -> Result<usize> {
     bytes.clear();
     let n = input.take(MAX_LINE + 1).read_until(b'\n', bytes).map_err(|e| Error::file(path, e))?;

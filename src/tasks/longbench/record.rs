@@ -93,7 +93,7 @@ impl Form {
     /// LongBench has 3500 for 4k, 7500 for 8k, 15500 for 16k and 31500 for 32k: thousands less 500, which
     /// are kept for the answer and the chat template. So a multiple of 1024 counts as that many thousands,
     /// and from any other length 500 are taken off. LCEG takes off nothing, and an answer to a long prompt
-    /// lies behind the end of `length`.
+    /// lies after the end of `length`.
     pub(super) fn max_prompt(self, length: usize) -> Result<usize> {
         let (max, least) = match self {
             Form::Official => (text::thousands(length).saturating_sub(500), 502),

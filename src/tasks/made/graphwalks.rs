@@ -213,7 +213,7 @@ fn framed(setup: &Setup, prompt: &str) -> Result<String> {
     }
 }
 
-/// The nodes of an answer: the list behind "Final Answer:", or the first one (`_parse_list`).
+/// The nodes of an answer: the list after "Final Answer:", or the first one (`_parse_list`).
 pub(super) fn parse_list(said: &str) -> Vec<&str> {
     const MARK: &str = "final answer:";
     let marked = said.char_indices().find_map(|(at, _)| {

@@ -20,7 +20,7 @@ pub(super) fn documents(setup: &Setup, length: usize, haystacks: usize) -> Resul
     read_documents(&path, enough(length).saturating_mul(haystacks as u64))
 }
 
-/// Text of at least `length` tokens: the documents one behind another, repeated until there are enough.
+/// Text of at least `length` tokens: the documents one after another, repeated until there are enough.
 ///
 /// `read_context_files` of LCEG and gkamradt, with files in the order of their names.
 pub(super) fn joined(encoder: &dyn Encoder, documents: &[String], length: usize) -> Result<String> {
@@ -66,7 +66,7 @@ impl Haystack {
         Ok(Haystack { tokens, length })
     }
 
-    /// The text with the needle at a depth in percent: behind the last sentence that ends there or before, or at
+    /// The text with the needle at a depth in percent: after the last sentence that ends there or before, or at
     /// the very end for 100 (`insert_needle` of all three). `is_period` says whether a token ends a sentence.
     pub(super) fn with_needle(
         &self,
@@ -105,7 +105,7 @@ impl Haystack {
 }
 
 /// Test for tokens that are the full stop, as the model's tokenizer writes it: the token of "." (as LWM and gkamradt look
-/// it up) and those that decode to it; with `blank` also behind a blank (LCEG names both tokens of Llama's vocabulary).
+/// it up) and those that decode to it; with `blank` also after a blank (LCEG names both tokens of Llama's vocabulary).
 pub(super) fn period<'a>(
     encoder: &'a dyn Encoder,
     blank: bool,

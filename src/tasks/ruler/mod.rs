@@ -174,7 +174,7 @@ fn seed(setup: &Setup<'_>) -> Result<u32> {
         .map_err(|_| Error::invalid(format!("seed: expected at most {}, found {seed}", u32::MAX)))
 }
 
-/// The final prompt of a task's text: in the chat template if wanted, with the beginning of the answer behind it.
+/// The final prompt of a task's text: in the chat template if wanted, with the beginning of the answer after it.
 fn prompt(setup: &Setup<'_>, text: &str, answer_prefix: &str) -> Result<String> {
     let mut prompt = setup.encoder.frame(text)?;
     prompt.push_str(answer_prefix);

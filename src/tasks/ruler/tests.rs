@@ -11,7 +11,7 @@ use crate::{Answer, Ask, Encoder, Result, Setup, Token};
 
 /// A tokenizer that counts tokens, and has none.
 struct Fixed {
-    /// Texts that a chat template puts before and behind a message.
+    /// Texts that a chat template puts before and after a message.
     frame: (&'static str, &'static str),
     count: fn(&str) -> usize,
 }
@@ -220,7 +220,7 @@ fn needles_stand_at_the_depth_asked_for() {
                 assert!(encoder.count(&sample.prompt).unwrap() + super::niah::ANSWER <= 4096, "{name}");
                 let needle = format!(" for {} is: ", sample.tags[0].1.split(", ").next().unwrap());
                 let at = sample.prompt.find(&needle).unwrap() as f64 / sample.prompt.len() as f64;
-                // Sentences and lines of unlike length, the question behind, and up to three needles on each side.
+                // Sentences and lines of unlike length, the question after, and up to three needles on each side.
                 assert!(
                     (at - f64::from(depth) / 100.0).abs() < 0.1,
                     "{name}, {version}: {depth} % is at {at}"

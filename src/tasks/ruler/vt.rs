@@ -33,7 +33,7 @@ pub(super) static VT: Synthetic = Synthetic {
 /// The value in the example of the current generators, before each sample draws one.
 const EXAMPLE_VALUE: &str = "12345";
 
-/// The task's text, in three parts: before the haystack, behind it, and behind the value.
+/// The task's text, in three parts: before the haystack, after it, and after the value.
 const TEXT: [&str; 3] = [
     "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n",
     "\nQuestion: Find all variables that are assigned the value ",
@@ -176,7 +176,7 @@ impl Tracking<'_> {
         }
     }
 
-    /// A puzzle behind an example.
+    /// A puzzle after an example.
     fn draft(&self, puzzle: Puzzle, example: &str) -> Result<Draft> {
         let prompt = self.prompt(&puzzle, example, false)?;
         Ok(Draft { prompt, references: puzzle.names, tags: vec![("value", puzzle.value)] })
@@ -288,7 +288,7 @@ fn failed() -> Error {
     )
 }
 
-/// A text cut behind its full stops.
+/// A text cut after its full stops.
 fn sentences(text: &str) -> Vec<String> {
     let end = |part: &str| if part.trim_matches(is_python_space).is_empty() { "" } else { "." };
     text.split('.').map(|part| format!("{part}{}", end(part))).collect()

@@ -84,7 +84,7 @@ impl Pairs {
 #[test]
 fn pairs_are_sorted_and_unique() {
     let list = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
-    // "old-fashioned-e" has two readings; "é" sorts behind all of ASCII.
+    // "old-fashioned-e" has two readings; "é" sorts after all of ASCII.
     let adjectives = list(&["wet", "old-fashioned", "old", "a", "old-x", "older", "é"]);
     let nouns = list(&["mail", "fashioned-e", "e", "fashioned-zz", "mail", "x", "ño"]);
     let mut expected: Vec<String> =

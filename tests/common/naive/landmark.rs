@@ -5,7 +5,7 @@ pub(super) type Seen = (usize, Option<usize>);
 
 /// The keys that query `i` sees where it takes blocks by their landmarks (`landmark-attention`, `llama_mem.py`), with the
 /// distances they are shown at: of blocks `0..n` before its piece all but the newest `top` are compared as if each were
-/// block `n - top - 1`; those taken are put one behind another from there on, the newest one further. `most` is the largest
+/// block `n - top - 1`; those taken are put one after another from there on, the newest one further. `most` is the largest
 /// score that a query and a key of their lengths can have.
 pub(super) fn taken(
     seen: Vec<Seen>,

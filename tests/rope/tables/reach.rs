@@ -8,7 +8,7 @@ use ropewalk::rope::{Axis, PairKind, Value, METHODS};
 
 use super::{llama2, model, plan, refusal, smol, theta, view};
 
-/// The distance the model is to be shown, `query,key=distance`; nothing behind the sign where the key is not seen.
+/// The distance the model is to be shown, `query,key=distance`; nothing after the sign where the key is not seen.
 #[track_caller]
 fn shows(spec: &str, n_ctx: usize, pairs: &str) {
     let plan = plan(spec, &smol(), n_ctx).unwrap_or_else(|e| panic!("{spec}: {e}"));

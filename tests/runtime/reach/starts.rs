@@ -43,7 +43,7 @@ fn a_cache_of_first_positions_is_smaller() {
     }
 }
 
-/// Micro-batches that end before, at and behind the last of the first positions.
+/// Micro-batches that end before, at and after the last of the first positions.
 #[test]
 fn logits_are_those_of_a_copy_of_all_keys_to_the_bit() {
     for twin in twins() {

@@ -210,7 +210,7 @@ fn answers_end_where_they_are_told_to() {
         let pieces = tokens.iter().flat_map(|&t| model.vocab().piece(t, false).unwrap());
         String::from_utf8_lossy(&pieces.collect::<Vec<u8>>()).into_owned()
     };
-    // A token whose text is one, has not come before, and behind which the answer would go on.
+    // A token whose text is one, has not come before, and after which the answer would go on.
     let freely = Greedy { n_predict: 60, ..Greedy::default() };
     let found = prompts.iter().find_map(|prompt| {
         let answer = session.continue_all(&EVERY, std::slice::from_ref(prompt), &freely).unwrap().remove(0);

@@ -53,7 +53,7 @@ fn ways_of_reading_agree() {
 fn sequences_of_unlike_lengths_are_read_together() {
     let all = [tokens(120), tokens(93)[13..].to_vec(), tokens(50)[25..].to_vec()];
     let seqs = [2u32, 0, 9];
-    // In turns and one behind the other; with room for all at once, and cut where one is much longer.
+    // In turns and one after the other; with room for all at once, and cut where one is much longer.
     for (n_ubatch, in_turns) in [(512, true), (512, false), (64, true), (20, false)] {
         let what = format!("{n_ubatch} at once, in turns: {in_turns}");
         let mut s = open(recurrent(), &params(256, 3).n_ubatch(n_ubatch));

@@ -84,7 +84,7 @@ fn libllama_gives_the_same_logits() {
             let (tokens, n_vocab) = (tokens_of(&model), model.hparams().n_vocab);
             let theirs = theirs(&path, &adapters, &tokens);
             let spread = largest(&theirs).max(1.0);
-            // Beside quantized weights libllama rounds activations to 8 bits, and the bounds are those of the models without
+            // With quantized weights, libllama rounds activations to 8 bits, and the bounds are those of the models without
             // adapters. Of floats, a divergence is half of a square of the logits' differences.
             let floats = deviation(&theirs) * two_orders(roundings(model.hparams(), N_TOKENS));
             for (portable, abs, kl) in [(true, 0.05, 1e-3), (false, 0.2, 1e-2)] {

@@ -101,7 +101,7 @@ impl<const W: usize> Products<W> for Floats {
     fn begin(&mut self, n_rows: usize, d_v: usize) {
         const { assert!((W == 2 * N || W == 3 * N) && KEYS.is_multiple_of(AT_ONCE)) };
         self.n_blocks = d_v.div_ceil(BLOCK);
-        // What is behind the last element of a value is added to sums that nobody reads.
+        // What is after the last element of a value is added to sums that nobody reads.
         self.v.resize(self.n_blocks * KEYS, [0.0; BLOCK]);
         refill(&mut self.out, n_rows * self.n_blocks, [0.0; BLOCK]);
     }

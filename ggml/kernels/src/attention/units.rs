@@ -103,7 +103,7 @@ fn scale(half: [u8; 2]) -> Vector {
     Vector::of_halves(&[u16::from_ne_bytes(half); N])
 }
 
-/// Asks for what lies so many bytes behind `x`, if anything: rows of one head do not lie side by side, which hardware
+/// Asks for what lies so many bytes after `x`, if anything: rows of one head do not lie side by side, which hardware
 /// prefetchers do not predict.
 #[inline(always)]
 fn prefetch<T>(x: &T, ahead: usize) {
@@ -126,7 +126,7 @@ pub(super) fn convert<U: Unit>(row: &[U], out: &mut [f32]) {
     }
 }
 
-/// Scores of `n` keys with R queries. What is behind them is undefined.
+/// Scores of `n` keys with R queries. What is after them is undefined.
 #[inline]
 pub(super) fn scores<'x, U: Unit + 'x, const R: usize>(
     q: [&[Floats]; R],

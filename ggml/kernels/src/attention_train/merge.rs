@@ -1,6 +1,6 @@
 //! One softmax over keys that were attended to in parts.
 
-/// Joins the results of one query over parts of its keys, `[d_v + 1]` each: outputs, and behind them the log-sum-exp of
+/// Joins the results of one query over parts of its keys, `[d_v + 1]` each: outputs, and after them the log-sum-exp of
 /// the part's scores. `out` becomes what attention over all parts together gives; zeros and -inf where none of them
 /// saw a key.
 ///

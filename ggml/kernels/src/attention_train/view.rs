@@ -18,7 +18,7 @@ pub struct Heads<'a> {
 }
 
 impl<'a> Heads<'a> {
-    /// Rows of `ne[0]` floats: head `h` of token `t` begins `h * steps[0] + t * steps[1]` floats behind
+    /// Rows of `ne[0]` floats: head `h` of token `t` begins `h * steps[0] + t * steps[1]` floats after
     /// `data`.
     ///
     /// # Safety

@@ -161,7 +161,7 @@ impl Rows for Iq4Xs {
     }
 }
 
-/// Types with factors and minima of six bits behind the numbers that they multiply.
+/// Types with factors and minima of six bits after the numbers that they multiply.
 macro_rules! six_bits_each {
     () => {
         const GROUPS: usize = 4;

@@ -14,7 +14,7 @@ pub(crate) trait Codes {
     const PARTS: usize = Self::DTYPE.block_size() / 32;
     /// True if factors are for 16 weights each, false if for 32.
     const HALVES: bool = super::halves(Self::DTYPE);
-    /// Where in a block its factor lies, a half-precision number; behind it what is added, in types that add.
+    /// Where in a block its factor lies, a half-precision number; after it what is added, in types that add.
     const FACTOR: usize;
     /// K-quants have what is added with the other sign.
     const SIGN: f32 = if Self::PARTS > 1 { -1.0 } else { 1.0 };
@@ -99,7 +99,7 @@ pub(crate) trait Rows: Codes {
         i: usize,
     ) -> [L::Ints; 8];
 
-    /// In each lane the half-precision number that is the factor of a row's block, and behind it what is added, if anything.
+    /// In each lane the half-precision number that is the factor of a row's block, and after it what is added, if anything.
     #[inline(always)]
     fn heads_of_rows<L: Lanes>(l: L, blocks: Blocks<Self>) -> L::Ints {
         l.words(blocks.map(|b| word(b.as_ref(), Self::FACTOR, !Self::ADDS)))

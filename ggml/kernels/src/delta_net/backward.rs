@@ -37,7 +37,7 @@ struct Rows {
     /// Before each chunk of tokens, `[chunk][row][d]`.
     borders: Vec<f32>,
     now: Vec<f32>,
-    /// Within a chunk, behind the decay of each token: `[token][row][d]`.
+    /// Within a chunk, after the decay of each token: `[token][row][d]`.
     decayed: Vec<f32>,
     /// Within a chunk, what each token's values differ by from what the state has, `[token][row]`.
     errors: Vec<f32>,
@@ -45,7 +45,7 @@ struct Rows {
 
 impl Scratch {
     /// Computes the gradients of a key head, of its query head and of the value heads that it belongs to, from those
-    /// of the outputs, `[d, n_head_v, n]`, and of the states behind the last token, `[n_head_v][d][d]`.
+    /// of the outputs, `[d, n_head_v, n]`, and of the states after the last token, `[n_head_v][d][d]`.
     ///
     /// # Safety
     /// Nobody else reads or writes these heads of the outputs meanwhile, and they are no memory of each other or of the operands.
@@ -193,7 +193,7 @@ impl Rows {
             if t > 0 && t.is_multiple_of(CHUNK) {
                 borders.extend_from_slice(now);
             }
-            // Nobody asks for what is behind the last border.
+            // Nobody asks for what is after the last border.
             if t >= (x.qkv.shape()[2] - 1) / CHUNK * CHUNK {
                 break;
             }

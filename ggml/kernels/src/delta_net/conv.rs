@@ -85,7 +85,7 @@ impl Scratch {
     }
 
     /// Computes the gradient of the unit's rows before the first token and at each, `[w, n_units, n_conv - 1 + n]`,
-    /// from that of the result, `[w, n_units, n]`. `d_after`, `[w, n_units, n_conv - 1]`, is what those behind the
+    /// from that of the result, `[w, n_units, n]`. `d_after`, `[w, n_units, n_conv - 1]`, is what those after the
     /// last token find for the last of these rows.
     ///
     /// # Safety

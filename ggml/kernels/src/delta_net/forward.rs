@@ -11,7 +11,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Computes the outputs `[d, n_head_v, n]` of the value heads that a key head belongs to, and their states behind
+    /// Computes the outputs `[d, n_head_v, n]` of the value heads that a key head belongs to, and their states after
     /// the last token, `[d * d, n_head_v, 1]`.
     ///
     /// # Safety

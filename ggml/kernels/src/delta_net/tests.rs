@@ -66,7 +66,7 @@ type Numbers<T> = [Vec<T>; 4];
 
 const EPS: f64 = 1e-6;
 
-/// Outputs and states behind, in f64; and, of the gradients of these, those of the numbers.
+/// Outputs and states after, in f64; and, of the gradients of these, those of the numbers.
 fn naive(s: Shape, x: &Numbers<f64>, d: Option<[&[f64]; 2]>) -> ([Vec<f64>; 2], Numbers<f64>) {
     let Shape { d: n_d, n_head_k, n_head_v, n, .. } = s;
     let (past, scale) = (s.past(), 1.0 / (n_d as f64).sqrt());
@@ -81,7 +81,7 @@ fn naive(s: Shape, x: &Numbers<f64>, d: Option<[&[f64]; 2]>) -> ([Vec<f64>; 2], 
             x.iter().map(|x| x / length).collect()
         };
         let own = h * n_d * n_d..(h + 1) * n_d * n_d;
-        // Behind the decay of each token, and behind each token.
+        // After the decay of each token, and after each token.
         let (mut decayed, mut after) = (Vec::new(), Vec::new());
         let mut state = x[3][own.clone()].to_vec();
         let left = |t: usize| if past[t] > 0 { x[1][t * n_head_v + h].exp() } else { 0.0 };

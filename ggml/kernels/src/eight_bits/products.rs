@@ -184,7 +184,7 @@ fn products_of_few<S: Set, T: Rows, const N: usize>(
             let blocks = blocks.map(|row| unsafe { row.get_unchecked(at) });
             each_part::<S, T>(set, blocks, next, |part, codes, factor, added| {
                 let part = at * T::N_FACTORS + part;
-                // SAFETY: the floats have N rows behind one another, and as many parts as the blocks of a row of weights.
+                // SAFETY: the floats have N rows after one another, and as many parts as the blocks of a row of weights.
                 unsafe { add_part::<S, T, N>(set, codes, factor, added, &floats, part, &mut totals) };
             });
         }
@@ -293,7 +293,7 @@ fn each_part<S: Set, T: Rows>(
 /// Adds the products of a part of each row with its values of rounded rows.
 ///
 /// # Safety
-/// There are N rows of them, with such a part, which are in the group behind one another.
+/// There are N rows of them, with such a part, which are in the group after one another.
 #[inline(always)]
 unsafe fn add_part<S: Set, T: Rows, const N: usize>(
     set: S,

@@ -1,4 +1,4 @@
-//! libllama's quantizer behind our checks: the same bytes as the bare call, and one line where that would abort.
+//! libllama's quantizer after our checks: the same bytes as the bare call, and one line where that would abort.
 
 use std::ffi::CString;
 use std::path::{Path, PathBuf};

@@ -21,7 +21,7 @@ struct Case {
     n_tokens: usize,
     n_keys: usize,
     block: usize,
-    /// The first key that all queries see, as far as they are behind it.
+    /// The first key that all queries see, as far as they are after it.
     first: usize,
     seed: u64,
 }

@@ -53,7 +53,7 @@ impl Case {
     }
 
     /// The definition, on any numbers; and how far floats may be off, to first order. Weights and the gradients of scores are
-    /// rounded to bfloat16 as well, each anew, and whichever way they happen to lie.
+    /// rounded to bfloat16 as well, each again, and whichever way they happen to lie.
     pub(super) fn exact(&self, [q, k, v, d_out, sinks]: [&[f64]; 5], key_ranges: &[i32]) -> Exact {
         let (d, d_v, scale) = (self.d, self.d_v, f64::from(self.scale()));
         let cap = f64::from(self.softcap.unwrap_or(f32::INFINITY));
@@ -62,7 +62,7 @@ impl Case {
         let [k, v, short_out] = [k, v, d_out].map(|x| self.factors(x, 1.0));
         let short = if self.bf16 { SHORT } else { 0.0 };
         let (n_rows, n_seen) = (self.n_tokens * self.n_rep, self.n_keys);
-        // The lanes of a sum are summed up, and a sum is scaled anew with each tile of keys.
+        // The lanes of a sum are summed up, and a sum is scaled again with each tile of keys.
         let summed = |n: usize| rounding(n + 24);
         let mut exact = Exact {
             d_q: vec![0.0; q.len()],

@@ -34,7 +34,7 @@ const MAX_STEPS: f64 = 65_536.0;
 ///
 /// t = ceil(context / original), at most `max-factor`. The published code takes the length of the text so far,
 /// and keeps keys unrotated because t changes as text grows. Here it is that of the context a session was opened
-/// for, as with `dynamic-ntk`: it never moves while the session is open, and is resolved anew at each context, so
+/// for, as with `dynamic-ntk`: it never moves while the session is open, and is resolved again at each context, so
 /// that one spec and one adapter serve all lengths. `factor` fixes t.
 ///
 /// `log-scale` multiplies all queries by ln(n) / ln(original), not clipped at 1. In the published code n is the
@@ -43,9 +43,9 @@ const MAX_STEPS: f64 = 65_536.0;
 /// configuration has it on and its training script off; the controlled study (LCEG, arXiv:2409.12181) turns it on
 /// in needles, RULER and LongBench.
 ///
-/// Beside the paper the published code (DAMO-NLP-SG/CLEX, `clex_layer.py`) is followed, but for the base of the
-/// network's input ln n(t), which is 10000 there whatever the model's is: here it is the model's own. The file's
-/// `rope_freqs.weight`, which the code does not know, is divided in at the end.
+/// This follows the paper and its published code (DAMO-NLP-SG/CLEX, `clex_layer.py`), except for the base of the
+/// network's input ln n(t): the code uses 10000 for every model, and this uses the model's base. The file's
+/// `rope_freqs.weight`, which the code ignores, is divided in at the end.
 pub(super) static METHOD: Method = Method {
     name: "clex",
     about: "CLEX: learned frequencies that follow the context size (those of ntk without training)",

@@ -73,7 +73,7 @@ impl Matrix {
 
 type Velocities = [Vec<f64>; 4];
 
-/// The sum of vectors of this length, which lie one behind another, with these factors.
+/// The sum of vectors of this length, which lie one after another, with these factors.
 fn combine(vectors: &[f64], len: usize, factors: &[f64]) -> Vec<f64> {
     let mut out = vec![0.0; len];
     vectors.chunks_exact(len).zip(factors).for_each(|(v, f)| add(&mut out, *f, v));

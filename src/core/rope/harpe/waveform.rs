@@ -39,7 +39,7 @@ impl Waveform {
         let mut f = vec![0.0; n.next_multiple_of(LANES)];
         for j in 0..d / 2 {
             let theta = base.powf(-2.0 * j as f64 / d as f64);
-            // Angles before and at a block's start: lane l of the first row lies LANES behind it.
+            // Angles before and at a block's start: lane l of the first row lies LANES after it.
             let (sin, cos) = theta.sin_cos();
             let mut next = (-(LANES as f64) * theta).sin_cos();
             let lead: [(f64, f64); 2 * LANES] = std::array::from_fn(|_| {

@@ -52,7 +52,7 @@ pub(super) static QA4: BabiLong =
 pub(super) static QA5: BabiLong = BabiLong::new("babilong_qa5", 5, "Who gave what to whom, told in a book.");
 
 /// `DEFAULT_PROMPTS` of tasks 1 to 5 (`babilong/prompts.py`), typographic errors included: instruction, examples, and what
-/// stands behind them.
+/// stands after them.
 const PROMPTS: [&str; 5] = [
     include_str!("prompts/qa1.txt"),
     include_str!("prompts/qa2.txt"),

@@ -204,7 +204,7 @@ fn where_is_actor(random: &mut Random) -> Story {
     Story { facts, question: format!("Where is {}?", ACTORS[actor]), answer: PLACES[place].into() }
 }
 
-/// A story of people who move and carry things. After each fact behind the third since the last question, one is
+/// A story of people who move and carry things. After each fact past the third since the last question, one is
 /// asked half of the time if `ask` has one; the story ends with one of the first five.
 fn carrying(random: &mut Random, ask: impl Fn(&Knowledge, &mut Random) -> Option<(String, String)>) -> Story {
     let mut world = World::new(ACTORS);

@@ -58,11 +58,11 @@ pub(crate) struct Punkt {
 
 /// A character that may end a sentence.
 struct Candidate {
-    /// Behind the character.
+    /// After the character.
     end: usize,
     /// Where the next sentence would begin.
     next: usize,
-    /// From the word before to the token behind.
+    /// From the word before to the token after.
     context: std::ops::Range<usize>,
 }
 
@@ -102,7 +102,7 @@ impl Punkt {
         }
         spans.push(start..text.trim_end_matches(is_python_space).len().max(start));
 
-        // Closing quotes and brackets behind a full stop belong to the sentence that it ends.
+        // Closing quotes and brackets after a full stop belong to the sentence that it ends.
         let mut sentences = Vec::with_capacity(spans.len());
         let mut moved = 0;
         for (i, span) in spans.iter().enumerate() {
@@ -211,7 +211,7 @@ fn candidates(nltk: Nltk, text: &str) -> Vec<Candidate> {
     for (at, _) in text.match_indices(['.', '?', '!']) {
         let Some((next, context_end)) = behind(nltk, text, at + 1) else { continue };
         let (last_start, last_end) = found.last().map_or((0, 0), |last| (last.context.start, last.end - 1));
-        // White space right behind the last match does not count, nor does any but that of ASCII.
+        // White space right after the last match does not count, nor does any but that of ASCII.
         let space = text.as_bytes()[last_end..at]
             .iter()
             .rposition(|b| matches!(b, b' ' | b'\t'..=b'\r'))
@@ -225,7 +225,7 @@ fn candidates(nltk: Nltk, text: &str) -> Vec<Candidate> {
     found
 }
 
-/// Finds what must stand behind the end of a sentence: punctuation, or white space and a token. Gives where the
+/// Finds what must stand after the end of a sentence: punctuation, or white space and a token. Gives where the
 /// next sentence would begin, and where that punctuation or token ends.
 fn behind(nltk: Nltk, text: &str, at: usize) -> Option<(usize, usize)> {
     let rest = &text[at..];
@@ -241,7 +241,7 @@ fn behind(nltk: Nltk, text: &str, at: usize) -> Option<(usize, usize)> {
     Some((start, start + token.find(|c: char| nltk.is_space(c)).unwrap_or(token.len())))
 }
 
-/// The closing quotes and brackets that a span begins with, if white space, a dash or nothing is behind them: their
+/// The closing quotes and brackets that a span begins with, if white space, a dash or nothing is after them: their
 /// length, without and with that white space.
 fn closing(nltk: Nltk, span: &str) -> Option<(usize, usize)> {
     let rest = span.trim_start_matches(|c: char| "\"')]}".contains(c) || nltk.is_quote(c));
