@@ -6,9 +6,8 @@
 //! factor of all products. A device also rounds the other factor, and queries, keys, probabilities, and values in
 //! attention: [`ROUNDINGS`] of the size, if they all add up.
 //!
-//! Quantized weights are multiplied with activations that are rounded to 8 bits, where a device has integer products (Vulkan,
-//! CUDA), and weights in BF16 with activations that are rounded to BF16. The CPU shows that effect as well: ggml's
-//! products there do the same.
+//! Quantized weights are multiplied with activations rounded to 8 bits if a device has integer products (Vulkan, CUDA),
+//! and BF16 weights with activations rounded to BF16. The CPU shows that effect: ggml's products there do the same.
 
 use convert::random::{write, Shape};
 use convert::{convert, Options};
