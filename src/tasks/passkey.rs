@@ -22,7 +22,7 @@ static DEPTH: Opt = Opt {
     name: "depth",
     values: &[],
     default: "random",
-    about: "where the key stands: random, start, or a fraction of the filler text from 0 to 1; several as \
+    about: "where the key is: random, start, or a fraction of the filler text from 0 to 1; several as \
             start/0.5/1, with as many samples at each",
 };
 
@@ -30,7 +30,7 @@ static SIZING: Opt = Opt {
     name: "sizing",
     values: &["yarn", "longlora"],
     default: "yarn",
-    about: "filler text for a length: as much as fits (yarn), or 3.75 characters a token, whatever they come to in \
+    about: "filler text for a length: as much as fits (yarn), or 3.75 characters a token, which can be more or fewer \
             tokens (longlora)",
 };
 
@@ -38,8 +38,7 @@ static SCORING: Opt = Opt {
     name: "scoring",
     values: &["number", "tokens"],
     default: "number",
-    about:
-        "what is right: the first number of the answer is the key, or as many tokens as the key has spell it",
+    about: "right answers: the first number is the key (number), or the first tokens spell it (tokens)",
 };
 
 static KEYS: Opt = Opt {

@@ -51,11 +51,11 @@ sets! {
     MULTIFIELDQA_EN "longbench_multifieldqa_en" "multifieldqa_en" "multifieldqa_en", QaF1 64 "qa_f1" 1.0,
         "Questions on long texts of several fields.";
     HOTPOTQA "longbench_hotpotqa" "hotpotqa" "passages", QaF1 32 "qa_f1" 1.0,
-        "Questions that take two of several passages.";
+        "Questions that need two of several passages.";
     WIKIMQA_2 "longbench_2wikimqa" "2wikimqa" "passages", QaF1 32 "qa_f1" 1.0,
-        "Questions that take up to five of several passages.";
+        "Questions that need up to five of several passages.";
     MUSIQUE "longbench_musique" "musique" "passages", QaF1 32 "qa_f1" 1.0,
-        "Questions that take up to four of several passages.";
+        "Questions that need up to four of several passages.";
     GOV_REPORT "longbench_gov_report" "gov_report" "gov_report", Rouge 512 "rouge_l" rouge::BEST,
         "Summaries of government reports.";
     QMSUM "longbench_qmsum" "qmsum" "qmsum", Rouge 512 "rouge_l" rouge::BEST,
@@ -69,11 +69,11 @@ sets! {
     SAMSUM "longbench_samsum" "samsum" "samsum", Rouge 128 "rouge_l" rouge::BEST,
         "Summaries of dialogues, after examples.";
     PASSAGE_COUNT "longbench_passage_count" "passage_count" "passage_count", Count 32 "count" 1.0,
-        "How many different paragraphs there are.";
+        "The number of different paragraphs.";
     PASSAGE_RETRIEVAL_EN "longbench_passage_retrieval_en" "passage_retrieval_en" "passage_retrieval_en",
-        Retrieval 32 "retrieval" 1.0, "Which paragraph a summary is of.";
+        Retrieval 32 "retrieval" 1.0, "The paragraph that a summary describes.";
     LCC "longbench_lcc" "lcc" "lcc", CodeSim 64 "code_sim" 1.0,
-        "The next line of a file of code.";
+        "The next line of a source file.";
     REPOBENCH_P "longbench_repobench_p" "repobench-p" "repobench-p", CodeSim 64 "code_sim" 1.0,
-        "The next line of code, with files of its repository.";
+        "The next line of code, given other files of the repository.";
 }

@@ -62,12 +62,12 @@ pub static GROUPS: &[Group] = &[
     },
     Group {
         name: "lveval_single",
-        about: "LV-Eval's four sets whose answers stand in one place.",
+        about: "LV-Eval's four sets with the answer in one place.",
         tasks: lveval::SINGLE_HOP,
     },
     Group {
         name: "lveval_multi",
-        about: "LV-Eval's five sets whose answers are put together from several places.",
+        about: "LV-Eval's five sets with the answer spread over several places.",
         tasks: lveval::MULTI_HOP,
     },
     Group {

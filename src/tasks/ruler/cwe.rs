@@ -29,11 +29,7 @@ const PROBE: usize = 4096;
 const ANSWER_PREFIX: &str = " Answer: The top 10 words that appear most often in the list are:";
 
 pub(super) static CWE: Synthetic = Synthetic {
-    info: info(
-        "cwe",
-        "The ten words that stand most often in a numbered list.",
-        &[&NOUNS, &ADJECTIVES, &VERBS],
-    ),
+    info: info("cwe", "The ten most frequent words of a numbered list.", &[&NOUNS, &ADJECTIVES, &VERBS]),
     metric: string_match_all,
     answer: ANSWER,
     beyond_2024: 0,

@@ -22,7 +22,7 @@ const ANSWER_PREFIX: &str =
     " Answer: According to the coded text above, the three most frequently appeared words are:";
 
 pub(super) static FWE: Synthetic = Synthetic {
-    info: info("fwe", "The three invented words that stand most often in a text.", &[]),
+    info: info("fwe", "The three most frequent words of a text of invented words.", &[]),
     metric: string_match_all,
     answer: ANSWER,
     beyond_2024: ANSWER,

@@ -108,9 +108,9 @@ tasks! {
         FILES_WITH_ESSAYS { value: Thing::Uuids };
     MULTIKEY_1 "niah_multikey_1" "The number of one of four keys hidden in essays."
         FILES_WITH_ESSAYS { keys: 4 };
-    MULTIKEY_2 "niah_multikey_2" "The number of a key among nothing but keys and numbers."
+    MULTIKEY_2 "niah_multikey_2" "The number of a key in a text of only keys and numbers."
         FILES { haystack: Haystack::Needles };
-    MULTIKEY_3 "niah_multikey_3" "The UUID of a UUID among nothing but UUIDs."
+    MULTIKEY_3 "niah_multikey_3" "The UUID of a UUID key in a text of only UUID pairs."
         FILES { haystack: Haystack::Needles, key: Thing::Uuids, value: Thing::Uuids };
     MULTIVALUE "niah_multivalue" "The four numbers of one key hidden in essays."
         FILES_WITH_ESSAYS { values: 4 };

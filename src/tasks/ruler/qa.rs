@@ -19,14 +19,14 @@ const STEP: usize = 10;
 const ANSWER_PREFIX: &str = " Answer:";
 
 pub(super) static QA_1: Synthetic = Synthetic {
-    info: info("qa_1", "Questions of SQuAD, whose document is among many.", &[&SQUAD]),
+    info: info("qa_1", "Questions of SQuAD, with their document among many.", &[&SQUAD]),
     metric: string_match_part,
     answer: ANSWER,
     beyond_2024: 0,
     generator: |setup, version, length| generator(setup, version, length, &SQUAD, read::squad),
 };
 pub(super) static QA_2: Synthetic = Synthetic {
-    info: info("qa_2", "Questions of HotpotQA, whose two documents are among many.", &[&HOTPOTQA]),
+    info: info("qa_2", "Questions of HotpotQA, with their two documents among many.", &[&HOTPOTQA]),
     metric: string_match_part,
     answer: ANSWER,
     beyond_2024: 0,
