@@ -93,14 +93,14 @@ pub(crate) fn draw_distances(plans: Vec<Py<Plan>>) -> PyResult<Figure> {
 /// Name, points, and the ends of an interval at each point.
 type Line = (String, Vec<(f64, f64)>, Vec<(f64, f64)>);
 
-/// An axis: its label, whether it is logarithmic, and values that are marked on it.
-type Ticks = (String, bool, Vec<(f64, String)>);
+/// An axis: its label, whether it is logarithmic, values that are marked on it, and values that it shows.
+type Ticks = (String, bool, Vec<(f64, String)>, Vec<f64>);
 
 /// Lines over two axes.
 #[pyfunction]
 pub(crate) fn draw_lines(title: String, x: Ticks, y: Ticks, lines: Vec<Line>) -> Figure {
-    let axis = |(label, log, marks): Ticks| {
-        let axis = Axis::new(label, if log { Scale::Log } else { Scale::Linear });
+    let axis = |(label, log, marks, shown): Ticks| {
+        let axis = Axis::new(label, if log { Scale::Log } else { Scale::Linear }).showing(shown);
         marks.into_iter().fold(axis, |axis, (at, label)| axis.mark(at, label))
     };
     let series = lines.into_iter().map(|(name, points, bounds)| Series::new(name, points).between(bounds));

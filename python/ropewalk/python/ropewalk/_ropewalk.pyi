@@ -149,8 +149,8 @@ def draw_wavelengths(plans: Sequence[Plan]) -> Figure: ...
 def draw_distances(plans: Sequence[Plan]) -> Figure: ...
 def draw_lines(
     title: str,
-    x: tuple[str, bool, Sequence[tuple[float, str]]],
-    y: tuple[str, bool, Sequence[tuple[float, str]]],
+    x: tuple[str, bool, Sequence[tuple[float, str]], Sequence[float]],
+    y: tuple[str, bool, Sequence[tuple[float, str]], Sequence[float]],
     lines: Sequence[tuple[str, Sequence[tuple[float, float]], Sequence[tuple[float, float]]]],
 ) -> Figure: ...
 def draw_grid(

@@ -24,6 +24,8 @@ from ._ropewalk import (
 __all__ = ["Figure", "attention", "depths", "distances", "lines", "perplexity", "scores", "wavelengths"]
 
 Row = Mapping[str, Any]
+# A label, whether the axis is logarithmic, values that are marked, and values that it shows.
+_Axis = tuple[str, bool, Sequence[tuple[float, str]], Sequence[float]]
 
 
 def wavelengths(*plans: Plan) -> Figure:
@@ -52,7 +54,7 @@ def lines(
 ) -> Figure:
     """Lines by name, each with its x and y values. `mark_x` and `mark_y` label values on the axes."""
     drawn = [(name, _pairs(name, xs, ys), _NO_BOUNDS) for name, (xs, ys) in lines.items()]
-    return draw_lines(title, (x, log_x, _marks(mark_x)), (y, log_y, _marks(mark_y)), drawn)
+    return draw_lines(title, (x, log_x, _marks(mark_x), []), (y, log_y, _marks(mark_y), []), drawn)
 
 
 def perplexity(report: Row, n_ctx_train: int | None = None) -> Figure:
@@ -74,7 +76,7 @@ def perplexity(report: Row, n_ctx_train: int | None = None) -> Figure:
     title = f"{report['model']}: perplexity by position ({report['protocol']}){', 95% intervals' if known else ''}"
     whole = "document" if report["protocol"] == "restart" else "window"
     x = _tokens(f"position in the {whole}, tokens", [row["ctx"] for row in rows], n_ctx_train)
-    return draw_lines(title, x, ("perplexity", True, []), drawn)
+    return draw_lines(title, x, ("perplexity", True, [], []), drawn)
 
 
 def scores(rows: Iterable[Row], n_ctx_train: int | None = None) -> Figure:
@@ -98,7 +100,7 @@ def scores(rows: Iterable[Row], n_ctx_train: int | None = None) -> Figure:
     under = f" ({methods.pop()})" if len(methods) == 1 else ""
     title = f"{known[0]['model'] if known else ''}: {what} by length{under}, 95% intervals"
     x = _tokens("length, tokens", [row["length"] for row in known], n_ctx_train)
-    return draw_lines(title, x, ("score, percent", False, []), drawn)
+    return draw_lines(title, x, ("score, percent", False, [], [0.0, 100.0]), drawn)
 
 
 def depths(rows: Iterable[Row]) -> Figure:
@@ -146,10 +148,11 @@ def _marks(marks: Mapping[float, str] | None) -> list[tuple[float, str]]:
     return [(float(at), label) for at, label in (marks or {}).items()]
 
 
-def _tokens(label: str, lengths: Sequence[int], n_ctx: int | None) -> tuple[str, bool, list[tuple[float, str]]]:
+def _tokens(label: str, lengths: Sequence[int], n_ctx: int | None) -> _Axis:
     """An axis of tokens, with the original context if lengths go beyond it."""
     beyond = n_ctx is not None and max(lengths, default=0) > n_ctx
-    return (label, False, _marks({n_ctx: f"original context {n_ctx}"} if n_ctx is not None and beyond else None))
+    marks = _marks({n_ctx: f"original context {n_ctx}"} if n_ctx is not None and beyond else None)
+    return (label, False, marks, [])
 
 
 def _interval(ppl: float, stderr: float | None) -> tuple[float, float]:
