@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
-def needed(module: str, extra: str) -> Any:
-    """The module, or an error that names the extra that installs it."""
+@contextmanager
+def extra(name: str, *packages: str) -> Iterator[None]:
+    """Imports of the packages of an extra. If one is not installed, the error names the extra that installs it."""
     try:
-        return import_module(module)
+        yield
     except ModuleNotFoundError as e:
-        if e.name is None or module.split(".")[0] != e.name:
+        if e.name not in packages:
             raise
         raise ModuleNotFoundError(
-            f"{e.name} is not installed: expected ropewalk[{extra}], as `pip install 'ropewalk[{extra}]'` installs it",
+            f"{e.name} is not installed: expected ropewalk[{name}], as `pip install 'ropewalk[{name}]'` installs it",
             name=e.name,
         ) from None

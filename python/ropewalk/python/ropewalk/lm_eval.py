@@ -8,23 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, Union
 
 from ropewalk import ArgumentError, Model
-from ropewalk._extras import needed
+from ropewalk._extras import extra
 
-if TYPE_CHECKING:
+with extra("lm-eval", "lm_eval", "tqdm"):
     from lm_eval import utils
     from lm_eval.api.instance import Instance
     from lm_eval.api.model import TemplateLM
     from lm_eval.api.registry import MODEL_REGISTRY, register_model
     from tqdm import tqdm
-else:
-    utils = needed("lm_eval.utils", "lm-eval")
-    TemplateLM = needed("lm_eval.api.model", "lm-eval").TemplateLM
-    MODEL_REGISTRY = needed("lm_eval.api.registry", "lm-eval").MODEL_REGISTRY
-    register_model = needed("lm_eval.api.registry", "lm-eval").register_model
-    tqdm = needed("tqdm", "lm-eval").tqdm
 
 __all__ = ["RopewalkLM", "main"]
 
@@ -238,14 +232,17 @@ class _Sampling:
 
 def _register() -> None:
     """Gives the model its name. Built-in models of the harness come first."""
-    needed("lm_eval.models", "lm-eval")
+    import lm_eval.models
+
     if _NAME not in MODEL_REGISTRY:
         register_model(_NAME)(RopewalkLM)
 
 
 def main() -> None:
     """Runs `lm_eval`."""
-    needed("lm_eval.__main__", "lm-eval").cli_evaluate()
+    from lm_eval.__main__ import cli_evaluate
+
+    cli_evaluate()
 
 
 if __name__ == "__main__":

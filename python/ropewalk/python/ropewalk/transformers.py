@@ -9,25 +9,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, Union
+from typing import Any, TypeVar, Union
 
 import numpy as np
 import numpy.typing as npt
 
 from ropewalk import ArgumentError, Plan, Unsupported
-from ropewalk._extras import needed
+from ropewalk._extras import extra
 from ropewalk.rope import inspect
 
-if TYPE_CHECKING:
+with extra("transformers", "torch", "transformers"):
     import torch
     from torch import Tensor, nn
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask
-else:
-    torch = needed("torch", "transformers")
-    AttentionInterface = needed("transformers", "transformers").AttentionInterface
-    AttentionMaskInterface = needed("transformers", "transformers").AttentionMaskInterface
-    eager_mask = needed("transformers.masking_utils", "transformers").eager_mask
 
 __all__ = ["patch", "unpatch"]
 
