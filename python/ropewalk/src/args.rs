@@ -8,6 +8,7 @@ use pyo3::types::PyDict;
 use ropewalk::adapter::AdapterSpec;
 use ropewalk::math::Math;
 use ropewalk::{DType, SessionParams, Spec, Token};
+use serde::de::DeserializeOwned;
 use serde::Serialize;
 
 use crate::error::{argument, mistake, raised, RopewalkError};
@@ -120,4 +121,10 @@ pub(crate) fn settings(given: Option<&Bound<'_, PyDict>>) -> PyResult<BTreeMap<S
 pub(crate) fn object<'py>(py: Python<'py>, report: &impl Serialize) -> PyResult<Bound<'py, PyAny>> {
     let text = serde_json::to_string(report).map_err(|e| RopewalkError::new_err(e.to_string()))?;
     py.import("json")?.call_method1("loads", (text,))
+}
+
+/// Dicts and lists as the library has them. `name` is the argument.
+pub(crate) fn value<T: DeserializeOwned>(name: &str, object: &Bound<'_, PyAny>) -> PyResult<T> {
+    let text = object.py().import("json")?.call_method1("dumps", (object,))?.extract::<String>()?;
+    serde_json::from_str(&text).map_err(|e| mistake(format!("{name}: {e}")))
 }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod chat;
 mod convert;
 mod error;
 mod figure;

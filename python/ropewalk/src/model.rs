@@ -1,11 +1,16 @@
 //! A model file on a device.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use ropewalk::chat::Template;
 use ropewalk::{Device, ModelParams, Token};
+use serde_json::{Map, Value};
 
 use crate::args::{self, Paths};
+use crate::chat;
 use crate::error::raised;
 use crate::plan::Plan;
 use crate::session::Session;
@@ -17,6 +22,8 @@ pub(crate) struct Model {
     native: ropewalk::Model,
     name: String,
     files: Vec<PathBuf>,
+    /// The chat template, once it is needed.
+    template: OnceLock<Template>,
 }
 
 impl Model {
@@ -33,6 +40,17 @@ impl Model {
     /// Its name in reports: that of its file, and those of its adapters.
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The chat template; ChatML if the file has none.
+    pub(crate) fn template(&self, py: Python<'_>) -> PyResult<&Template> {
+        match self.template.get() {
+            Some(template) => Ok(template),
+            None => {
+                let made = chat::template(py, &self.native)?;
+                Ok(self.template.get_or_init(|| made))
+            }
+        }
     }
 }
 
@@ -51,7 +69,7 @@ impl Model {
         let adapters = params.adapters.iter().map(|a| format!(" + {}:{}", file_name(&a.path), a.scale));
         let name = std::iter::once(file_name(&path)).chain(adapters).collect();
         let files = params.adapters.into_iter().map(|a| a.path).chain([path]).collect();
-        Ok(Model { native, name, files })
+        Ok(Model { native, name, files, template: OnceLock::new() })
     }
 
     /// The architecture, as `general.architecture` in the file.
@@ -143,6 +161,37 @@ impl Model {
     #[pyo3(signature = (tokens, special=false))]
     fn detokenize(&self, tokens: Vec<Token>, special: bool) -> PyResult<String> {
         self.native.vocab().detokenize(&tokens, special).map_err(raised)
+    }
+
+    /// The text of the file's chat template, if it has one.
+    #[getter]
+    fn chat_template(&self) -> Option<&str> {
+        self.native.chat_template()
+    }
+
+    /// A conversation as text, through the file's chat template (ChatML, if it has none). Messages and `tools` are dicts as
+    /// transformers' `apply_chat_template` takes them, and `variables` whatever else the template reads, such as
+    /// `enable_thinking`. `add_generation_prompt` opens the assistant's turn. The template runs in a process with limits.
+    /// `tokenize` its text with `parse_special=True`, and with `add_special=False` if the template writes BOS.
+    #[pyo3(signature = (messages, *, tools=None, add_generation_prompt=true, **variables))]
+    fn render(
+        &self,
+        py: Python<'_>,
+        messages: &Bound<'_, PyAny>,
+        tools: Option<&Bound<'_, PyAny>>,
+        add_generation_prompt: bool,
+        variables: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<String> {
+        let messages: Vec<Value> = args::value("messages", messages)?;
+        let mut given: Map<String, Value> = match variables {
+            Some(variables) => args::value("variables", variables)?,
+            None => Map::new(),
+        };
+        if let Some(tools) = tools {
+            given.insert("tools".into(), args::value("tools", tools)?);
+        }
+        let template = self.template(py)?;
+        py.detach(|| template.render_json(&messages, &given, add_generation_prompt)).map_err(raised)
     }
 
     /// Opens a session: a context of `n_ctx` tokens (by default, the trained context) under one RoPE method. It has room for

@@ -16,6 +16,7 @@ use ropewalk::train::{TrainAttention, KEYS};
 use ropewalk::{Device, Spec};
 
 use crate::args::{self, object};
+use crate::chat;
 use crate::error::of_study;
 use crate::work::{self, Callbacks};
 
@@ -43,9 +44,7 @@ pub(crate) fn study<'py>(
     progress: Option<Py<PyAny>>,
     on_note: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let renders = py.import("ropewalk._program")?.call_method0("find")?.extract::<PathBuf>()?;
-    let renders = Apart::new(renders, ["--render-chat-template"]);
-    let here = Here { device: device.into(), n_threads, renders };
+    let here = Here { device: device.into(), n_threads, renders: chat::program(py)? };
     let session = args::session(0, kv, n_threads, math)?;
     let shard = shard.map_or(Ok(Shard::ALL), str::parse).map_err(of_study)?;
     let callbacks = Callbacks { progress, note: on_note, ..Callbacks::default() };

@@ -142,3 +142,15 @@ def test_memory_does_not_grow(model: ropewalk.Model) -> None:
     each = use(1000)
     # If one session in a hundred stayed, it would be ten sessions, of whose memory a third is in use.
     assert resident() - before < 2 * each
+
+
+def test_messages_are_rendered(model: ropewalk.Model) -> None:
+    assert model.chat_template is not None and "<|im_start|>" in model.chat_template
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "A \"rope\" é"}]
+    text = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nA \"rope\" é<|im_end|>\n"
+    assert model.render(messages, add_generation_prompt=False) == text
+    assert model.render(messages) == text + "<|im_start|>assistant\n"
+    # What the template does not read does not matter.
+    assert model.render(messages, tools=[{"name": "now"}], enable_thinking=False) == model.render(messages)
+    with pytest.raises(ropewalk.ArgumentError, match="messages: invalid type"):
+        model.render(messages[0])  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Union, final
@@ -43,6 +43,16 @@ class Model:
     def description(self) -> str: ...
     def tokenize(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]: ...
     def detokenize(self, tokens: _Tokens, special: bool = False) -> str: ...
+    @property
+    def chat_template(self) -> str | None: ...
+    def render(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: object,
+    ) -> str: ...
     def session(
         self,
         n_ctx: int | None = None,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, Union
 
-from ropewalk import ArgumentError, Model
+from ropewalk import ArgumentError, Model, RopewalkError
 from ropewalk._extras import extra
 
 with extra("lm-eval", "lm_eval", "tqdm"):
@@ -25,6 +25,8 @@ __all__ = ["RopewalkLM", "main"]
 _NAME = "ropewalk"
 #: Longer continuations are scored in parts, as batches of sessions are limited.
 _PART = 1024
+#: Marks where a message ends that the answer continues. A template can trim the space.
+_END = "END_OF_THE_LAST_MESSAGE "
 #: Texts at once for `--batch_size auto`, as `ropewalk.evaluate` has by default.
 _AUTO = 8
 
@@ -88,8 +90,42 @@ class RopewalkLM(TemplateLM):  # type: ignore[misc]
 
     @property
     def tokenizer_name(self) -> str:
-        """What determines the tokens of a text."""
-        return str(self.model.path)
+        """What determines the tokens of a text. Caches of requests have it in their names."""
+        return str(self.model.path).replace("/", "__")
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """The text of the model's chat template."""
+        if not chat_template:
+            return None
+        if isinstance(chat_template, str):
+            raise ArgumentError(f"apply_chat_template: expected no name, as a GGUF file has one template, found {chat_template}")
+        if self.model.chat_template is None:
+            raise ArgumentError(f"{self.model.path}: expected a chat template, found none")
+        return self.model.chat_template
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """Messages as a prompt. Without `add_generation_prompt`, it ends within the last message, which the answer continues.
+        If the template refuses a system message, it is left out, as the harness does for models of transformers."""
+        # An error without a template.
+        self.chat_template(True)
+        if add_generation_prompt:
+            return self._rendered(chat_history, True)
+        last = chat_history[-1]
+        text = self._rendered([*chat_history[:-1], {**last, "content": last["content"] + _END}], False)
+        before, mark, after = text.rpartition(_END.strip())
+        if not mark or last["content"].strip() not in before:
+            raise ArgumentError(f"{self.model.path}: expected a chat template that keeps the last message, which the answer continues")
+        # The template trimmed the message if the space is missing.
+        return before if after.startswith(" ") else before.rstrip()
+
+    def _rendered(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
+        try:
+            return self.model.render(messages, add_generation_prompt=add_generation_prompt)
+        except RopewalkError:
+            others = [message for message in messages if message["role"] != "system"]
+            if len(others) == len(messages):
+                raise
+            return self.model.render(others, add_generation_prompt=add_generation_prompt)
 
     def get_model_info(self) -> dict[str, object]:
         """What results are saved with."""

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -19,12 +20,16 @@ import pytest
 from conftest import SENTENCE
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_model
+from lm_eval.models.huggingface import HFLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import ropewalk
 from ropewalk.lm_eval import RopewalkLM
 
 #: Benchmark data, as `make benchmarks` gets it.
 DATA = Path(os.environ["ROPEWALK_DATA"])
+#: Tokenizers of tiny models.
+TOKENIZERS = Path(__file__).parents[4] / "src" / "import" / "tests" / "checkpoints" / "tokenizers"
 ITEMS = 200
 SHOTS = 2
 
@@ -159,6 +164,55 @@ def test_answers_are_those_of_generate(lm: RopewalkLM, model: ropewalk.Model) ->
     assert sampled == "".join(session.generate("Once", 12, temperature=0.7, top_k=20, seed=3))
     with pytest.raises(ropewalk.ArgumentError, match="gen_kwargs: found num_beams"):
         lm.generate_until([request("generate_until", "Once", {"num_beams": 4})], disable_tqdm=True)
+
+
+#: ChatML, and a template that begins with BOS, trims messages, and refuses those of a system.
+TEMPLATES = {
+    "chatml": (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    ),
+    "turns": (
+        "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+        "<{{ 'model' if m.role == 'assistant' else m.role }}>{{ m.content | trim }}</turn>\n{% endfor %}"
+        "{% if add_generation_prompt %}<model>{% endif %}"
+    ),
+}
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_chats_are_those_of_transformers(tasks: Path, tmp_path: Path, template: str) -> None:
+    folder, path = tmp_path / "model", tmp_path / "model.gguf"
+    shape = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 344}
+    made = LlamaForCausalLM(LlamaConfig(**shape, max_position_embeddings=2048))
+    made.save_pretrained(folder)
+    for file in (TOKENIZERS / "byte-fallback").iterdir():
+        shutil.copy(file, folder)
+    (folder / "chat_template.jinja").write_text(TEMPLATES[template])
+    ropewalk.convert(folder, path, dtype="f32")
+    ours, theirs = RopewalkLM(str(path), device="cpu"), HFLM(str(folder), device="cpu")
+    assert ours.chat_template(True) == theirs.chat_template(True)
+    system, user = {"role": "system", "content": "Be brief. "}, {"role": "user", "content": " Spin \"a rope\"\n\n"}
+    chats = [[user], [system, user], [user, {"role": "assistant", "content": "The answer is "}]]
+    for chat in [*chats, [*chats[2], user], [system, *chats[2]]]:
+        for opened in [True, False]:
+            prompt = ours.apply_chat_template(chat, add_generation_prompt=opened)
+            assert prompt == theirs.apply_chat_template(chat, add_generation_prompt=opened)
+            assert ours.tok_encode(prompt).count(1) == 1  # BOS, from the template or from the tokenizer
+    # The harness asks for all of that.
+    command = [sys.executable, "-m", "ropewalk.lm_eval", "--model", "ropewalk", "--tasks", "hellaswag_local", "--limit", "2"]
+    command += ["--include_path", str(tasks), "--log_samples", "--output_path", str(tmp_path / "out"), "--apply_chat_template"]
+    command += ["--num_fewshot", "1", "--model_args", f"path={path}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (results,) = (tmp_path / "out").rglob("results_*.json")
+    assert json.loads(results.read_text())["chat_template"] == ours.chat_template(True)
+    (samples,) = (tmp_path / "out").rglob("samples_*.jsonl")
+    begin = ours.apply_chat_template([{"role": "user", "content": "X"}], add_generation_prompt=True).split("X")[0]
+    prompts = [json.loads(line)["arguments"]["gen_args_0"]["arg_0"] for line in samples.read_text().splitlines()]
+    assert len(prompts) == 2 and all(prompt.startswith(begin) for prompt in prompts)
+    with pytest.raises(ropewalk.ArgumentError, match="expected no name"):
+        ours.chat_template("other")
 
 
 def test_the_command_runs(path: Path, tasks: Path, tmp_path: Path) -> None:
