@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use ropewalk::chat::Message;
 use ropewalk::eval::suite::{self, FileStore, Params, Several, Store, Unkept};
 use ropewalk::eval::{
     check_apart, one_object, protocol, read_documents, under_each, Document, SessionSource,
@@ -77,11 +78,11 @@ pub(crate) fn perplexity<'py>(
 /// Runs published benchmarks, and returns a dict for each task, method, and length. `tasks` are names of tasks or groups, as
 /// `ropewalk eval --list` shows them, and `options` their settings. Lengths are of prompt and answer together. Data is read
 /// from the directory `data`. With `output`, every sample is saved there as a line of JSON, and samples that the file has
-/// are not run again.
+/// are not run again. With `chat`, prompts are messages in the file's chat template.
 #[pyfunction]
 #[pyo3(signature = (
     model, tasks, lengths=None, *, rope=None, samples=None, seed=None, options=None, data=None, output=None, force=false,
-    ctx=None, parallel=8, kv="f16", n_threads=0, math="auto", progress=None
+    ctx=None, chat=false, parallel=8, kv="f16", n_threads=0, math="auto", progress=None
 ))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
 pub(crate) fn evaluate<'py>(
@@ -97,12 +98,14 @@ pub(crate) fn evaluate<'py>(
     output: Option<PathBuf>,
     force: bool,
     ctx: Option<usize>,
+    chat: bool,
     parallel: usize,
     kv: &str,
     n_threads: usize,
     math: &str,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let chat = if chat { Some(model.template(py)?) } else { None };
     let (name, files, model) = (model.name(), model.files(), model.handle());
     let tasks = tasks::find_all(&tasks.list()).map_err(mistake)?;
     let options = args::settings(options)?;
@@ -124,8 +127,18 @@ pub(crate) fn evaluate<'py>(
             Some(path) => Box::new(FileStore::open(Output::new(path, force)).map_err(raised)?),
             None => Box::new(Unkept),
         };
-        let params =
-            Params::new(lengths, &data).ctx(ctx).samples(samples).seed(seed).options(options).batch(parallel);
+        let frame = |text: &str| match chat {
+            Some(template) => template.render(&[Message::new("user", text)], true),
+            None => Ok(text.to_owned()),
+        };
+        let params = Params::new(lengths, &data)
+            .ctx(ctx)
+            .samples(samples)
+            .seed(seed)
+            .template(if chat.is_some() { tasks::Template::Chat } else { tasks::Template::Base })
+            .frame(Some(&frame))
+            .options(options)
+            .batch(parallel);
         let how = Several::new(tasks, params).specs(specs);
         let sources = |spec: Option<&Spec>| SessionSource::new(&model, session.clone().rope(spec.cloned()));
         let reports = suite::run_all(&sources, name, &how, &mut *store, control).map_err(raised)?;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,21 @@ def test_benchmarks_are_those_of_the_program(
         ropewalk.evaluate(model, "passkey", 300, options={"depht": 0.5})
     with pytest.raises(ropewalk.ArgumentError, match="unknown task"):
         ropewalk.evaluate(model, "passkeys", 300)
+
+
+def test_prompts_are_messages(model: ropewalk.Model, path: Path, tmp_path: Path, cli: Cli) -> None:
+    ours, theirs, plain = (tmp_path / f"{name}.jsonl" for name in ["ours", "theirs", "plain"])
+    cli("eval", "passkey", "-m", path, "--lengths", 300, "-n", 2, "--template", "chat", "--output", theirs, *MACHINE)
+    for chat, output in [(True, ours), (False, plain)]:
+        (row,) = ropewalk.evaluate(model, "passkey", 300, samples=2, chat=chat, output=output, n_threads=1)
+        assert row["template"] == ("chat" if chat else "base")
+
+    def hashes(file: Path) -> list[str]:
+        # The first line describes the file.
+        return [json.loads(line)["prompt_sha256"] for line in file.read_text().splitlines()[1:]]
+
+    prompts = [hashes(file) for file in (ours, theirs, plain)]
+    assert prompts[0] == prompts[1] != prompts[2] and len(prompts[0]) == 2
 
 
 def test_conversions_are_those_of_the_program(path: Path, tmp_path: Path, cli: Cli) -> None:

@@ -205,6 +205,7 @@ def evaluate(
     output: _Path | None = None,
     force: bool = False,
     ctx: int | None = None,
+    chat: bool = False,
     parallel: int = 8,
     kv: str = "f16",
     n_threads: int = 0,
