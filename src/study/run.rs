@@ -156,7 +156,7 @@ fn hash(cell: &Cell<'_>, runner: &mut dyn Runner, texts: &mut Texts) -> Result<(
 
 /// Measures the cells of a shard that have no result yet, and those that failed before. Each result is on the
 /// disk before the next cell begins. A cell that fails is a result too. After a request to stop the cell at
-/// hand is left as its runner left it.
+/// hand is left as its runner left it. Progress is in cells: each is reported as it begins, and all at the end.
 ///
 /// # Errors
 /// The folder or the disk; results so far are kept.
@@ -214,6 +214,9 @@ pub fn run(
             summary.measured += 1;
         }
         folder.put(&Record { hash, cell: key, state })?;
+    }
+    if !summary.stopped {
+        control.report(format_args!("{total} cells"), total as u64, total as u64);
     }
     Ok(summary)
 }

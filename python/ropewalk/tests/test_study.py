@@ -58,8 +58,8 @@ def test_a_study_is_that_of_the_program(plan: Path, tmp_path: Path, cli: Cli) ->
     assert rows[4]["ppl"] != rows[2]["ppl"]
     names = {kept.name for kept in (theirs / "cells").iterdir()}
     assert names == {kept.name for kept in (ours / "cells").iterdir()} and len(names) == 6
-    # Each cell is reported when it begins.
-    assert seen[-1] == (5, 6) and any("held-out" in note for note in notes)
+    # Each cell is reported when it begins, and the last one also when it ends.
+    assert seen[-2:] == [(5, 6), (6, 6)] and any("held-out" in note for note in notes)
     assert (ours / "report.html").read_text() == (theirs / "report.html").read_text()
     # Nothing is measured again.
     notes.clear()
