@@ -1,4 +1,4 @@
-"""What an installation of the package has besides the module."""
+"""What an installation of the package has in addition to the module."""
 
 from __future__ import annotations
 
