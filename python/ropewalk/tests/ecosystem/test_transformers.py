@@ -51,7 +51,7 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
         },
     ),
 }
-#: Every method but CLEX, which has a network to train, and settings and pairs of methods.
+#: Every method but CLEX, whose network another test trains, and settings and pairs of methods.
 METHODS = [
     "plain",
     "pi:factor=4",
@@ -184,6 +184,21 @@ def test_an_adapter_trained_under_harpe_is_the_same_in_pytorch(llama: Pair, text
         again = tmp_path / f"again{number}.gguf"
         assert ropewalk.adapter.from_peft(source, llama.gguf, again)["n_pairs"] == report["n_pairs"]
         agree(llama.native(llama.session(method, ropewalk.Model(llama.gguf, device="cpu", lora=again))), native)
+
+
+def test_frequencies_trained_under_clex_are_the_same_in_pytorch(pair: Pair, text: Path, tmp_path: Path) -> None:
+    method, lora = "clex:original=64,max-factor=4", tmp_path / "lora.gguf"
+    # PEFT has no place for the network, so it is all that is trained: with this alpha, the pairs change nothing.
+    how: dict[str, Any] = {"rank": 4, "alpha": 1e-9, "settings": {"warmup": 1}}
+    ropewalk.finetune(pair.model, text, lora, rope=method, n_ctx=64, steps=3, lr=0.02, **how)
+    session = pair.session(method, ropewalk.Model(pair.gguf, device="cpu", lora=lora))
+    untrained = pair.session(method)
+    assert np.abs(session.plan.frequencies / untrained.plan.frequencies - 1).max() > 1e-3
+    native = pair.native(session)
+    assert np.abs(native - pair.native(untrained)).max() > 1e-2
+    patch(pair.torch, session.plan)
+    agree(pair.in_torch(), native)
+    unpatch(pair.torch)
 
 
 def test_gradients_flow_through_a_patched_model(llama: Pair) -> None:
