@@ -20,6 +20,10 @@ use pyo3::prelude::pymodule;
 #[pymodule]
 mod _ropewalk {
     #[pymodule_export]
+    use super::chat::Answer;
+    #[pymodule_export]
+    use super::chat::Chat;
+    #[pymodule_export]
     use super::convert::convert;
     #[pymodule_export]
     use super::convert::from_peft;

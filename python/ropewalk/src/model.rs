@@ -5,12 +5,13 @@ use std::sync::OnceLock;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use ropewalk::chat::Template;
-use ropewalk::{Device, ModelParams, Token};
+use ropewalk::chat::{Conversation, ConversationParams, Template};
+use ropewalk::sampler::SamplerParams;
+use ropewalk::{Device, GenerateParams, ModelParams, Token};
 use serde_json::{Map, Value};
 
-use crate::args::{self, Paths};
-use crate::chat;
+use crate::args::{self, Paths, Texts};
+use crate::chat::{self, Chat};
 use crate::error::raised;
 use crate::plan::Plan;
 use crate::session::Session;
@@ -212,6 +213,45 @@ impl Model {
         let params = args::session(n_ctx, kv, n_threads, math)?.rope(args::spec(rope)?).n_seq_max(parallel);
         let native = py.detach(|| ropewalk::Session::new(&self.native, &params)).map_err(raised)?;
         Ok(Session::new(native))
+    }
+
+    /// Opens a conversation in a session, as `session` opens one, through the file's chat template. `system` is a message that
+    /// comes first. Answers are generated as by `Session.generate`.
+    #[pyo3(signature = (
+        n_ctx=None, rope=None, *, system=None, max_tokens=None, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=42,
+        stop=None, kv="f16", n_threads=0, math="auto"
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
+    fn chat(
+        &self,
+        py: Python<'_>,
+        n_ctx: Option<usize>,
+        rope: Option<&str>,
+        system: Option<String>,
+        max_tokens: Option<usize>,
+        temperature: f32,
+        top_k: i32,
+        top_p: f32,
+        min_p: f32,
+        seed: u32,
+        stop: Option<Texts>,
+        kv: &str,
+        n_threads: usize,
+        math: &str,
+    ) -> PyResult<Chat> {
+        let n_ctx = n_ctx.unwrap_or(self.native.hparams().n_ctx_train);
+        let session = args::session(n_ctx, kv, n_threads, math)?.rope(args::spec(rope)?);
+        let sampler =
+            SamplerParams::greedy().temp(temperature).top_k(top_k).top_p(top_p).min_p(min_p).seed(seed);
+        let generate = GenerateParams::greedy(max_tokens.unwrap_or(usize::MAX))
+            .sampler(sampler)
+            .stop(stop.map_or_else(Vec::new, Texts::list));
+        let params = ConversationParams::new(session, generate);
+        let template = chat::template(py, &self.native)?;
+        let opened = py.detach(|| Conversation::open(&self.native, template, params));
+        let mut conversation = opened.map_err(raised)?;
+        conversation.set_system(system);
+        Ok(Chat::new(conversation))
     }
 
     /// What a RoPE method does to this model at a context, without opening a session.

@@ -1,7 +1,7 @@
 //! Sessions: generation, likelihoods, logits.
 
 use std::ops::DerefMut;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
@@ -16,7 +16,7 @@ use ropewalk::tasks::Template;
 use ropewalk::{Error, GenerateParams, Generation, SessionParams, Token};
 
 use crate::args::{object, Prompt, Texts};
-use crate::error::{raised, RopewalkError, SessionBusy};
+use crate::error::{raised, RopewalkError};
 use crate::model::file_name;
 use crate::plan::Plan;
 use crate::work::{self, Callbacks};
@@ -48,12 +48,7 @@ impl Session {
 
     /// The session, unless another call uses it.
     fn hold(&self) -> PyResult<MutexGuard<'_, ropewalk::Session>> {
-        self.held.try_lock().map_err(|e| match e {
-            TryLockError::WouldBlock => SessionBusy::new_err("the session is in use by another call"),
-            TryLockError::Poisoned(_) => {
-                RopewalkError::new_err("the session is lost: an earlier call panicked")
-            }
-        })
+        work::hold(&self.held)
     }
 
     /// Computes with the session. Ctrl-C stops it.

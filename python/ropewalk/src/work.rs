@@ -4,6 +4,7 @@
 use std::fmt::Arguments;
 use std::panic::resume_unwind;
 use std::sync::mpsc::{sync_channel, RecvTimeoutError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::thread;
 use std::time::Duration;
 
@@ -11,8 +12,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use ropewalk::control::{Control, Progress, Stop};
 
+use crate::error::{RopewalkError, SessionBusy};
+
 /// Time between two looks for signals.
-const TICK: Duration = Duration::from_millis(50);
+pub(crate) const TICK: Duration = Duration::from_millis(50);
 
 /// Callables of the caller.
 #[derive(Default)]
@@ -56,6 +59,14 @@ impl Callbacks {
         }
         Ok(())
     }
+}
+
+/// A session, or what has one, unless another call uses it.
+pub(crate) fn hold<T>(held: &Mutex<T>) -> PyResult<MutexGuard<'_, T>> {
+    held.try_lock().map_err(|e| match e {
+        TryLockError::WouldBlock => SessionBusy::new_err("the session is in use by another call"),
+        TryLockError::Poisoned(_) => RopewalkError::new_err("the session is lost: an earlier call panicked"),
+    })
 }
 
 /// Runs the work, and returns its result.

@@ -154,3 +154,45 @@ def test_messages_are_rendered(model: ropewalk.Model) -> None:
     assert model.render(messages, tools=[{"name": "now"}], enable_thinking=False) == model.render(messages)
     with pytest.raises(ropewalk.ArgumentError, match="messages: invalid type"):
         model.render(messages[0])  # type: ignore[arg-type]
+
+
+def test_a_conversation(model: ropewalk.Model) -> None:
+    chat = model.chat(512, system="Be brief.", max_tokens=12, kv="f32", math="f32", n_threads=1)
+    assert chat.messages == [{"role": "system", "content": "Be brief."}]
+    answer = chat.say("What is a rope walk?")
+    text = "".join(answer)
+    system, user = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is a rope walk?"}
+    assert chat.messages[:2] == [system, user] and chat.messages[2]["role"] == "assistant"
+    prompt = model.tokenize(model.render([system, user]), parse_special=True)
+    pieces = exact(model, 512).generate(prompt, 12)
+    assert text == "".join(pieces)
+    assert answer.turn is not None
+    assert answer.turn["n_prompt"] == len(prompt) and answer.turn["n_generated"] == len(pieces.tokens)
+    assert answer.turn["stop"] == pieces.stop_reason
+    # The next turn has the keys of this one.
+    again = chat.say("And a yarn?")
+    list(again)
+    assert again.turn is not None and again.turn["reused"] > len(prompt) // 2 and len(chat.messages) == 5
+    assert chat.undo() == "And a yarn?" and len(chat.messages) == 3
+    # A message that does not fit is not sent.
+    with pytest.raises(ropewalk.ContextFull):
+        list(chat.say(SENTENCE * 40))
+    assert len(chat.messages) == 3
+    chat.clear()
+    assert chat.messages == [system]
+
+
+def test_answers_end_early(model: ropewalk.Model) -> None:
+    chat = model.chat(512, temperature=1, n_threads=1)
+    answer = chat.say("Once")
+    assert next(answer) and answer.turn is None
+    with pytest.raises(ropewalk.SessionBusy):
+        chat.say("Twice")
+    answer.close()
+    assert list(answer) == [] and answer.turn is not None and answer.turn["stop"] == "cancelled"
+    assert [message["role"] for message in chat.messages] == ["user", "assistant"]
+    # One that is left is stopped.
+    for _ in chat.say("Twice"):
+        break
+    assert len(chat.messages) == 4
+    assert next(chat.say("Thrice"))

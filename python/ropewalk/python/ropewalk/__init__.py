@@ -12,6 +12,8 @@ from ._errors import (
 )
 from ._progress import ProgressBar
 from ._ropewalk import (
+    Answer,
+    Chat,
     Figure,
     Model,
     Pieces,
@@ -28,7 +30,9 @@ from ._ropewalk import (
 )
 
 __all__ = [
+    "Answer",
     "ArgumentError",
+    "Chat",
     "ContextFull",
     "Figure",
     "FileError",

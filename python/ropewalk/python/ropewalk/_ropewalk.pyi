@@ -62,7 +62,40 @@ class Model:
         math: str = "auto",
         parallel: int = 1,
     ) -> Session: ...
+    def chat(
+        self,
+        n_ctx: int | None = None,
+        rope: str | None = None,
+        *,
+        system: str | None = None,
+        max_tokens: int | None = None,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        seed: int = 42,
+        stop: _Texts | None = None,
+        kv: str = "f16",
+        n_threads: int = 0,
+        math: str = "auto",
+    ) -> Chat: ...
     def plan(self, rope: str | None = None, n_ctx: int | None = None) -> Plan: ...
+
+@final
+class Chat:
+    @property
+    def messages(self) -> list[dict[str, str]]: ...
+    def say(self, text: str) -> Answer: ...
+    def undo(self) -> str | None: ...
+    def clear(self) -> None: ...
+
+@final
+class Answer:
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> str: ...
+    def close(self) -> None: ...
+    @property
+    def turn(self) -> dict[str, Any] | None: ...
 
 @final
 class Session:
