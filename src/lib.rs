@@ -70,6 +70,7 @@
 //!
 //! - [`session`]: [`Generation`] and [`Session::advance`] generate several texts at once, [`Session::step`] extends several
 //!   sequences, each with the answer that its caller wants, and sessions are saved to files.
+//! - [`scheduler`]: requests of many callers, batched together on a thread of their own.
 //! - [`rope`]: the methods, and what a plan does to positions.
 //! - [`train`]: [`Trainer`] computes losses and gradients. [`Run`] is the loop over a data set ([`data`]), with validation
 //!   and checkpoints; it writes the adapter.
@@ -95,6 +96,7 @@ mod graph;
 mod arch;
 pub mod model;
 pub mod session;
+pub mod scheduler;
 pub mod chat;
 pub mod eval;
 pub mod fetch;

@@ -2,7 +2,7 @@
 //! gradient in the logits' own memory. Ordinary ops would go over the logits, the largest tensor of a
 //! training step, some five times.
 
-use kernels::cross_entropy::{gradient, loss, STATS};
+use kernels::cross_entropy::{gradient, loss, losses, STATS};
 
 use crate::graph::Builder;
 use crate::node::Part;
@@ -13,6 +13,11 @@ use crate::{sys, DType, Result};
 /// `ln(sum(exp(x))) - x[target]` of a row of logits, nats; NaN for a target outside the row.
 pub fn row_loss(row: &[f32], target: usize) -> f32 {
     loss(row, target)[0]
+}
+
+/// [`row_loss`] for each of several targets, to the bit.
+pub fn row_losses(row: &[f32], targets: &[usize]) -> Vec<f32> {
+    losses(row, targets)
 }
 
 impl<'c> Builder<'c> {

@@ -81,7 +81,7 @@ pub struct Generation {
     made: usize,
     /// Tokens that the sequence holds.
     held: usize,
-    pending: Vec<u8>,
+    text: Text,
     out: VecDeque<Piece>,
     reason: Option<StopReason>,
 }
@@ -184,9 +184,7 @@ impl Generation {
     pub fn new(session: &mut Session, seq: SeqId, prompt: &[Token], params: &GenerateParams) -> Result<Self> {
         let model = session.model.clone();
         let mut sampler = Sampler::new(&params.sampler, model.vocab(), model.hparams().n_ctx_train)?;
-        if params.stop.iter().any(String::is_empty) {
-            return Err(Error::argument("stop", "a text", "an empty one"));
-        }
+        let text = Text::new(params.stop.clone())?;
         prompt.iter().for_each(|&t| sampler.accept(t));
         let mut sequence = session.sequence(seq);
         let (logits, _) = sequence.prompt(prompt)?;
@@ -200,7 +198,7 @@ impl Generation {
             next,
             made: 0,
             held: session.tokens(seq).len(),
-            pending: Vec::new(),
+            text,
             out: VecDeque::new(),
             reason,
         })
@@ -252,13 +250,11 @@ impl Generation {
             return Ok(None);
         }
         self.made += 1;
-        self.pending.extend(self.model.vocab().piece(token, self.params.special)?);
-        let text = self.release();
+        let (text, stopped) = self.text.push(&self.model.vocab().piece(token, self.params.special)?, true);
         self.out.push_back(Piece { token: Some(token), text });
-        if self.reason.is_some() {
-            return Ok(None);
-        }
-        if self.made >= self.params.n_predict {
+        if stopped {
+            self.end(StopReason::StopString);
+        } else if self.made >= self.params.n_predict {
             self.end(StopReason::Length);
         } else if session.n_room() == 0 || self.held >= session.n_max() {
             self.end(StopReason::ContextFull);
@@ -286,16 +282,14 @@ impl Generation {
         if let Some(piece) = self.out.pop_front() {
             return Some(piece);
         }
-        if self.reason.is_none() || self.pending.is_empty() {
-            return None;
-        }
-        let text = String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned();
-        Some(Piece { token: None, text })
+        self.reason?;
+        let text = self.text.finish();
+        (!text.is_empty()).then_some(Piece { token: None, text })
     }
 
     pub(super) fn fail(&mut self, error: Error) -> Error {
         self.end(StopReason::Cancelled);
-        self.pending.clear();
+        self.text.finish();
         self.out.clear();
         error
     }
@@ -304,24 +298,45 @@ impl Generation {
         self.reason = Some(reason);
         self.next = None;
     }
+}
 
-    /// Takes from the pending bytes those that can be shown: whole characters that cannot become part of a
-    /// stop string. A stop string among them ends the generation.
-    fn release(&mut self) -> String {
-        let found = self.params.stop.iter().filter_map(|s| find(&self.pending, s.as_bytes())).min();
-        if let Some(at) = found {
-            let text = String::from_utf8_lossy(&self.pending[..at]).into_owned();
-            self.pending.clear();
-            self.end(StopReason::StopString);
-            return text;
+/// The text of a generation as it gets ready: whole characters that cannot become part of a stop string.
+#[derive(Debug)]
+pub(crate) struct Text {
+    stop: Vec<String>,
+    pending: Vec<u8>,
+}
+
+impl Text {
+    /// # Errors
+    /// Returns an error if a stop text is empty.
+    pub(crate) fn new(stop: Vec<String>) -> Result<Text> {
+        if stop.iter().any(String::is_empty) {
+            return Err(Error::argument("stop", "a text", "an empty one"));
         }
-        let n = self.pending.len();
-        let held =
-            self.params.stop.iter().map(|s| longest_start(&self.pending, s.as_bytes())).max().unwrap_or(0);
-        let ready = whole_characters(&self.pending[..n - held]);
+        Ok(Text { stop, pending: Vec::new() })
+    }
+
+    /// Adds the bytes of a token. Returns the text that is ready, and whether a stop string ended it, which only
+    /// happens where the text `may_stop`.
+    pub(crate) fn push(&mut self, bytes: &[u8], may_stop: bool) -> (String, bool) {
+        self.pending.extend(bytes);
+        let stop: &[String] = if may_stop { &self.stop } else { &[] };
+        let found = stop.iter().filter_map(|s| find(&self.pending, s.as_bytes())).min();
+        if let Some(at) = found {
+            self.pending.truncate(at);
+            return (self.finish(), true);
+        }
+        let held = stop.iter().map(|s| longest_start(&self.pending, s.as_bytes())).max().unwrap_or(0);
+        let ready = whole_characters(&self.pending[..self.pending.len() - held]);
         let rest = self.pending.split_off(ready);
         let shown = std::mem::replace(&mut self.pending, rest);
-        String::from_utf8_lossy(&shown).into_owned()
+        (String::from_utf8_lossy(&shown).into_owned(), false)
+    }
+
+    /// The text that was held back.
+    pub(crate) fn finish(&mut self) -> String {
+        String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned()
     }
 }
 

@@ -69,7 +69,7 @@ impl Session {
     }
 
     /// Cells that `n` tokens of one sequence take at most, wherever in it they stand.
-    pub(super) fn cells_at_most(&self, n: usize) -> usize {
+    pub(crate) fn cells_at_most(&self, n: usize) -> usize {
         let one = usize::from(self.model.landmarks().is_some());
         self.model.n_positions(n).saturating_add(one)
     }

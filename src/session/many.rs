@@ -4,7 +4,6 @@
 use super::{Batch, SeqId, Session};
 use crate::kv::MAX_SEQS;
 use crate::model::{Error, Result};
-use crate::states::States;
 use crate::Token;
 
 /// Limits of greedy answers.
@@ -25,6 +24,18 @@ pub struct Ending {
     pub logprobs: Vec<f32>,
     /// True if every token is the top token.
     pub greedy: bool,
+}
+
+/// A beginning of a prompt that a sequence holds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Prefix {
+    pub(crate) seq: SeqId,
+    /// Tokens that a text can continue from.
+    pub(crate) n: usize,
+    /// Tokens that some sequence shares with the prompt at most. More than `n` if no recurrent state is after them.
+    pub(crate) departed: usize,
+    /// True if that sequence has another token after these.
+    pub(crate) differs: bool,
 }
 
 /// An answer that is being made.
@@ -167,23 +178,44 @@ impl Session {
         n_states: usize,
     ) -> Result<(usize, usize)> {
         let (seq, others) = (seqs[0], &seqs[1..]);
-        let shared = |s: SeqId| self.resumable(s, self.shared(s, prompt).min(prompt.len() - 1));
-        let departed = (0..MAX_SEQS).map(|s| self.shared(s, prompt)).max().unwrap_or(0);
-        let best = (0..MAX_SEQS).map(|s| (shared(s), s == seq, s)).max().unwrap_or((0, true, seq));
-        let (n, _, from) = best;
+        // Of equals, the sequence itself.
+        let all = (0..MAX_SEQS).filter(|&s| s != seq).chain([seq]);
+        let Prefix { seq: from, n, departed, .. } = self.longest_prefix(prompt, prompt.len() - 1, all);
         if from != seq && n > 0 {
             self.copy_seq(from, seq)?;
         }
         self.truncate(seq, n)?;
         for &other in others {
-            let free_states = self.states.as_ref().map_or(usize::MAX, States::n_free);
             let n_cells = self.cells_at_most(prompt.len() - n).saturating_add(extra);
-            if self.kv.n_free() >= n_cells && free_states >= n_states {
+            if self.kv.n_free() >= n_cells && self.n_free_states() >= n_states {
                 break;
             }
             self.truncate(other, 0)?;
         }
         Ok((n, departed))
+    }
+
+    /// The longest beginning of a prompt, of at most `most` tokens, that a text can continue from in one of `seqs`; of
+    /// equals, in the last.
+    pub(crate) fn longest_prefix(
+        &self,
+        prompt: &[Token],
+        most: usize,
+        seqs: impl Iterator<Item = SeqId>,
+    ) -> Prefix {
+        let mut best = Prefix::default();
+        for seq in seqs {
+            let shared = self.shared(seq, prompt);
+            let n = self.resumable(seq, shared.min(most));
+            if n >= best.n {
+                (best.seq, best.n) = (seq, n);
+            }
+            if shared > best.departed {
+                best.departed = shared;
+                best.differs = shared < prompt.len().min(self.tokens(seq).len());
+            }
+        }
+        best
     }
 
     /// Log-likelihoods of several continuations of one text, in a context that holds the text and all continuations.
@@ -227,8 +259,7 @@ impl Session {
         let mut rest: Vec<usize> = (0..endings.len()).filter(|&i| endings[i].len() > 1).collect();
         while !rest.is_empty() {
             let (mut batch, mut owners) = (Batch::new(), Vec::new());
-            let n_states = self.states.as_ref().map_or(copies.len(), |states| states.n_free().max(1));
-            let mut free = copies.iter().take(n_states);
+            let mut free = copies.iter().take(self.n_free_states().max(1));
             let (room, mut cells) = (self.kv.n_free(), 0);
             while let Some(&i) = rest.first() {
                 let tokens = &endings[i][..endings[i].len() - 1];

@@ -24,7 +24,7 @@ use ggml::graph::{Executor, OutputId};
 use ropewalk_core::text::bytes;
 
 use crate::graph::{is_single, Capabilities, GraphInputs, Moments, ProbedQueries, Shape};
-use crate::kv::{KvCache, MAX_SEQS};
+use crate::kv::{Cell, KvCache, MAX_SEQS};
 use crate::landmark::{Landmarks, TopBlocks};
 use crate::math::Math;
 use crate::model::{Error, Model, Result};
@@ -34,13 +34,15 @@ use crate::{DType, Token};
 
 pub use batch::Batch;
 pub use decode::Logits;
+pub(crate) use generate::Text;
 pub use generate::{GenerateParams, Generation, Piece, Pieces, StopReason};
+pub(crate) use many::Prefix;
 pub use many::{Ending, Greedy};
 pub use moments::InputMoments;
 pub use probe::QueryBlock;
 pub use saved::{is_session_file, SavedSession, MAX_ATTACHMENT};
 pub use sequence::SequenceMut;
-pub use step::{Step, Stepped, Want};
+pub use step::{Scored, Step, Stepped, Want};
 
 /// A sequence of a session.
 pub type SeqId = u32;
@@ -403,6 +405,16 @@ impl Session {
     /// [`Session::tokens`].
     pub fn cancel_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.cancel)
+    }
+
+    /// The cells up to the last used one.
+    pub(crate) fn cells(&self) -> &[Cell] {
+        &self.kv.cells()[..self.kv.n_end()]
+    }
+
+    /// Cells in all, and those that are free.
+    pub(crate) fn n_cells(&self) -> (usize, usize) {
+        (self.kv.cells().len(), self.kv.n_free())
     }
 
     fn cancelled(&self) -> bool {

@@ -8,6 +8,7 @@ use super::inputs::REWIND;
 use super::{SeqId, Session};
 use crate::graph::{DeltaInputs, SeqGroups};
 use crate::model::{Error, Result};
+use crate::states::States;
 use crate::Token;
 
 /// The tokens of a micro-batch by sequence, and the slots of the states that these begin with and end in.
@@ -120,6 +121,16 @@ impl Session {
         SeqGroups { n_seqs, n_each: n / n_seqs.max(1), in_order: n_seqs == 1 }
     }
 
+    /// Sequences that a call can extend at once, as far as there is room for states.
+    pub(crate) fn n_free_states(&self) -> usize {
+        self.states.as_ref().map_or(usize::MAX, States::n_free)
+    }
+
+    /// Whether every sequence can be cut back to any length.
+    pub(crate) fn cuts_anywhere(&self) -> bool {
+        self.states.is_none() && !self.plan.evict
+    }
+
     /// The longest prefix of a sequence, of at most `n` tokens, from which it can continue. It has `n` tokens unless
     /// the plan has evicted keys, or recurrent layers have no state after them.
     pub(super) fn resumable(&self, seq: SeqId, n: usize) -> usize {
@@ -179,7 +190,7 @@ impl Session {
 
     /// Places in a prompt of `n` tokens after which to keep states: numbers of tokens, ascending, all above `from`
     /// and below `n`.
-    pub(super) fn kept_places(&self, from: usize, departed: usize, n: usize) -> Vec<usize> {
+    pub(crate) fn kept_places(&self, from: usize, departed: usize, n: usize) -> Vec<usize> {
         if self.states.is_none() {
             return Vec::new();
         }
@@ -191,7 +202,7 @@ impl Session {
     }
 
     /// Keeps the state after a sequence's last token, if there are recurrent layers.
-    pub(super) fn keep_state(&mut self, seq: SeqId) {
+    pub(crate) fn keep_state(&mut self, seq: SeqId) {
         self.states.iter_mut().for_each(|states| states.keep(seq));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ggml::loss::row_loss;
+use ggml::loss::{row_loss, row_losses};
 use rayon::prelude::*;
 
 use super::batch::Item;
@@ -22,6 +22,13 @@ pub enum Want<'a> {
     Token(&'a mut Sampler),
     /// `-ln p` of each token but the first, in nats.
     Nll,
+    /// The log-probability of each token but the first, and of the token that will follow the last, if given.
+    Scores {
+        /// Number of most likely tokens to return for each.
+        n_top: usize,
+        /// The token that will follow the last one. It is not appended.
+        next: Option<Token>,
+    },
 }
 
 /// Tokens to append to a sequence.
@@ -29,7 +36,7 @@ pub enum Want<'a> {
 pub struct Step<'a> {
     /// The sequence.
     pub seq: SeqId,
-    /// Its next tokens; at least one, and two for [`Want::Nll`].
+    /// Its next tokens; at least one, and two for [`Want::Nll`] and for [`Want::Scores`] without a next token.
     pub tokens: &'a [Token],
     /// The answer to return.
     pub want: Want<'a>,
@@ -46,6 +53,46 @@ pub enum Stepped {
     Token(Token),
     /// `-ln p` of each token but the first, in nats.
     Nll(Vec<f32>),
+    /// The scores, in order.
+    Scores(Vec<Scored>),
+}
+
+/// The probability of a token, as the model has it before any sampler.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scored {
+    /// The token.
+    pub token: Token,
+    /// `ln p` of the token, given all before it.
+    pub logprob: f32,
+    /// The most likely tokens with their `ln p`, best first; of equals, the lower number.
+    pub top: Vec<(Token, f32)>,
+}
+
+impl Scored {
+    /// Scores a token by its row of logits.
+    pub(crate) fn of(row: &[f32], token: Token, n_top: usize) -> Scored {
+        let mut best: Vec<usize> = Vec::new();
+        for (i, &x) in row.iter().enumerate() {
+            if best.len() < n_top || best.last().is_some_and(|&last| x > row[last]) {
+                best.truncate(n_top.saturating_sub(1));
+                best.insert(best.partition_point(|&other| row[other] >= x), i);
+            }
+        }
+        best.push(token as usize);
+        let losses = row_losses(row, &best);
+        let mut top: Vec<(Token, f32)> =
+            best.iter().zip(&losses).map(|(&i, loss)| (i as Token, -loss)).collect();
+        let logprob = top.pop().map_or(f32::NAN, |own| own.1);
+        Scored { token, logprob, top }
+    }
+}
+
+/// What a row of logits is reduced to.
+#[derive(Clone, Copy)]
+enum Asked {
+    Row,
+    Loss(Token),
+    Score(Token, usize),
 }
 
 impl Step<'_> {
@@ -54,7 +101,20 @@ impl Step<'_> {
         match self.want {
             Want::Nothing => 0..0,
             Want::Logits | Want::Token(_) => n - 1..n,
-            Want::Nll => 0..n - 1,
+            Want::Nll | Want::Scores { next: None, .. } => 0..n - 1,
+            Want::Scores { next: Some(_), .. } => 0..n,
+        }
+    }
+
+    /// What is asked of the row after the token at `at`.
+    fn asked(&self, at: usize) -> Asked {
+        let following = self.tokens.get(at + 1).copied();
+        match self.want {
+            Want::Nll => following.map_or(Asked::Row, Asked::Loss),
+            Want::Scores { n_top, next } => {
+                following.or(next).map_or(Asked::Row, |token| Asked::Score(token, n_top))
+            }
+            Want::Nothing | Want::Logits | Want::Token(_) => Asked::Row,
         }
     }
 }
@@ -182,11 +242,14 @@ impl Session {
         if others.any(|other| other == *seq) {
             return Err(Error::argument(format!("sequence {seq}"), "one step of it", "two"));
         }
-        let least = if matches!(want, Want::Nll) { 2 } else { 1 };
+        let least = if matches!(want, Want::Nll | Want::Scores { next: None, .. }) { 2 } else { 1 };
         if tokens.len() < least {
             return Err(Error::argument("step", format_args!("at least {least} tokens"), tokens.len()));
         }
         self.check_tokens(tokens)?;
+        if let Want::Scores { next: Some(next), .. } = want {
+            self.check_tokens(&[*next])?;
+        }
         let n = tokens.len();
         let room = self.n_max() - held;
         if n > room {
@@ -214,38 +277,45 @@ impl Session {
     fn run_group(&mut self, steps: &mut [Step<'_>], group: &[usize]) -> Result<Vec<Result<Stepped>>> {
         let n_vocab = self.model.hparams().n_vocab;
         let mut items = Vec::new();
-        // For each item its step among these, and the token whose likelihood is asked for.
-        let mut owners: Vec<(usize, Option<Token>)> = Vec::new();
+        // For each item its step among these, and what its row is reduced to.
+        let mut owners: Vec<(usize, Asked)> = Vec::new();
         for (g, &i) in group.iter().enumerate() {
             let step = &steps[i];
-            let (wanted, scored) = (step.rows(), matches!(step.want, Want::Nll));
+            let wanted = step.rows();
             for (at, &token) in step.tokens.iter().enumerate() {
                 items.push(Item { token, seq: step.seq, logits: wanted.contains(&at) });
-                owners.push((g, step.tokens.get(at + 1).copied().filter(|_| scored)));
+                owners.push((g, step.asked(at)));
             }
         }
         let mut rows: Vec<Vec<f32>> = group.iter().map(|_| Vec::new()).collect();
+        let mut scores: Vec<Vec<Scored>> = group.iter().map(|_| Vec::new()).collect();
         self.run(&items, &mut |indices, logits| {
-            let losses: Vec<Option<f32>> = indices
+            let reduced: Vec<(Option<f32>, Option<Scored>)> = indices
                 .par_iter()
                 .zip(logits.par_chunks_exact(n_vocab))
-                .map(|(&index, row)| owners[index].1.map(|token| row_loss(row, token as usize)))
+                .map(|(&index, row)| match owners[index].1 {
+                    Asked::Row => (None, None),
+                    Asked::Loss(token) => (Some(row_loss(row, token as usize)), None),
+                    Asked::Score(token, n_top) => (None, Some(Scored::of(row, token, n_top))),
+                })
                 .collect();
-            for ((&index, row), loss) in indices.iter().zip(logits.chunks_exact(n_vocab)).zip(losses) {
-                let out = &mut rows[owners[index].0];
-                match loss {
-                    Some(loss) => out.push(loss),
-                    None => out.extend_from_slice(row),
+            for ((&index, row), reduced) in indices.iter().zip(logits.chunks_exact(n_vocab)).zip(reduced) {
+                let g = owners[index].0;
+                match reduced {
+                    (Some(loss), _) => rows[g].push(loss),
+                    (_, Some(score)) => scores[g].push(score),
+                    (None, None) => rows[g].extend_from_slice(row),
                 }
             }
             Ok(())
         })?;
-        let answers = group.iter().zip(rows).map(|(&i, row)| {
+        let answers = group.iter().zip(rows.into_iter().zip(scores)).map(|(&i, (row, scores))| {
             Ok(match &mut steps[i].want {
                 Want::Nothing => Stepped::Nothing,
                 Want::Logits => Stepped::Logits(row),
                 Want::Token(sampler) => Stepped::Token(sampler.sample(&row)?),
                 Want::Nll => Stepped::Nll(row),
+                Want::Scores { .. } => Stepped::Scores(scores),
             })
         });
         Ok(answers.collect())

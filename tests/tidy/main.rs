@@ -138,7 +138,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["arch"],
             &["model"],
             &["session"],
-            &["eval", "train", "chat", "fetch"],
+            &["eval", "train", "chat", "fetch", "scheduler"],
             &["plot"],
             &["finetune"],
             &["studies"],

@@ -54,8 +54,19 @@ fn sum_exp(row: &[f32], max: f32) -> f64 {
 pub fn loss(row: &[f32], target: usize) -> [f32; STATS] {
     let max = largest(row);
     let log_sum = sum_exp(row, max).ln();
+    [of_target(row, target, max, log_sum), max, log_sum as f32]
+}
+
+/// The loss of [`loss`] for each of several targets of one row.
+pub fn losses(row: &[f32], targets: &[usize]) -> Vec<f32> {
+    let max = largest(row);
+    let log_sum = sum_exp(row, max).ln();
+    targets.iter().map(|&target| of_target(row, target, max, log_sum)).collect()
+}
+
+fn of_target(row: &[f32], target: usize, max: f32, log_sum: f64) -> f32 {
     let target = row.get(target).map_or(f64::NAN, |&x| f64::from(x));
-    [(log_sum + (f64::from(max) - target)) as f32, max, log_sum as f32]
+    (log_sum + (f64::from(max) - target)) as f32
 }
 
 /// Replaces a row of logits by the gradient of `weight` times its loss; `stats` is the result of [`loss`] for

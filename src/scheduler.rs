@@ -1,0 +1,390 @@
+//! Many requests at once on one model: continuous batching over sessions, which share what they have read.
+//!
+//! A [`Scheduler`] is a handle to a thread that owns a session for each plan. Requests of a plan are decoded together: a step
+//! takes one token of every sequence that makes text, then parts of the prompts that are being read, as many tokens as fit
+//! in the time aimed at. A request begins with the longest prefix that any sequence holds, also those of ended requests.
+//! These make room when it is needed, and then the youngest requests, which continue later.
+
+mod budget;
+mod engine;
+mod job;
+mod prefixes;
+mod request;
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use ropewalk_core::remedy::Remedy;
+use ropewalk_core::text::bytes;
+
+use crate::kv::MAX_SEQS;
+use crate::model::{Error, Model, Result};
+use crate::session::{Session, SessionParams};
+use engine::Engine;
+use job::Job;
+
+pub use crate::session::Scored;
+pub use request::{Done, Event, Made, PlanInfo, PlanStatus, Refusal, Request, Sink, Status};
+
+ropewalk_core::setters! {
+    /// Settings of a scheduler.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct SchedulerParams {
+        /// One session for each. A request that names none takes the first that has room for it.
+        pub plans: Vec<SessionParams>,
+        /// Most requests that run at once in each session; others wait. Under a plan that evicts keys, and with recurrent
+        /// layers, also at most [`SessionParams::n_seq_max`].
+        pub n_running: usize,
+        /// Most requests that wait. More are refused.
+        pub n_waiting: usize,
+        /// Time that a step should take while sequences decode, in milliseconds. The tokens of prompts in it are chosen by the
+        /// time of earlier steps, and are at least 32.
+        pub step_ms: u64,
+        /// Tokens of prompts in every step, instead of a number learned from time.
+        pub step_tokens: Option<usize>,
+        /// Tokens that a request without `n_predict` is given room for when it is admitted.
+        pub reserve: usize,
+    }
+}
+
+impl SchedulerParams {
+    /// Four requests at once in each of these sessions, and steps of 150 ms.
+    pub fn new(plans: Vec<SessionParams>) -> SchedulerParams {
+        SchedulerParams { plans, n_running: 4, n_waiting: 64, step_ms: 150, step_tokens: None, reserve: 512 }
+    }
+}
+
+/// A handle to a thread that answers requests. Dropping it stops the thread.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("model.gguf");
+/// # convert::random::write(&convert::random::Shape::named("llama-tiny")?, ropewalk::DType::Q8_0, 1, &path)?;
+/// use std::ops::ControlFlow;
+/// use std::sync::mpsc;
+///
+/// use ropewalk::scheduler::{Event, Request, Scheduler, SchedulerParams};
+/// use ropewalk::{Model, ModelParams, SessionParams};
+///
+/// let model = Model::load(&path, &ModelParams::cpu())?;
+/// let session = SessionParams::new(256).n_seq_max(2);
+/// # let session = session.n_threads(1);
+/// let scheduler = Scheduler::new(&model, SchedulerParams::new(vec![session]))?;
+/// let (sender, events) = mpsc::channel();
+/// let mut tickets = Vec::new();
+/// for text in ["Once upon a time", "The rope walk"] {
+///     let prompt = model.vocab().tokenize(text, true, false)?;
+///     let sender = sender.clone();
+///     let sink = move |event| match sender.send(event) {
+///         Ok(()) => ControlFlow::Continue(()),
+///         Err(_) => ControlFlow::Break(()),
+///     };
+///     let request = Request::new(prompt).n_predict(Some(8)).ignore_eos(true);
+///     tickets.push(scheduler.submit(request, Box::new(sink))?);
+/// }
+/// let mut ended = 0;
+/// while ended < tickets.len() {
+///     match events.recv()? {
+///         Event::Token(made) => print!("{}", made.text),
+///         Event::Done(done) => {
+///             assert_eq!(done.n_made, 8);
+///             ended += 1;
+///         }
+///         Event::Failed(e) => panic!("{e}"),
+///         _ => {}
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Scheduler {
+    model: Model,
+    params: SchedulerParams,
+    plans: Vec<PlanInfo>,
+    shared: Arc<Shared>,
+    /// The cancel flags of the sessions.
+    flags: Vec<Arc<AtomicBool>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A request that was accepted. Dropping it cancels the request, whether it waits or runs. What a running request holds
+/// is free after the step that is being computed.
+#[derive(Debug)]
+#[must_use = "dropping it cancels the request"]
+pub struct Ticket {
+    plan: usize,
+    cancelled: Arc<AtomicBool>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// Wakes the thread.
+    work: Condvar,
+    /// Wakes those who wait for its end.
+    end: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Accepted requests that the thread has not seen, with their plans.
+    new: Vec<(usize, Job)>,
+    /// Requests that wait, as of the last step, and those that came since.
+    n_waiting: usize,
+    n_requests: usize,
+    status: Status,
+    /// When running requests end.
+    deadline: Option<Instant>,
+    ended: bool,
+}
+
+impl Scheduler {
+    /// Opens a session for each plan, and starts the thread.
+    ///
+    /// # Errors
+    /// Returns an error if there is no plan, if a number is out of range, or if the caches of all plans do not fit in memory;
+    /// and the errors of [`Session::new`].
+    pub fn new(model: &Model, params: SchedulerParams) -> Result<Scheduler> {
+        if params.plans.is_empty() {
+            return Err(Error::argument("plans", "at least 1", 0));
+        }
+        if params.n_running == 0 || params.n_running > MAX_SEQS as usize {
+            return Err(Error::argument("running", format_args!("1 to {MAX_SEQS}"), params.n_running));
+        }
+        if params.step_tokens == Some(0) {
+            return Err(Error::argument("step tokens", "at least 1", 0));
+        }
+        check_memory(model, &params.plans)?;
+        let mut engines = Vec::new();
+        let (mut plans, mut flags) = (Vec::new(), Vec::new());
+        for session in &params.plans {
+            let session = Session::new(model, session)?;
+            plans.push(info(&session));
+            flags.push(session.cancel_flag());
+            engines.push(Engine::new(session, engines.len(), &params));
+        }
+        let mut state = State::default();
+        engines.iter().for_each(|engine| engine.report(&mut state.status));
+        let shared = Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), end: Condvar::new() });
+        let (own, aim) = (Arc::clone(&shared), Duration::from_millis(params.step_ms));
+        let thread = thread::Builder::new().name("scheduler".into()).spawn(move || work(&own, engines, aim));
+        let thread = thread.map_err(|e| Error::Invalid(format!("scheduler: no thread: {e}")))?;
+        Ok(Scheduler { model: model.clone(), params, plans, shared, flags, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// The plans, in the order of [`SchedulerParams::plans`].
+    pub fn plans(&self) -> &[PlanInfo] {
+        &self.plans
+    }
+
+    /// Accepts a request. Its events go to `sink`, on the scheduler's thread.
+    ///
+    /// # Errors
+    /// Returns a [`Refusal`]; then nothing goes to `sink`.
+    pub fn submit(&self, request: Request, sink: Sink) -> Result<Ticket, Refusal> {
+        let plan = self.choose(&request)?;
+        let mut job = Job::new(&self.model, request, sink).map_err(Refusal::Invalid)?;
+        let cancelled = job.cancel_flag();
+        let mut state = self.shared.lock();
+        if state.deadline.is_some() {
+            return Err(Refusal::Stopping);
+        }
+        let running = state.status.plans.get(plan).map_or(0, |plan| plan.running);
+        let free = self.params.n_running.saturating_sub(running);
+        if state.n_waiting >= self.params.n_waiting.saturating_add(free) {
+            return Err(Refusal::Busy);
+        }
+        state.n_waiting += 1;
+        state.n_requests += 1;
+        job.id = state.n_requests as u64;
+        state.new.push((plan, job));
+        self.shared.work.notify_all();
+        Ok(Ticket { plan, cancelled })
+    }
+
+    /// The plan of a request.
+    fn choose(&self, request: &Request) -> Result<usize, Refusal> {
+        let n_prompt = request.prompt.len();
+        let tried = match request.plan {
+            None => 0..self.plans.len(),
+            Some(plan) if plan < self.plans.len() => plan..plan + 1,
+            Some(plan) => {
+                let expected = format!("0 to {}", self.plans.len() - 1);
+                return Err(Refusal::Invalid(Error::argument("plan", expected, plan)));
+            }
+        };
+        let n_max = |plan: usize| self.plans[plan].n_max;
+        let fitting = |n: usize| tried.clone().find(|&plan| n_prompt.saturating_add(n) <= n_max(plan));
+        let found = match request.n_predict {
+            Some(n) => fitting(n),
+            None => fitting(self.params.reserve).or_else(|| fitting(1)),
+        };
+        let largest = tried.clone().max_by_key(|&plan| n_max(plan)).unwrap_or(0);
+        let n_predict = request.n_predict;
+        found.ok_or(Refusal::TooLong { n_prompt, n_predict, n_max: n_max(largest), plan: largest })
+    }
+
+    /// What the scheduler is doing, as of its last step.
+    pub fn status(&self) -> Status {
+        let state = self.shared.lock();
+        Status { n_requests: state.n_requests, waiting: state.n_waiting, ..state.status.clone() }
+    }
+
+    /// Accepts no more requests and cancels those that wait. Requests that run may end within `grace`, and are canceled
+    /// then. Returns when the thread has ended, unless a sink calls this.
+    pub fn stop(&self, grace: Duration) {
+        let own = lock(&self.thread).as_ref().is_some_and(|own| own.thread().id() == thread::current().id());
+        let mut state = self.shared.lock();
+        let now = Instant::now();
+        let deadline = now.checked_add(grace).unwrap_or(now + Duration::from_secs(1 << 30));
+        let deadline = state.deadline.map_or(deadline, |earlier| earlier.min(deadline));
+        state.deadline = Some(deadline);
+        self.shared.work.notify_all();
+        while !own && !state.ended {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.shared.end.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if own {
+            return;
+        }
+        // A step that is being computed ends early.
+        self.flags.iter().for_each(|flag| flag.store(true, Ordering::Relaxed));
+        while !state.ended {
+            state = self.shared.end.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(state);
+        if let Some(thread) = lock(&self.thread).take() {
+            // It has caught its panics.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Scheduler {
+    fn drop(&mut self) {
+        self.stop(Duration::ZERO);
+    }
+}
+
+impl std::fmt::Debug for Scheduler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scheduler")
+            .field("params", &self.params)
+            .field("plans", &self.plans)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Ticket {
+    /// The plan of the request.
+    pub fn plan(&self) -> usize {
+        self.plan
+    }
+
+    /// Cancels the request.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Checks that the caches of all plans fit together: memory is not taken before it is written to.
+fn check_memory(model: &Model, plans: &[SessionParams]) -> Result<()> {
+    let mut needed = 0usize;
+    for params in plans {
+        needed = needed.saturating_add(Session::bytes_needed(model, params)?.saturating_sub(model.n_bytes()));
+    }
+    let free = model.backend_device().memory_free();
+    if plans.len() == 1 || needed <= free {
+        return Ok(());
+    }
+    let (n, need, left) = (plans.len(), bytes(needed as u64), bytes(free as u64));
+    let what = format!("{n} plans need {need} for their caches, {left} is free; a smaller ctx needs less");
+    Err(Error::OutOfMemory { needed, free: Some(free), what, remedy: Some(Remedy::Cache) })
+}
+
+fn info(session: &Session) -> PlanInfo {
+    let (plan, n_max) = (session.plan(), session.n_max());
+    PlanInfo {
+        spec: plan.spec.to_string(),
+        n_max,
+        n_ctx: session.params().n_ctx,
+        beyond_trained: n_max > session.model().hparams().n_ctx_train,
+        notes: plan.notes.clone(),
+        evicts: plan.evict,
+        summary: session.summary(),
+    }
+}
+
+/// Tells those who wait that the thread has ended, however it did.
+struct AtEnd<'a>(&'a Shared);
+
+impl Drop for AtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.lock().ended = true;
+        self.0.end.notify_all();
+    }
+}
+
+/// The thread: rounds of all engines that have requests, until it is stopped.
+fn work(shared: &Shared, mut engines: Vec<Engine>, aim: Duration) {
+    let _end = AtEnd(shared);
+    loop {
+        let mut state = shared.lock();
+        while state.new.is_empty() && state.deadline.is_none() && !engines.iter().any(Engine::has_work) {
+            state = shared.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        for (plan, job) in state.new.drain(..) {
+            engines[plan].push(job);
+        }
+        let deadline = state.deadline;
+        drop(state);
+        let over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        let busy = engines.iter().filter(|engine| engine.has_work()).count();
+        let aim = aim / busy.max(1) as u32;
+        for engine in engines.iter_mut().filter(|engine| engine.has_work()) {
+            let round = catch_unwind(AssertUnwindSafe(|| {
+                if deadline.is_some() {
+                    engine.cancel_waiting();
+                }
+                if over {
+                    return engine.cancel_all();
+                }
+                engine.round(aim)
+            }));
+            match round {
+                Ok(Ok(())) => {}
+                Ok(Err(e)) => engine.fail(&e.to_string()),
+                Err(_) => engine.fail("the step of this request panicked"),
+            }
+        }
+        let mut status = Status::default();
+        engines.iter().for_each(|engine| engine.report(&mut status));
+        let mut state = shared.lock();
+        state.n_waiting = state.new.len() + engines.iter().map(Engine::n_waiting).sum::<usize>();
+        state.status = status;
+        if deadline.is_some() && state.new.is_empty() && !engines.iter().any(Engine::has_work) {
+            return;
+        }
+    }
+}

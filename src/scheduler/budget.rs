@@ -1,0 +1,63 @@
+//! How many tokens of prompts a step takes: as many as fit in the time aimed at.
+
+use std::time::Duration;
+
+/// Fewer are never taken: a step's constant time would be most of it.
+const FLOOR: usize = 32;
+
+#[derive(Debug)]
+pub(super) struct Budget {
+    fixed: Option<usize>,
+    /// Tokens of a batch.
+    most: usize,
+    tokens: usize,
+}
+
+impl Budget {
+    pub(super) fn new(fixed: Option<usize>, most: usize) -> Budget {
+        Budget { fixed, most, tokens: FLOOR }
+    }
+
+    /// Tokens of prompts for the next step; `decoding`: whether others decode in it.
+    pub(super) fn next(&self, decoding: bool) -> usize {
+        let learned = if decoding { self.tokens.clamp(FLOOR, self.most.max(FLOOR)) } else { self.most };
+        self.fixed.unwrap_or(learned).max(1)
+    }
+
+    /// Learns from a step of so many tokens of prompts that took some time, where `aim` would have been right.
+    pub(super) fn learn(&mut self, n_prefill: usize, took: Duration, aim: Duration) {
+        let right = n_prefill as f64 * aim.as_secs_f64() / took.as_secs_f64().max(1e-9);
+        let now = self.tokens as f64;
+        // A step of few tokens says little about one of many.
+        if n_prefill > 0 && (n_prefill >= self.tokens / 2 || right < n_prefill as f64) {
+            let next = right.min(now * 2.0).max(now / 2.0);
+            self.tokens = (next as usize).clamp(FLOOR, self.most.max(FLOOR));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Steps take a constant time and some for each token; the budget comes to where their sum is the aim.
+    #[test]
+    fn the_time_of_a_step_comes_to_the_aim() {
+        let (aim, most) = (Duration::from_millis(150), 2048);
+        let step = |n: usize, each: f64| Duration::from_secs_f64(0.05 + each * n as f64);
+        for (each, expected) in [(0.001, 100), (0.0001, 1000), (0.01, FLOOR), (0.00001, most)] {
+            let mut budget = Budget::new(None, most);
+            for _ in 0..40 {
+                let n = budget.next(true);
+                budget.learn(n, step(n, each), aim);
+            }
+            let n = budget.next(true);
+            assert!(n.abs_diff(expected) <= expected / 50 + 1, "{each}: {n}, expected {expected}");
+            // The last tokens of a prompt do not change it.
+            budget.learn(1, step(1, each), aim);
+            assert_eq!(budget.next(true), n);
+            assert_eq!(budget.next(false), most);
+        }
+        assert_eq!(Budget::new(Some(7), most).next(false), 7);
+    }
+}

@@ -1,0 +1,488 @@
+//! One session and its requests: which are admitted, what a step reads of each, and who gives way when room runs out.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::budget::Budget;
+use super::job::{Ended, Job};
+use super::prefixes::Prefixes;
+use super::request::{PlanStatus, Status};
+use super::SchedulerParams;
+use crate::kv::MAX_SEQS;
+use crate::model::{Error, Result};
+use crate::session::{Prefix, SeqId, Session, Step, Stepped, StopReason, Want};
+use crate::Token;
+
+/// Younger requests that may be admitted before one that waits for more room than they need.
+const MAX_PASSED: usize = 16;
+/// A prompt that shares this many tokens more with one that is being read waits until these are read.
+const WORTH_WAITING: usize = 32;
+/// Steps in which a prompt is read after which it counts as half as long.
+const HALVED: usize = 64;
+
+/// A request that has a sequence.
+struct Run {
+    job: Job,
+    seq: SeqId,
+    /// Tokens of the job that the sequence holds.
+    held: usize,
+    /// Tokens that it was given room for.
+    target: usize,
+    /// Numbers of tokens after which steps end, to keep a state there, or because another request shares these.
+    places: Vec<usize>,
+    /// Steps since its last admission.
+    age: usize,
+}
+
+/// What a request can begin with.
+struct Place {
+    /// The sequence to take tokens from, and their number.
+    donor: Option<(SeqId, usize)>,
+    departed: usize,
+    differs_at: Option<usize>,
+}
+
+/// The part of a step that is one request's.
+struct Part {
+    run: usize,
+    /// Tokens that the sequence will hold.
+    end: usize,
+}
+
+pub(super) struct Engine {
+    plan: usize,
+    session: Session,
+    running: Vec<Run>,
+    waiting: VecDeque<Job>,
+    prefixes: Prefixes,
+    budget: Budget,
+    /// End-of-generation tokens.
+    ends: Vec<Token>,
+    n_running: usize,
+    reserve: usize,
+    /// Whether a waiting request might be admitted now.
+    changed: bool,
+    /// What this engine did, in the counters alone.
+    did: Status,
+}
+
+impl Run {
+    /// Tokens that are not in the cache.
+    fn pending(&self) -> usize {
+        self.job.tokens.len() - self.held
+    }
+
+    /// Whether the next tokens of the prompt are to be scored.
+    fn scores(&self) -> bool {
+        self.job.request.echo.is_some() && self.held + 1 < self.job.n_prompt && self.held >= self.job.n_scored
+    }
+
+    /// Where a step of at most `most` tokens ends.
+    fn end(&self, most: usize) -> usize {
+        let places = self.places.iter().copied().filter(|&at| at > self.held);
+        let end = places.fold(self.held.saturating_add(most), usize::min).min(self.job.tokens.len());
+        if self.job.request.echo.is_none() || self.held + 1 >= self.job.n_prompt {
+            end
+        } else if self.scores() {
+            // The last token is read by itself, for its logits.
+            end.min(self.job.n_prompt - 1)
+        } else {
+            end.min(self.job.n_scored)
+        }
+    }
+
+    fn want(&self, end: usize) -> Want<'static> {
+        match (self.job.tokens.get(end), self.job.request.echo) {
+            (Some(&next), Some(n_top)) if self.scores() => Want::Scores { n_top, next: Some(next) },
+            (None, _) if self.job.request.n_predict != Some(0) => Want::Logits,
+            _ => Want::Nothing,
+        }
+    }
+
+    /// Whether a request that makes no tokens has done its work.
+    fn is_read(&self) -> bool {
+        let scored = self.job.request.echo.is_some() && self.pending() <= 1;
+        self.job.request.n_predict == Some(0) && (self.pending() == 0 || scored)
+    }
+
+    /// Takes the answer to a step.
+    fn take(&mut self, stepped: Stepped, ends: &[Token], n_max: usize) -> Option<Ended> {
+        self.job.progress(self.held);
+        match stepped {
+            Stepped::Scores(scores) => self.job.scored(scores),
+            Stepped::Logits(row) => return self.job.sample(row, ends, self.held, n_max),
+            _ => {}
+        }
+        self.is_read().then_some(Ended::Done(StopReason::Length))
+    }
+}
+
+impl Engine {
+    pub(super) fn new(session: Session, plan: usize, params: &SchedulerParams) -> Engine {
+        let vocab = session.model().vocab();
+        let ends = (0..vocab.n_tokens() as Token).filter(|&token| vocab.is_eog(token)).collect();
+        // Cells of a plan that evicts, and states, are for so many sequences.
+        let most = if session.cuts_anywhere() { MAX_SEQS as usize } else { session.params().n_seq_max };
+        Engine {
+            plan,
+            budget: Budget::new(params.step_tokens, session.params().n_batch),
+            n_running: params.n_running.min(most),
+            reserve: params.reserve,
+            session,
+            running: Vec::new(),
+            waiting: VecDeque::new(),
+            prefixes: Prefixes::new(),
+            ends,
+            changed: false,
+            did: Status::default(),
+        }
+    }
+
+    pub(super) fn push(&mut self, job: Job) {
+        self.waiting.push_back(job);
+        self.changed = true;
+    }
+
+    pub(super) fn has_work(&self) -> bool {
+        !self.running.is_empty() || !self.waiting.is_empty()
+    }
+
+    pub(super) fn n_waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Adds what it does, and has done, to a status.
+    pub(super) fn report(&self, status: &mut Status) {
+        let cells = self.prefixes.count(&self.session, None);
+        let plan = PlanStatus {
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            cells: self.session.n_cells().0,
+            cells_used: cells.used,
+            cells_kept: cells.kept,
+            n_kept: self.prefixes.seqs(None).count(),
+        };
+        status.running += plan.running;
+        status.waiting += plan.waiting;
+        status.plans.push(plan);
+        status.n_ended += self.did.n_ended;
+        status.n_failed += self.did.n_failed;
+        status.n_cancelled += self.did.n_cancelled;
+        status.n_preempted += self.did.n_preempted;
+        status.n_prompt += self.did.n_prompt;
+        status.n_cached += self.did.n_cached;
+        status.n_made += self.did.n_made;
+        status.n_dropped += self.prefixes.n_dropped;
+        status.n_steps += self.did.n_steps;
+    }
+
+    /// Ends canceled requests, admits others, and runs one step that aims at this time.
+    ///
+    /// # Errors
+    /// Returns an error if the device fails.
+    pub(super) fn round(&mut self, aim: Duration) -> Result<()> {
+        self.reap()?;
+        self.admit();
+        let parts = self.parts()?;
+        if parts.is_empty() {
+            return Ok(());
+        }
+        let steps = parts.iter().map(|part| {
+            let run = &self.running[part.run];
+            Step { seq: run.seq, tokens: &run.job.tokens[run.held..part.end], want: run.want(part.end) }
+        });
+        let mut steps: Vec<Step<'_>> = steps.collect();
+        let n_prefill: usize = steps.iter().map(|step| step.tokens.len()).filter(|&n| n > 1).sum();
+        let begun = Instant::now();
+        let results = self.session.step(&mut steps)?;
+        drop(steps);
+        self.budget.learn(n_prefill, begun.elapsed(), aim);
+        self.did.n_steps += 1;
+        let n_max = self.session.n_max();
+        let mut ended: Vec<(usize, Ended)> = Vec::new();
+        for (part, result) in parts.iter().zip(results) {
+            let run = &mut self.running[part.run];
+            let n_made = run.job.n_made();
+            let end = match result {
+                Ok(stepped) => {
+                    run.held = part.end;
+                    run.age += 1;
+                    if run.places.contains(&run.held) {
+                        self.session.keep_state(run.seq);
+                        self.changed = true;
+                    }
+                    run.take(stepped, &self.ends, n_max)
+                }
+                Err(Error::ContextFull { .. }) if n_made > 0 => Some(Ended::Done(StopReason::ContextFull)),
+                Err(Error::Interrupted) => Some(Ended::Done(StopReason::Cancelled)),
+                Err(e) => Some(Ended::Failed(e)),
+            };
+            self.did.n_made += run.job.n_made() - n_made;
+            ended.extend(end.map(|end| (part.run, end)));
+        }
+        // From the last one on, so that the others keep their places.
+        ended.sort_unstable_by_key(|(run, _)| std::cmp::Reverse(*run));
+        ended.into_iter().try_for_each(|(run, end)| self.finish(run, end))
+    }
+
+    /// Ends every request as canceled.
+    pub(super) fn cancel_all(&mut self) -> Result<()> {
+        self.cancel_waiting();
+        (0..self.running.len()).rev().try_for_each(|run| self.finish(run, Ended::Done(StopReason::Cancelled)))
+    }
+
+    pub(super) fn cancel_waiting(&mut self) {
+        while let Some(job) = self.waiting.pop_front() {
+            self.end(job, Ended::Done(StopReason::Cancelled));
+        }
+    }
+
+    /// Ends every running request with an error, and empties the session.
+    pub(super) fn fail(&mut self, why: &str) {
+        self.session.clear();
+        self.prefixes.clear();
+        self.changed = true;
+        for run in std::mem::take(&mut self.running) {
+            self.end(run.job, Ended::Failed(Error::Invalid(why.to_owned())));
+        }
+    }
+
+    fn end(&mut self, job: Job, ended: Ended) {
+        self.did.n_ended += 1;
+        match ended {
+            Ended::Failed(_) => self.did.n_failed += 1,
+            Ended::Done(StopReason::Cancelled) => self.did.n_cancelled += 1,
+            Ended::Done(_) => {}
+        }
+        job.end(ended);
+    }
+
+    /// Ends a running request; what it has read stays, if it did not fail.
+    fn finish(&mut self, run: usize, ended: Ended) -> Result<()> {
+        let Run { mut job, seq, .. } = self.running.remove(run);
+        self.changed = true;
+        let kept = match ended {
+            Ended::Failed(_) => self.session.truncate(seq, 0),
+            Ended::Done(_) => {
+                let salt = std::mem::take(&mut job.request.salt);
+                self.prefixes.keep(&mut self.session, seq, salt)
+            }
+        };
+        self.end(job, ended);
+        kept
+    }
+
+    /// Ends requests whose callers have canceled them.
+    fn reap(&mut self) -> Result<()> {
+        for run in (0..self.running.len()).rev() {
+            if self.running[run].job.is_cancelled() {
+                self.finish(run, Ended::Done(StopReason::Cancelled))?;
+            }
+        }
+        for at in (0..self.waiting.len()).rev() {
+            if self.waiting[at].is_cancelled() {
+                if let Some(job) = self.waiting.remove(at) {
+                    self.end(job, Ended::Done(StopReason::Cancelled));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives waiting requests a sequence, in order. One that needs more room than there is does not hold up all others.
+    fn admit(&mut self) {
+        let mut at = 0;
+        while self.changed && at < self.waiting.len() && self.running.len() < self.n_running {
+            let Some(job) = self.waiting.remove(at) else { break };
+            if let Some(place) = self.place(&job) {
+                self.waiting.iter_mut().take(at).for_each(|earlier| earlier.passed += 1);
+                self.start(job, place);
+                continue;
+            }
+            let passed = job.passed;
+            self.waiting.insert(at, job);
+            if passed >= MAX_PASSED {
+                break;
+            }
+            at += 1;
+        }
+        self.changed = false;
+    }
+
+    /// What a waiting request begins with; `None` if it has to wait.
+    fn place(&mut self, job: &Job) -> Option<Place> {
+        let salt = &job.request.salt;
+        let most = job.most_cached();
+        let mut best = Prefix::default();
+        if job.request.reuse {
+            let sharing = self.running.iter().filter(|run| run.job.request.salt == *salt).map(|run| run.seq);
+            let seqs = sharing.chain(self.prefixes.seqs(Some(salt.as_slice())));
+            best = self.session.longest_prefix(&job.tokens, most, seqs);
+            let also = self.running.iter_mut().filter(|run| run.job.request.salt == *salt);
+            let shared = |run: &Run| {
+                run.job.tokens.iter().zip(&job.tokens[..most]).take_while(|(a, b)| a == b).count()
+            };
+            let first = also.map(|run| (shared(run), run)).filter(|(n, run)| *n > run.held);
+            if let Some((n, run)) =
+                first.max_by_key(|(n, _)| *n).filter(|(n, _)| *n >= best.n + WORTH_WAITING)
+            {
+                if !run.places.contains(&n) {
+                    run.places.push(n);
+                }
+                return None;
+            }
+        }
+        let donor = (best.n > 0).then_some((best.seq, best.n));
+        let place =
+            Place { donor, departed: best.departed, differs_at: best.differs.then_some(best.departed) };
+        // Nobody else needs the room then.
+        if self.running.is_empty() || self.session.plan().evict {
+            return Some(place);
+        }
+        let need = self.session.cells_at_most(self.target(job, 0) - best.n);
+        let promised: usize = self.running.iter().map(|run| self.promised(run)).sum();
+        let given = donor.map(|(seq, n)| (seq, self.session.model().n_positions(n) as i32));
+        let room = self.session.n_cells().1 + self.prefixes.count(&self.session, given).kept;
+        (need.saturating_add(promised) <= room).then_some(place)
+    }
+
+    /// Tokens that a request is given room for, when it holds so many.
+    fn target(&self, job: &Job, held: usize) -> usize {
+        let most = match job.request.n_predict {
+            Some(n) => job.n_prompt.saturating_add(n),
+            None if held > 0 => held.saturating_add(self.reserve / 4),
+            // One that had to give way waits for more room than before.
+            None => job.tokens.len().saturating_add(self.reserve << job.preempted.min(16)),
+        };
+        most.min(self.session.n_max()).max(job.tokens.len())
+    }
+
+    /// Cells that a running request may still need.
+    fn promised(&self, run: &Run) -> usize {
+        let target = run.target.max(self.target(&run.job, run.job.tokens.len()));
+        self.session.cells_at_most(target - run.held)
+    }
+
+    /// Gives a request a sequence.
+    fn start(&mut self, mut job: Job, place: Place) {
+        let (donor, n) = place.donor.unzip();
+        let n = n.unwrap_or(0);
+        let placed = self.free_seq(donor).and_then(|seq| {
+            if let Some(donor) = donor.filter(|&donor| donor != seq) {
+                self.session.copy_seq(donor, seq)?;
+            }
+            self.session.truncate(seq, n)?;
+            Ok(seq)
+        });
+        let seq = match placed {
+            Ok(seq) => seq,
+            Err(e) => return self.end(job, Ended::Failed(e)),
+        };
+        if job.start(self.plan, n, place.differs_at) {
+            self.did.n_prompt += job.n_prompt;
+            self.did.n_cached += n;
+        }
+        let places = self.session.kept_places(n, place.departed, job.tokens.len());
+        let target = self.target(&job, 0);
+        self.running.push(Run { job, seq, held: n, target, places, age: 0 });
+    }
+
+    /// A sequence for a request that takes tokens from `donor`: that itself if no request runs in it and there is no
+    /// other.
+    fn free_seq(&mut self, donor: Option<SeqId>) -> Result<SeqId> {
+        let own = donor.filter(|&seq| self.prefixes.holds(seq));
+        let most =
+            if self.session.plan().evict { self.session.params().n_seq_max } else { MAX_SEQS as usize };
+        if self.running.len() + self.prefixes.seqs(None).count() < most {
+            let taken =
+                |seq: SeqId| self.prefixes.holds(seq) || self.running.iter().any(|run| run.seq == seq);
+            if let Some(seq) = (0..MAX_SEQS).find(|&seq| !taken(seq)) {
+                return Ok(seq);
+            }
+        }
+        if let Some(seq) = self.prefixes.drop_least(&mut self.session, donor)? {
+            return Ok(seq);
+        }
+        let no_seq = || Error::Invalid("sequences: all are in use".into());
+        let seq = own.ok_or_else(no_seq)?;
+        self.prefixes.take(seq);
+        Ok(seq)
+    }
+
+    /// What the next step reads: a token of every sequence that has one left to read, then parts of prompts.
+    fn parts(&mut self) -> Result<Vec<Part>> {
+        loop {
+            let single: Vec<usize> =
+                (0..self.running.len()).filter(|&i| self.running[i].pending() == 1).collect();
+            let cells = single.len() * self.session.cells_at_most(1);
+            if !self.make_room(cells, single.len())? {
+                if self.preempt()? {
+                    continue;
+                }
+                // Alone it has no room: the step says so.
+                return Ok(single.into_iter().map(|run| self.part(run, 1)).collect());
+            }
+            let budget = self.budget.next(!single.is_empty());
+            let chunks = self.chunks(budget);
+            let mut parts: Vec<Part> = single.iter().map(|&run| self.part(run, 1)).collect();
+            let mut cells = cells;
+            for (run, n) in chunks {
+                let more = self.session.cells_at_most(n);
+                if self.make_room(cells + more, parts.len() + 1)? {
+                    cells += more;
+                    parts.push(self.part(run, n));
+                }
+            }
+            if !parts.is_empty() || self.running.is_empty() {
+                return Ok(parts);
+            }
+            if !self.preempt()? {
+                return Ok((0..self.running.len()).map(|run| self.part(run, budget)).collect());
+            }
+        }
+    }
+
+    fn part(&self, run: usize, most: usize) -> Part {
+        Part { run, end: self.running[run].end(most) }
+    }
+
+    /// Divides tokens among the prompts that are being read: a quarter to the oldest, the others to the one with the
+    /// fewest left, which count less the longer they have waited.
+    fn chunks(&self, budget: usize) -> Vec<(usize, usize)> {
+        let mut order: Vec<usize> =
+            (0..self.running.len()).filter(|&i| self.running[i].pending() > 1).collect();
+        order.sort_by_key(|&i| {
+            let run = &self.running[i];
+            (run.pending().saturating_mul(HALVED) / (HALVED + run.age), run.job.id)
+        });
+        let mut left = budget;
+        let mut given = vec![0; self.running.len()];
+        let oldest = order.iter().copied().min_by_key(|&i| self.running[i].job.id);
+        let quarter = oldest.map(|i| (i, (budget / 4).max(1)));
+        for (i, most) in quarter.into_iter().chain(order.iter().map(|&i| (i, budget))) {
+            let run = &self.running[i];
+            let n = run.end((given[i] + left).min(most)) - run.held;
+            left -= n.saturating_sub(given[i]);
+            given[i] = given[i].max(n);
+        }
+        order.into_iter().map(|i| (i, given[i])).filter(|(_, n)| *n > 0).collect()
+    }
+
+    fn make_room(&mut self, n_cells: usize, n_states: usize) -> Result<bool> {
+        let n_cells = if self.session.plan().evict { 0 } else { n_cells };
+        self.prefixes.make_room(&mut self.session, n_cells, n_states)
+    }
+
+    /// Has the youngest request give its room to the others, and wait. Returns false if there are no others.
+    fn preempt(&mut self) -> Result<bool> {
+        let youngest = (0..self.running.len()).max_by_key(|&i| self.running[i].job.id);
+        let Some(youngest) = youngest.filter(|_| self.running.len() > 1) else { return Ok(false) };
+        let Run { mut job, seq, .. } = self.running.remove(youngest);
+        self.prefixes.keep(&mut self.session, seq, job.request.salt.clone())?;
+        job.preempted += 1;
+        self.did.n_preempted += 1;
+        self.changed = true;
+        self.waiting.push_front(job);
+        Ok(true)
+    }
+}

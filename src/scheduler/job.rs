@@ -1,0 +1,219 @@
+//! One request: its tokens, its sampler, and what its caller is told.
+
+use std::ops::ControlFlow;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::request::{Done, Event, Made, Request, Sink};
+use crate::model::{Error, Model, Result};
+use crate::sampler::Sampler;
+use crate::session::{Scored, StopReason, Text};
+use crate::Token;
+
+/// Most that may be added to a logit.
+const MAX_BIAS: f32 = 1000.0;
+
+/// Most tokens that a score can have with it.
+const MAX_TOP: usize = 100;
+
+/// How a request ends.
+#[derive(Debug)]
+pub(super) enum Ended {
+    Done(StopReason),
+    Failed(Error),
+}
+
+pub(super) struct Job {
+    /// The number of the request: younger ones have larger numbers.
+    pub(super) id: u64,
+    /// The request, without its prompt.
+    pub(super) request: Request,
+    /// The prompt, and the tokens made so far.
+    pub(super) tokens: Vec<Token>,
+    pub(super) n_prompt: usize,
+    /// Scores that were sent, of the prompt's tokens from the second on.
+    pub(super) n_scored: usize,
+    pub(super) n_cached: usize,
+    pub(super) preempted: usize,
+    /// Younger requests that were admitted while this one waited.
+    pub(super) passed: usize,
+    model: Model,
+    sink: Sink,
+    broken: bool,
+    cancelled: Arc<AtomicBool>,
+    sampler: Sampler,
+    text: Text,
+    submitted: Instant,
+    admitted: Option<Instant>,
+    read: Option<Instant>,
+}
+
+impl Job {
+    /// # Errors
+    /// Returns an error if a setting of the request is out of range.
+    pub(super) fn new(model: &Model, mut request: Request, sink: Sink) -> Result<Job> {
+        let (vocab, n_vocab) = (model.vocab(), model.hparams().n_vocab);
+        let tokens = std::mem::take(&mut request.prompt);
+        if tokens.is_empty() {
+            return Err(Error::argument("prompt", "at least one token", "none"));
+        }
+        let mut known = tokens.iter().chain(request.bias.iter().map(|(token, _)| token));
+        if let Some(token) = known.find(|&&token| token < 0 || token as usize >= n_vocab) {
+            return Err(Error::argument("token", format_args!("0 to {}", n_vocab - 1), token));
+        }
+        if let Some((_, bias)) = request.bias.iter().find(|(_, bias)| bias.is_nan() || *bias > MAX_BIAS) {
+            return Err(Error::argument("bias", format_args!("at most {MAX_BIAS}"), bias));
+        }
+        if let Some(n) = request.n_top.max(request.echo).filter(|&n| n > MAX_TOP) {
+            return Err(Error::argument("top", format_args!("0 to {MAX_TOP}"), n));
+        }
+        let mut sampler = Sampler::new(&request.sampler, vocab, model.hparams().n_ctx_train)?;
+        tokens.iter().for_each(|&token| sampler.accept(token));
+        let text = Text::new(std::mem::take(&mut request.stop))?;
+        Ok(Job {
+            id: 0,
+            request,
+            n_prompt: tokens.len(),
+            tokens,
+            n_scored: 0,
+            n_cached: 0,
+            preempted: 0,
+            passed: 0,
+            model: model.clone(),
+            sink,
+            broken: false,
+            cancelled: Arc::default(),
+            sampler,
+            text,
+            submitted: Instant::now(),
+            admitted: None,
+            read: None,
+        })
+    }
+
+    /// A flag that cancels the request.
+    pub(super) fn cancel_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.cancelled)
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.broken || self.cancelled.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn n_made(&self) -> usize {
+        self.tokens.len() - self.n_prompt
+    }
+
+    /// Tokens that can be taken from a cache. The logits of the last one are needed, and those of all that are to be
+    /// scored.
+    pub(super) fn most_cached(&self) -> usize {
+        let most = self.tokens.len() - 1;
+        if self.request.echo.is_some() && self.n_scored + 1 < self.n_prompt {
+            return most.min(self.n_scored);
+        }
+        most
+    }
+
+    pub(super) fn send(&mut self, event: Event) {
+        if !self.broken {
+            let sent = catch_unwind(AssertUnwindSafe(|| (self.sink)(event)));
+            self.broken = !matches!(sent, Ok(ControlFlow::Continue(())));
+        }
+    }
+
+    /// Tells the caller that the request was admitted. Returns false if it was so before.
+    pub(super) fn start(&mut self, plan: usize, n_cached: usize, differs_at: Option<usize>) -> bool {
+        if self.admitted.is_some() {
+            return false;
+        }
+        self.admitted = Some(Instant::now());
+        self.n_cached = n_cached;
+        self.send(Event::Started { plan, n_cached, differs_at });
+        true
+    }
+
+    /// Tells the caller that the cache holds so many tokens of the prompt.
+    pub(super) fn progress(&mut self, held: usize) {
+        if self.n_made() == 0 {
+            let total = self.n_prompt;
+            self.send(Event::Progress { done: held.min(total), total });
+        }
+    }
+
+    pub(super) fn scored(&mut self, scores: Vec<Scored>) {
+        self.n_scored += scores.len();
+        self.send(Event::Scores(scores));
+    }
+
+    /// Makes a token from the logits after the last one. `held`: tokens that the cache holds, of at most `n_max`.
+    pub(super) fn sample(
+        &mut self,
+        mut row: Vec<f32>,
+        ends: &[Token],
+        held: usize,
+        n_max: usize,
+    ) -> Option<Ended> {
+        self.read.get_or_insert_with(Instant::now);
+        match self.make(&mut row, ends) {
+            Err(e) => Some(Ended::Failed(e)),
+            Ok(Some(reason)) => Some(Ended::Done(reason)),
+            Ok(None) if self.request.n_predict.is_some_and(|n| self.n_made() >= n) => {
+                Some(Ended::Done(StopReason::Length))
+            }
+            Ok(None) if held >= n_max => Some(Ended::Done(StopReason::ContextFull)),
+            Ok(None) => None,
+        }
+    }
+
+    fn make(&mut self, row: &mut [f32], ends: &[Token]) -> Result<Option<StopReason>> {
+        let too_early = self.n_made() < self.request.n_min && !self.request.ignore_eos;
+        let refused: &[Token] = if too_early { ends } else { &[] };
+        let mut plain: Vec<(Token, f32)> = Vec::new();
+        let added = self.request.bias.iter().copied();
+        for (token, bias) in added.chain(refused.iter().map(|&token| (token, f32::NEG_INFINITY))) {
+            let x = &mut row[token as usize];
+            plain.push((token, *x));
+            *x += bias;
+        }
+        let token = self.sampler.sample(row)?;
+        if !self.request.ignore_eos && self.model.vocab().is_eog(token) {
+            return Ok(Some(StopReason::EndOfGeneration));
+        }
+        // A token may have been changed twice.
+        plain.into_iter().rev().for_each(|(token, x)| row[token as usize] = x);
+        let score = self.request.n_top.map(|n_top| Scored::of(row, token, n_top));
+        self.tokens.push(token);
+        let bytes = self.model.vocab().piece(token, self.request.special)?;
+        let (text, stopped) = self.text.push(&bytes, self.n_made() >= self.request.n_min);
+        self.send(Event::Token(Made { token, text, score }));
+        Ok(stopped.then_some(StopReason::StopString))
+    }
+
+    /// Ends the request.
+    pub(super) fn end(mut self, ended: Ended) {
+        let reason = match ended {
+            Ended::Failed(e) => return self.send(Event::Failed(e)),
+            Ended::Done(reason) => reason,
+        };
+        let text = self.text.finish();
+        if !text.is_empty() {
+            self.send(Event::Text(text));
+        }
+        let now = Instant::now();
+        let admitted = self.admitted.unwrap_or(now);
+        let read = self.read.unwrap_or(now);
+        let done = Done {
+            reason,
+            n_prompt: self.n_prompt,
+            n_cached: self.n_cached,
+            n_made: self.n_made(),
+            queue: admitted.duration_since(self.submitted),
+            prefill: self.admitted.map_or(Duration::ZERO, |admitted| read.duration_since(admitted)),
+            decode: now.duration_since(read),
+            preempted: self.preempted,
+        };
+        self.send(Event::Done(done));
+    }
+}

@@ -1,0 +1,179 @@
+//! The texts of ended requests, which stay in the cache for later ones, and which of them makes room first.
+//!
+//! GreedyDual-Size (Cao and Irani, 1997): a text is worth the clock of its last use and the cost to compute it again for
+//! each cell that it would free. What is worth least goes first, and the clock becomes its worth. So a long text stays
+//! longer than a short one, but not for ever.
+
+use crate::kv::MAX_SEQS;
+use crate::model::Result;
+use crate::session::{SeqId, Session};
+
+/// Tokens after which the attention of one more token costs as much as all else. It only weighs long texts against short
+/// ones.
+const EVEN: f64 = 8192.0;
+
+#[derive(Debug)]
+struct Kept {
+    salt: Vec<u8>,
+    /// The clock at its last use.
+    used: f64,
+}
+
+/// Sequences that no running request has.
+#[derive(Debug)]
+pub(super) struct Prefixes {
+    of: Vec<Option<Kept>>,
+    clock: f64,
+    /// Texts that were dropped or cut.
+    pub(super) n_dropped: usize,
+}
+
+/// Cells by who holds them.
+#[derive(Debug)]
+pub(super) struct Cells {
+    /// Cells that only kept texts hold.
+    pub(super) kept: usize,
+    /// Cells that a running request holds.
+    pub(super) used: usize,
+    /// For each kept text, those of them that it holds, and those that it holds alone.
+    of: Vec<(usize, usize)>,
+}
+
+impl Prefixes {
+    pub(super) fn new() -> Prefixes {
+        Prefixes { of: (0..MAX_SEQS).map(|_| None).collect(), clock: 0.0, n_dropped: 0 }
+    }
+
+    /// The sequences, of this salt if one is given.
+    pub(super) fn seqs<'a>(&'a self, salt: Option<&'a [u8]>) -> impl Iterator<Item = SeqId> + 'a {
+        (0..).zip(&self.of).filter_map(move |(seq, kept)| {
+            let kept = kept.as_ref()?;
+            salt.is_none_or(|salt| kept.salt == salt).then_some(seq)
+        })
+    }
+
+    pub(super) fn holds(&self, seq: SeqId) -> bool {
+        self.of[seq as usize].is_some()
+    }
+
+    /// Keeps what a sequence holds. Texts that are the beginning of another one of this salt are dropped, where that can
+    /// take their place.
+    pub(super) fn keep(&mut self, session: &mut Session, seq: SeqId, salt: Vec<u8>) -> Result<()> {
+        let others: Vec<SeqId> = self.seqs(Some(salt.as_slice())).collect();
+        self.of[seq as usize] = Some(Kept { salt, used: self.clock });
+        if session.tokens(seq).is_empty() {
+            self.of[seq as usize] = None;
+        } else if session.cuts_anywhere() {
+            for other in others {
+                if session.tokens(seq).starts_with(session.tokens(other)) {
+                    self.remove(session, other)?;
+                } else if session.tokens(other).starts_with(session.tokens(seq)) {
+                    return self.remove(session, seq);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a sequence to a request, with all that it holds.
+    pub(super) fn take(&mut self, seq: SeqId) {
+        self.of[seq as usize] = None;
+    }
+
+    fn remove(&mut self, session: &mut Session, seq: SeqId) -> Result<()> {
+        self.of[seq as usize] = None;
+        session.truncate(seq, 0)
+    }
+
+    /// Forgets all texts, which the session has dropped.
+    pub(super) fn clear(&mut self) {
+        self.of.iter_mut().for_each(|kept| *kept = None);
+    }
+
+    /// Counts cells. The first `n` positions of `donor` count as used.
+    pub(super) fn count(&self, session: &Session, donor: Option<(SeqId, i32)>) -> Cells {
+        let idle: u64 = self.seqs(None).fold(0u64, |mask, seq| mask | 1 << seq);
+        let mut cells = Cells { kept: 0, used: 0, of: vec![(0, 0); MAX_SEQS as usize] };
+        for cell in session.cells().iter().filter(|cell| cell.seqs != 0) {
+            let given = donor.is_some_and(|(seq, n)| cell.seqs & (1 << seq) != 0 && cell.pos < n);
+            if cell.seqs & !idle != 0 || given {
+                cells.used += 1;
+                continue;
+            }
+            cells.kept += 1;
+            let (mut seqs, alone) = (cell.seqs, cell.seqs.is_power_of_two());
+            while seqs != 0 {
+                let of = &mut cells.of[seqs.trailing_zeros() as usize];
+                of.0 += 1;
+                of.1 += usize::from(alone);
+                seqs &= seqs - 1;
+            }
+        }
+        cells
+    }
+
+    /// The text that is worth least, but not `donor`, with the cells that it holds alone. `idle`: only texts that hold
+    /// cells which no running request has.
+    fn least(&self, session: &Session, donor: Option<SeqId>, idle: bool) -> Option<(SeqId, usize, f64)> {
+        let cells = self.count(session, None);
+        let mut least: Option<(SeqId, usize, f64)> = None;
+        for seq in self.seqs(None).filter(|&seq| Some(seq) != donor) {
+            let (Some(kept), (held, alone)) = (&self.of[seq as usize], cells.of[seq as usize]) else {
+                continue;
+            };
+            if idle && held == 0 {
+                continue;
+            }
+            // The last tokens are those that it holds alone.
+            let middle = session.tokens(seq).len() as f64 - alone as f64 / 2.0;
+            let worth = kept.used + 1.0 + middle.max(0.0) / EVEN;
+            if least.is_none_or(|least| worth < least.2) {
+                least = Some((seq, alone, worth));
+            }
+        }
+        least
+    }
+
+    /// Drops the text that is worth least, but not `donor`. Returns its sequence, which is empty.
+    pub(super) fn drop_least(
+        &mut self,
+        session: &mut Session,
+        donor: Option<SeqId>,
+    ) -> Result<Option<SeqId>> {
+        let Some((seq, _, worth)) = self.least(session, donor, false) else { return Ok(None) };
+        self.clock = self.clock.max(worth);
+        self.n_dropped += 1;
+        self.remove(session, seq)?;
+        Ok(Some(seq))
+    }
+
+    /// Drops texts, or cuts them, until so many cells are free, and states for so many sequences. Returns false if too
+    /// few are free then.
+    pub(super) fn make_room(
+        &mut self,
+        session: &mut Session,
+        n_cells: usize,
+        n_states: usize,
+    ) -> Result<bool> {
+        loop {
+            let short = n_cells.saturating_sub(session.n_cells().1);
+            if session.n_free_states() < n_states {
+                if self.drop_least(session, None)?.is_none() {
+                    return Ok(false);
+                }
+            } else if short == 0 {
+                return Ok(true);
+            } else {
+                let Some((seq, alone, worth)) = self.least(session, None, true) else { return Ok(false) };
+                self.clock = self.clock.max(worth);
+                self.n_dropped += 1;
+                let cut = session.tokens(seq).len().saturating_sub(short);
+                if session.cuts_anywhere() && alone > short && cut > 0 {
+                    session.truncate(seq, cut)?;
+                } else {
+                    self.remove(session, seq)?;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! What is asked of a scheduler, and what it answers.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use crate::model::Error;
+use crate::sampler::SamplerParams;
+use crate::session::{Scored, StopReason};
+use crate::Token;
+
+/// Takes the events of a request, on the scheduler's thread: it must not wait. The request is canceled when it breaks.
+pub type Sink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
+
+ropewalk_core::setters! {
+    /// A text to continue, or to score.
+    #[derive(Debug, Clone)]
+    pub struct Request {
+        /// The tokens of the text; at least one.
+        pub prompt: Vec<Token>,
+        /// The plan, by its place among [`SchedulerParams::plans`](super::SchedulerParams). `None` takes the first plan
+        /// under which the prompt and `n_predict` tokens fit. Without `n_predict`, a plan with room for
+        /// [`SchedulerParams::reserve`](super::SchedulerParams) tokens goes before one with room for a single token.
+        pub plan: Option<usize>,
+        /// Maximum number of tokens to make; 0 only reads the prompt. `None`: as many as fit.
+        pub n_predict: Option<usize>,
+        /// Minimum number of tokens before an end-of-generation token, and before a text of `stop` ends the text.
+        pub n_min: usize,
+        /// Sampler settings.
+        pub sampler: SamplerParams,
+        /// Numbers added to the logits of tokens before they are sampled. Scores are without them.
+        pub bias: Vec<(Token, f32)>,
+        /// Texts that end the generation; they are not part of the returned text.
+        pub stop: Vec<String>,
+        /// Continue past end-of-generation tokens.
+        pub ignore_eos: bool,
+        /// Render special tokens.
+        pub special: bool,
+        /// Score each made token, with so many of the most likely ones.
+        pub n_top: Option<usize>,
+        /// Score each token of the prompt but the first, with so many of the most likely ones. The whole prompt is read
+        /// then.
+        pub echo: Option<usize>,
+        /// Continue from what other requests have read.
+        pub reuse: bool,
+        /// Requests share what they have read only if this is equal.
+        pub salt: Vec<u8>,
+    }
+}
+
+impl Request {
+    /// A greedy continuation of any length.
+    pub fn new(prompt: Vec<Token>) -> Request {
+        Request {
+            prompt,
+            plan: None,
+            n_predict: None,
+            n_min: 0,
+            sampler: SamplerParams::greedy(),
+            bias: Vec::new(),
+            stop: Vec::new(),
+            ignore_eos: false,
+            special: false,
+            n_top: None,
+            echo: None,
+            reuse: true,
+            salt: Vec::new(),
+        }
+    }
+}
+
+/// Why a request was not accepted.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The prompt and the tokens to be made are more than a plan can hold.
+    #[error("{}", too_long(*n_prompt, *n_predict, *n_max))]
+    TooLong {
+        /// Tokens of the prompt.
+        n_prompt: usize,
+        /// Tokens to be made, if the request says.
+        n_predict: Option<usize>,
+        /// Tokens that one request may have under the largest of the plans.
+        n_max: usize,
+        /// That plan.
+        plan: usize,
+    },
+    /// Too many requests wait.
+    #[error("too many requests wait")]
+    Busy,
+    /// The scheduler stops.
+    #[error("stopping")]
+    Stopping,
+    /// A setting of the request is out of range.
+    #[error(transparent)]
+    Invalid(Error),
+}
+
+fn too_long(n_prompt: usize, n_predict: Option<usize>, n_max: usize) -> String {
+    let more = n_predict.map_or(String::new(), |n| format!(" and {n} to be made"));
+    format!("prompt: expected at most {n_max} tokens in all, found {n_prompt}{more}")
+}
+
+/// What happens to a request, in order. [`Event::Done`] or [`Event::Failed`] is the last.
+#[derive(Debug)]
+pub enum Event {
+    /// The request is admitted.
+    Started {
+        /// Its plan.
+        plan: usize,
+        /// Tokens of the prompt that were in the cache.
+        n_cached: usize,
+        /// The first token at which the prompt differs from the text in the cache that shares most with it; `None` if that
+        /// text or the prompt ends there, or if they share nothing.
+        differs_at: Option<usize>,
+    },
+    /// A part of the prompt was read.
+    Progress {
+        /// Tokens of the prompt that are in the cache.
+        done: usize,
+        /// Tokens of the prompt.
+        total: usize,
+    },
+    /// Scores of the next tokens of the prompt, from the second one on.
+    Scores(Vec<Scored>),
+    /// A token was made.
+    Token(Made),
+    /// Text that was held back, at the end.
+    Text(String),
+    /// The end.
+    Done(Done),
+    /// An error ended the request.
+    Failed(Error),
+}
+
+/// A made token, and the text that is ready with it: see [`Piece`](crate::session::Piece).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Made {
+    /// The token.
+    pub token: Token,
+    /// Text ready to show; can be empty.
+    pub text: String,
+    /// Its score, if asked for.
+    pub score: Option<Scored>,
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Done {
+    /// The reason.
+    pub reason: StopReason,
+    /// Tokens of the prompt.
+    pub n_prompt: usize,
+    /// Tokens of the prompt that were in the cache.
+    pub n_cached: usize,
+    /// Tokens made.
+    pub n_made: usize,
+    /// Time until it was admitted.
+    pub queue: Duration,
+    /// Time until the prompt was read.
+    pub prefill: Duration,
+    /// Time of making tokens.
+    pub decode: Duration,
+    /// How often it gave its room to older requests, and continued later.
+    pub preempted: usize,
+}
+
+/// A plan that requests can have.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlanInfo {
+    /// The RoPE method, with every default filled in.
+    pub spec: String,
+    /// Maximum tokens of one request.
+    pub n_max: usize,
+    /// The context that the session was opened with.
+    pub n_ctx: usize,
+    /// True if a request can be longer than the trained context.
+    pub beyond_trained: bool,
+    /// Facts and warnings about the method, whole sentences.
+    pub notes: Vec<String>,
+    /// True if keys that no later token sees leave the cache.
+    pub evicts: bool,
+    /// The session in one line.
+    pub summary: String,
+}
+
+/// What a plan is doing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PlanStatus {
+    /// Requests that run.
+    pub running: usize,
+    /// Requests that wait.
+    pub waiting: usize,
+    /// Cells of the cache.
+    pub cells: usize,
+    /// Cells that running requests hold.
+    pub cells_used: usize,
+    /// Cells that only texts of ended requests hold. They are free for new requests.
+    pub cells_kept: usize,
+    /// Number of these texts.
+    pub n_kept: usize,
+}
+
+/// What a scheduler is doing, and what it has done. Numbers of requests and tokens count from its start.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Status {
+    /// For each plan.
+    pub plans: Vec<PlanStatus>,
+    /// Requests that run.
+    pub running: usize,
+    /// Requests that wait.
+    pub waiting: usize,
+    /// Requests accepted.
+    pub n_requests: usize,
+    /// Requests ended, for whatever reason.
+    pub n_ended: usize,
+    /// Requests that failed.
+    pub n_failed: usize,
+    /// Requests that were canceled.
+    pub n_cancelled: usize,
+    /// Times that a request gave its room to older ones.
+    pub n_preempted: usize,
+    /// Tokens of admitted prompts.
+    pub n_prompt: usize,
+    /// Those of them that were in the cache.
+    pub n_cached: usize,
+    /// Tokens made.
+    pub n_made: usize,
+    /// Texts of ended requests that were dropped or cut to make room.
+    pub n_dropped: usize,
+    /// Steps of all sessions.
+    pub n_steps: usize,
+}
