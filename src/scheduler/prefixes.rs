@@ -8,9 +8,9 @@ use crate::kv::MAX_SEQS;
 use crate::model::Result;
 use crate::session::{SeqId, Session};
 
-/// Tokens after which the attention of one more token costs as much as all else. It only weighs long texts against short
-/// ones.
-const EVEN: f64 = 8192.0;
+/// A text of this many tokens is worth twice as much for each cell as a very short one. Its next request would wait for all
+/// of it, and short requests, such as for titles, come between the turns of long chats.
+const TWICE: f64 = 256.0;
 
 #[derive(Debug)]
 struct Kept {
@@ -124,9 +124,7 @@ impl Prefixes {
             if idle && held == 0 {
                 continue;
             }
-            // The last tokens are those that it holds alone.
-            let middle = session.tokens(seq).len() as f64 - alone as f64 / 2.0;
-            let worth = kept.used + 1.0 + middle.max(0.0) / EVEN;
+            let worth = kept.used + 1.0 + session.tokens(seq).len() as f64 / TWICE;
             if least.is_none_or(|least| worth < least.2) {
                 least = Some((seq, alone, worth));
             }

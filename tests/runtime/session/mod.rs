@@ -7,6 +7,7 @@ mod limits;
 mod many;
 mod owned;
 mod recurrent;
+mod scheduler;
 mod sequences;
 mod state;
 mod step;
