@@ -365,10 +365,7 @@ fn work(shared: &Shared, mut engines: Vec<Engine>, aim: Duration) {
         for engine in engines.iter_mut().filter(|engine| engine.has_work()) {
             let round = catch_unwind(AssertUnwindSafe(|| {
                 if deadline.is_some() {
-                    engine.cancel_waiting();
-                }
-                if over {
-                    return engine.cancel_all();
+                    engine.cancel(|job| over || !job.is_admitted())?;
                 }
                 engine.round(aim)
             }));

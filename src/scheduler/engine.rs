@@ -181,7 +181,7 @@ impl Engine {
     /// # Errors
     /// Returns an error if the device fails.
     pub(super) fn round(&mut self, aim: Duration) -> Result<()> {
-        self.reap()?;
+        self.cancel(Job::is_cancelled)?;
         self.admit();
         let parts = self.parts()?;
         if parts.is_empty() {
@@ -225,16 +225,21 @@ impl Engine {
         ended.into_iter().try_for_each(|(run, end)| self.finish(run, end))
     }
 
-    /// Ends every request as canceled.
-    pub(super) fn cancel_all(&mut self) -> Result<()> {
-        self.cancel_waiting();
-        (0..self.running.len()).rev().try_for_each(|run| self.finish(run, Ended::Done(StopReason::Cancelled)))
-    }
-
-    pub(super) fn cancel_waiting(&mut self) {
-        while let Some(job) = self.waiting.pop_front() {
-            self.end(job, Ended::Done(StopReason::Cancelled));
+    /// Ends requests like this as canceled, whether they run or wait.
+    pub(super) fn cancel(&mut self, like: impl Fn(&Job) -> bool) -> Result<()> {
+        for run in (0..self.running.len()).rev() {
+            if like(&self.running[run].job) {
+                self.finish(run, Ended::Done(StopReason::Cancelled))?;
+            }
         }
+        for at in (0..self.waiting.len()).rev() {
+            if like(&self.waiting[at]) {
+                if let Some(job) = self.waiting.remove(at) {
+                    self.end(job, Ended::Done(StopReason::Cancelled));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Ends every running request with an error, and empties the session.
@@ -270,23 +275,6 @@ impl Engine {
         };
         self.end(job, ended);
         kept
-    }
-
-    /// Ends requests whose callers have canceled them.
-    fn reap(&mut self) -> Result<()> {
-        for run in (0..self.running.len()).rev() {
-            if self.running[run].job.is_cancelled() {
-                self.finish(run, Ended::Done(StopReason::Cancelled))?;
-            }
-        }
-        for at in (0..self.waiting.len()).rev() {
-            if self.waiting[at].is_cancelled() {
-                if let Some(job) = self.waiting.remove(at) {
-                    self.end(job, Ended::Done(StopReason::Cancelled));
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Gives waiting requests a sequence, in order. One that needs more room than there is does not hold up all others.

@@ -102,6 +102,11 @@ impl Job {
         self.broken || self.cancelled.load(Ordering::Relaxed)
     }
 
+    /// Whether the request runs, or ran until it was preempted.
+    pub(super) fn is_admitted(&self) -> bool {
+        self.admitted.is_some()
+    }
+
     pub(super) fn n_made(&self) -> usize {
         self.tokens.len() - self.n_prompt
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use proptest::prelude::*;
 use ropewalk::model::{Error, Model};
 use ropewalk::sampler::{Sampler, SamplerParams};
-use ropewalk::session::{GenerateParams, Generation, Session, Step, Stepped, StopReason, Want};
+use ropewalk::session::{GenerateParams, Generation, Scored, Session, Step, Stepped, StopReason, Want};
 use ropewalk::{DType, Token};
 
 use super::{assert_close, model, open};
@@ -183,6 +183,43 @@ fn what_cannot_be_done_concerns_one_sequence() {
     let lengths: Vec<usize> = (0..8).map(|seq| s.tokens(seq).len()).collect();
     assert_eq!(lengths, [20, 0, 0, 0, 0, 7, 0, 0]);
     assert!(s.step(&mut []).unwrap().is_empty());
+}
+
+/// Scores are what the losses are, with the best tokens, and reach one token further if that is known.
+#[test]
+fn scores_are_losses_with_the_best_tokens() {
+    let m = model("llama-tiny", DType::F32);
+    let mut s = session(m, None, 2);
+    let text = some_tokens(20, m.hparams().n_vocab);
+    let scores = |n_top, next| Want::Scores { n_top, next };
+    let answers = s
+        .step(&mut [
+            Step { seq: 0, tokens: &text, want: Want::Nll },
+            Step { seq: 1, tokens: &text[..12], want: scores(3, Some(text[12])) },
+            Step { seq: 2, tokens: &text[..12], want: scores(0, None) },
+            Step { seq: 3, tokens: &text[..1], want: scores(1, None) },
+            Step { seq: 4, tokens: &text[..1], want: scores(1, Some(-1)) },
+        ])
+        .unwrap();
+    let (Ok(Stepped::Nll(nll)), Ok(Stepped::Scores(more)), Ok(Stepped::Scores(plain))) =
+        (&answers[0], &answers[1], &answers[2])
+    else {
+        panic!("{answers:?}");
+    };
+    assert_eq!((more.len(), plain.len()), (12, 11));
+    let logprobs = |scores: &[Scored]| scores.iter().map(|score| -score.logprob).collect::<Vec<f32>>();
+    assert_close(&logprobs(more), &nll[..12], LOGITS, "with the next token");
+    assert_close(&logprobs(plain), &nll[..11], LOGITS, "without");
+    assert!(more.iter().map(|score| score.token).eq(text[1..13].iter().copied()));
+    let row = session(m, None, 1).append(&text[..12]).unwrap().to_vec();
+    let mut best: Vec<usize> = (0..row.len()).collect();
+    best.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
+    let top: Vec<usize> = more[11].top.iter().map(|top| top.0 as usize).collect();
+    assert_eq!((top, plain[3].top.len()), (best[..3].to_vec(), 0));
+    for (answer, text) in answers[3..].iter().zip(["at least 2 tokens", "found -1"]) {
+        let why = answer.as_ref().unwrap_err().to_string();
+        assert!(why.contains(text), "{text}: {why}");
+    }
 }
 
 /// The cache has room for two sequences: the third is refused, and the first two go on.
