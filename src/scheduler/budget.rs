@@ -10,17 +10,19 @@ pub(super) struct Budget {
     fixed: Option<usize>,
     /// Tokens of a batch.
     most: usize,
+    /// Tokens of a micro-batch: more at once are not read faster, and new requests would wait for them.
+    whole: usize,
     tokens: usize,
 }
 
 impl Budget {
-    pub(super) fn new(fixed: Option<usize>, most: usize) -> Budget {
-        Budget { fixed, most, tokens: FLOOR }
+    pub(super) fn new(fixed: Option<usize>, most: usize, whole: usize) -> Budget {
+        Budget { fixed, most, whole, tokens: FLOOR }
     }
 
     /// Tokens of prompts for the next step; `decoding`: whether others decode in it.
     pub(super) fn next(&self, decoding: bool) -> usize {
-        let learned = if decoding { self.tokens.clamp(FLOOR, self.most.max(FLOOR)) } else { self.most };
+        let learned = if decoding { self.tokens.clamp(FLOOR, self.most.max(FLOOR)) } else { self.whole };
         self.fixed.unwrap_or(learned).max(1)
     }
 
@@ -46,7 +48,7 @@ mod tests {
         let (aim, most) = (Duration::from_millis(150), 2048);
         let step = |n: usize, each: f64| Duration::from_secs_f64(0.05 + each * n as f64);
         for (each, expected) in [(0.001, 100), (0.0001, 1000), (0.01, FLOOR), (0.00001, most)] {
-            let mut budget = Budget::new(None, most);
+            let mut budget = Budget::new(None, most, 512);
             for _ in 0..40 {
                 let n = budget.next(true);
                 budget.learn(n, step(n, each), aim);
@@ -56,8 +58,8 @@ mod tests {
             // The last tokens of a prompt do not change it.
             budget.learn(1, step(1, each), aim);
             assert_eq!(budget.next(true), n);
-            assert_eq!(budget.next(false), most);
+            assert_eq!(budget.next(false), 512);
         }
-        assert_eq!(Budget::new(Some(7), most).next(false), 7);
+        assert_eq!(Budget::new(Some(7), most, 512).next(false), 7);
     }
 }

@@ -125,7 +125,7 @@ impl Engine {
         let most = if session.cuts_anywhere() { MAX_SEQS as usize } else { session.params().n_seq_max };
         Engine {
             plan,
-            budget: Budget::new(params.step_tokens, session.params().n_batch),
+            budget: Budget::new(params.step_tokens, session.params().n_batch, session.params().n_ubatch),
             n_running: params.n_running.min(most),
             reserve: params.reserve,
             session,
@@ -357,6 +357,7 @@ impl Engine {
         let n = n.unwrap_or(0);
         let placed = self.free_seq(donor).and_then(|seq| {
             if let Some(donor) = donor.filter(|&donor| donor != seq) {
+                self.prefixes.touch(donor);
                 self.session.copy_seq(donor, seq)?;
             }
             self.session.truncate(seq, n)?;

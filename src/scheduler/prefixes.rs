@@ -80,6 +80,12 @@ impl Prefixes {
         self.of[seq as usize] = None;
     }
 
+    /// A request continues from a text, if it is one that is kept.
+    pub(super) fn touch(&mut self, seq: SeqId) {
+        let clock = self.clock;
+        self.of[seq as usize].iter_mut().for_each(|kept| kept.used = clock);
+    }
+
     fn remove(&mut self, session: &mut Session, seq: SeqId) -> Result<()> {
         self.of[seq as usize] = None;
         session.truncate(seq, 0)
