@@ -1,0 +1,307 @@
+//! What answers requests: the trait [`Backend`], and the plain types that cross it. The rest of the crate turns HTTP
+//! into a [`Job`] and its [`Event`]s into answers.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use tokio::sync::mpsc::UnboundedSender;
+
+/// A model under its plans, with a vocabulary and a chat template. Every function may be called from several threads.
+/// Those that may take long are called on threads that may block.
+pub trait Backend: Send + Sync + 'static {
+    /// What is served.
+    fn card(&self) -> &Card;
+    /// The tokens of a text: with the tokens that the model wants around it, and with the names of special tokens read
+    /// as these tokens.
+    fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<i32>, Fault>;
+    /// The bytes of a token, special ones by name; none outside the vocabulary.
+    fn piece(&self, token: i32) -> Vec<u8>;
+    /// The chat template's text of a conversation. Without `open`, the last message is not closed or no answer is begun.
+    fn render(&self, messages: &[Value], variables: &Map<String, Value>, open: bool)
+        -> Result<String, Fault>;
+    /// The prompt of a conversation as tokens. Names of special tokens in the messages are text, unless the server trusts
+    /// the messages.
+    fn chat_tokens(
+        &self,
+        messages: &[Value],
+        variables: &Map<String, Value>,
+        open: bool,
+    ) -> Result<ChatPrompt, Fault>;
+    /// Queues a job. Its events go into the channel; dropping the box cancels it. A closed channel cancels it too.
+    fn submit(&self, job: Job, events: UnboundedSender<Event>) -> Result<Box<dyn Send>, Fault>;
+    /// Counts of now.
+    fn status(&self) -> Status;
+}
+
+/// What is served.
+#[derive(Debug, Clone, Default)]
+pub struct Card {
+    /// The model's name in requests and answers.
+    pub id: String,
+    /// When the model was loaded, in seconds since 1970.
+    pub created: u64,
+    /// `system_fingerprint`: what the model's answers depend on.
+    pub fingerprint: String,
+    /// The context that the model was trained with.
+    pub n_ctx_train: usize,
+    /// Parameters.
+    pub n_params: u64,
+    /// Bytes of the tensors.
+    pub n_bytes: u64,
+    /// Tokens of the vocabulary.
+    pub n_vocab: usize,
+    /// Width of the embeddings.
+    pub n_embd: usize,
+    /// The text of the token that begins a text, if texts are begun by one.
+    pub bos: Option<String>,
+    /// The text of the token that ends a text.
+    pub eos: Option<String>,
+    /// The chat template.
+    pub chat_template: Option<String>,
+    /// The plans, in the order in which `auto` tries them; at least one.
+    pub plans: Vec<PlanCard>,
+}
+
+/// A plan that requests can name.
+#[derive(Debug, Clone, Default)]
+pub struct PlanCard {
+    /// The spec as the user typed it: the name in requests.
+    pub name: String,
+    /// The spec with its defaults.
+    pub spec: String,
+    /// Tokens that one request may have, answer included.
+    pub n_max: usize,
+    /// Whether that is more than the model was trained with.
+    pub beyond_trained: bool,
+    /// What is worth knowing about the plan.
+    pub notes: Vec<String>,
+}
+
+/// A conversation as a prompt.
+pub struct ChatPrompt {
+    /// The template's text.
+    pub text: String,
+    /// Its tokens.
+    pub tokens: Vec<i32>,
+    /// Splits the answer into reasoning and text; a new one for each answer.
+    pub split: Box<dyn Fn() -> Box<dyn Split> + Send>,
+    /// Texts that end the answer, besides those of the request.
+    pub stop: Vec<String>,
+}
+
+/// Splits an answer that comes in pieces.
+pub trait Split: Send {
+    /// Takes the text that came with a token (none at the end); returns the parts that are ready, true for reasoning.
+    fn push(&mut self, token: Option<i32>, text: &str) -> Vec<(bool, String)>;
+    /// The parts that were held back.
+    fn finish(&mut self) -> Vec<(bool, String)>;
+}
+
+/// One prompt to be answered once.
+#[derive(Debug, Clone, Default)]
+pub struct Job {
+    /// The tokens; at least one.
+    pub prompt: Vec<i32>,
+    /// The plan by its number; none for the first that fits.
+    pub plan: Option<usize>,
+    /// Most tokens to generate; 0 reads the prompt only.
+    pub max_tokens: Option<usize>,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// Added to the logits of tokens, -100 to 100.
+    pub bias: Vec<(i32, f32)>,
+    /// Texts that end the answer and are not part of it.
+    pub stop: Vec<String>,
+    /// Generates on after the model has ended its text.
+    pub ignore_eos: bool,
+    /// Shows special tokens by name in the text.
+    pub special: bool,
+    /// Asks for log-probabilities of the generated tokens, with so many of the most likely ones.
+    pub n_top: Option<usize>,
+    /// The same of the prompt's tokens, from the second on.
+    pub echo: Option<usize>,
+    /// Whether the beginning of the prompt may come from the cache.
+    pub reuse: bool,
+    /// Only jobs with equal salts share beginnings.
+    pub salt: Vec<u8>,
+}
+
+/// How tokens are chosen. What is `None` is the server's own setting.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[allow(missing_docs)] // The names of the request, which docs/guide/serving.md describes.
+pub struct Sampling {
+    pub temperature: Option<f32>,
+    pub top_p: Option<f32>,
+    pub top_k: Option<i32>,
+    pub min_p: Option<f32>,
+    pub typical_p: Option<f32>,
+    pub repeat_penalty: Option<f32>,
+    pub repeat_last_n: Option<i32>,
+    pub frequency_penalty: Option<f32>,
+    pub presence_penalty: Option<f32>,
+    pub dry_multiplier: Option<f32>,
+    pub dry_base: Option<f32>,
+    pub dry_allowed_length: Option<i32>,
+    pub dry_penalty_last_n: Option<i32>,
+    pub seed: Option<u32>,
+    /// The end of the text is not chosen before so many tokens.
+    pub min_tokens: Option<usize>,
+}
+
+/// What happens to a job, in order. `Done` or `Failed` comes last.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// The job runs.
+    Started {
+        /// Its plan, by number.
+        plan: usize,
+        /// Tokens of the prompt that were cached.
+        n_cached: usize,
+        /// The first token of the prompt at which the most similar cached text differs.
+        differs_at: Option<usize>,
+    },
+    /// A step of the prompt is done.
+    Progress {
+        /// Tokens of the prompt that are held.
+        done: usize,
+        /// Tokens of the prompt.
+        total: usize,
+    },
+    /// Log-probabilities of the prompt's tokens from the second on, in parts.
+    Scores(Vec<Scored>),
+    /// A generated token.
+    Token {
+        /// The token.
+        token: i32,
+        /// The text that is ready with it; may be empty.
+        text: String,
+        /// Its log-probability, if the job asks for it.
+        score: Option<Scored>,
+    },
+    /// Text that was held back, at the end.
+    Text(String),
+    /// The job is done.
+    Done(Done),
+    /// The job failed: why, in one line.
+    Failed(String),
+}
+
+/// A token's log-probability, before any sampler.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scored {
+    /// The token.
+    pub token: i32,
+    /// The natural logarithm of its probability.
+    pub logprob: f32,
+    /// The most likely tokens, best first.
+    pub top: Vec<(i32, f32)>,
+}
+
+/// How a job went.
+#[derive(Debug, Clone)]
+pub struct Done {
+    /// Why it ended.
+    pub reason: Reason,
+    /// Tokens of the prompt.
+    pub n_prompt: usize,
+    /// Of these, from the cache.
+    pub n_cached: usize,
+    /// Generated tokens.
+    pub n_made: usize,
+    /// Time in the queue.
+    pub queue: Duration,
+    /// Time from the start to the end of the prompt.
+    pub prefill: Duration,
+    /// Time from the end of the prompt to the end.
+    pub decode: Duration,
+    /// How often it was put back and read again.
+    pub preempted: usize,
+}
+
+/// Why a job ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// The model ended its text or turn.
+    End,
+    /// A stop text.
+    Stop,
+    /// `max_tokens`.
+    Length,
+    /// The plan's context is full.
+    Context,
+    /// The client went, or the server stops.
+    Cancelled,
+}
+
+/// Counts of a backend: of now, and since it started.
+#[derive(Debug, Clone, Default)]
+pub struct Status {
+    /// Jobs that run.
+    pub running: usize,
+    /// Jobs that wait.
+    pub waiting: usize,
+    /// Whether no new jobs are taken.
+    pub stopping: bool,
+    /// Cells in use and in all, for each plan.
+    pub cells: Vec<(usize, usize)>,
+    /// Jobs that were put back so far.
+    pub preempted: u64,
+    /// Cached beginnings that were dropped so far.
+    pub evicted: u64,
+}
+
+/// Why a request is not answered.
+#[derive(Debug, Clone)]
+pub struct Fault {
+    /// Which kind; decides the status.
+    pub kind: FaultKind,
+    /// What was expected and what was found, in one line.
+    pub message: String,
+    /// The field of the request.
+    pub param: Option<String>,
+}
+
+/// The kinds of [`Fault`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FaultKind {
+    /// The request is wrong.
+    Invalid,
+    /// The prompt, or the prompt and the answer, are longer than the plan allows.
+    TooLong {
+        /// Tokens of the prompt.
+        n_prompt: usize,
+        /// Tokens of the answer that the request asks for.
+        n_predict: Option<usize>,
+        /// Tokens that one request may have.
+        n_max: usize,
+        /// The plan, by number: the largest that was tried.
+        plan: usize,
+    },
+    /// No model or plan of this name.
+    NotFound,
+    /// Too many jobs wait.
+    Busy,
+    /// The server stops.
+    Stopping,
+    /// A fault of the server.
+    Server,
+}
+
+impl Fault {
+    /// A fault of this kind.
+    pub fn new(kind: FaultKind, message: impl fmt::Display) -> Fault {
+        Fault { kind, message: message.to_string(), param: None }
+    }
+
+    /// A wrong request, with the field that is wrong.
+    pub fn invalid(param: &str, message: impl fmt::Display) -> Fault {
+        Fault { kind: FaultKind::Invalid, message: message.to_string(), param: Some(param.to_owned()) }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
