@@ -17,7 +17,7 @@ pub trait Backend: Send + Sync + 'static {
     fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<i32>, Fault>;
     /// The bytes of a token, special ones by name; none outside the vocabulary.
     fn piece(&self, token: i32) -> Vec<u8>;
-    /// The chat template's text of a conversation. Without `open`, the last message is not closed or no answer is begun.
+    /// The chat template's text of a conversation, with the assistant's turn opened at its end if `open`.
     fn render(&self, messages: &[Value], variables: &Map<String, Value>, open: bool)
         -> Result<String, Fault>;
     /// The prompt of a conversation as tokens. Names of special tokens in the messages are text, unless the server trusts
@@ -28,8 +28,8 @@ pub trait Backend: Send + Sync + 'static {
         variables: &Map<String, Value>,
         open: bool,
     ) -> Result<ChatPrompt, Fault>;
-    /// Queues a job. Its events go into the channel; dropping the box cancels it. A closed channel cancels it too.
-    fn submit(&self, job: Job, events: UnboundedSender<Event>) -> Result<Box<dyn Send>, Fault>;
+    /// Queues a job, without waiting. Its events go into the channel. A closed channel cancels it too.
+    fn submit(&self, job: Job, events: UnboundedSender<Event>) -> Result<Ticket, Fault>;
     /// Counts of now.
     fn status(&self) -> Status;
 }
@@ -78,11 +78,17 @@ pub struct PlanCard {
     pub notes: Vec<String>,
 }
 
+/// A job that was taken.
+pub struct Ticket {
+    /// Its plan, by number.
+    pub plan: usize,
+    /// Dropping it cancels the job.
+    pub guard: Box<dyn Send>,
+}
+
 /// A conversation as a prompt.
 pub struct ChatPrompt {
-    /// The template's text.
-    pub text: String,
-    /// Its tokens.
+    /// The tokens of the template's text.
     pub tokens: Vec<i32>,
     /// Splits the answer into reasoning and text; a new one for each answer.
     pub split: Box<dyn Fn() -> Box<dyn Split> + Send>,
@@ -154,8 +160,6 @@ pub struct Sampling {
 pub enum Event {
     /// The job runs.
     Started {
-        /// Its plan, by number.
-        plan: usize,
         /// Tokens of the prompt that were cached.
         n_cached: usize,
         /// The first token of the prompt at which the most similar cached text differs.

@@ -6,5 +6,6 @@
 mod backend;
 
 pub use backend::{
-    Backend, Card, ChatPrompt, Done, Event, Fault, FaultKind, Job, PlanCard, Reason, Sampling, Scored, Split, Status,
+    Backend, Card, ChatPrompt, Done, Event, Fault, FaultKind, Job, PlanCard, Reason, Sampling, Scored, Split,
+    Status, Ticket,
 };
