@@ -1,11 +1,39 @@
-//! HTTP for language models in OpenAI's form.
+//! HTTP for language models in OpenAI's form: completions, chats, streams, log-probabilities, tokens, metrics.
 //!
-//! This crate knows no model. A [`Backend`] tokenizes, renders chats, and answers [`Job`]s with [`Event`]s.
+//! This crate knows no model. A [`Backend`] tokenizes, renders chats, and answers [`Job`]s with [`Event`]s; a [`Server`]
+//! checks requests, makes jobs of them, and sends what comes as JSON or as server-sent events.
 #![forbid(unsafe_code)]
 
 mod backend;
+mod error;
+mod fields;
+mod metrics;
+mod answer;
+mod wire;
+mod app;
+mod guard;
+mod stream;
+mod completions;
+mod chat;
+mod tokens;
+mod models;
+mod server;
 
+pub use app::Options;
 pub use backend::{
     Backend, Card, ChatPrompt, Done, Event, Fault, FaultKind, Job, PlanCard, Reason, Sampling, Scored, Split,
     Status, Ticket,
 };
+pub use server::Server;
+
+/// Whether a body is one that `/v1/completions` or `/v1/chat/completions` takes, as far as can be said without a model.
+///
+/// # Errors
+/// Returns the first field that is wrong.
+pub fn check(chat: bool, body: &[u8]) -> Result<(), Fault> {
+    if chat {
+        wire::chat(body).map(drop)
+    } else {
+        wire::completions(body).map(drop)
+    }
+}

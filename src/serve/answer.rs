@@ -1,0 +1,319 @@
+//! Answers as JSON: whole, or in the pieces of a stream.
+
+use std::time::Duration;
+
+use serde_json::{json, Map, Value};
+
+use crate::backend::{Backend, Card, Done, Event, Reason, Scored, Split};
+
+/// What an answer says of itself.
+pub(crate) struct Head {
+    pub(crate) id: String,
+    pub(crate) created: u64,
+    pub(crate) model: String,
+    pub(crate) fingerprint: String,
+    pub(crate) chat: bool,
+}
+
+impl Head {
+    /// An object of the answer, without choices.
+    pub(crate) fn object(&self, streams: bool) -> Map<String, Value> {
+        let kind = match (self.chat, streams) {
+            (true, true) => "chat.completion.chunk",
+            (true, false) => "chat.completion",
+            _ => "text_completion",
+        };
+        let mut out = Map::new();
+        out.insert("id".to_owned(), self.id.as_str().into());
+        out.insert("object".to_owned(), kind.into());
+        out.insert("created".to_owned(), self.created.into());
+        out.insert("model".to_owned(), self.model.as_str().into());
+        out.insert("system_fingerprint".to_owned(), self.fingerprint.as_str().into());
+        out
+    }
+}
+
+/// The prompt, where the answer repeats it.
+pub(crate) struct Echo {
+    pub(crate) text: String,
+    /// The tokens, if they are scored.
+    pub(crate) tokens: Vec<i32>,
+}
+
+/// One of the answers to a request, as far as it has come.
+#[derive(Default)]
+pub(crate) struct Choice {
+    /// The prompt's number.
+    pub(crate) prompt: usize,
+    pub(crate) plan: usize,
+    pub(crate) echo: Option<Echo>,
+    /// Separates reasoning from text.
+    pub(crate) split: Option<Box<dyn Split>>,
+    /// Whether tokens are scored.
+    pub(crate) scored: bool,
+    pub(crate) done: Option<Done>,
+    differs_at: Option<usize>,
+    thinks: bool,
+    n_thinking: usize,
+    /// Characters of the tokens that were shown.
+    offset: usize,
+}
+
+/// More of an answer.
+#[derive(Default)]
+pub(crate) struct Part {
+    pub(crate) text: String,
+    pub(crate) thinking: Option<String>,
+    /// Tokens with their scores; the first of a prompt has none.
+    pub(crate) scores: Vec<(i32, Option<Scored>)>,
+}
+
+impl Part {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.text.is_empty() && self.thinking.is_none() && self.scores.is_empty()
+    }
+
+    pub(crate) fn add(&mut self, part: Part) {
+        self.text.push_str(&part.text);
+        if let Some(more) = part.thinking {
+            self.thinking.get_or_insert_default().push_str(&more);
+        }
+        self.scores.extend(part.scores);
+    }
+}
+
+impl Choice {
+    /// Takes an event other than a failure; what it adds to the answer.
+    pub(crate) fn take(&mut self, event: Event) -> Part {
+        let mut part = Part::default();
+        match event {
+            Event::Started { differs_at, .. } => {
+                self.differs_at = differs_at;
+                if let Some(echo) = self.echo.take() {
+                    part.text = echo.text;
+                    part.scores.extend(echo.tokens.first().map(|token| (*token, None)));
+                }
+            }
+            Event::Scores(scores) => part.scores.extend(scores.into_iter().map(|s| (s.token, Some(s)))),
+            Event::Token { token, text, score } => {
+                self.text(&mut part, Some(token), text);
+                self.n_thinking += usize::from(self.thinks);
+                if self.scored {
+                    part.scores.push((token, score));
+                }
+            }
+            Event::Text(text) => self.text(&mut part, None, text),
+            Event::Done(done) => {
+                let rest = self.split.as_mut().map(|split| split.finish());
+                self.sort(&mut part, rest.unwrap_or_default());
+                self.done = Some(done);
+            }
+            Event::Progress { .. } | Event::Failed(_) => {}
+        }
+        part
+    }
+
+    fn text(&mut self, part: &mut Part, token: Option<i32>, text: String) {
+        match &mut self.split {
+            Some(split) => {
+                let parts = split.push(token, &text);
+                self.sort(part, parts);
+            }
+            None => part.text.push_str(&text),
+        }
+    }
+
+    fn sort(&mut self, part: &mut Part, parts: Vec<(bool, String)>) {
+        for (thinks, text) in parts {
+            self.thinks = thinks;
+            if thinks {
+                part.thinking.get_or_insert_default().push_str(&text);
+            } else {
+                part.text.push_str(&text);
+            }
+        }
+    }
+
+    /// The choice as an object of a whole answer.
+    pub(crate) fn whole(&mut self, i: usize, part: Part, chat: bool, backend: &dyn Backend) -> Value {
+        let logprobs = self.logprobs(&part.scores, chat, backend);
+        let finish_reason = self.finish();
+        if !chat {
+            return json!({ "index": i, "text": part.text, "logprobs": logprobs, "finish_reason": finish_reason });
+        }
+        let mut message = json!({ "role": "assistant", "content": part.text, "refusal": null });
+        if let Some(thinking) = part.thinking {
+            message["reasoning_content"] = thinking.into();
+        }
+        json!({ "index": i, "message": message, "logprobs": logprobs, "finish_reason": finish_reason })
+    }
+
+    /// The choice as an object of a piece of a stream.
+    pub(crate) fn piece(&mut self, i: usize, part: Part, chat: bool, backend: &dyn Backend) -> Value {
+        let logprobs = self.logprobs(&part.scores, chat, backend);
+        if !chat {
+            return json!({ "index": i, "text": part.text, "logprobs": logprobs, "finish_reason": null });
+        }
+        let mut delta = Map::new();
+        if let Some(thinking) = part.thinking {
+            delta.insert("reasoning_content".to_owned(), thinking.into());
+        }
+        if !part.text.is_empty() || delta.is_empty() {
+            delta.insert("content".to_owned(), part.text.into());
+        }
+        json!({ "index": i, "delta": delta, "logprobs": logprobs, "finish_reason": null })
+    }
+
+    /// Why the answer ended, in OpenAI's words, which are a closed set.
+    pub(crate) fn finish(&self) -> &'static str {
+        match self.done.as_ref().map(|done| done.reason) {
+            Some(Reason::End | Reason::Stop) => "stop",
+            _ => "length",
+        }
+    }
+
+    fn logprobs(&mut self, scores: &[(i32, Option<Scored>)], chat: bool, backend: &dyn Backend) -> Value {
+        if !self.scored || scores.is_empty() {
+            return Value::Null;
+        }
+        if chat {
+            let content: Vec<Value> =
+                scores.iter().map(|(token, score)| in_chat(*token, score, backend)).collect();
+            return json!({ "content": content, "refusal": null });
+        }
+        let (mut tokens, mut values, mut tops, mut offsets) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for (token, score) in scores {
+            let bytes = backend.piece(*token);
+            offsets.push(self.offset);
+            // Characters that begin in the token, also where it has only a part of one.
+            self.offset += bytes.iter().filter(|byte| **byte & 0xc0 != 0x80).count();
+            tokens.push(String::from_utf8_lossy(&bytes).into_owned());
+            values.push(score.as_ref().map(|score| number(score.logprob)));
+            tops.push(score.as_ref().map(|score| top(score, backend)));
+        }
+        json!({ "tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets })
+    }
+
+    /// Whether prompt and answer were longer than the model was trained with.
+    pub(crate) fn beyond(&self, card: &Card) -> bool {
+        self.done.as_ref().is_some_and(|done| done.n_prompt + done.n_made > card.n_ctx_train)
+    }
+
+    /// What this program alone says of an answer.
+    pub(crate) fn about(&self, card: &Card) -> Value {
+        let plan = card.plans.get(self.plan);
+        let Some(done) = &self.done else { return Value::Null };
+        let stop = match done.reason {
+            Reason::End => "end",
+            Reason::Stop => "stop",
+            Reason::Length => "length",
+            Reason::Context => "context",
+            Reason::Cancelled => "cancelled",
+        };
+        json!({
+            "rope": plan.map(|p| &p.name),
+            "spec": plan.map(|p| &p.spec),
+            "n_ctx": plan.map(|p| p.n_max),
+            "n_ctx_trained": card.n_ctx_train,
+            "beyond_trained": self.beyond(card),
+            "stop": stop,
+            "cached": { "tokens": done.n_cached, "from": "memory", "differs_at": self.differs_at },
+            "queue_ms": ms(done.queue),
+            "prefill_ms": ms(done.prefill),
+            "decode_ms": ms(done.decode),
+            "preempted": done.preempted,
+        })
+    }
+
+    /// Times under the names that llama-server gives them, which user interfaces read.
+    pub(crate) fn timings(&self) -> Value {
+        let Some(done) = &self.done else { return Value::Null };
+        let n = done.n_prompt - done.n_cached.min(done.n_prompt);
+        let each = |n: usize, time: Duration| if n == 0 { 0.0 } else { ms(time) / n as f64 };
+        let rate =
+            |n: usize, time: Duration| if time.is_zero() { 0.0 } else { n as f64 / time.as_secs_f64() };
+        json!({
+            "cache_n": done.n_cached,
+            "prompt_n": n,
+            "prompt_ms": ms(done.prefill),
+            "prompt_per_token_ms": each(n, done.prefill),
+            "prompt_per_second": rate(n, done.prefill),
+            "predicted_n": done.n_made,
+            "predicted_ms": ms(done.decode),
+            "predicted_per_token_ms": each(done.n_made, done.decode),
+            "predicted_per_second": rate(done.n_made, done.decode),
+        })
+    }
+}
+
+/// The tokens of all choices. A prompt counts once, however many answers it has.
+pub(crate) fn usage(choices: &[Choice]) -> Value {
+    let (mut prompt, mut cached, mut made, mut thinking) = (0, 0, 0, 0);
+    let mut last = None;
+    for choice in choices {
+        let Some(done) = &choice.done else { continue };
+        if last != Some(choice.prompt) {
+            last = Some(choice.prompt);
+            prompt += done.n_prompt;
+            cached += done.n_cached;
+        }
+        made += done.n_made;
+        thinking += choice.n_thinking;
+    }
+    json!({
+        "prompt_tokens": prompt,
+        "completion_tokens": made,
+        "total_tokens": prompt + made,
+        "prompt_tokens_details": { "cached_tokens": cached },
+        "completion_tokens_details": { "reasoning_tokens": thinking },
+    })
+}
+
+/// One object for one choice, else a list.
+pub(crate) fn about(choices: &[Choice], card: &Card) -> Value {
+    match choices {
+        [one] => one.about(card),
+        many => many.iter().map(|choice| choice.about(card)).collect(),
+    }
+}
+
+fn in_chat(token: i32, score: &Option<Scored>, backend: &dyn Backend) -> Value {
+    let entry = |token: i32, logprob: f32| {
+        let bytes = backend.piece(token);
+        json!({ "token": String::from_utf8_lossy(&bytes), "logprob": number(logprob), "bytes": bytes })
+    };
+    let Some(score) = score else { return entry(token, f32::NEG_INFINITY) };
+    let mut out = entry(token, score.logprob);
+    out["top_logprobs"] = score.top.iter().map(|(token, logprob)| entry(*token, *logprob)).collect();
+    out
+}
+
+/// The most likely tokens and the token itself by text. Of two tokens with the same text, the more likely one counts.
+fn top(score: &Scored, backend: &dyn Backend) -> Value {
+    let mut out = Map::new();
+    let own = (score.token, score.logprob);
+    let mut sorted = score.top.clone();
+    if !sorted.iter().any(|(token, _)| *token == score.token) {
+        sorted.push(own);
+    }
+    for (token, logprob) in sorted {
+        let text = String::from_utf8_lossy(&backend.piece(token)).into_owned();
+        let value = number(logprob);
+        if out.get(&text).and_then(Value::as_f64) < value.as_f64() {
+            out.insert(text, value);
+        }
+    }
+    out.into()
+}
+
+/// The shortest decimal that reads as this number. JSON has no infinity: OpenAI writes -9999.
+fn number(x: f32) -> Value {
+    let decimal = x.to_string().parse::<f64>().ok().filter(|x| x.is_finite());
+    decimal.unwrap_or(-9999.0).into()
+}
+
+/// Milliseconds, to a thousandth.
+pub(crate) fn ms(time: Duration) -> f64 {
+    time.as_micros() as f64 / 1000.0
+}

@@ -1,0 +1,157 @@
+//! What every handler sees, and the server's settings.
+
+use std::future::Future;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::response::{IntoResponse, Response};
+use tokio::sync::watch;
+
+use crate::answer::Head;
+use crate::backend::{Backend, Fault, FaultKind};
+use crate::error::Refusal;
+use crate::fields::short;
+use crate::metrics::Metrics;
+
+ropewalk_core::setters! {
+    /// Settings of a server.
+    #[derive(Clone)]
+    pub struct Options {
+        /// Keys, of which each request needs one. Without any, only programs on this machine are answered.
+        pub keys: Vec<String>,
+        /// Origins of web pages that may ask, such as `https://chat.example.org`.
+        pub origin: Vec<String>,
+        /// Bytes of a request's body.
+        pub max_body: usize,
+        /// Connections at a time; more wait.
+        pub max_connections: usize,
+        /// Time between signs of life in a stream.
+        pub ping: Duration,
+        /// Time for a request's head, and for a connection without requests.
+        pub head_timeout: Duration,
+        /// Time for a request's body.
+        pub body_timeout: Duration,
+        /// Time in which a client must read something.
+        pub write_timeout: Duration,
+    }
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            keys: Vec::new(),
+            origin: Vec::new(),
+            max_body: 16 << 20,
+            max_connections: 1024,
+            ping: Duration::from_secs(5),
+            head_timeout: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(120),
+            write_timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Which key a request came with. Caches are apart by key.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Caller(pub(crate) usize);
+
+/// The state of a server.
+pub(crate) struct App {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) options: Options,
+    pub(crate) metrics: Metrics,
+    /// Becomes true when answers are cut off.
+    pub(crate) ending: watch::Receiver<bool>,
+}
+
+impl App {
+    /// A handler's result as a response.
+    pub(crate) fn respond(&self, result: Result<Response, Fault>) -> Response {
+        result.unwrap_or_else(|fault| Refusal::of(&fault, self.backend.card()).into_response())
+    }
+
+    /// Resolves when answers are cut off.
+    pub(crate) fn ending(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(told(self.ending.clone()))
+    }
+
+    /// The plan that a request names: in `rope`, or in the model's name after an `@`.
+    pub(crate) fn plan(&self, model: Option<&str>, rope: Option<&str>) -> Result<Option<usize>, Fault> {
+        let card = self.backend.card();
+        let find = |name: &str| card.plans.iter().position(|plan| plan.name == name || plan.spec == name);
+        let named = match model.filter(|model| *model != card.id && !model.is_empty()) {
+            None => None,
+            Some(model) => {
+                let rest = model.strip_prefix(card.id.as_str()).and_then(|rest| rest.strip_prefix('@'));
+                match rest.map(|rest| (rest == "auto", find(rest))) {
+                    Some((true, _)) => None,
+                    Some((false, Some(plan))) => Some(plan),
+                    _ => {
+                        let what = format!("model: expected {}, found {}", self.models(), short(model));
+                        return Err(Fault {
+                            param: Some("model".into()),
+                            ..Fault::new(FaultKind::NotFound, what)
+                        });
+                    }
+                }
+            }
+        };
+        let asked = match rope.filter(|rope| *rope != "auto") {
+            None => return Ok(named),
+            Some(rope) => find(rope).ok_or_else(|| {
+                let names: Vec<&str> = card.plans.iter().map(|plan| plan.name.as_str()).collect();
+                let what = format!("rope: expected auto, {}, found {}", names.join(", "), short(rope));
+                Fault::invalid("rope", what)
+            })?,
+        };
+        match named {
+            Some(named) if named != asked => Err(Fault::invalid(
+                "rope",
+                "rope: expected the plan that model names, or none, found another",
+            )),
+            _ => Ok(Some(asked)),
+        }
+    }
+
+    /// The names of the model, as text.
+    fn models(&self) -> String {
+        let card = self.backend.card();
+        let plans = card.plans.iter().map(|plan| format!(", {}@{}", card.id, plan.name));
+        std::iter::once(card.id.clone()).chain(plans).collect()
+    }
+
+    /// The beginning of an answer under a new id.
+    pub(crate) fn head(&self, model: Option<&str>, chat: bool) -> Head {
+        let card = self.backend.card();
+        let kind = if chat { "chatcmpl" } else { "cmpl" };
+        // Seeded by the system, so that nobody guesses the id of another's answer.
+        let random = || RandomState::new().build_hasher().finish();
+        Head {
+            id: format!("{kind}-{:016x}{:016x}", random(), random()),
+            created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+            model: model.filter(|model| !model.is_empty()).unwrap_or(&card.id).to_owned(),
+            fingerprint: card.fingerprint.clone(),
+            chat,
+        }
+    }
+
+    /// The salt of a request's prefixes.
+    pub(crate) fn salt(&self, caller: Caller, salt: &[u8]) -> Vec<u8> {
+        [caller.0.to_le_bytes().as_slice(), salt].concat()
+    }
+}
+
+/// Resolves when a flag is true, or when nobody is left to set it.
+pub(crate) async fn told(mut flag: watch::Receiver<bool>) {
+    let _ = flag.wait_for(|flag| *flag).await;
+}
+
+/// Runs what may take long on a thread that may block.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+) -> Result<T, Fault> {
+    let panicked = |_| Err(Fault::new(FaultKind::Server, "the thread that read the request panicked"));
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(panicked)
+}

@@ -1,0 +1,48 @@
+//! `POST /v1/chat/completions`.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::Response;
+use axum::Extension;
+
+use crate::answer::Choice;
+use crate::app::{blocking, App, Caller};
+use crate::backend::Fault;
+use crate::completions::{each, prepare};
+use crate::stream::{run, Work};
+use crate::wire;
+
+/// Answers a request.
+pub(crate) async fn chat(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    body: Bytes,
+) -> Response {
+    let for_work = Arc::clone(&app);
+    let work = blocking(move || work(&for_work, caller, &body)).await;
+    let result = match work {
+        Ok(work) => run(Arc::clone(&app), work).await,
+        Err(fault) => Err(fault),
+    };
+    app.respond(result)
+}
+
+fn work(app: &App, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
+    let request = wire::chat(body)?;
+    let mut common = request.common;
+    prepare(app, caller, &mut common)?;
+    let messages = request.messages;
+    let prompt = app.backend.chat_tokens(&messages.list, &messages.variables, messages.open)?;
+    common.job.stop.extend(prompt.stop);
+    let choice = |_| Choice {
+        split: request.split.then(|| (prompt.split)()),
+        scored: common.job.n_top.is_some(),
+        ..Choice::default()
+    };
+    let choices = (0..common.n).map(choice).collect();
+    let jobs = each(&common, prompt.tokens).collect();
+    let head = app.head(common.model.as_deref(), true);
+    Ok(Work { head, choices, jobs, stream: common.stream })
+}

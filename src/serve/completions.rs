@@ -1,0 +1,94 @@
+//! `POST /v1/completions`.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::Response;
+use axum::Extension;
+
+use crate::answer::{Choice, Echo};
+use crate::app::{blocking, App, Caller};
+use crate::backend::{Fault, Job};
+use crate::stream::{run, Work};
+use crate::wire::{self, Common, Prompt};
+
+/// Answers a request.
+pub(crate) async fn completions(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    body: Bytes,
+) -> Response {
+    let for_work = Arc::clone(&app);
+    let work = blocking(move || work(&for_work, caller, &body)).await;
+    let result = match work {
+        Ok(work) => run(Arc::clone(&app), work).await,
+        Err(fault) => Err(fault),
+    };
+    app.respond(result)
+}
+
+fn work(app: &App, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
+    let request = wire::completions(body)?;
+    let mut common = request.common;
+    prepare(app, caller, &mut common)?;
+    let backend = &app.backend;
+    let (mut choices, mut jobs) = (Vec::new(), Vec::new());
+    for (i, prompt) in request.prompts.into_iter().enumerate() {
+        let (tokens, text) = match prompt {
+            Prompt::Text(text) => (backend.tokenize(&text, request.add_special, true)?, Some(text)),
+            Prompt::Tokens(tokens) => (tokens, None),
+        };
+        checked(app, "prompt", tokens.iter().copied())?;
+        if tokens.is_empty() {
+            return Err(Fault::invalid("prompt", "prompt: expected at least one token, found none"));
+        }
+        let text_of = || {
+            let bytes: Vec<u8> = tokens.iter().flat_map(|token| backend.piece(*token)).collect();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        for _ in 0..common.n {
+            let text = request.echo.then(|| text.clone().unwrap_or_else(text_of));
+            let scored = if common.job.echo.is_some() { tokens.clone() } else { Vec::new() };
+            choices.push(Choice {
+                prompt: i,
+                echo: text.map(|text| Echo { text, tokens: scored }),
+                scored: common.job.n_top.is_some(),
+                ..Choice::default()
+            });
+        }
+        jobs.extend(each(&common, tokens));
+    }
+    let head = app.head(common.model.as_deref(), false);
+    Ok(Work { head, choices, jobs, stream: common.stream })
+}
+
+/// Completes what a request asks of a job by what the server knows.
+pub(crate) fn prepare(app: &App, caller: Caller, common: &mut Common) -> Result<(), Fault> {
+    common.job.plan = app.plan(common.model.as_deref(), common.rope.as_deref())?;
+    common.job.salt = app.salt(caller, &common.job.salt);
+    checked(app, "logit_bias", common.job.bias.iter().map(|(token, _)| *token))
+}
+
+/// The jobs of one prompt. Their seeds differ, else all answers would be one.
+pub(crate) fn each(common: &Common, tokens: Vec<i32>) -> impl Iterator<Item = Job> + '_ {
+    (0..common.n).map(move |i| {
+        let mut job = common.job.clone();
+        job.prompt.clone_from(&tokens);
+        job.sampling.seed = job.sampling.seed.map(|seed| seed.wrapping_add(i as u32));
+        job
+    })
+}
+
+/// Checks that the vocabulary has these tokens.
+pub(crate) fn checked(app: &App, param: &str, mut tokens: impl Iterator<Item = i32>) -> Result<(), Fault> {
+    let n_vocab = app.backend.card().n_vocab;
+    let outside = |token: &i32| !usize::try_from(*token).is_ok_and(|token| token < n_vocab);
+    match tokens.find(outside) {
+        None => Ok(()),
+        Some(token) => {
+            let what = format!("{param}: expected tokens below {n_vocab}, found {token}");
+            Err(Fault::invalid(param, what))
+        }
+    }
+}

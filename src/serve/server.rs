@@ -1,0 +1,218 @@
+//! The server: a socket, its connections, and how they end.
+
+use std::future::Future;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::pin::{pin, Pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{get, post};
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout, Sleep};
+
+use crate::app::{told, App, Options};
+use crate::backend::Backend;
+use crate::metrics::Metrics;
+use crate::{chat, completions, guard, models, tokens};
+
+/// Bytes of a request's head.
+const MAX_HEAD: usize = 64 << 10;
+/// Threads that read requests: as many templates and tokenizers run at a time.
+const N_BLOCKING: usize = 8;
+/// Time between two looks at whether the server is to stop.
+const LOOK: Duration = Duration::from_millis(50);
+/// Time for the last words of answers that are cut off.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// A server that listens, but does not answer yet.
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    app: Arc<App>,
+    ending: watch::Sender<bool>,
+}
+
+impl Server {
+    /// Listens at an address; port 0 is any free one.
+    ///
+    /// # Errors
+    /// Returns an error if the address is not a loopback one and there is no key, if a key is empty, or if the system
+    /// refuses the address.
+    pub fn bind(address: SocketAddr, options: Options, backend: Arc<dyn Backend>) -> io::Result<Server> {
+        let invalid = |what: String| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        if options.keys.is_empty() && !address.ip().is_loopback() {
+            return invalid(format!("{address}: expected a key or a loopback address, found neither"));
+        }
+        if options.keys.iter().any(String::is_empty) {
+            return invalid("keys: expected texts, found an empty one".to_owned());
+        }
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let (ending, receiver) = watch::channel(false);
+        let app = Arc::new(App { backend, options, metrics: Metrics::default(), ending: receiver });
+        Ok(Server { listener, address, app, ending })
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers until `stop` returns true. Answers that are under way then may take `grace` to end; the others are cut off
+    /// with an error.
+    ///
+    /// # Errors
+    /// Returns the errors of the system when the server starts.
+    pub fn run(self, stop: impl Fn() -> bool, grace: Duration) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(N_BLOCKING)
+            .thread_name("serve")
+            .build()?;
+        let result = runtime.block_on(self.answer(stop, grace));
+        runtime.shutdown_timeout(LAST_WORDS);
+        result
+    }
+
+    async fn answer(self, stop: impl Fn() -> bool, grace: Duration) -> io::Result<()> {
+        let listener = tokio::net::TcpListener::from_std(self.listener)?;
+        let router = router(&self.app);
+        let (stopping, stops) = watch::channel(false);
+        let mut connections = JoinSet::new();
+        while !stop() {
+            while connections.try_join_next().is_some() {}
+            if connections.len() >= self.app.options.max_connections {
+                let _ = timeout(LOOK, connections.join_next()).await;
+                continue;
+            }
+            match timeout(LOOK, listener.accept()).await {
+                Err(_) => {}
+                Ok(Ok((stream, _))) => {
+                    let (router, app) = (router.clone(), Arc::clone(&self.app));
+                    connections.spawn(connection(stream, app, router, stops.clone()));
+                }
+                // Out of files: those of others will be free again.
+                Ok(Err(_)) => sleep(LOOK).await,
+            }
+        }
+        drop(listener);
+        stopping.send_replace(true);
+        let _ = timeout(grace, ended(&mut connections)).await;
+        self.ending.send_replace(true);
+        let _ = timeout(LAST_WORDS, ended(&mut connections)).await;
+        Ok(())
+    }
+}
+
+async fn ended(connections: &mut JoinSet<()>) {
+    while connections.join_next().await.is_some() {}
+}
+
+fn router(app: &Arc<App>) -> Router {
+    Router::new()
+        .route("/health", get(models::health))
+        .route("/v1/health", get(models::health))
+        .route("/metrics", get(models::metrics))
+        .route("/v1/models", get(models::models))
+        .route("/v1/models/{*id}", get(models::model))
+        .route("/tokenizer_info", get(tokens::tokenizer_info))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/apply-template", post(tokens::apply_template))
+        .route("/v1/completions", post(completions::completions))
+        .route("/v1/chat/completions", post(chat::chat))
+        .route("/v1/chat/completions/input_tokens", post(tokens::input_tokens))
+        .fallback(models::missing)
+        .method_not_allowed_fallback(models::wrong_method)
+        // The guard has read the body already, up to its own limit.
+        .layer(DefaultBodyLimit::disable())
+        .layer(from_fn_with_state(Arc::clone(app), guard::guard))
+        .with_state(Arc::clone(app))
+}
+
+async fn connection(stream: TcpStream, app: Arc<App>, router: Router, stops: watch::Receiver<bool>) {
+    // Events are small, and each is waited for.
+    let _ = stream.set_nodelay(true);
+    let io = TokioIo::new(Timed { stream, limit: app.options.write_timeout, waits: None });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(app.options.head_timeout)
+        .max_header_size(MAX_HEAD)
+        .serve_connection(io, TowerToHyperService::new(router));
+    let mut served = pin!(served);
+    tokio::select! {
+        _ = served.as_mut() => return,
+        _ = told(stops) => {}
+    }
+    served.as_mut().graceful_shutdown();
+    let _ = served.await;
+}
+
+/// A stream whose client must read something within a time.
+struct Timed {
+    stream: TcpStream,
+    limit: Duration,
+    waits: Option<Pin<Box<Sleep>>>,
+}
+
+impl Timed {
+    fn check<T>(&mut self, written: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.waits = None;
+            return written;
+        }
+        let limit = self.limit;
+        let waits = self.waits.get_or_insert_with(|| Box::pin(sleep(limit)));
+        waits.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncRead for Timed {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Timed {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.check(written, cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.check(written, cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

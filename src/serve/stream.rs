@@ -1,0 +1,289 @@
+//! Runs the jobs of a request, and sends their answers: in one piece, or as server-sent events.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::{poll_fn, Future};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{ready, Context, Poll};
+use std::time::{Duration, Instant};
+
+use axum::http::HeaderValue;
+use axum::response::sse::{self, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use serde_json::{json, Map, Value};
+use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver};
+
+use crate::answer::{about, ms, usage, Choice, Head, Part};
+use crate::app::App;
+use crate::backend::{Event, Fault, FaultKind, Job, Reason};
+use crate::error::{json_response, Refusal};
+use crate::wire::Stream;
+
+/// A request that is ready to run.
+pub(crate) struct Work {
+    pub(crate) head: Head,
+    /// One for each job.
+    pub(crate) choices: Vec<Choice>,
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) stream: Option<Stream>,
+}
+
+/// Runs the jobs. Errors that can be known before the first token are returned here, also for streams.
+pub(crate) async fn run(app: Arc<App>, mut work: Work) -> Result<Response, Fault> {
+    let length = |job: &Job| job.prompt.len().saturating_add(job.max_tokens.unwrap_or(usize::MAX));
+    let lengths: Vec<usize> = work.jobs.iter().map(length).collect();
+    let jobs = Jobs::submit(&app, work.jobs, &mut work.choices)?;
+    let card = app.backend.card();
+    let plans = work.choices.iter().zip(lengths).filter_map(|(c, n)| Some((card.plans.get(c.plan)?, n)));
+    let (mut names, mut beyond) = (Vec::new(), false);
+    for (plan, n) in plans {
+        beyond |= n.min(plan.n_max) > card.n_ctx_train;
+        if !names.contains(&plan.name.as_str()) {
+            names.push(plan.name.as_str());
+        }
+    }
+    let names = HeaderValue::from_str(&names.join(", "));
+    let mut response = match work.stream {
+        Some(stream) => streamed(&app, jobs, work.head, work.choices, stream),
+        None => json_response(&whole(&app, jobs, &work.head, work.choices).await?),
+    };
+    let headers = response.headers_mut();
+    if let Ok(names) = names {
+        headers.insert("x-ropewalk-rope", names);
+    }
+    let beyond = if beyond { "true" } else { "false" };
+    headers.insert("x-ropewalk-beyond-trained", HeaderValue::from_static(beyond));
+    Ok(response)
+}
+
+async fn whole(app: &App, mut jobs: Jobs, head: &Head, mut choices: Vec<Choice>) -> Result<Value, Fault> {
+    let mut parts: Vec<Part> = choices.iter().map(|_| Part::default()).collect();
+    while let Some(next) = poll_fn(|cx| jobs.poll(cx)).await {
+        let (i, event) = next?;
+        parts[i].add(choices[i].take(event));
+    }
+    choices.iter().for_each(|choice| count(app, choice));
+    let mut out = head.object(false);
+    let one = |(i, (choice, part)): (usize, (&mut Choice, Part))| {
+        choice.whole(i, part, head.chat, app.backend.as_ref())
+    };
+    out.insert("choices".to_owned(), choices.iter_mut().zip(parts).enumerate().map(one).collect());
+    out.insert("usage".to_owned(), usage(&choices));
+    out.insert("ropewalk".to_owned(), about(&choices, app.backend.card()));
+    if let [choice] = &choices[..] {
+        out.insert("timings".to_owned(), choice.timings());
+    }
+    Ok(out.into())
+}
+
+/// Counts an answer that is complete.
+fn count(app: &App, choice: &Choice) {
+    if let Some(done) = &choice.done {
+        app.metrics.done(done, choice.plan, choice.beyond(app.backend.card()));
+    }
+}
+
+fn streamed(app: &Arc<App>, jobs: Jobs, head: Head, choices: Vec<Choice>, stream: Stream) -> Response {
+    let ping = stream.ping.map_or(app.options.ping, Duration::from_secs);
+    let begun = vec![false; choices.len()];
+    let (queue, since) = (VecDeque::new(), Instant::now());
+    let app = Arc::clone(app);
+    let events = Sse::new(Events { app, jobs, head, choices, stream, begun, since, queue, finished: false });
+    let mut response = if ping.is_zero() {
+        events.into_response()
+    } else {
+        events.keep_alive(KeepAlive::new().interval(ping)).into_response()
+    };
+    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+/// A job that runs. Dropping it cancels it.
+struct Running {
+    app: Arc<App>,
+    events: UnboundedReceiver<Event>,
+    _guard: Box<dyn Send>,
+    since: Instant,
+    last: Option<Instant>,
+    ended: bool,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.app.metrics.cancelled();
+        }
+    }
+}
+
+/// The jobs of a request.
+struct Jobs {
+    list: Vec<Option<Running>>,
+    ending: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// The job to be asked first, so that none is served more often than another.
+    next: usize,
+}
+
+impl Jobs {
+    fn submit(app: &Arc<App>, jobs: Vec<Job>, choices: &mut [Choice]) -> Result<Jobs, Fault> {
+        let mut list = Vec::with_capacity(jobs.len());
+        for (job, choice) in jobs.into_iter().zip(choices) {
+            let (sender, events) = unbounded_channel();
+            let ticket = app.backend.submit(job, sender)?;
+            choice.plan = ticket.plan;
+            let (app, since) = (Arc::clone(app), Instant::now());
+            list.push(Some(Running { app, events, _guard: ticket.guard, since, last: None, ended: false }));
+        }
+        Ok(Jobs { list, ending: app.ending(), next: 0 })
+    }
+
+    /// The next event, with the number of its job; none when all are done.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<(usize, Event), Fault>>> {
+        let n = self.list.len();
+        let mut waits = false;
+        let first = self.next;
+        for i in (0..n).map(|k| (first + k) % n) {
+            let Some(running) = &mut self.list[i] else { continue };
+            let Poll::Ready(event) = running.events.poll_recv(cx) else {
+                waits = true;
+                continue;
+            };
+            self.next = i + 1;
+            let now = Instant::now();
+            running.ended = matches!(event, None | Some(Event::Done(_) | Event::Failed(_)));
+            let fault = match &event {
+                Some(Event::Token { .. }) => {
+                    match running.last.replace(now) {
+                        None => running.app.metrics.first(now - running.since),
+                        Some(last) => running.app.metrics.gap(now - last),
+                    }
+                    None
+                }
+                Some(Event::Done(done)) => {
+                    self.list[i] = None;
+                    (done.reason == Reason::Cancelled).then(stopping)
+                }
+                Some(Event::Failed(why)) => Some(Fault::new(FaultKind::Server, why)),
+                None => Some(Fault::new(FaultKind::Server, "the answer ended before its time")),
+                Some(_) => None,
+            };
+            return Poll::Ready(match (fault, event) {
+                (None, Some(event)) => Some(Ok((i, event))),
+                (fault, _) => {
+                    self.list.clear();
+                    fault.map(Err)
+                }
+            });
+        }
+        if !waits {
+            return Poll::Ready(None);
+        }
+        ready!(self.ending.as_mut().poll(cx));
+        self.list.clear();
+        Poll::Ready(Some(Err(stopping())))
+    }
+}
+
+fn stopping() -> Fault {
+    Fault::new(FaultKind::Stopping, "the server stops")
+}
+
+/// The body of a stream.
+struct Events {
+    app: Arc<App>,
+    jobs: Jobs,
+    head: Head,
+    choices: Vec<Choice>,
+    stream: Stream,
+    /// Whether a choice's first delta was sent.
+    begun: Vec<bool>,
+    since: Instant,
+    /// Data of events that are ready.
+    queue: VecDeque<String>,
+    finished: bool,
+}
+
+impl Events {
+    fn push(&mut self, choices: Vec<Value>, more: impl FnOnce(&mut Map<String, Value>)) {
+        let mut out = self.head.object(true);
+        out.insert("choices".to_owned(), choices.into());
+        if self.stream.usage {
+            out.insert("usage".to_owned(), Value::Null);
+        }
+        more(&mut out);
+        self.queue.push_back(Value::from(out).to_string());
+    }
+
+    fn take(&mut self, i: usize, event: Event) {
+        if let Event::Progress { done, total } = event {
+            if self.stream.progress {
+                let time = ms(self.since.elapsed());
+                let progress = json!({ "index": i, "total": total, "processed": done, "time_ms": time });
+                self.push(Vec::new(), |out| drop(out.insert("prompt_progress".to_owned(), progress)));
+            }
+            return;
+        }
+        // With the first token, not earlier: who measures takes the first choice for the end of the prompt.
+        let begins = matches!(event, Event::Token { .. } | Event::Text(_) | Event::Done(_));
+        let part = self.choices[i].take(event);
+        if begins && self.head.chat && !std::mem::replace(&mut self.begun[i], true) {
+            let delta = json!({ "role": "assistant", "content": "" });
+            self.push(
+                vec![json!({ "index": i, "delta": delta, "logprobs": null, "finish_reason": null })],
+                |_| (),
+            );
+        }
+        if !part.is_empty() {
+            let piece = self.choices[i].piece(i, part, self.head.chat, self.app.backend.as_ref());
+            self.push(vec![piece], |_| ());
+        }
+        if self.choices[i].done.is_some() {
+            let choice = &self.choices[i];
+            count(&self.app, choice);
+            let (reason, about) = (choice.finish(), choice.about(self.app.backend.card()));
+            let timings = choice.timings();
+            let last = if self.head.chat {
+                json!({ "index": i, "delta": {}, "logprobs": null, "finish_reason": reason })
+            } else {
+                json!({ "index": i, "text": "", "logprobs": null, "finish_reason": reason })
+            };
+            self.push(vec![last], |out| {
+                out.insert("ropewalk".to_owned(), about);
+                out.insert("timings".to_owned(), timings);
+            });
+        }
+    }
+}
+
+impl futures_core::Stream for Events {
+    type Item = Result<sse::Event, Infallible>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        loop {
+            if let Some(data) = this.queue.pop_front() {
+                return Poll::Ready(Some(Ok(sse::Event::default().data(data))));
+            }
+            if this.finished {
+                return Poll::Ready(None);
+            }
+            match ready!(this.jobs.poll(cx)) {
+                Some(Ok((i, event))) => this.take(i, event),
+                Some(Err(fault)) => {
+                    let error = Refusal::of(&fault, this.app.backend.card()).event();
+                    this.queue.push_back(error.to_string());
+                    this.finished = true;
+                }
+                None => {
+                    if this.stream.usage {
+                        let total = usage(&this.choices);
+                        this.push(Vec::new(), |out| drop(out.insert("usage".to_owned(), total)));
+                    }
+                    this.queue.push_back("[DONE]".to_owned());
+                    this.finished = true;
+                }
+            }
+        }
+    }
+}
