@@ -27,6 +27,7 @@ pub mod peft;
 pub mod plan;
 pub mod quantize;
 pub mod records;
+pub mod requests;
 pub mod session;
 pub mod spec;
 pub mod stages;
@@ -48,8 +49,8 @@ macro_rules! targets {
 
 /// Every reader.
 pub static TARGETS: &[Target] = targets!(
-    adapter cache cell chat checkpoint conversations gguf ids imatrix import jsonl model peft plan quantize records session
-    spec stages tasks
+    adapter cache cell chat checkpoint conversations gguf ids imatrix import jsonl model peft plan quantize records requests
+    session spec stages tasks
 );
 
 /// Returns true if the result is `Ok`. Panics unless an error is one line.

@@ -44,13 +44,13 @@ pub(crate) struct Echo {
 #[derive(Default)]
 pub(crate) struct Choice {
     /// The prompt's number.
-    pub(crate) prompt: usize,
-    pub(crate) plan: usize,
-    pub(crate) echo: Option<Echo>,
-    /// Separates reasoning from text.
-    pub(crate) split: Option<Box<dyn Split>>,
+    prompt: usize,
     /// Whether tokens are scored.
-    pub(crate) scored: bool,
+    scored: bool,
+    echo: Option<Echo>,
+    /// Separates reasoning from text.
+    split: Option<Box<dyn Split>>,
+    pub(crate) plan: usize,
     pub(crate) done: Option<Done>,
     differs_at: Option<usize>,
     thinks: bool,
@@ -83,6 +83,15 @@ impl Part {
 }
 
 impl Choice {
+    pub(crate) fn new(
+        prompt: usize,
+        scored: bool,
+        echo: Option<Echo>,
+        split: Option<Box<dyn Split>>,
+    ) -> Choice {
+        Choice { prompt, scored, echo, split, ..Choice::default() }
+    }
+
     /// Takes an event other than a failure; what it adds to the answer.
     pub(crate) fn take(&mut self, event: Event) -> Part {
         let mut part = Part::default();
@@ -126,9 +135,9 @@ impl Choice {
     fn sort(&mut self, part: &mut Part, parts: Vec<(bool, String)>) {
         for (thinks, text) in parts {
             self.thinks = thinks;
-            if thinks {
+            if thinks && !text.is_empty() {
                 part.thinking.get_or_insert_default().push_str(&text);
-            } else {
+            } else if !thinks {
                 part.text.push_str(&text);
             }
         }

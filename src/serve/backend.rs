@@ -92,7 +92,7 @@ pub struct ChatPrompt {
     pub tokens: Vec<i32>,
     /// Splits the answer into reasoning and text; a new one for each answer.
     pub split: Box<dyn Fn() -> Box<dyn Split> + Send>,
-    /// Texts that end the answer, besides those of the request.
+    /// Texts that end the answer, in addition to those of the request.
     pub stop: Vec<String>,
 }
 

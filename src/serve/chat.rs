@@ -36,12 +36,9 @@ fn work(app: &App, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
     let messages = request.messages;
     let prompt = app.backend.chat_tokens(&messages.list, &messages.variables, messages.open)?;
     common.job.stop.extend(prompt.stop);
-    let choice = |_| Choice {
-        split: request.split.then(|| (prompt.split)()),
-        scored: common.job.n_top.is_some(),
-        ..Choice::default()
-    };
-    let choices = (0..common.n).map(choice).collect();
+    let scored = common.job.n_top.is_some();
+    let split = || request.split.then(|| (prompt.split)());
+    let choices = (0..common.n).map(|_| Choice::new(0, scored, None, split())).collect();
     let jobs = each(&common, prompt.tokens).collect();
     let head = app.head(common.model.as_deref(), true);
     Ok(Work { head, choices, jobs, stream: common.stream })

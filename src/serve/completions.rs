@@ -47,15 +47,11 @@ fn work(app: &App, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
             let bytes: Vec<u8> = tokens.iter().flat_map(|token| backend.piece(*token)).collect();
             String::from_utf8_lossy(&bytes).into_owned()
         };
+        let text = request.echo.then(|| text.unwrap_or_else(text_of));
         for _ in 0..common.n {
-            let text = request.echo.then(|| text.clone().unwrap_or_else(text_of));
             let scored = if common.job.echo.is_some() { tokens.clone() } else { Vec::new() };
-            choices.push(Choice {
-                prompt: i,
-                echo: text.map(|text| Echo { text, tokens: scored }),
-                scored: common.job.n_top.is_some(),
-                ..Choice::default()
-            });
+            let echo = text.clone().map(|text| Echo { text, tokens: scored });
+            choices.push(Choice::new(i, common.job.n_top.is_some(), echo, None));
         }
         jobs.extend(each(&common, tokens));
     }

@@ -18,7 +18,7 @@ use crate::app::{App, Caller, Options};
 use crate::error::Refusal;
 
 /// Time that a wrong key costs.
-const WRONG_KEY: Duration = Duration::from_millis(200);
+const WRONG_KEY: Duration = Duration::from_millis(100);
 
 /// Every path that is answered, for counts: a bounded set.
 const PATHS: &[&str] = &[

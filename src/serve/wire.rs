@@ -83,7 +83,7 @@ pub(crate) struct Completions {
 pub(crate) struct Chat {
     pub(crate) common: Common,
     pub(crate) messages: Messages,
-    /// Whether reasoning is a part of its own.
+    /// Whether reasoning is apart from the text.
     pub(crate) split: bool,
 }
 

@@ -1,0 +1,371 @@
+//! A model over bytes that answers with the last text of its prompt, backwards.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use ropewalk_serve::{
+    Backend, Card, ChatPrompt, Done, Event, Fault, FaultKind, Job, PlanCard, Reason, Scored, Split, Status,
+    Ticket,
+};
+use serde_json::{Map, Value};
+use tokio::sync::mpsc::UnboundedSender;
+
+pub(crate) const BOS: i32 = 256;
+pub(crate) const EOS: i32 = 257;
+const OPEN: i32 = 258;
+const CLOSE: i32 = 259;
+const THINK: i32 = 260;
+const ANSWER: i32 = 261;
+/// Special tokens, from 256.
+const NAMES: [&str; 6] = ["<s>", "</s>", "<|open|>", "<|close|>", "<think>", "</think>"];
+const N_VOCAB: usize = 256 + NAMES.len();
+
+/// What a test sets, and what it waits for.
+#[derive(Default)]
+pub(crate) struct State {
+    /// Tokens that may still be made; none is without end.
+    pub(crate) allowed: Option<usize>,
+    /// Why jobs are refused.
+    pub(crate) refuses: Option<FaultKind>,
+    /// Jobs fail after so many tokens.
+    pub(crate) fails: Option<usize>,
+    pub(crate) stopping: bool,
+    /// Jobs as they came.
+    pub(crate) jobs: Vec<Job>,
+    /// Tickets that were dropped before the end.
+    pub(crate) cancelled: usize,
+    pub(crate) running: usize,
+}
+
+pub(crate) struct Fake {
+    card: Card,
+    shared: Arc<(Mutex<State>, Condvar)>,
+}
+
+impl Fake {
+    pub(crate) fn new() -> Fake {
+        let plan = |name: &str, spec: &str, n_max| PlanCard {
+            name: name.into(),
+            spec: spec.into(),
+            n_max,
+            beyond_trained: n_max > 64,
+            notes: Vec::new(),
+        };
+        let card = Card {
+            id: "bytes".into(),
+            created: 1,
+            fingerprint: "fp".into(),
+            n_ctx_train: 64,
+            n_vocab: N_VOCAB,
+            bos: Some(NAMES[0].into()),
+            eos: Some(NAMES[1].into()),
+            chat_template: Some("{{ messages }}".into()),
+            plans: vec![
+                plan("plain", "plain", 64),
+                plan("yarn:factor=4", "yarn:factor=4,beta=32", 256),
+                plan("streaming", "streaming", 1 << 24),
+            ],
+            ..Card::default()
+        };
+        Fake { card, shared: Arc::default() }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.0.lock().unwrap()
+    }
+
+    /// Changes the state and wakes the jobs.
+    pub(crate) fn set(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state());
+        self.shared.1.notify_all();
+    }
+
+    /// Waits until the state is so; fails after a time that is long for any machine.
+    #[track_caller]
+    pub(crate) fn wait(&self, so: impl Fn(&State) -> bool) {
+        let (state, time) =
+            self.shared.1.wait_timeout_while(self.state(), Duration::from_secs(60), |s| !so(s)).unwrap();
+        let (running, cancelled) = (state.running, state.cancelled);
+        assert!(!time.timed_out(), "after a minute: {running} run, {cancelled} were cancelled");
+    }
+
+    fn text(messages: &[Value], variables: &Map<String, Value>, open: bool) -> Vec<(i32, String)> {
+        let turn = |m: &Value| {
+            let text = format!("{}\n{}", m["role"].as_str().unwrap(), m["content"].as_str().unwrap());
+            [(OPEN, text), (CLOSE, String::new())]
+        };
+        let mut out: Vec<(i32, String)> = messages.iter().flat_map(turn).collect();
+        if open {
+            out.push((OPEN, "assistant\n".into()));
+        }
+        if variables.get("enable_thinking") == Some(&Value::Bool(true)) {
+            out.push((THINK, String::new()));
+        }
+        out
+    }
+}
+
+fn bytes(token: i32) -> Vec<u8> {
+    match u8::try_from(token) {
+        Ok(byte) => vec![byte],
+        Err(_) => NAMES.get((token - 256) as usize).map_or(Vec::new(), |name| name.as_bytes().to_vec()),
+    }
+}
+
+/// What the model says after a prompt.
+fn answer(prompt: &[i32]) -> Vec<i32> {
+    let end = prompt.iter().rposition(|t| *t == CLOSE).unwrap_or(prompt.len());
+    let start = prompt[..end].iter().rposition(|t| *t > 255).map_or(0, |at| at + 1);
+    let mut last = prompt[start..end].to_vec();
+    if end < prompt.len() {
+        let role = last.iter().position(|t| *t == 10).unwrap();
+        last.drain(..=role);
+    }
+    let backwards = last.iter().rev().copied().collect::<Vec<_>>();
+    let thinks = prompt.last() == Some(&THINK);
+    let thought = if thinks { [last, vec![ANSWER]].concat() } else { Vec::new() };
+    [thought, backwards, vec![EOS]].concat()
+}
+
+/// A log-probability of a token after another, where `best` is the one that the rule says.
+pub(crate) fn logprob(before: i32, token: i32, best: i32) -> f32 {
+    if token == best {
+        -0.1
+    } else if token == 0 {
+        f32::NEG_INFINITY
+    } else {
+        -1.3 - ((token * 31 + before * 17) % 97) as f32 / 7.0
+    }
+}
+
+fn scored(before: i32, token: i32, best: i32, n_top: usize) -> Scored {
+    let mut all: Vec<(i32, f32)> = (0..N_VOCAB as i32).map(|t| (t, logprob(before, t, best))).collect();
+    all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    all.truncate(n_top);
+    Scored { token, logprob: logprob(before, token, best), top: all }
+}
+
+/// The token that the model expects inside of a prompt.
+pub(crate) fn expected(before: i32) -> i32 {
+    (before + 1) % 256
+}
+
+/// Cancels its job.
+struct Cut {
+    shared: Arc<(Mutex<State>, Condvar)>,
+    over: Arc<AtomicBool>,
+}
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        let mut state = self.shared.0.lock().unwrap();
+        state.cancelled += usize::from(!self.over.swap(true, Ordering::SeqCst));
+        self.shared.1.notify_all();
+    }
+}
+
+struct Parted {
+    thinks: bool,
+}
+
+impl Split for Parted {
+    fn push(&mut self, token: Option<i32>, text: &str) -> Vec<(bool, String)> {
+        if token == Some(ANSWER) {
+            self.thinks = false;
+            return Vec::new();
+        }
+        vec![(self.thinks, text.to_owned())]
+    }
+
+    fn finish(&mut self) -> Vec<(bool, String)> {
+        Vec::new()
+    }
+}
+
+impl Backend for Fake {
+    fn card(&self) -> &Card {
+        &self.card
+    }
+
+    fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<i32>, Fault> {
+        let mut out = if add_special { vec![BOS] } else { Vec::new() };
+        let mut rest = text;
+        while let Some(next) = rest.chars().next() {
+            let special = NAMES.iter().position(|name| parse_special && rest.starts_with(name));
+            match special {
+                Some(i) => {
+                    out.push(256 + i as i32);
+                    rest = &rest[NAMES[i].len()..];
+                }
+                None => {
+                    let (now, later) = rest.split_at(next.len_utf8());
+                    out.extend(now.bytes().map(i32::from));
+                    rest = later;
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    fn piece(&self, token: i32) -> Vec<u8> {
+        bytes(token)
+    }
+
+    fn render(
+        &self,
+        messages: &[Value],
+        variables: &Map<String, Value>,
+        open: bool,
+    ) -> Result<String, Fault> {
+        let parts = Fake::text(messages, variables, open);
+        Ok(parts.into_iter().map(|(token, text)| NAMES[(token - 256) as usize].to_owned() + &text).collect())
+    }
+
+    fn chat_tokens(
+        &self,
+        messages: &[Value],
+        variables: &Map<String, Value>,
+        open: bool,
+    ) -> Result<ChatPrompt, Fault> {
+        if variables.contains_key("panic") {
+            panic!("as the test asked");
+        }
+        let mut tokens = vec![BOS];
+        for (token, text) in Fake::text(messages, variables, open) {
+            tokens.push(token);
+            tokens.extend(text.bytes().map(i32::from));
+        }
+        let thinks = tokens.last() == Some(&THINK);
+        let split = Box::new(move || Box::new(Parted { thinks }) as Box<dyn Split>);
+        Ok(ChatPrompt { tokens, split, stop: vec!["<|close|>".into()] })
+    }
+
+    fn submit(&self, job: Job, events: UnboundedSender<Event>) -> Result<Ticket, Fault> {
+        let mut state = self.state();
+        if let Some(kind) = state.refuses.clone() {
+            return Err(Fault::new(kind, "as the test asked"));
+        }
+        let n = job.prompt.len() + job.max_tokens.unwrap_or(1);
+        let fits = |i: &usize| self.card.plans[*i].n_max >= n;
+        let tried = job.plan.map_or(0..self.card.plans.len(), |plan| plan..plan + 1);
+        let Some(plan) = tried.clone().find(fits) else {
+            let (plan, n_prompt) = (tried.end - 1, job.prompt.len());
+            let n_max = self.card.plans[plan].n_max;
+            let kind = FaultKind::TooLong { n_prompt, n_predict: job.max_tokens, n_max, plan };
+            return Err(Fault::new(kind, format_args!("expected at most {n_max} tokens, found {n}")));
+        };
+        state.jobs.push(job.clone());
+        state.running += 1;
+        let over = Arc::new(AtomicBool::new(false));
+        let (shared, room) = (Arc::clone(&self.shared), self.card.plans[plan].n_max);
+        let guard = Box::new(Cut { shared: Arc::clone(&self.shared), over: Arc::clone(&over) });
+        self.shared.1.notify_all();
+        std::thread::spawn(move || run(&job, room, &events, &shared, &over));
+        Ok(Ticket { plan, guard })
+    }
+
+    fn status(&self) -> Status {
+        let state = self.state();
+        Status { running: state.running, stopping: state.stopping, cells: vec![(3, 64)], ..Status::default() }
+    }
+}
+
+fn run(
+    job: &Job,
+    room: usize,
+    events: &UnboundedSender<Event>,
+    shared: &(Mutex<State>, Condvar),
+    over: &AtomicBool,
+) {
+    let reason = make(job, room, events, shared, over);
+    // Over before the last event, so that dropping the ticket after it counts for nothing.
+    over.store(true, Ordering::SeqCst);
+    if let Ok((reason, n_made)) = reason {
+        let (n_prompt, time) = (job.prompt.len(), Duration::from_millis(2));
+        let done = Done {
+            reason,
+            n_prompt,
+            n_cached: 0,
+            n_made,
+            queue: time,
+            prefill: time,
+            decode: time,
+            preempted: 0,
+        };
+        let _ = events.send(Event::Done(done));
+    }
+    shared.0.lock().unwrap().running -= 1;
+    shared.1.notify_all();
+}
+
+/// Makes the answer; an error if the job has failed or was cancelled.
+fn make(
+    job: &Job,
+    room: usize,
+    events: &UnboundedSender<Event>,
+    shared: &(Mutex<State>, Condvar),
+    over: &AtomicBool,
+) -> Result<(Reason, usize), ()> {
+    let send = |event| events.send(event).map_err(drop);
+    let total = job.prompt.len();
+    send(Event::Started { n_cached: 0, differs_at: None })?;
+    for done in (1..=4).map(|quarter| total * quarter / 4) {
+        send(Event::Progress { done, total })?;
+    }
+    if let Some(n_top) = job.echo {
+        let score = |w: &[i32]| scored(w[0], w[1], expected(w[0]), n_top);
+        // In parts, as a prompt is read.
+        let scores: Vec<Scored> = job.prompt.windows(2).map(score).collect();
+        for part in scores.chunks(3) {
+            send(Event::Scores(part.to_vec()))?;
+        }
+    }
+    let (mut before, mut pending) = (job.prompt[total - 1], String::new());
+    let limit = job.max_tokens.unwrap_or(usize::MAX).min(room - total);
+    let mut rule = answer(&job.prompt).into_iter();
+    for n_made in 0.. {
+        if n_made == limit {
+            send(Event::Text(pending))?;
+            return Ok((
+                if Some(limit) == job.max_tokens { Reason::Length } else { Reason::Context },
+                n_made,
+            ));
+        }
+        let free = |s: &mut State| s.allowed == Some(0) && !over.load(Ordering::SeqCst);
+        let mut state = shared.1.wait_while(shared.0.lock().unwrap(), free).unwrap();
+        if over.load(Ordering::SeqCst) {
+            return Err(());
+        }
+        state.allowed = state.allowed.map(|n| n - 1);
+        let fails = state.fails == Some(n_made);
+        drop(state);
+        if fails {
+            over.store(true, Ordering::SeqCst);
+            send(Event::Failed("the device is gone".into()))?;
+            return Err(());
+        }
+        let token = rule.next().unwrap_or(i32::from(b'.'));
+        if token == EOS && !job.ignore_eos {
+            send(Event::Text(pending))?;
+            return Ok((Reason::End, n_made));
+        }
+        if token < 256 || job.special {
+            pending += &String::from_utf8_lossy(&bytes(token));
+        }
+        let found = job.stop.iter().filter_map(|stop| pending.find(stop.as_str())).min();
+        let starts = |n: &usize| {
+            job.stop.iter().any(|stop| stop.as_bytes().starts_with(&pending.as_bytes()[pending.len() - n..]))
+        };
+        let ready =
+            found.unwrap_or_else(|| pending.len() - (0..=pending.len()).rev().find(starts).unwrap_or(0));
+        let score = job.n_top.map(|n_top| scored(before, token, token, n_top));
+        let rest = pending.split_off(ready);
+        send(Event::Token { token, text: std::mem::replace(&mut pending, rest), score })?;
+        if found.is_some() {
+            return Ok((Reason::Stop, n_made + 1));
+        }
+        before = token;
+    }
+    unreachable!("a limit comes first")
+}

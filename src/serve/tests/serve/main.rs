@@ -1,0 +1,10 @@
+//! The server as its clients meet it: raw HTTP over sockets, and a model that answers by a rule.
+
+mod answers;
+mod client;
+mod endings;
+mod errors;
+mod fake;
+mod hostile;
+mod lm_eval;
+mod streams;
