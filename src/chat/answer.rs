@@ -13,6 +13,12 @@
 //! assert_eq!((&*content, thinking.as_deref()), ("Hello", Some("Hm.")));
 //! ```
 
+use std::collections::HashMap;
+
+use crate::model::Result;
+use crate::vocab::Vocab;
+use crate::Token;
+
 /// How a family marks the parts of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
@@ -97,6 +103,22 @@ impl Form {
                 "<|constrain|>",
             ],
         }
+    }
+
+    /// The marks that a vocabulary has as control tokens. Generated text is without them.
+    ///
+    /// # Errors
+    /// Returns the errors of the tokenizer.
+    pub fn hidden_marks(self, vocab: &Vocab) -> Result<HashMap<Token, &'static str>> {
+        let mut out = HashMap::new();
+        for mark in self.marks() {
+            if let [token] = vocab.tokenize(mark, false, true)?[..] {
+                if vocab.piece(token, false)?.is_empty() {
+                    out.insert(token, *mark);
+                }
+            }
+        }
+        Ok(out)
     }
 }
 

@@ -16,7 +16,6 @@ use crate::control::Control;
 use crate::model::{Error, Model, Result};
 use crate::rope::{Plan, Spec};
 use crate::session::{GenerateParams, SavedSession, Session, SessionParams, StopReason};
-use crate::vocab::Vocab;
 use crate::Token;
 
 /// Context that a saved session may ask for, in times the tokens that it has, and in times the trained context:
@@ -122,7 +121,7 @@ impl Conversation {
         let form = Form::of(template.source());
         Ok(Conversation {
             model: model.clone(),
-            marks: hidden_marks(model.vocab(), form)?,
+            marks: form.hidden_marks(model.vocab())?,
             form,
             template,
             session: Some(Session::new(model, &params.session)?),
@@ -451,17 +450,4 @@ impl Conversation {
 
 fn closed() -> Error {
     Error::Invalid("no session is open".into())
-}
-
-/// Which control tokens are marks of the form.
-fn hidden_marks(vocab: &Vocab, form: Form) -> Result<HashMap<Token, &'static str>> {
-    let mut out = HashMap::new();
-    for mark in form.marks() {
-        if let [token] = vocab.tokenize(mark, false, true)?[..] {
-            if vocab.piece(token, false)?.is_empty() {
-                out.insert(token, *mark);
-            }
-        }
-    }
-    Ok(out)
 }

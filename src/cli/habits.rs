@@ -47,6 +47,8 @@ pub(super) const OPTIONS: &[(&[&str], Means)] = &[
     (&["--n-predict", "--n-gen"], Ours("--predict")),
     (&["--n-prompt"], Ours("--lengths")),
     (&["--cache-type-k", "--cache-type-v", "-ctk", "-ctv"], Ours("--kv")),
+    (&["-np", "--n-parallel", "--max-num-seqs"], Ours("--parallel")),
+    (&["--served-model-name"], Ours("--alias")),
     (&["--batch-size"], Ours("--batch")),
     (&["--ubatch-size", "-ub"], Ours("--ubatch")),
     (&["--temperature"], Ours("--temp")),
@@ -112,6 +114,7 @@ pub(super) const OPTIONS: &[(&[&str], Means)] = &[
         Nothing("each task uses the shots of its paper: `ropewalk eval --list TASK` shows them"),
     ),
     (&["--model-args"], Nothing("use -m FILE, with --rope and --ctx")),
+    (&["--api-key"], Nothing("use --api-key-file FILE: others see what a command line has")),
     (&["--peft"], Nothing("name the adapter's directory as the input: ropewalk convert DIR -m MODEL -o OUT")),
     (&["--gradient-accumulation-steps"], Nothing("use --set batch=N, the sequences of a step")),
     (&["--modules-to-save"], Nothing("use --targets q,k,v,o,norms,embeddings")),
@@ -137,8 +140,7 @@ pub(super) const COMMANDS: &[(&str, &str)] = &[
     ("download", "ropewalk pull"),
     ("show", "ropewalk inspect"),
     ("attention", "ropewalk inspect MODEL --map layer=3,head=2 -f TEXT"),
-    ("serve", "ropewalk convert --llama-cpp, which writes a file that llama-server runs"),
-    ("server", "ropewalk convert --llama-cpp, which writes a file that llama-server runs"),
+    ("server", "ropewalk serve"),
 ];
 
 /// The words of the command line with foreign options in our own names, where `app` has the option.

@@ -31,6 +31,8 @@ mod pull;
 mod rope;
 mod run;
 mod search;
+#[cfg(feature = "serve")]
+mod serve;
 mod study;
 mod template;
 
@@ -57,6 +59,8 @@ pub(crate) struct Command {
 pub(crate) static COMMANDS: &[Command] = &[
     run::COMMAND,
     chat::COMMAND,
+    #[cfg(feature = "serve")]
+    serve::COMMAND,
     perplexity::COMMAND,
     eval::COMMAND,
     advise::COMMAND,

@@ -1,0 +1,241 @@
+//! `ropewalk serve`: OpenAI's HTTP interface to a model, under one rope method or several.
+
+mod backend;
+mod contents;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{bail, Context};
+use clap::{Args as _, FromArgMatches};
+use ropewalk::adapter::fingerprint;
+use ropewalk::model::Model;
+use ropewalk::rope::Spec;
+use ropewalk::scheduler::{PlanInfo, Scheduler, SchedulerParams};
+use ropewalk::session::{Session, SessionParams};
+use ropewalk_serve::{Card, Options, PlanCard, Server};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use self::backend::Backend;
+use super::interrupt::Interrupt;
+use super::models::{self, ModelChoice};
+use super::options::{parse_spec, read_text, tokens, ModelArgs};
+use super::output::{self, count, OutputArgs};
+use super::{engine, template, usage, Command};
+
+/// Largest default context in tokens.
+const CTX_CAP: usize = 8192;
+/// Most sequences of a session.
+const MAX_PARALLEL: i64 = 64;
+
+pub(crate) const COMMAND: Command = Command {
+    name: "serve",
+    about: "Serve a model over HTTP, with OpenAI's interface",
+    details: "Chats, completions, streams, log-probabilities, and tokens, for any client of OpenAI's interface. With \
+              several --rope, each request runs under the first method whose context has room for prompt and answer, so \
+              that short requests get the model as it was trained; a request can also name one, in `rope` or as \
+              MODEL@SPEC. If plain comes first, its context is at most the trained one. Nothing is cut: a prompt that is \
+              too long is an error. Requests that begin alike share what was read. Without a key, only programs on this \
+              machine are answered. Ctrl-C or SIGTERM ends the server with exit code 0, after the answers under way, \
+              which may take --grace seconds; the same signal again ends it at once.",
+    example: "serve -m smollm2 --rope plain --rope yarn:factor=2 --ctx 16384\n\
+              serve -m smollm2 --api-key-file keys.txt --host 0.0.0.0 --parallel 8",
+    args: Args::augment_args,
+    run: |m| run(&Args::from_arg_matches(m)?),
+};
+
+#[derive(Debug, clap::Args)]
+struct Args {
+    /// Address to listen at; any but a loopback one needs --api-key-file
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_parser = host)]
+    host: IpAddr,
+    /// Port to listen at; 0 takes a free one
+    #[arg(long, value_name = "N", default_value_t = 8080)]
+    port: u16,
+    /// File of keys, one a line; each request needs one
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Name of the model in requests and answers [default: the file's]
+    #[arg(long, value_name = "NAME")]
+    alias: Option<String>,
+    /// Maximum tokens of one request, answer included [default: the trained context, at most 8192]
+    #[arg(short, long, value_name = "N", value_parser = tokens)]
+    ctx: Option<usize>,
+    /// Most requests that run at once under each method; others wait
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=MAX_PARALLEL))]
+    parallel: u16,
+    /// Parse special tokens such as <|im_start|> in messages
+    #[arg(long)]
+    trust_contents: bool,
+    /// Seconds that answers may take to end after a signal
+    #[arg(long, value_name = "S", default_value_t = 30)]
+    grace: u64,
+    /// RoPE method, such as yarn:factor=4; repeat to offer several [default: declared]
+    ///
+    /// A spec is `name[:key=value,...]`. A request runs under the first method, in this order, that has room for it, or under
+    /// the one that it names. Each method has its own cache
+    #[arg(long, value_name = "SPEC", help_heading = "Rope")]
+    rope: Vec<String>,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    out: OutputArgs,
+}
+
+fn host(text: &str) -> Result<IpAddr, String> {
+    match text {
+        "localhost" => Ok(Ipv4Addr::LOCALHOST.into()),
+        _ => text.parse().map_err(|_| "expected an IP address or localhost".to_owned()),
+    }
+}
+
+/// A rope method by its name in requests, and the session that it gets.
+struct Plan {
+    name: String,
+    session: SessionParams,
+}
+
+fn run(args: &Args) -> anyhow::Result<()> {
+    let specs = specs(&args.rope)?;
+    if args.alias.as_deref() == Some("") {
+        return Err(usage("--alias: expected a name, found an empty one"));
+    }
+    let keys = args.api_key_file.as_deref().map(keys).transpose()?.unwrap_or_default();
+    if keys.is_empty() && !args.host.is_loopback() {
+        let host = args.host;
+        return Err(usage(format!("--host {host}: other machines can reach it: pass --api-key-file FILE")));
+    }
+    let choice = args.model.resolve_to_write()?;
+    let interrupt = Interrupt::install()?;
+    let model = models::load(&choice, &args.out)?;
+    let template = template::of(&model, &interrupt.control())?;
+    if template.is_fallback() {
+        args.out.note("note: the file has no chat template; using the ChatML form");
+    }
+    let plans = plans(args, &choice, &model, specs)?;
+    let sessions = plans.iter().map(|plan| plan.session.clone()).collect();
+    let params = SchedulerParams::new(sessions).n_running(args.parallel.into());
+    let scheduler = Scheduler::new(&model, params)?;
+    let card = card(args, &choice, &model, &plans, scheduler.plans());
+    for (plan, info) in plans.iter().zip(scheduler.plans()) {
+        announce(&args.out, &choice, plan, info);
+    }
+
+    let name = card.id.clone();
+    let backend = Arc::new(Backend::new(card, model, scheduler, template, args.trust_contents)?);
+    let address = SocketAddr::new(args.host, args.port);
+    let served: Arc<dyn ropewalk_serve::Backend> = Arc::clone(&backend);
+    let server =
+        Server::bind(address, Options::default().keys(keys), served).with_context(|| address.to_string())?;
+    let url = format!("http://{}", server.local_addr());
+    if args.out.json {
+        let names: Vec<&str> = plans.iter().map(|plan| plan.name.as_str()).collect();
+        output::print_json(&json!({ "url": url, "model": name, "plans": names }))?;
+    }
+    args.out.note(format_args!("{name}: listening at {url}"));
+    let result = server.run(|| interrupt.requested(), Duration::from_secs(args.grace));
+    backend.scheduler().stop(Duration::ZERO);
+    result.context("cannot answer requests")
+}
+
+/// The methods with their names in requests; what the file declares, if none was given.
+fn specs(typed: &[String]) -> anyhow::Result<Vec<(String, Option<Spec>)>> {
+    let mut specs: Vec<(String, Option<Spec>)> = Vec::new();
+    for text in typed {
+        let spec = parse_spec(text)?;
+        if specs.iter().any(|(_, other)| other.as_ref() == Some(&spec)) {
+            return Err(usage(format!("--rope {text}: expected each method once, found it again")));
+        }
+        specs.push((text.clone(), Some(spec)));
+    }
+    if specs.is_empty() {
+        specs.push(("declared".to_owned(), None));
+    }
+    Ok(specs)
+}
+
+/// The keys of a file.
+fn keys(path: &Path) -> anyhow::Result<Vec<String>> {
+    let text = read_text(path)?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let keys: Vec<String> = lines.map(str::to_owned).collect();
+    match keys.iter().position(|key| !key.bytes().all(|b| b.is_ascii_graphic())) {
+        // Not the key itself.
+        Some(i) => {
+            bail!("{}: key {}: expected visible ASCII characters, found others", path.display(), i + 1)
+        }
+        None if keys.is_empty() => bail!("{}: expected keys, one a line, found none", path.display()),
+        None => Ok(keys),
+    }
+}
+
+/// The sessions, with room for as many requests of full length as memory has, up to those that run at once.
+fn plans(
+    args: &Args,
+    choice: &ModelChoice,
+    model: &Model,
+    specs: Vec<(String, Option<Spec>)>,
+) -> anyhow::Result<Vec<Plan>> {
+    let n_ctx = args.ctx.unwrap_or_else(|| engine::default_ctx(model, CTX_CAP, 1));
+    let (n_plans, parallel) = (specs.len(), usize::from(args.parallel));
+    let plan = |(i, (name, spec)): (usize, (String, Option<Spec>))| -> anyhow::Result<Plan> {
+        // Those that follow take what is longer.
+        let is_short = i == 0 && n_plans > 1 && spec == Some(Spec::plain());
+        let n_ctx = if is_short { n_ctx.min(model.hparams().n_ctx_train) } else { n_ctx };
+        let session = choice.session(n_ctx, spec.as_ref());
+        // Each gets an equal part of the memory.
+        let all = Session::n_seq_fitting(model, &session, parallel.saturating_mul(n_plans))?;
+        Ok(Plan { name, session: session.n_seq_max((all / n_plans).clamp(1, parallel)) })
+    };
+    specs.into_iter().enumerate().map(plan).collect()
+}
+
+fn card(args: &Args, choice: &ModelChoice, model: &Model, plans: &[Plan], infos: &[PlanInfo]) -> Card {
+    let (vocab, hp, file) = (model.vocab(), model.hparams(), model.file());
+    let text = |token| {
+        let bytes = vocab.piece(token, true).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let stem = choice.path.file_stem().unwrap_or(choice.path.as_os_str());
+    let mut hash = Sha256::new();
+    hash.update(format!("{}{:?}{}", fingerprint(file), choice.session, env!("CARGO_PKG_VERSION")));
+    model.adapters().iter().for_each(|adapter| hash.update(adapter.digest()));
+    let print = ropewalk_core::text::hex(&hash.finalize()[..6]);
+    let plan = |(plan, info): (&Plan, &PlanInfo)| PlanCard {
+        name: plan.name.clone(),
+        spec: info.spec.clone(),
+        n_max: info.n_max,
+        beyond_trained: info.beyond_trained,
+        notes: info.notes.clone(),
+    };
+    Card {
+        id: args.alias.clone().unwrap_or_else(|| stem.to_string_lossy().into_owned()),
+        created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+        fingerprint: format!("fp_{print}"),
+        n_ctx_train: hp.n_ctx_train,
+        n_params: file.tensors().iter().map(|tensor| tensor.n_elements() as u64).sum(),
+        n_bytes: model.n_bytes() as u64,
+        n_vocab: vocab.n_tokens(),
+        n_embd: hp.n_embd,
+        bos: vocab.bos().filter(|_| vocab.add_bos()).map(text),
+        eos: vocab.eos().map(text),
+        chat_template: model.chat_template().map(str::to_owned),
+        plans: plans.iter().zip(infos).map(plan).collect(),
+    }
+}
+
+/// Says what one request may have under a plan, and how many of these have room.
+fn announce(out: &OutputArgs, choice: &ModelChoice, plan: &Plan, info: &PlanInfo) {
+    out.note(format_args!("{}: {}", models::label(choice), info.summary));
+    let most = match info.evicts {
+        true => "any number of".to_owned(),
+        false => format!("up to {}", count(info.n_max as u64)),
+    };
+    let n = plan.session.n_seq_max;
+    let (name, requests) = (&plan.name, if n == 1 { "request" } else { "requests" });
+    out.note(format_args!("{name}: {most} tokens a request; memory for {n} {requests} of that length"));
+    info.notes.iter().for_each(|note| out.note(format_args!("note: {note}")));
+}

@@ -1,0 +1,301 @@
+//! What answers the requests of `serve`: the scheduler, the vocabulary, and the chat template, as HTTP sees them.
+
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use ropewalk::chat::answer::{Form, Part, Parts};
+use ropewalk::chat::{tokens, Template};
+use ropewalk::sampler::SamplerParams;
+use ropewalk::scheduler::{self, Refusal, Request, Scheduler};
+use ropewalk::session::StopReason;
+use ropewalk::{Error, Model, Token};
+use ropewalk_serve as http;
+use ropewalk_serve::{Card, ChatPrompt, Fault, FaultKind, Job, Sampling};
+use serde_json::{Map, Value};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::contents::{Hidden, Special};
+
+/// Bytes of a prompt's end, which says whether it has begun the thinking.
+const TAIL: usize = 256;
+
+pub(super) struct Backend {
+    card: Card,
+    model: Model,
+    scheduler: Scheduler,
+    template: Template,
+    /// None where the contents of messages are trusted.
+    special: Option<Special>,
+    form: Form,
+    marks: Arc<HashMap<Token, &'static str>>,
+    sampler: SamplerParams,
+}
+
+impl Backend {
+    pub(super) fn new(
+        card: Card,
+        model: Model,
+        scheduler: Scheduler,
+        template: Template,
+        trust_contents: bool,
+    ) -> anyhow::Result<Backend> {
+        let form = Form::of(template.source());
+        Ok(Backend {
+            card,
+            special: if trust_contents { None } else { Some(Special::of(model.vocab())?) },
+            marks: Arc::new(form.hidden_marks(model.vocab())?),
+            form,
+            sampler: sampler(&model)?,
+            model,
+            scheduler,
+            template,
+        })
+    }
+
+    pub(super) fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
+    }
+}
+
+/// The sampler of requests that say nothing: the one that the model's file recommends, else OpenAI's.
+fn sampler(model: &Model) -> ropewalk::Result<SamplerParams> {
+    let file = model.file();
+    let float = |key: &str| file.get_opt::<f32>(&format!("general.sampling.{key}"));
+    let int = |key: &str| file.get_opt::<i32>(&format!("general.sampling.{key}"));
+    let params = SamplerParams::greedy()
+        .temp(float("temp")?.unwrap_or(1.0))
+        .top_k(int("top_k")?.unwrap_or(0))
+        .top_p(float("top_p")?.unwrap_or(1.0))
+        .min_p(float("min_p")?.unwrap_or(0.0))
+        .penalty_last_n(int("penalty_last_n")?.unwrap_or(64))
+        .penalty_repeat(float("penalty_repeat")?.unwrap_or(1.0));
+    params
+        .check()
+        .map_err(|e| Error::Invalid(format!("{}: general.sampling: {e}", file.path().display())))?;
+    Ok(params)
+}
+
+impl http::Backend for Backend {
+    fn card(&self) -> &Card {
+        &self.card
+    }
+
+    fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<i32>, Fault> {
+        self.model.vocab().tokenize(text, add_special, parse_special).map_err(invalid)
+    }
+
+    fn piece(&self, token: i32) -> Vec<u8> {
+        self.model.vocab().piece(token, true).unwrap_or_default()
+    }
+
+    fn render(
+        &self,
+        messages: &[Value],
+        variables: &Map<String, Value>,
+        open: bool,
+    ) -> Result<String, Fault> {
+        self.template.render_json(messages, variables, open).map_err(|e| match e {
+            Error::Interrupted => Fault::new(FaultKind::Stopping, "the server stops"),
+            e => Fault::invalid("messages", e),
+        })
+    }
+
+    fn chat_tokens(
+        &self,
+        messages: &[Value],
+        variables: &Map<String, Value>,
+        open: bool,
+    ) -> Result<ChatPrompt, Fault> {
+        let vocab = self.model.vocab();
+        let (text, tokens) = match &self.special {
+            None => {
+                let text = self.render(messages, variables, open)?;
+                let tokens = tokens(vocab, &text);
+                (text, tokens)
+            }
+            Some(special) => {
+                let mut hidden = Hidden::new(special);
+                let messages: Vec<Value> = messages.iter().map(|message| hidden.fields(message)).collect();
+                let variables = variables.iter().map(|(name, value)| (name.clone(), hidden.value(value)));
+                let variables: Map<String, Value> = variables.collect();
+                let text = self.render(&messages, &variables, open)?;
+                let tokens = hidden.tokens(vocab, &text);
+                (text, tokens)
+            }
+        };
+        let start = (text.len().saturating_sub(TAIL)..=text.len()).find(|&at| text.is_char_boundary(at));
+        let tail = text[start.unwrap_or(0)..].to_owned();
+        let (form, marks) = (self.form, Arc::clone(&self.marks));
+        let split = move || -> Box<dyn http::Split> {
+            Box::new(Split::new(Parts::new(form, &tail), Arc::clone(&marks)))
+        };
+        Ok(ChatPrompt {
+            tokens: tokens.map_err(|e| Fault::invalid("messages", e))?,
+            split: Box::new(split),
+            stop: self.template.stop(),
+        })
+    }
+
+    fn submit(&self, job: Job, events: UnboundedSender<http::Event>) -> Result<http::Ticket, Fault> {
+        let request = Request::new(job.prompt)
+            .plan(job.plan)
+            .n_predict(job.max_tokens)
+            .n_min(job.sampling.min_tokens.unwrap_or(0))
+            .sampler(with(&self.sampler, &job.sampling))
+            .bias(job.bias)
+            .stop(job.stop)
+            .ignore_eos(job.ignore_eos)
+            .special(job.special)
+            .n_top(job.n_top)
+            .echo(job.echo)
+            .reuse(job.reuse)
+            .salt(job.salt);
+        let sink = move |event| match events.send(told(event)) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        };
+        let ticket = self.scheduler.submit(request, Box::new(sink)).map_err(refused)?;
+        Ok(http::Ticket { plan: ticket.plan(), guard: Box::new(ticket) })
+    }
+
+    fn status(&self) -> http::Status {
+        let status = self.scheduler.status();
+        http::Status {
+            running: status.running,
+            waiting: status.waiting,
+            cells: status.plans.iter().map(|plan| (plan.cells_used + plan.cells_kept, plan.cells)).collect(),
+            preempted: status.n_preempted as u64,
+            evicted: status.n_dropped as u64,
+            ..http::Status::default()
+        }
+    }
+}
+
+fn invalid(e: impl Display) -> Fault {
+    Fault::new(FaultKind::Invalid, e)
+}
+
+/// The server's sampler with what a request asks for.
+fn with(own: &SamplerParams, asked: &Sampling) -> SamplerParams {
+    SamplerParams::greedy()
+        .temp(asked.temperature.unwrap_or(own.temp))
+        .top_k(asked.top_k.unwrap_or(own.top_k))
+        .top_p(asked.top_p.unwrap_or(own.top_p))
+        .min_p(asked.min_p.unwrap_or(own.min_p))
+        .typical_p(asked.typical_p.unwrap_or(own.typical_p))
+        .penalty_last_n(asked.repeat_last_n.unwrap_or(own.penalty_last_n))
+        .penalty_repeat(asked.repeat_penalty.unwrap_or(own.penalty_repeat))
+        .penalty_freq(asked.frequency_penalty.unwrap_or(own.penalty_freq))
+        .penalty_present(asked.presence_penalty.unwrap_or(own.penalty_present))
+        .dry_multiplier(asked.dry_multiplier.unwrap_or(own.dry_multiplier))
+        .dry_base(asked.dry_base.unwrap_or(own.dry_base))
+        .dry_allowed_length(asked.dry_allowed_length.unwrap_or(own.dry_allowed_length))
+        .dry_penalty_last_n(asked.dry_penalty_last_n.unwrap_or(own.dry_penalty_last_n))
+        .seed(asked.seed.unwrap_or_else(rand::random))
+}
+
+fn refused(refusal: Refusal) -> Fault {
+    let kind = match &refusal {
+        Refusal::TooLong { n_prompt, n_predict, n_max, plan } => {
+            FaultKind::TooLong { n_prompt: *n_prompt, n_predict: *n_predict, n_max: *n_max, plan: *plan }
+        }
+        Refusal::Busy => FaultKind::Busy,
+        Refusal::Stopping => FaultKind::Stopping,
+        Refusal::Invalid(_) => FaultKind::Invalid,
+    };
+    Fault::new(kind, refusal)
+}
+
+fn told(event: scheduler::Event) -> http::Event {
+    match event {
+        scheduler::Event::Started { n_cached, differs_at, .. } => {
+            http::Event::Started { n_cached, differs_at }
+        }
+        scheduler::Event::Progress { done, total } => http::Event::Progress { done, total },
+        scheduler::Event::Scores(scores) => http::Event::Scores(scores.into_iter().map(scored).collect()),
+        scheduler::Event::Token(made) => {
+            http::Event::Token { token: made.token, text: made.text, score: made.score.map(scored) }
+        }
+        scheduler::Event::Text(text) => http::Event::Text(text),
+        scheduler::Event::Done(done) => http::Event::Done(http::Done {
+            reason: match done.reason {
+                StopReason::EndOfGeneration => http::Reason::End,
+                StopReason::StopString => http::Reason::Stop,
+                StopReason::Length => http::Reason::Length,
+                StopReason::ContextFull => http::Reason::Context,
+                StopReason::Cancelled => http::Reason::Cancelled,
+            },
+            n_prompt: done.n_prompt,
+            n_cached: done.n_cached,
+            n_made: done.n_made,
+            queue: done.queue,
+            prefill: done.prefill,
+            decode: done.decode,
+            preempted: done.preempted,
+        }),
+        scheduler::Event::Failed(e) => http::Event::Failed(e.to_string()),
+    }
+}
+
+fn scored(score: ropewalk::session::Scored) -> http::Scored {
+    http::Scored { token: score.token, logprob: score.logprob, top: score.top }
+}
+
+/// An answer that comes in pieces, as [`Parts`] splits it.
+struct Split {
+    parts: Parts,
+    marks: Arc<HashMap<Token, &'static str>>,
+    /// Where the last text went: true for the thinking.
+    at: Option<bool>,
+    /// Nothing was shown of this part, and empty lines at its start belong to the marks.
+    fresh: bool,
+    /// Ends of lines that the thinking may end with.
+    held: String,
+}
+
+impl Split {
+    fn new(parts: Parts, marks: Arc<HashMap<Token, &'static str>>) -> Split {
+        Split { parts, marks, at: None, fresh: false, held: String::new() }
+    }
+
+    fn shown(&mut self, parts: Vec<(Part, String)>) -> Vec<(bool, String)> {
+        let mut out = Vec::new();
+        for (part, text) in parts {
+            let thinks = part == Part::Thinking;
+            if self.at != Some(thinks) {
+                self.fresh = thinks || self.at.is_some();
+                self.held.clear();
+                self.at = Some(thinks);
+            }
+            let mut text = std::mem::take(&mut self.held) + &text;
+            if self.fresh {
+                text = text.trim_start_matches('\n').to_owned();
+            }
+            if thinks {
+                self.held = text.split_off(text.trim_end_matches('\n').len());
+            }
+            if !text.is_empty() {
+                self.fresh = false;
+                out.push((thinks, text));
+            }
+        }
+        out
+    }
+}
+
+impl http::Split for Split {
+    fn push(&mut self, token: Option<i32>, text: &str) -> Vec<(bool, String)> {
+        let mut parts = self.parts.push(text);
+        if let Some(mark) = token.and_then(|token| self.marks.get(&token)) {
+            parts.extend(self.parts.push(mark));
+        }
+        self.shown(parts)
+    }
+
+    fn finish(&mut self) -> Vec<(bool, String)> {
+        let parts = self.parts.rest();
+        self.shown(parts)
+    }
+}
