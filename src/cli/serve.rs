@@ -125,7 +125,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
 
     let name = card.id.clone();
-    let backend = Arc::new(Backend::new(card, model, scheduler, template, args.trust_contents)?);
+    let backend = Backend::new(card, model, scheduler, template, &interrupt, args.trust_contents)?;
+    let backend = Arc::new(backend);
     let address = SocketAddr::new(args.host, args.port);
     let served: Arc<dyn ropewalk_serve::Backend> = Arc::clone(&backend);
     let server =

@@ -12,8 +12,8 @@ use crate::common::fetched;
 use crate::common::program::{command, run};
 use crate::models::model;
 
-/// Commands whose examples reach for the network.
-const ONLINE: [&str; 1] = ["pull"];
+/// Commands whose examples reach for the network, or wait for requests: `serve.rs` types those.
+const ONLINE: [&str; 2] = ["pull", "serve"];
 
 /// Words of the examples, and what is typed in their place so that all of them take seconds.
 const SMALLER: [(&str, &str); 15] = [

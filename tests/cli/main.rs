@@ -39,6 +39,8 @@ mod pull_hostile;
 mod pull_planted;
 mod recipes;
 mod rope;
+#[cfg(unix)]
+mod serve;
 mod stages;
 mod stopped;
 mod study;

@@ -26,16 +26,18 @@ const CRATES: &[(&str, &[&str])] = &[
     ("ropewalk-data", &["ropewalk-files", "ropewalk-core"]),
     ("ropewalk-plot", &["ropewalk-files", "ropewalk-core"]),
     ("ropewalk-study", &["ropewalk-files", "ropewalk-core", "ropewalk-plot"]),
+    ("ropewalk-serve", &["ropewalk-core"]),
     ("ropewalk-kernels", &["ropewalk-files", "ropewalk-gguf"]),
     ("ropewalk-processor", &[]),
     ("ropewalk-ggml", &["ropewalk-files", "ropewalk-gguf", "ropewalk-kernels"]),
     ("ropewalk-llama", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-ggml"]),
     ("convert", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-import", "ropewalk-ggml", "ropewalk-llama", "ropewalk-processor"]),
-    ("ropewalk", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-data", "ropewalk-import", "ropewalk-plot", "ropewalk-study", "ropewalk-tasks",
+    ("ropewalk", &["ropewalk-files", "ropewalk-gguf", "ropewalk-core", "ropewalk-data", "ropewalk-import", "ropewalk-plot", "ropewalk-serve", "ropewalk-study", "ropewalk-tasks",
         "ropewalk-ggml", "ropewalk-llama", "ropewalk-processor", "convert"]),
     (
         "ropewalk-fuzz",
-        &["ropewalk-gguf", "ropewalk-import", "ropewalk-ggml", "ropewalk-study", "ropewalk-tasks", "convert", "ropewalk"],
+        &["ropewalk-gguf", "ropewalk-import", "ropewalk-ggml", "ropewalk-serve", "ropewalk-study", "ropewalk-tasks", "convert",
+            "ropewalk"],
     ),
 ];
 
@@ -120,6 +122,22 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["folder"],
             &["report"],
             &["run"],
+            // Its test program.
+            &["tests"],
+        ],
+    ),
+    (
+        "src/serve",
+        &[
+            &["backend"],
+            &["error"],
+            &["fields"],
+            &["metrics", "answer", "wire"],
+            &["app"],
+            &["guard", "stream"],
+            &["completions"],
+            &["chat", "tokens", "models"],
+            &["server"],
             // Its test program.
             &["tests"],
         ],

@@ -17,6 +17,7 @@ use serde_json::{Map, Value};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::contents::{Hidden, Special};
+use crate::cli::interrupt::Interrupt;
 
 /// Bytes of a prompt's end, which says whether it has begun the thinking.
 const TAIL: usize = 256;
@@ -26,6 +27,7 @@ pub(super) struct Backend {
     model: Model,
     scheduler: Scheduler,
     template: Template,
+    interrupt: Interrupt,
     /// None where the contents of messages are trusted.
     special: Option<Special>,
     form: Form,
@@ -39,6 +41,7 @@ impl Backend {
         model: Model,
         scheduler: Scheduler,
         template: Template,
+        interrupt: &Interrupt,
         trust_contents: bool,
     ) -> anyhow::Result<Backend> {
         let form = Form::of(template.source());
@@ -51,6 +54,7 @@ impl Backend {
             model,
             scheduler,
             template,
+            interrupt: interrupt.clone(),
         })
     }
 
@@ -165,10 +169,10 @@ impl http::Backend for Backend {
         http::Status {
             running: status.running,
             waiting: status.waiting,
+            stopping: self.interrupt.requested(),
             cells: status.plans.iter().map(|plan| (plan.cells_used + plan.cells_kept, plan.cells)).collect(),
             preempted: status.n_preempted as u64,
             evicted: status.n_dropped as u64,
-            ..http::Status::default()
         }
     }
 }
