@@ -128,7 +128,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let backend = Backend::new(card, model, scheduler, template, &interrupt, args.trust_contents)?;
     let backend = Arc::new(backend);
     let address = SocketAddr::new(args.host, args.port);
-    let served: Arc<dyn ropewalk_serve::Backend> = Arc::clone(&backend);
+    let served: Arc<dyn ropewalk_serve::Backend> = backend.clone();
     let server =
         Server::bind(address, Options::default().keys(keys), served).with_context(|| address.to_string())?;
     let url = format!("http://{}", server.local_addr());

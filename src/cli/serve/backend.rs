@@ -115,7 +115,7 @@ impl http::Backend for Backend {
         let vocab = self.model.vocab();
         let (text, tokens) = match &self.special {
             None => {
-                let text = self.render(messages, variables, open)?;
+                let text = http::Backend::render(self, messages, variables, open)?;
                 let tokens = tokens(vocab, &text);
                 (text, tokens)
             }
@@ -124,7 +124,7 @@ impl http::Backend for Backend {
                 let messages: Vec<Value> = messages.iter().map(|message| hidden.fields(message)).collect();
                 let variables = variables.iter().map(|(name, value)| (name.clone(), hidden.value(value)));
                 let variables: Map<String, Value> = variables.collect();
-                let text = self.render(&messages, &variables, open)?;
+                let text = http::Backend::render(self, &messages, &variables, open)?;
                 let tokens = hidden.tokens(vocab, &text);
                 (text, tokens)
             }

@@ -141,8 +141,10 @@ impl<'a> Hidden<'a> {
         // With the token that begins a text.
         let mut tokens = chat::tokens(vocab, pieces.next().unwrap_or_default())?;
         for piece in pieces {
-            let (digits, rest) = piece.split_once('q').unwrap_or_default();
-            tokens.extend(vocab.tokenize(self.hidden(digits).unwrap_or_default(), false, false)?);
+            let whole = piece.split_once('q').and_then(|(digits, rest)| Some((self.hidden(digits)?, rest)));
+            // Of one that the template has cut, the rest is text.
+            let (name, rest) = whole.unwrap_or(("", piece));
+            tokens.extend(vocab.tokenize(name, false, false)?);
             tokens.extend(vocab.tokenize(rest, false, true)?);
         }
         Ok(tokens)
