@@ -174,7 +174,7 @@ fn key(options: &Options, headers: &HeaderMap) -> Option<Caller> {
     let mut found = (Choice::from(0), 0);
     for (i, key) in options.keys.iter().enumerate() {
         let equal = key.as_bytes().ct_eq(given);
-        found = (found.0 | equal, found.1 | i * usize::from(equal.unwrap_u8()));
+        found = (found.0 | equal, found.1 | (i * usize::from(equal.unwrap_u8())));
     }
     bool::from(found.0).then_some(Caller(found.1))
 }

@@ -123,7 +123,7 @@ fn completions_come_as_texts_with_the_prompt_first() {
         assert_eq!(lists.flatten().cloned().collect::<Vec<_>>(), tokens);
         let lists = of().filter_map(|event| event["choices"][0]["logprobs"]["text_offset"].as_array());
         assert_eq!(lists.flatten().cloned().collect::<Vec<_>>(), [0, 3, 4, 5, 6]);
-        assert_eq!(of().last().unwrap()["choices"][0]["finish_reason"], "length");
+        assert_eq!(of().next_back().unwrap()["choices"][0]["finish_reason"], "length");
     }
 }
 

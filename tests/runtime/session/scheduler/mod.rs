@@ -14,7 +14,7 @@ use ropewalk::scheduler::{Done, Event, Request, Scheduler, SchedulerParams, Scor
 use ropewalk::session::{GenerateParams, SessionParams};
 use ropewalk::{DType, Token};
 
-use super::{model, open};
+use super::open;
 use crate::common::{params, some_tokens};
 
 /// Shapes and methods: attention to all, recurrent layers, sliding windows, and a cache that evicts.
@@ -215,10 +215,3 @@ fn prompts(m: &Model) -> Vec<Vec<Token>> {
         text[..121].to_vec(),
     ]
 }
-
-const PLANS: [(&str, &str); 4] = [
-    ("llama-tiny", "plain"),
-    ("qwen35-tiny", "plain"),
-    ("gemma3-tiny", "plain"),
-    ("llama-tiny", "lm-infinite:window=64,evict=true"),
-];
