@@ -311,13 +311,15 @@ impl Engine {
                 run.job.tokens.iter().zip(&job.tokens[..most]).take_while(|(a, b)| a == b).count()
             };
             let first = also.map(|run| (shared(run), run)).filter(|(n, run)| *n > run.held);
-            if let Some((n, run)) =
-                first.max_by_key(|(n, _)| *n).filter(|(n, _)| *n >= best.n + WORTH_WAITING)
-            {
-                if !run.places.contains(&n) {
-                    run.places.push(n);
+            if let Some((n, run)) = first.max_by_key(|(n, _)| *n) {
+                // What is waited for already is waited for to the end.
+                let is_place = run.places.contains(&n);
+                if is_place || n >= best.n + WORTH_WAITING {
+                    if !is_place {
+                        run.places.push(n);
+                    }
+                    return None;
                 }
-                return None;
             }
         }
         let donor = (best.n > 0).then_some((best.seq, best.n));
