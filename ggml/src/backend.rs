@@ -43,12 +43,12 @@ pub fn ensure_backends() {
         // early starts off; a value that is set stays. A static of the kernels' launcher reads the variable, so there is no
         // other way. `set_var` races with `getenv` in C code of other threads, as a Python process can have: a build without CUDA
         // does not call it, nor does a process that was started with the variable.
-        let can_have_cuda = cfg!(any(feature = "cuda", feature = "dynamic-backends"));
-        if can_have_cuda && std::env::var_os(EARLY_STARTS).is_none() {
+        // SAFETY: reads the registry's size.
+        let modules = unsafe { sys::ggml_backend_dev_count() } == 0;
+        if (modules || cfg!(feature = "cuda")) && std::env::var_os(EARLY_STARTS).is_none() {
             std::env::set_var(EARLY_STARTS, "0");
         }
-        // SAFETY: reads the registry's size.
-        if unsafe { sys::ggml_backend_dev_count() } > 0 {
+        if !modules {
             return;
         }
         MODULES.store(true, Ordering::Relaxed);
