@@ -95,8 +95,9 @@ pub enum Refusal {
 }
 
 fn too_long(n_prompt: usize, n_predict: Option<usize>, n_max: usize) -> String {
+    // LangChain and others know the error by its first words, as the package `openai` shows them no code.
     let more = n_predict.map_or(String::new(), |n| format!(" and {n} to be made"));
-    format!("prompt: expected at most {n_max} tokens in all, found {n_prompt}{more}")
+    format!("prompt is too long: expected at most {n_max} tokens in all, found {n_prompt}{more}")
 }
 
 /// What happens to a request, in order. [`Event::Done`] or [`Event::Failed`] is the last.
