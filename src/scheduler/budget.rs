@@ -20,9 +20,16 @@ impl Budget {
         Budget { fixed, most, whole, tokens: FLOOR }
     }
 
-    /// Tokens of prompts for the next step; `decoding`: whether others decode in it.
-    pub(super) fn next(&self, decoding: bool) -> usize {
-        let learned = if decoding { self.tokens.clamp(FLOOR, self.most.max(FLOOR)) } else { self.whole };
+    /// Tokens of prompts for the next step. `decoding`: whether others decode in it; `prompts`: what is left of each prompt.
+    pub(super) fn next(&self, decoding: bool, prompts: &[usize]) -> usize {
+        let short = self.tokens.clamp(FLOOR, self.most.max(FLOOR));
+        // One that a short step reads to its end does not wait for more of the others.
+        let ends = prompts.len() > 1 && prompts.iter().any(|&n| n <= short);
+        let learned = match (decoding, ends) {
+            (true, _) => short,
+            (false, true) => short.min(self.whole),
+            (false, false) => self.whole,
+        };
         self.fixed.unwrap_or(learned).max(1)
     }
 
@@ -50,16 +57,20 @@ mod tests {
         for (each, expected) in [(0.001, 100), (0.0001, 1000), (0.01, FLOOR), (0.00001, most)] {
             let mut budget = Budget::new(None, most, 512);
             for _ in 0..40 {
-                let n = budget.next(true);
+                let n = budget.next(true, &[]);
                 budget.learn(n, step(n, each), aim);
             }
-            let n = budget.next(true);
+            let n = budget.next(true, &[]);
             assert!(n.abs_diff(expected) <= expected / 50 + 1, "{each}: {n}, expected {expected}");
             // The last tokens of a prompt do not change it.
             budget.learn(1, step(1, each), aim);
-            assert_eq!(budget.next(true), n);
-            assert_eq!(budget.next(false), 512);
+            assert_eq!(budget.next(true, &[]), n);
+            // Alone, or next to another one that is long, a prompt is read in whole micro-batches.
+            for whole in [&[5000][..], &[5], &[5000, 4000]] {
+                assert_eq!(budget.next(false, whole), 512);
+            }
+            assert_eq!(budget.next(false, &[5000, n]), n.min(512));
         }
-        assert_eq!(Budget::new(Some(7), most, 512).next(false), 7);
+        assert_eq!(Budget::new(Some(7), most, 512).next(false, &[5000, 5]), 7);
     }
 }

@@ -413,7 +413,8 @@ impl Engine {
                 // Alone it has no room: the step says so.
                 return Ok(single.into_iter().map(|run| self.part(run, 1)).collect());
             }
-            let budget = self.budget.next(!single.is_empty());
+            let prompts: Vec<usize> = self.running.iter().map(Run::pending).filter(|&n| n > 1).collect();
+            let budget = self.budget.next(!single.is_empty(), &prompts);
             let chunks = self.chunks(budget);
             let mut parts: Vec<Part> = single.iter().map(|&run| self.part(run, 1)).collect();
             let mut cells = cells;
