@@ -38,6 +38,8 @@ class Answer:
     times: list[float] = field(default_factory=list)
     text: str = ""
     usage: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+    status: int = 0
     error: Optional[str] = None
     done: bool = False
 
@@ -81,15 +83,26 @@ class Server:
         connection.close()
         return text
 
-    def ask(self, prompt: list[int], max_tokens: int, leave: Optional[Callable[[Answer], bool]] = None, **more: object) -> Answer:
+    def ask(self, prompt: list[int], max_tokens: int) -> Answer:
+        """The most likely tokens after a prompt."""
+        return self.stream("/v1/completions", {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True})
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        connection = http.client.HTTPConnection(self.address, timeout=3600)
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        answer = json.loads(connection.getresponse().read())
+        connection.close()
+        return answer
+
+    def stream(self, path: str, body: dict[str, Any], leave: Optional[Callable[[Answer], bool]] = None) -> Answer:
         """Reads a stream to its end, or until `leave` says to close the connection."""
-        body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True}
-        body |= {"stream_options": {"include_usage": True}, **more}
+        body = {**body, "stream": True, "stream_options": {"include_usage": True}}
         connection = http.client.HTTPConnection(self.address, timeout=3600)
         answer = Answer(time.perf_counter())
         try:
-            connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
             response = connection.getresponse()
+            answer.status = response.status
             if response.status != 200:
                 answer.error = response.read().decode()
                 return answer
@@ -101,9 +114,11 @@ class Server:
                     event = json.loads(line[6:])
                     answer.error = json.dumps(event["error"]) if "error" in event else answer.error
                     answer.usage = event.get("usage") or answer.usage
+                    answer.about = event.get("ropewalk") or answer.about
                     for choice in event.get("choices", []):
-                        answer.text += choice["text"]
-                        if choice["finish_reason"] is None or choice["text"] or not answer.times:
+                        text = choice["text"] if "text" in choice else choice["delta"].get("content", "")
+                        answer.text += text
+                        if choice["finish_reason"] is None or text or not answer.times:
                             answer.times.append(now)
                 if leave is not None and leave(answer):
                     break
@@ -306,7 +321,7 @@ def same_document(args: argparse.Namespace) -> str:
 PARTS = {"one": one_request, "many": many_requests, "beside": beside_a_long_prompt, "document": same_document}
 
 
-def about(args: argparse.Namespace, started: float) -> str:
+def about(args: argparse.Namespace, started: float, title: str) -> str:
     """The machine, the versions, and the time it took."""
 
     def said(*command: str) -> str:
@@ -320,14 +335,13 @@ def about(args: argparse.Namespace, started: float) -> str:
         ["processor", f"{models[0] if models else 'unknown'}, {os.cpu_count()} cores, {args.threads} threads used"],
         ["model", Path(args.model).name],
         ["programs", said(args.program, "--version")],
-        ["turns", f"{args.turns}; medians"],
-        ["time", f"{time.perf_counter() - started:.0f} s"],
+        ["time", f"{time.perf_counter() - started:.0f} s" + (f", {args.turns} turns; values are medians" if args.turns else "")],
     ]
     if not args.alone:
         from importlib.metadata import version
 
         rows[4][1] += f"; llama-server of xllamacpp {version('xllamacpp')}"
-    return "# `ropewalk serve` through HTTP\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in [["", ""], ["---", "---"], *rows])
+    return f"# {title}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in [["", ""], ["---", "---"], *rows])
 
 
 def main() -> None:
@@ -353,7 +367,7 @@ def main() -> None:
         return serve_llama(args)
     started = time.perf_counter()
     parts = [PARTS[name](args) for name in args.parts]
-    text = "\n\n".join([about(args, started), *parts]) + "\n"
+    text = "\n\n".join([about(args, started, "`ropewalk serve` through HTTP"), *parts]) + "\n"
     if args.output is None:
         print(text, end="")
     else:
