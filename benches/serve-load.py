@@ -72,7 +72,7 @@ class Load:
             made = draw.choice([1, 4, 16, 64])
             settings: dict[str, Any] = {"max_tokens": made, "temperature": 0, "ignore_eos": True}
             if i % 4 == 0:
-                words = " ".join(draw.choice(["rope", "walk", "hemp", "spun", "long", "shed"]) for _ in range(draw.randrange(1, 60)))
+                words = " ".join(draw.choices(["rope", "walk", "hemp", "spun", "long", "shed"], k=draw.randrange(1, 60)))
                 requests.append(("/v1/chat/completions", {**settings, "messages": [{"role": "user", "content": words}]}))
                 continue
             document = draw.choice(documents)
@@ -171,7 +171,7 @@ class Load:
         self.check(i, self.send(i))
 
     def do_slow(self, draw: random.Random, i: int) -> None:
-        self.check(i, self.send(i, lambda answer: bool(time.sleep(0.02))))
+        self.check(i, self.send(i, lambda answer: self.end.wait(0.02) and False))
 
     def do_wrong(self, draw: random.Random, i: int) -> None:
         """What the server must refuse."""
@@ -193,7 +193,8 @@ class Load:
         host, port = self.server.address.split(":")
         try:
             with socket.create_connection((host, int(port)), 10) as connection:
-                connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{"[: draw.randrange(1, 80)])
+                text = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{"
+                connection.sendall(text[: draw.randrange(1, len(text))])
                 time.sleep(draw.random() * 0.2)
             self.count("left")
         except OSError:
@@ -242,7 +243,8 @@ class Load:
             if found["ropewalk_running"] == found["ropewalk_waiting"] == 0:
                 break
             if time.perf_counter() > deadline:
-                self.fail(f"expected no request to run when no client asks, found {found['ropewalk_running']} and {found['ropewalk_waiting']} that wait")
+                n = int(found["ropewalk_running"] + found["ropewalk_waiting"])
+                self.fail(f"expected no request when no client asks, found {n}")
                 break
             time.sleep(0.05)
         plans = json.loads(self.server.get("/v1/models"))["data"][0]["ropewalk"]

@@ -56,7 +56,7 @@ class Answer:
     @property
     def decode(self) -> float:
         """Tokens per second after the first."""
-        return (self.usage["completion_tokens"] - 1) / (self.times[-1] - self.times[0])
+        return float(self.usage["completion_tokens"] - 1) / (self.times[-1] - self.times[0])
 
 
 class Server:
@@ -143,7 +143,8 @@ def ropewalk(args: argparse.Namespace, ctx: int, parallel: int, *more: str) -> S
 
 def llama(args: argparse.Namespace, ctx: int, parallel: int) -> Server:
     """llama-server in a process of this file. It divides its context among requests."""
-    return Server([sys.executable, __file__, "-m", args.model, "-t", str(args.threads), "--llama-server", str(ctx * parallel), str(parallel)])
+    command = [sys.executable, __file__, "-m", args.model, "-t", str(args.threads)]
+    return Server([*command, "--llama-server", str(ctx * parallel), str(parallel)])
 
 
 def serve_llama(args: argparse.Namespace) -> None:
@@ -211,7 +212,8 @@ def one_request(args: argparse.Namespace) -> str:
             prompt = tokens(n)
             for name in names:
                 if name == "bench":
-                    command = [args.program, "bench", "-m", args.model, "-t", str(args.threads), "-r", "1", "--json", "-q", *args.ropewalk.split()]
+                    command = [args.program, "bench", "-m", args.model, "-t", str(args.threads), "-r", "1", "--json", "-q"]
+                    command += args.ropewalk.split()
                     rates = []
                     for test in [["-p", str(n), "-n", "0"], ["-p", "0", "-n", str(args.single), "-d", str(n)]]:
                         said = json.loads(subprocess.run([*command, *test], check=True, stdout=subprocess.PIPE).stdout)
@@ -251,8 +253,8 @@ def many_requests(args: argparse.Namespace) -> str:
                 row.append(f"{median(a / b for a, b in zip(rates['ropewalk'], rates['llama-server'])):.2f}")
             rows.append(row)
     head = ["requests", *(f"{name}, {what}" for name in servers for what in ("tokens/s", "first token, s"))]
-    title = f"## Requests of {args.prompt} tokens in and {args.made} out at once\n\nTokens per second are those of prompts and answers.\n\n"
-    return title + table(head if args.alone else [*head, "ratio"], rows)
+    title = f"## Requests of {args.prompt} tokens in and {args.made} out at once\n\n"
+    return title + "Tokens per second are those of prompts and answers.\n\n" + table(head if args.alone else [*head, "ratio"], rows)
 
 
 def beside_a_long_prompt(args: argparse.Namespace) -> str:
@@ -277,7 +279,8 @@ def beside_a_long_prompt(args: argparse.Namespace) -> str:
         firsts, gaps = [a.first for a in answers], [a.gap for a in answers]
         row = [name, str(len(answers)), *(f"{percent(values, p):.3f}" for values in (firsts, gaps) for p in (50, 95))]
         rows.append([*row, f"{max(gaps):.3f}", f"{median(long[name]):.1f}", f"{median(a.first for a in alone[name]):.3f}"])
-    head = ["", "short requests", "first token p50, s", "p95", "longest gap p50, s", "p95", "worst", "long prompt, s", "short alone, first token, s"]
+    head = ["", "short requests", "first token p50, s", "p95", "longest gap p50, s", "p95", "worst"]
+    head += ["long prompt, s", "short alone, first token, s"]
     return f"## Requests of {args.short} in and out while {n} tokens are read\n\n" + table(head, rows)
 
 
@@ -327,11 +330,13 @@ def about(args: argparse.Namespace, started: float, title: str) -> str:
     def said(*command: str) -> str:
         return subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip()
 
-    models = [line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    here = str(Path(__file__).parent)
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    git = ["git", "-C", str(Path(__file__).parent)]
+    changed = ", changed" if said(*git, "status", "--porcelain", "-uno") else ""
     rows = [
         ["date", datetime.date.today().isoformat()],
-        ["commit", said("git", "-C", here, "rev-parse", "--short", "HEAD") + (", changed" if said("git", "-C", here, "status", "--porcelain", "-uno") else "")],
+        ["commit", said(*git, "rev-parse", "--short", "HEAD") + changed],
         ["processor", f"{models[0] if models else 'unknown'}, {os.cpu_count()} cores, {args.threads} threads used"],
         ["model", Path(args.model).name],
         ["programs", said(args.program, "--version")],
