@@ -111,7 +111,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let choice = args.model.resolve_to_write()?;
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice, &args.out)?;
-    let template = template::of(&model, &interrupt.control())?;
+    let template = template::ready(&model, &interrupt.control())?;
     if template.is_fallback() {
         args.out.note("note: the file has no chat template; using the ChatML form");
     }

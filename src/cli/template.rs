@@ -23,6 +23,11 @@ pub(crate) fn of(model: &Model, control: &Control<'_>) -> anyhow::Result<Templat
     Ok(Template::of_apart(model, &program()?.stopped_by(control))?)
 }
 
+/// The same for a program that renders again and again: the process for the next text waits for it.
+pub(crate) fn ready(model: &Model, control: &Control<'_>) -> anyhow::Result<Template> {
+    Ok(Template::of_apart(model, &program()?.stopped_by(control).ready())?)
+}
+
 /// A user's message in the template, with the assistant's turn opened; the message itself without a template.
 pub(crate) fn frame(template: Option<&Template>, message: &str) -> ropewalk::model::Result<String> {
     match template {

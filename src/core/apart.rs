@@ -5,7 +5,8 @@
 //! take, and the process that was started calls [`serve`].
 //!
 //! The process gets only the library paths of its parent's environment, so no key or token. Waiting for it ends as soon
-//! as the caller asks for that ([`Apart::stopped_by`]).
+//! as the caller asks for that ([`Apart::stopped_by`]). A server has the process for the next request started before that
+//! comes ([`Apart::ready`]).
 //!
 //! | limit | holds on |
 //! |---|---|
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::control::Control;
@@ -73,6 +74,8 @@ pub struct Apart {
     arguments: Vec<OsString>,
     limits: Limits,
     stop: Arc<AtomicBool>,
+    /// The process for the next request, where one is to wait for it.
+    next: Option<Arc<Mutex<Option<Process>>>>,
 }
 
 /// Why there is no answer. One line.
@@ -98,7 +101,8 @@ impl Apart {
         arguments: impl IntoIterator<Item = impl Into<OsString>>,
     ) -> Apart {
         let arguments = arguments.into_iter().map(Into::into).collect();
-        Apart { program: program.into(), arguments, limits: Limits::default(), stop: Arc::default() }
+        let program = program.into();
+        Apart { program, arguments, limits: Limits::default(), stop: Arc::default(), next: None }
     }
 
     /// The same under other limits.
@@ -113,6 +117,12 @@ impl Apart {
         Apart { stop, ..self }
     }
 
+    /// The same for many requests: after each, the process for the next one is started, and waits for it. Limits still hold
+    /// for each request alone, and no process sees two.
+    pub fn ready(self) -> Apart {
+        Apart { next: Some(Arc::default()), ..self }
+    }
+
     /// Sends the parts of a request to a new process, and gets its answer of at most so many bytes, as `read` takes it, or
     /// says how the process ended. `read` returns `None` for what is no answer.
     pub fn ask<T>(
@@ -121,10 +131,34 @@ impl Apart {
         most: u64,
         read: impl FnOnce(&[u8]) -> Option<T>,
     ) -> Result<T, Fault> {
-        let ended = |what: String| Fault::Ended(what);
         if self.stopped() {
             return Err(Fault::Stopped);
         }
+        let process = self.waiting().map_or_else(|| self.start(), Ok)?;
+        let answer = self.answer(process, request, most, read);
+        if self.next.is_some() {
+            let apart = self.clone();
+            // Without a thread, the next request starts its process itself.
+            let _ = std::thread::Builder::new().spawn(move || apart.start_next());
+        }
+        answer
+    }
+
+    /// The process that was started for this request, if it is still there.
+    fn waiting(&self) -> Option<Process> {
+        let mut process = self.next.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        matches!(process.0.try_wait(), Ok(None)).then_some(process)
+    }
+
+    fn start_next(&self) {
+        let Some(next) = &self.next else { return };
+        let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
+        if next.is_none() && !self.stopped() {
+            *next = self.start().ok();
+        }
+    }
+
+    fn start(&self) -> Result<Process, Fault> {
         let mut command = alone(&self.program);
         command.args(&self.arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -134,10 +168,20 @@ impl Apart {
             use std::os::unix::process::CommandExt;
             command.process_group(0);
         }
-        let child = command.spawn();
-        let child = child
-            .map_err(|e| ended(format!("cannot start a process for it: {}: {e}", self.program.display())))?;
-        let mut process = Process(child);
+        let cannot = |e: io::Error| {
+            Fault::Ended(format!("cannot start a process for it: {}: {e}", self.program.display()))
+        };
+        command.spawn().map(Process).map_err(cannot)
+    }
+
+    fn answer<T>(
+        &self,
+        mut process: Process,
+        request: &[&[u8]],
+        most: u64,
+        read: impl FnOnce(&[u8]) -> Option<T>,
+    ) -> Result<T, Fault> {
+        let ended = |what: String| Fault::Ended(what);
         let child = &mut process.0;
         let (Some(mut stdin), Some(stdout), Some(stderr)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
@@ -239,6 +283,7 @@ impl Apart {
 }
 
 /// A process that does not outlive this value.
+#[derive(Debug)]
 struct Process(Child);
 
 impl Process {

@@ -59,6 +59,45 @@ fn nothing_is_started_after_a_stop() {
     assert!(matches!(apart.ask(&[], 10, |_| Some(())), Err(Fault::Ended(_))));
 }
 
+/// Each request has a process that was started before it, and that no other request had.
+#[test]
+fn a_process_waits_for_the_next_request() {
+    let dir = folder("ready");
+    let log = dir.join("log");
+    let script =
+        format!("echo $$ >> '{}'; dd bs=1 count=16 of=/dev/null 2>/dev/null; exec cat", log.display());
+    let apart = Apart::new("/bin/sh", ["-c", &script]).ready();
+    let ask = |text: &str| apart.ask(&[text.as_bytes()], 100, |bytes| Some(bytes.to_vec()));
+    let started = |n: usize| loop {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        if text.lines().count() >= n {
+            assert_eq!(text.lines().count(), n);
+            return text.lines().last().unwrap().to_owned();
+        }
+        sleep(Duration::from_millis(5));
+    };
+    let mut waiting = String::new();
+    for n in 2..5 {
+        assert_eq!(ask("hemp"), Ok(b"hemp".to_vec()));
+        // The one that waited was asked, and is gone.
+        assert!(waiting.is_empty() || !Path::new("/proc").join(&waiting).exists());
+        waiting = started(n);
+    }
+    // One that has ended meanwhile is not asked.
+    assert!(Command::new("kill").args(["-9", &waiting]).status().unwrap().success());
+    let stat = Path::new("/proc").join(&waiting).join("stat");
+    while !std::fs::read_to_string(&stat).unwrap().contains(") Z") {
+        sleep(Duration::from_millis(5));
+    }
+    assert_eq!(ask("rope"), Ok(b"rope".to_vec()));
+    let last = started(6);
+    drop(apart);
+    while Path::new("/proc").join(&last).exists() {
+        sleep(Duration::from_millis(5));
+    }
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
 #[test]
 fn a_process_inherits_where_libraries_lie_and_nothing_else() {
     let Some(found) = std::env::var_os(ALONE) else {
