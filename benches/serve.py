@@ -257,7 +257,7 @@ def many_requests(args: argparse.Namespace) -> str:
     return title + "Tokens per second are those of prompts and answers.\n\n" + table(head if args.alone else [*head, "ratio"], rows)
 
 
-def beside_a_long_prompt(args: argparse.Namespace) -> str:
+def during_a_long_prompt(args: argparse.Namespace) -> str:
     """Short requests, one after another, while a long prompt is read."""
     n = args.document
     found: dict[str, list[Answer]] = {}
@@ -265,7 +265,7 @@ def beside_a_long_prompt(args: argparse.Namespace) -> str:
     long: dict[str, list[float]] = {}
     with both(args, n + args.made, 4) as servers, ThreadPoolExecutor(1) as pool:
         tokens = Tokens(servers["ropewalk"])
-        for _, names in turns(args, list(servers), "short requests beside a long one"):
+        for _, names in turns(args, list(servers), "short requests during a long one"):
             for name in names:
                 ask = servers[name].ask
                 alone.setdefault(name, []).append(measured(ask(tokens(args.short), args.short)))
@@ -321,7 +321,7 @@ def same_document(args: argparse.Namespace) -> str:
     return f"## A document of {n} tokens\n\nThe last {args.short} tokens differ.\n\n{note}" + table(head, rows)
 
 
-PARTS = {"one": one_request, "many": many_requests, "beside": beside_a_long_prompt, "document": same_document}
+PARTS = {"one": one_request, "many": many_requests, "during": during_a_long_prompt, "document": same_document}
 
 
 def about(args: argparse.Namespace, started: float, title: str) -> str:
