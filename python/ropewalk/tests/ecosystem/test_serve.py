@@ -117,7 +117,7 @@ def test_chats_are_those_of_the_library(client: openai.OpenAI, model: ropewalk.M
 
 def test_the_snippet_of_the_guide_runs(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[4] / "docs" / "guide" / "serving.md").read_text()
-    (snippet,) = [block.split("\n```")[0] for block in page.split("```python\n")[1:]]
+    snippet = page.split("```python\n")[1].split("\n```")[0]
     exec(compile(snippet.replace("http://127.0.0.1:8080", url).replace("smollm2", "tiny"), "serving.md", "exec"), {})
     assert capsys.readouterr().out
 
