@@ -9,8 +9,8 @@ again, or killed (kill -9), and started again. Between, when no client asks, as 
 for must run at once.
 
 A second server answers each of the requests alone and without reuse. An answer differs if its text does, except where the two most
-likely tokens are closer than --tie: with most kinds of --math, tokens that are computed together are rounded differently. With
---ropewalk '--math f32 --kv f32', all answers must be equal.
+likely tokens are closer than --tie. Sums are rounded differently depending on where tokens are in the cache. With --ropewalk
+'--math f32 --kv f32', the default of --tie is enough; int8 turns it into some tenths.
 """
 
 from __future__ import annotations
