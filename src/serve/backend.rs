@@ -32,6 +32,9 @@ pub trait Backend: Send + Sync + 'static {
     fn submit(&self, job: Job, events: UnboundedSender<Event>) -> Result<Ticket, Fault>;
     /// Counts of now.
     fn status(&self) -> Status;
+    /// An image as SVG: at which distance each of `n` tokens sees each earlier one under a plan. A plan where all are seen
+    /// at their own distances has none.
+    fn map(&self, plan: usize, n: usize) -> Result<String, Fault>;
 }
 
 /// What is served.

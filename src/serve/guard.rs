@@ -16,15 +16,18 @@ use subtle::{Choice, ConstantTimeEq};
 
 use crate::app::{App, Caller, Options};
 use crate::error::Refusal;
+use crate::page::FILES;
 
 /// Time that a wrong key costs.
 const WRONG_KEY: Duration = Duration::from_millis(100);
 
 /// Every path that is answered, for counts: a bounded set.
 const PATHS: &[&str] = &[
+    "/",
     "/apply-template",
     "/detokenize",
     "/health",
+    "/map",
     "/metrics",
     "/tokenize",
     "/tokenizer_info",
@@ -62,7 +65,11 @@ async fn admit(options: &Options, request: Request) -> Result<Request, Refusal> 
     let (mut parts, body) = request.into_parts();
     place(options, &parts.headers)?;
     let path = parts.uri.path();
-    let open = path == "/health" || path == "/v1/health" || parts.method == Method::OPTIONS;
+    // The page shows nothing until it has a key.
+    let open = path == "/health"
+        || path == "/v1/health"
+        || FILES.iter().any(|file| file.path == path)
+        || parts.method == Method::OPTIONS;
     let caller = match key(options, &parts.headers) {
         Some(caller) => caller,
         None if open => Caller::default(),

@@ -11,6 +11,7 @@ mod metrics;
 mod answer;
 mod wire;
 mod app;
+mod page;
 mod guard;
 mod stream;
 mod completions;

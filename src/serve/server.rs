@@ -24,7 +24,7 @@ use tokio::time::{sleep, timeout, Sleep};
 use crate::app::{told, App, Options};
 use crate::backend::Backend;
 use crate::metrics::Metrics;
-use crate::{chat, completions, guard, models, tokens};
+use crate::{chat, completions, guard, models, page, tokens};
 
 /// Bytes of a request's head.
 const MAX_HEAD: usize = 64 << 10;
@@ -121,7 +121,11 @@ async fn ended(connections: &mut JoinSet<()>) {
 }
 
 fn router(app: &Arc<App>) -> Router {
-    Router::new()
+    let files = page::FILES.iter().fold(Router::new(), |router: Router<Arc<App>>, file| {
+        router.route(file.path, get(move || async move { file.response() }))
+    });
+    files
+        .route("/map", get(page::map))
         .route("/health", get(models::health))
         .route("/v1/health", get(models::health))
         .route("/metrics", get(models::metrics))

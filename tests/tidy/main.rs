@@ -134,6 +134,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["fields"],
             &["metrics", "answer", "wire"],
             &["app"],
+            &["page"],
             &["guard", "stream"],
             &["completions"],
             &["chat", "tokens", "models"],

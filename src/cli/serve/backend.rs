@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use ropewalk::chat::answer::{Form, Part, Parts};
 use ropewalk::chat::{tokens, Template};
+use ropewalk::plot;
+use ropewalk::rope::{Plan, Spec};
 use ropewalk::sampler::SamplerParams;
 use ropewalk::scheduler::{self, Refusal, Request, Scheduler};
 use ropewalk::session::StopReason;
@@ -175,6 +177,23 @@ impl http::Backend for Backend {
             evicted: status.n_dropped as u64,
         }
     }
+
+    fn map(&self, plan: usize, n: usize) -> Result<String, Fault> {
+        let (info, hp) = (&self.scheduler.plans()[plan], self.model.hparams());
+        let spec = info.spec.parse::<Spec>().map_err(failed)?;
+        // Without a search that takes long.
+        let mut plan = Plan::of_file(&spec, hp, info.n_ctx).map_err(failed)?;
+        if plan.is_plain_reach() {
+            let what = format!("rope: under {spec} every token sees all earlier ones at their own distances");
+            return Err(Fault::invalid("rope", what));
+        }
+        plan.n_ctx = n;
+        plot::Map::new(&[&plan], hp).and_then(|map| map.to_svg()).map_err(failed)
+    }
+}
+
+fn failed(e: impl Display) -> Fault {
+    Fault::new(FaultKind::Server, e)
 }
 
 fn invalid(e: impl Display) -> Fault {

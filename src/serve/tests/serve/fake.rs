@@ -269,6 +269,13 @@ impl Backend for Fake {
         let state = self.state();
         Status { running: state.running, stopping: state.stopping, cells: vec![(3, 64)], ..Status::default() }
     }
+
+    fn map(&self, plan: usize, n: usize) -> Result<String, Fault> {
+        if plan == 0 {
+            return Err(Fault::invalid("rope", "rope: a plan without a map"));
+        }
+        Ok(format!("<svg>{plan} {n}</svg>"))
+    }
 }
 
 fn run(

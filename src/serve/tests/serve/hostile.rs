@@ -79,7 +79,7 @@ fn a_page_cannot_post_without_being_asked_first() {
 }
 
 #[test]
-fn every_path_but_health_needs_the_key() {
+fn every_path_but_health_and_the_page_needs_the_key() {
     let keys = vec!["first-key".to_owned(), "second".to_owned()];
     let site = Site::with(Options::default().keys(keys), Duration::ZERO);
     let with = |path: &str, value: &str| {
@@ -101,10 +101,13 @@ fn every_path_but_health_needs_the_key() {
         assert_eq!((answer.status, &error["type"]), (401, &json!("authentication_error")), "{value}");
         assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
     }
-    for path in ["/metrics", "/v1/models", "/tokenizer_info", "/v1/models/bytes", "/", "/nowhere"] {
+    for path in ["/metrics", "/v1/models", "/tokenizer_info", "/v1/models/bytes", "/map", "/nowhere", "/page"]
+    {
         assert_eq!(with(path, "Bearer third").status, 401, "{path}");
     }
-    assert_eq!((with("/health", "").status, with("/v1/health", "").status), (200, 200));
+    for path in ["/health", "/v1/health", "/", "/page.js"] {
+        assert_eq!(with(path, "").status, 200, "{path}");
+    }
     assert_eq!((with(PATH, "Bearer first-key").status, with(PATH, "bearer second").status), (200, 200));
     // What one has read, another cannot find out from the time that it takes.
     let state = site.fake.state();

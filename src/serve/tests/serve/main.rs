@@ -7,4 +7,5 @@ mod errors;
 mod fake;
 mod hostile;
 mod lm_eval;
+mod page;
 mod streams;
