@@ -74,7 +74,7 @@ fn a_server_that_stops_says_so_in_its_health() {
 #[test]
 fn what_is_not_there_is_404_and_the_wrong_method_405() {
     let site = Site::new();
-    for (path, status) in [("/v1/engines", 404), ("/", 404), (PATH, 405)] {
+    for (path, status) in [("/v1/engines", 404), ("/page", 404), (PATH, 405)] {
         let answer = site.get(path);
         assert_eq!(
             (answer.status, &answer.json()["error"]["type"]),
