@@ -56,6 +56,7 @@ async function start() {
     return;
   }
   $('entry').hidden = true;
+  $('send').disabled = false;
   $('key').value = '';
   $('model').textContent = $('model').title = served.id;
   document.title = `${served.id} - ropewalk`;
@@ -97,7 +98,7 @@ function say(text) { $('state').textContent = text; }
 
 // Shows a text that grows: paragraphs, and blocks of code between fences. A line that may still become a fence waits.
 function view(into) {
-  let into_code = false, text = null, held = '', shown = 0;
+  let into_code = false, text = null, held = '', shown = 0, breaks = '';
   const put = more => {
     if (!text) {
       text = document.createTextNode('');
@@ -112,14 +113,18 @@ function view(into) {
         into.append(block);
       }
     }
-    text.appendData(more);
+    text.appendData(breaks + more);
+    breaks = '';
   };
   const end = line => {
     if (!shown && /^ {0,3}```/.test(line)) {
       into_code = !into_code;
       text = null;
+      breaks = '';
     } else if (text || line) {
-      put(`${line.slice(shown)}\n`);
+      // Ends of lines wait for the next one: none is shown at the end of a block.
+      if (line.length > shown) put(line.slice(shown));
+      breaks += '\n';
     }
     shown = 0;
   };
@@ -287,9 +292,10 @@ async function send() {
   });
   if (item) {
     talk.push(user, answer);
-  } else if (!$('text').value) {
+  } else {
     // Nothing came: the message is there to be sent again, and the conversation is as it was.
-    $('text').value = text;
+    asked.classList.add('lost');
+    if (!$('text').value) $('text').value = text;
     grow();
   }
   say(stopped ? 'Stopped' : failed ? 'No answer' : 'Done');
@@ -353,18 +359,16 @@ async function drawMap() {
   const plan = served.plans.find(plan => plan.rope === chosen);
   const { rope, n } = last ?? { rope: chosen, n: Math.min(plan.n_ctx, 4 * served.trained) };
   const map = $('map');
-  const old = map.src;
-  map.hidden = true;
-  map.removeAttribute('src');
-  if (old) URL.revokeObjectURL(old);
+  $('large').hidden = true;
+  URL.revokeObjectURL(map.src);
   try {
     const answer = await ask(`map?rope=${encodeURIComponent(rope)}&n=${n}`);
-    map.src = URL.createObjectURL(await answer.blob());
+    map.src = $('large').href = URL.createObjectURL(await answer.blob());
     map.alt = `Distances at which each of ${tokens(n)} sees the earlier ones under ${rope}`;
-    map.hidden = false;
+    $('large').hidden = false;
     $('said').textContent = `${rope}, ${tokens(n)}`;
   } catch (error) {
-    $('said').textContent = error.message;
+    $('said').textContent = error.message.replace(/^rope: /, '');
   }
 }
 
