@@ -58,6 +58,9 @@ struct Args {
     /// File of keys, one a line; each request needs one
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
+    /// Origin of a web page that may ask from a browser, such as https://chat.example.org; can be repeated
+    #[arg(long, value_name = "ORIGIN", value_parser = origin)]
+    origin: Vec<String>,
     /// Name of the model in requests and answers [default: the file's]
     #[arg(long, value_name = "NAME")]
     alias: Option<String>,
@@ -89,6 +92,16 @@ fn host(text: &str) -> Result<IpAddr, String> {
     match text {
         "localhost" => Ok(Ipv4Addr::LOCALHOST.into()),
         _ => text.parse().map_err(|_| "expected an IP address or localhost".to_owned()),
+    }
+}
+
+/// An origin as browsers send it.
+fn origin(text: &str) -> Result<String, String> {
+    let url = url::Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+    let with = url.map(|url| (url.origin().ascii_serialization(), url));
+    match with {
+        Some((origin, url)) if url.as_str() == format!("{origin}/") => Ok(origin),
+        _ => Err("expected http:// or https:// and a host, without a path".to_owned()),
     }
 }
 
@@ -129,8 +142,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let backend = Arc::new(backend);
     let address = SocketAddr::new(args.host, args.port);
     let served: Arc<dyn ropewalk_serve::Backend> = backend.clone();
-    let server =
-        Server::bind(address, Options::default().keys(keys), served).with_context(|| address.to_string())?;
+    let options = Options::default().keys(keys).origin(args.origin.clone());
+    let server = Server::bind(address, options, served).with_context(|| address.to_string())?;
     let url = format!("http://{}", server.local_addr());
     if args.out.json {
         let names: Vec<&str> = plans.iter().map(|plan| plan.name.as_str()).collect();

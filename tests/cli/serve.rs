@@ -7,7 +7,8 @@ use std::process::{Child, ChildStdout, Stdio};
 
 use gguf::Value as Key;
 use ropewalk::math::Math;
-use ropewalk::{DType, Model, ModelParams, Session, SessionParams};
+use ropewalk::plot::Map;
+use ropewalk::{DType, Model, ModelParams, Plan, Session, SessionParams};
 use serde_json::{json, Value};
 
 use crate::chat::chat;
@@ -335,6 +336,46 @@ fn a_key_of_the_file_is_needed() {
         std::fs::write(&keys, text).unwrap();
         let line = ["serve", "-m", model(), "-q", "--api-key-file", keys.to_str().unwrap()];
         refused(&run(&line), 1, &["keys.txt", why]);
+    }
+}
+
+#[test]
+fn the_page_has_the_map_that_rope_draws() {
+    let server = Server::new(&["--rope", "plain", "--rope", "lm-infinite", "--ctx", "2048"]);
+    let page = server.get("/", None);
+    assert!(page.status == 200 && page.body.starts_with("<!DOCTYPE html>"), "{}", page.head);
+    let loaded = Model::load(model(), &ModelParams::cpu()).unwrap();
+    let mut plan = Plan::new(&"lm-infinite".parse().unwrap(), loaded.hparams(), 2048).unwrap();
+    // The plan of the server, shown as far as a request goes.
+    plan.n_ctx = 700;
+    let drawn = Map::new(&[&plan], loaded.hparams()).unwrap().to_svg().unwrap();
+    for n in [700, 600] {
+        let map = server.get(&format!("/map?rope=lm-infinite&n={n}"), None);
+        assert_eq!((map.status, map.header("content-type")), (200, Some("image/svg+xml")), "{}", map.body);
+        assert_eq!(map.body == drawn, n == 700, "{}", map.body);
+    }
+    let map = server.get("/map?rope=plain&n=100", None);
+    let error = &map.json()["error"];
+    assert_eq!((map.status, &error["param"]), (400, &json!("rope")));
+    assert!(error["message"].as_str().unwrap().contains("at their own distances"), "{error}");
+}
+
+#[test]
+fn one_origin_is_allowed() {
+    // As it is typed; browsers send it without the slash.
+    let server = Server::new(&["--origin", "https://chat.example/"]);
+    let ask = |origin: &str| {
+        let mut stream = TcpStream::connect(&server.address).unwrap();
+        let head = format!("Host: {}\r\nConnection: close\r\nOrigin: {origin}\r\n", server.address);
+        stream.write_all(format!("GET /v1/models HTTP/1.1\r\n{head}\r\n").as_bytes()).unwrap();
+        read(stream)
+    };
+    let reply = ask("https://chat.example");
+    let allowed = reply.header("access-control-allow-origin");
+    assert_eq!((reply.status, allowed), (200, Some("https://chat.example")));
+    for other in ["https://chat.example.org", "http://chat.example", "null"] {
+        let reply = ask(other);
+        assert_eq!((reply.status, reply.header("access-control-allow-origin")), (403, None), "{other}");
     }
 }
 

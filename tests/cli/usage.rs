@@ -32,6 +32,10 @@ fn wrong_usage_is_exit_2() {
         (&["serve", "-m", "x", "--host", "0.0.0.0"], &["--api-key-file"]),
         (&["serve", "-m", "x", "--rope", "plain", "--rope", "plain"], &["--rope plain", "once"]),
         (&["serve", "-m", "x", "--alias", ""], &["--alias"]),
+        (&["serve", "-m", "x", "--origin", "*"], &["--origin", "https://"]),
+        (&["serve", "-m", "x", "--origin", "null"], &["--origin"]),
+        (&["serve", "-m", "x", "--origin", "https://a.example/chat"], &["--origin"]),
+        (&["serve", "-m", "x", "--origin", "ftp://a.example"], &["--origin"]),
         (&["serve", "-m", "x", "--api-key", "y"], &["--api-key-file"]),
     ] {
         fails(&run(args), 2, holds);

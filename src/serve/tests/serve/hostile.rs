@@ -61,9 +61,17 @@ fn pages_of_others_may_not_ask() {
     let site = Site::with(Options::default().origin(vec![allowed.into()]), Duration::ZERO);
     let answer = ask(&site, &[JSON, ("origin", allowed)]);
     assert_eq!((answer.status, answer.header("access-control-allow-origin")), (200, Some(allowed)));
+    assert!(answer.header("access-control-expose-headers").unwrap().contains("x-ropewalk-rope"));
+    assert_eq!(
+        (answer.header("vary"), answer.header("access-control-allow-credentials")),
+        (Some("origin"), None)
+    );
     let answer = site.client().ask("OPTIONS", PATH, &[("origin", allowed)], b"");
     assert_eq!((answer.status, answer.header("access-control-allow-origin")), (204, Some(allowed)));
-    assert!(answer.header("access-control-allow-headers").unwrap().contains("authorization"));
+    assert_eq!(answer.header("access-control-allow-headers"), Some("authorization, *"));
+    // A request without an origin, and an error, say nothing to other pages.
+    assert_eq!(ask(&site, &[JSON]).header("access-control-allow-origin"), None);
+    assert_eq!(ask(&site, &[JSON, ("origin", "null")]).header("access-control-allow-origin"), None);
     assert_eq!(ask(&site, &[JSON, ("origin", "http://chat.example")]).status, 403);
 }
 
