@@ -425,7 +425,7 @@ fn lines_of(page: &str) -> Vec<String> {
     text.lines().filter_map(|line| line.strip_prefix("ropewalk serve ")).map(str::to_owned).collect()
 }
 
-/// Every line of the help and of the guide listens, and ends.
+/// Every line of the help, of the guide, and of the service listens, and ends.
 #[test]
 fn every_line_that_is_shown_serves() {
     let dir = tempfile::tempdir().unwrap();
@@ -435,6 +435,12 @@ fn every_line_that_is_shown_serves() {
     assert!(lines.len() >= 3, "{lines:?}");
     let examples = crate::examples::examples("serve");
     lines.extend(examples.iter().map(|line| line.strip_prefix("serve ").unwrap().to_owned()));
+    // What systemd starts, with its own options.
+    let unit = include_str!("../../packaging/ropewalk.service");
+    let of = |start: &str| unit.lines().find_map(|line| line.strip_prefix(start)).unwrap();
+    let options = of("Environment=\"ROPEWALK_SERVE=").trim_end_matches('"');
+    let line = of("ExecStart=/usr/bin/ropewalk serve ").replace("$ROPEWALK_SERVE", options);
+    lines.push(line.replace("%d/keys", "keys.txt"));
     for line in lines {
         let words: Vec<&str> = split(&line).into_iter().filter(|word| !word.is_empty()).collect();
         let server = Server::start(dir.path(), &[&["serve"][..], &words[..]].concat());
