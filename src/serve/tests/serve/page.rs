@@ -21,7 +21,7 @@ fn the_page_is_served_under_a_strict_policy() {
         assert_eq!((answer.status, answer.header("content-type")), (200, Some(kind)), "{path}");
         let policy = answer.header("content-security-policy").unwrap();
         assert!(policy.starts_with("default-src 'self'; ") && policy.contains("frame-ancestors 'none'"));
-        // Neither scripts or styles inside of the markup, nor code out of texts.
+        // No scripts or styles in the markup, and no code made of texts.
         assert!(!policy.contains("unsafe") && !policy.contains("http"), "{policy}");
         assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
         assert_eq!(answer.header("referrer-policy"), Some("no-referrer"));
