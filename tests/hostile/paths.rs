@@ -151,7 +151,7 @@ const TRAIN: &str = "--ctx 32 --steps 1 --set held-out=0 --device cpu -t 1 -q -o
 /// Names of values in the reference that are no paths.
 #[rustfmt::skip]
 const NO_PATHS: &[&str] = &[
-    "N", "N,...", "TYPE", "DEVICE", "ADDRESS", "KIND", "SPEC", "T", "K", "P", "S", "NAME", "NAME,...", "WHETHER", "KEY=VALUE,...",
+    "N", "N,...", "TYPE", "DEVICE", "ADDRESS", "ORIGIN", "KIND", "SPEC", "T", "K", "P", "S", "NAME", "NAME,...", "WHETHER", "KEY=VALUE,...",
     "I/N", "ENGINE", "X", "A", "R", "SIZE", "HEX", "ORG/REPO", "SHAPE", "PATTERN=TYPE", "TASK,",
     "NAME|hf:ORG/REPO[/FILE",
 ];
