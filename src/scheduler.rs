@@ -10,6 +10,7 @@ mod engine;
 mod job;
 mod prefixes;
 mod request;
+mod scores;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};

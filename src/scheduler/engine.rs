@@ -7,6 +7,7 @@ use super::budget::Budget;
 use super::job::{Ended, Job};
 use super::prefixes::Prefixes;
 use super::request::{PlanStatus, Status};
+use super::scores::Scores;
 use super::SchedulerParams;
 use crate::kv::MAX_SEQS;
 use crate::model::{Error, Result};
@@ -38,6 +39,8 @@ struct Run {
 struct Place {
     /// The sequence to take tokens from, and their number.
     donor: Option<(SeqId, usize)>,
+    /// Their scores.
+    scores: Scores,
     departed: usize,
     differs_at: Option<usize>,
 }
@@ -74,7 +77,8 @@ impl Run {
 
     /// Whether the next tokens of the prompt are to be scored.
     fn scores(&self) -> bool {
-        self.job.request.echo.is_some() && self.held + 1 < self.job.n_prompt && self.held >= self.job.n_scored
+        let is_next = self.held + 1 < self.job.n_prompt && self.held >= self.job.scores.len();
+        self.job.request.echo.is_some() && is_next
     }
 
     /// Where a step of at most `most` tokens ends.
@@ -87,13 +91,16 @@ impl Run {
             // The last token is read by itself, for its logits.
             end.min(self.job.n_prompt - 1)
         } else {
-            end.min(self.job.n_scored)
+            end.min(self.job.scores.len())
         }
     }
 
     fn want(&self, end: usize) -> Want<'static> {
         match (self.job.tokens.get(end), self.job.request.echo) {
-            (Some(&next), Some(n_top)) if self.scores() => Want::Scores { n_top, next: Some(next) },
+            // The most likely token is kept with the score, also if it was not asked for.
+            (Some(&next), Some(n_top)) if self.scores() => {
+                Want::Scores { n_top: n_top.max(1), next: Some(next) }
+            }
             (None, _) if self.job.request.n_predict != Some(0) => Want::Logits,
             _ => Want::Nothing,
         }
@@ -103,6 +110,17 @@ impl Run {
     fn is_read(&self) -> bool {
         let scored = self.job.request.echo.is_some() && self.pending() <= 1;
         self.job.request.n_predict == Some(0) && (self.pending() == 0 || scored)
+    }
+
+    /// Tokens that are those of another request.
+    fn shared(&self, job: &Job) -> usize {
+        self.job.tokens.iter().zip(&job.tokens).take_while(|(a, b)| a == b).count()
+    }
+
+    /// Tokens that a waiting request can take when the sequence holds them.
+    fn offers(&self, job: &Job) -> usize {
+        let will_score = self.job.request.echo.map_or(0, |_| self.job.n_prompt - 1);
+        job.most_cached(self.shared(job), will_score.max(self.job.scores.len()))
     }
 
     /// Takes the answer to a step.
@@ -161,6 +179,7 @@ impl Engine {
             cells_used: cells.used,
             cells_kept: cells.kept,
             n_kept: self.prefixes.seqs(None).count(),
+            score_bytes: self.score_bytes(),
         };
         status.running += plan.running;
         status.waiting += plan.waiting;
@@ -174,6 +193,18 @@ impl Engine {
         status.n_made += self.did.n_made;
         status.n_dropped += self.prefixes.n_dropped;
         status.n_steps += self.did.n_steps;
+    }
+
+    /// Bytes of all scores. A request that gave its room to others has kept its own.
+    fn score_bytes(&self) -> usize {
+        let jobs = self.running.iter().map(|run| &run.job).chain(&self.waiting);
+        jobs.map(|job| job.scores.n_bytes()).sum::<usize>() + self.prefixes.score_bytes()
+    }
+
+    /// Scores of the text that a sequence holds.
+    fn scores(&self, seq: SeqId) -> Option<&Scores> {
+        let run = self.running.iter().find(|run| run.seq == seq);
+        run.map(|run| &run.job.scores).or_else(|| self.prefixes.scores(seq))
     }
 
     /// Ends canceled requests, admits others, and runs one step that aims at this time.
@@ -270,7 +301,7 @@ impl Engine {
             Ended::Failed(_) => self.session.truncate(seq, 0),
             Ended::Done(_) => {
                 let salt = std::mem::take(&mut job.request.salt);
-                self.prefixes.keep(&mut self.session, seq, salt)
+                self.prefixes.keep(&mut self.session, seq, salt, std::mem::take(&mut job.scores))
             }
         };
         self.end(job, ended);
@@ -300,17 +331,18 @@ impl Engine {
     /// What a waiting request begins with; `None` if it has to wait.
     fn place(&mut self, job: &Job) -> Option<Place> {
         let salt = &job.request.salt;
-        let most = job.most_cached();
         let mut best = Prefix::default();
         if job.request.reuse {
             let sharing = self.running.iter().filter(|run| run.job.request.salt == *salt).map(|run| run.seq);
             let seqs = sharing.chain(self.prefixes.seqs(Some(salt.as_slice())));
+            let most = |seq: SeqId, shared: usize| match self.running.iter().find(|run| run.seq == seq) {
+                // Also with the score of the token that it reads next.
+                Some(run) => job.most_cached(run.shared(job), run.job.scores.len()).min(shared),
+                None => job.most_cached(shared, self.prefixes.scores(seq).map_or(0, Scores::len)),
+            };
             best = self.session.longest_prefix(&job.tokens, most, seqs);
             let also = self.running.iter_mut().filter(|run| run.job.request.salt == *salt);
-            let shared = |run: &Run| {
-                run.job.tokens.iter().zip(&job.tokens[..most]).take_while(|(a, b)| a == b).count()
-            };
-            let first = also.map(|run| (shared(run), run)).filter(|(n, run)| *n > run.held);
+            let first = also.map(|run| (run.offers(job), run)).filter(|(n, run)| *n > run.held);
             if let Some((n, run)) = first.max_by_key(|(n, _)| *n) {
                 // What is waited for already is waited for to the end.
                 let is_place = run.places.contains(&n);
@@ -323,8 +355,10 @@ impl Engine {
             }
         }
         let donor = (best.n > 0).then_some((best.seq, best.n));
-        let place =
-            Place { donor, departed: best.departed, differs_at: best.differs.then_some(best.departed) };
+        let mut scores = self.scores(best.seq).cloned().unwrap_or_default();
+        scores.truncate(job.most_scored(best.n));
+        let differs_at = best.differs.then_some(best.departed);
+        let place = Place { donor, scores, departed: best.departed, differs_at };
         // Nobody else needs the room then.
         if self.running.is_empty() || self.session.plan().evict {
             return Some(place);
@@ -373,7 +407,10 @@ impl Engine {
             self.did.n_prompt += job.n_prompt;
             self.did.n_cached += n;
         }
-        let places = self.session.kept_places(n, place.departed, job.tokens.len());
+        job.take_scores(place.scores);
+        // A prompt that is to be scored has to read the last token that it shares.
+        let departed = place.departed.saturating_sub(usize::from(job.request.echo.is_some()));
+        let places = self.session.kept_places(n, departed, job.tokens.len());
         let target = self.target(&job, 0);
         self.running.push(Run { job, seq, held: n, target, places, age: 0 });
     }
@@ -470,7 +507,8 @@ impl Engine {
         let youngest = (0..self.running.len()).max_by_key(|&i| self.running[i].job.id);
         let Some(youngest) = youngest.filter(|_| self.running.len() > 1) else { return Ok(false) };
         let Run { mut job, seq, .. } = self.running.remove(youngest);
-        self.prefixes.keep(&mut self.session, seq, job.request.salt.clone())?;
+        let (salt, scores) = (job.request.salt.clone(), job.scores.clone());
+        self.prefixes.keep(&mut self.session, seq, salt, scores)?;
         job.preempted += 1;
         self.did.n_preempted += 1;
         self.changed = true;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::request::{Done, Event, Made, Request, Sink};
+use super::scores::Scores;
 use crate::model::{Error, Model, Result};
 use crate::sampler::Sampler;
 use crate::session::{Scored, StopReason, Text};
@@ -33,8 +34,8 @@ pub(super) struct Job {
     /// The prompt, and the tokens made so far.
     pub(super) tokens: Vec<Token>,
     pub(super) n_prompt: usize,
-    /// Scores that were sent, of the prompt's tokens from the second on.
-    pub(super) n_scored: usize,
+    /// Scores of the tokens. Those of a request that asks for them were sent.
+    pub(super) scores: Scores,
     pub(super) n_cached: usize,
     pub(super) preempted: usize,
     /// Younger requests that were admitted while this one waited.
@@ -77,7 +78,7 @@ impl Job {
             request,
             n_prompt: tokens.len(),
             tokens,
-            n_scored: 0,
+            scores: Scores::default(),
             n_cached: 0,
             preempted: 0,
             passed: 0,
@@ -111,14 +112,26 @@ impl Job {
         self.tokens.len() - self.n_prompt
     }
 
-    /// Tokens that can be taken from a cache. The logits of the last one are needed, and those of all that are to be
-    /// scored.
-    pub(super) fn most_cached(&self) -> usize {
-        let most = self.tokens.len() - 1;
-        if self.request.echo.is_some() && self.n_scored + 1 < self.n_prompt {
-            return most.min(self.n_scored);
+    /// Tokens that can be taken from a text that shares so many with this one, and has so many scores. The logits of the
+    /// last one are needed, and those of all that are to be scored and whose scores are not known.
+    pub(super) fn most_cached(&self, shared: usize, n_scores: usize) -> usize {
+        let most = shared.min(self.tokens.len() - 1);
+        match self.request.echo {
+            Some(n_top) if self.scores.len() + 1 < self.n_prompt => {
+                // The next token was scored as well, if it is the same one.
+                let known = if n_top > 1 { 0 } else { n_scores.min(shared.saturating_sub(1)) };
+                most.min(known.max(self.scores.len()))
+            }
+            _ => most,
         }
-        most
+    }
+
+    /// Scores that a text has for this one, if so many tokens are taken from it.
+    pub(super) fn most_scored(&self, n: usize) -> usize {
+        match self.request.echo {
+            Some(_) => n.min(self.n_prompt - 1),
+            None => n.saturating_sub(1),
+        }
     }
 
     pub(super) fn send(&mut self, event: Event) {
@@ -147,9 +160,26 @@ impl Job {
         }
     }
 
-    pub(super) fn scored(&mut self, scores: Vec<Scored>) {
-        self.n_scored += scores.len();
+    /// The next tokens of the prompt were scored, with one top token at least.
+    pub(super) fn scored(&mut self, mut scores: Vec<Scored>) {
+        scores.iter().for_each(|score| self.scores.push(score));
+        if self.request.echo == Some(0) {
+            scores.iter_mut().for_each(|score| score.top.clear());
+        }
         self.send(Event::Scores(scores));
+    }
+
+    /// Takes the scores that came with tokens of a cache.
+    pub(super) fn take_scores(&mut self, scores: Scores) {
+        let known = self.scores.len();
+        if scores.len() <= known {
+            return;
+        }
+        if let Some(n_top) = self.request.echo {
+            let new = scores.of(&self.tokens[known + 1..], known, n_top);
+            self.send(Event::Scores(new));
+        }
+        self.scores = scores;
     }
 
     /// Makes a token from the logits after the last one. `held`: tokens that the cache holds, of at most `n_max`.

@@ -4,6 +4,7 @@
 //! each cell that it would free. What is worth least goes first, and the clock becomes its worth. So a long text stays
 //! longer than a short one, but not for ever.
 
+use super::scores::Scores;
 use crate::kv::MAX_SEQS;
 use crate::model::Result;
 use crate::session::{SeqId, Session};
@@ -17,6 +18,7 @@ struct Kept {
     salt: Vec<u8>,
     /// The clock at its last use.
     used: f64,
+    scores: Scores,
 }
 
 /// Sequences that no running request has.
@@ -56,23 +58,49 @@ impl Prefixes {
         self.of[seq as usize].is_some()
     }
 
+    pub(super) fn scores(&self, seq: SeqId) -> Option<&Scores> {
+        self.of[seq as usize].as_ref().map(|kept| &kept.scores)
+    }
+
+    pub(super) fn score_bytes(&self) -> usize {
+        self.of.iter().flatten().map(|kept| kept.scores.n_bytes()).sum()
+    }
+
     /// Keeps what a sequence holds. Texts that are the beginning of another one of this salt are dropped, where that can
     /// take their place.
-    pub(super) fn keep(&mut self, session: &mut Session, seq: SeqId, salt: Vec<u8>) -> Result<()> {
+    pub(super) fn keep(
+        &mut self,
+        session: &mut Session,
+        seq: SeqId,
+        salt: Vec<u8>,
+        mut scores: Scores,
+    ) -> Result<()> {
         let others: Vec<SeqId> = self.seqs(Some(salt.as_slice())).collect();
-        self.of[seq as usize] = Some(Kept { salt, used: self.clock });
+        scores.truncate(session.tokens(seq).len().saturating_sub(1));
+        self.of[seq as usize] = Some(Kept { salt, used: self.clock, scores });
         if session.tokens(seq).is_empty() {
             self.of[seq as usize] = None;
         } else if session.cuts_anywhere() {
             for other in others {
                 if session.tokens(seq).starts_with(session.tokens(other)) {
+                    self.inherit(other, seq);
                     self.remove(session, other)?;
                 } else if session.tokens(other).starts_with(session.tokens(seq)) {
+                    self.inherit(seq, other);
                     return self.remove(session, seq);
                 }
             }
         }
         Ok(())
+    }
+
+    /// Gives the scores of a text to a longer one that has fewer.
+    fn inherit(&mut self, from: SeqId, to: SeqId) {
+        let Some(from) = self.of[from as usize].as_mut() else { return };
+        let scores = std::mem::take(&mut from.scores);
+        if let Some(to) = self.of[to as usize].as_mut().filter(|to| to.scores.len() < scores.len()) {
+            to.scores = scores;
+        }
     }
 
     /// Gives a sequence to a request, with all that it holds.
@@ -174,6 +202,7 @@ impl Prefixes {
                 let cut = session.tokens(seq).len().saturating_sub(short);
                 if session.cuts_anywhere() && alone > short && cut > 0 {
                     session.truncate(seq, cut)?;
+                    self.of[seq as usize].iter_mut().for_each(|kept| kept.scores.truncate(cut - 1));
                 } else {
                     self.remove(session, seq)?;
                 }

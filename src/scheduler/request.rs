@@ -37,8 +37,9 @@ ropewalk_core::setters! {
         pub special: bool,
         /// Score each made token, with so many of the most likely ones.
         pub n_top: Option<usize>,
-        /// Score each token of the prompt but the first, with so many of the most likely ones. The whole prompt is read
-        /// then.
+        /// Score each token of the prompt but the first, with so many of the most likely ones. With 0 or 1 of them, the
+        /// scores of a beginning come from the cache if an earlier request that asked for scores has read it. Otherwise
+        /// the prompt is read from where they end; with more than 1, from its start.
         pub echo: Option<usize>,
         /// Continue from what other requests have read.
         pub reuse: bool,
@@ -198,6 +199,8 @@ pub struct PlanStatus {
     pub cells_kept: usize,
     /// Number of these texts.
     pub n_kept: usize,
+    /// Bytes of the scores that are kept with texts, running ones included: 12 for each scored token.
+    pub score_bytes: usize,
 }
 
 /// What a scheduler is doing, and what it has done. Numbers of requests and tokens count from its start.

@@ -180,7 +180,8 @@ impl Session {
         let (seq, others) = (seqs[0], &seqs[1..]);
         // Of equals, the sequence itself.
         let all = (0..MAX_SEQS).filter(|&s| s != seq).chain([seq]);
-        let Prefix { seq: from, n, departed, .. } = self.longest_prefix(prompt, prompt.len() - 1, all);
+        let Prefix { seq: from, n, departed, .. } =
+            self.longest_prefix(prompt, |_, shared| shared.min(prompt.len() - 1), all);
         if from != seq && n > 0 {
             self.copy_seq(from, seq)?;
         }
@@ -195,18 +196,18 @@ impl Session {
         Ok((n, departed))
     }
 
-    /// The longest beginning of a prompt, of at most `most` tokens, that a text can continue from in one of `seqs`; of
-    /// equals, in the last.
+    /// The longest beginning of a prompt that a text can continue from in one of `seqs`; of equals, in the last. `most`
+    /// says how many tokens of a sequence are of use, of so many that it shares with the prompt.
     pub(crate) fn longest_prefix(
         &self,
         prompt: &[Token],
-        most: usize,
+        most: impl Fn(SeqId, usize) -> usize,
         seqs: impl Iterator<Item = SeqId>,
     ) -> Prefix {
         let mut best = Prefix::default();
         for seq in seqs {
             let shared = self.shared(seq, prompt);
-            let n = self.resumable(seq, shared.min(most));
+            let n = self.resumable(seq, most(seq, shared));
             if n >= best.n {
                 (best.seq, best.n) = (seq, n);
             }

@@ -224,9 +224,11 @@ fn scores_are_those_of_the_library() {
     let loaded = Model::load(model(), &ModelParams::cpu()).unwrap();
     let params = SessionParams::new(512).n_threads(1).math(Math::F32).kv_type(DType::F32);
     let nll = Session::new(&loaded, &params).unwrap().nll(&tokens, 1..tokens.len()).unwrap();
-    // Read once, and once more when the prompt is known.
-    for _ in 0..2 {
+    // Read once, and once more when the prompt and its scores are known.
+    let mut first = Vec::new();
+    for cached in [0, tokens.len() - 1] {
         let whole = server.post("/v1/completions", &body).ok();
+        assert_eq!(whole["usage"]["prompt_tokens_details"]["cached_tokens"], cached);
         let logprobs = &whole["choices"][0]["logprobs"];
         let values = logprobs["token_logprobs"].as_array().unwrap();
         let tops = logprobs["top_logprobs"].as_array().unwrap();
@@ -241,6 +243,12 @@ fn scores_are_those_of_the_library() {
         for (value, top) in values[1..].iter().zip(&tops[1..]) {
             let best = top.as_object().unwrap().values().filter_map(Value::as_f64).fold(f64::MIN, f64::max);
             assert!(value.as_f64().unwrap() <= best, "{value} {top}");
+        }
+        let told: Vec<(Value, Value)> = values.iter().cloned().zip(tops.iter().cloned()).collect();
+        if cached == 0 {
+            first = told;
+        } else {
+            assert_eq!(told[..tokens.len()], first[..tokens.len()]);
         }
         // The token that was made is the best one.
         let made = tops.last().unwrap().as_object().unwrap();

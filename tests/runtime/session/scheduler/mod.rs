@@ -3,6 +3,7 @@
 
 mod answers;
 mod room;
+mod scores;
 mod together;
 
 use std::ops::ControlFlow;

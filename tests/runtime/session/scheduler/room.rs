@@ -6,9 +6,9 @@ use ropewalk::scheduler::{Event, Refusal, Request, Scheduler, SchedulerParams};
 use ropewalk::session::{SessionParams, StopReason};
 use ropewalk::{DType, Token};
 
-use super::super::model;
+use super::super::{model, open};
 use super::{alone, one_plan, request, run, run_one, session, settles, start, Log, Ticket, PLANS};
-use crate::common::{says, some_tokens};
+use crate::common::{assert_close, says, some_tokens, LOGITS};
 
 /// Two requests outgrow the cache: the younger one waits until the older has ended, and continues as if nothing had been.
 #[test]
@@ -235,7 +235,7 @@ fn check(shape: &str, rope: &str, asked: &[Asked], step: usize) {
         let request = request(&prompt(a), a.n)
             .n_predict((!endless(a)).then_some(a.n))
             .salt(salt)
-            .echo(a.echo.then_some(2));
+            .echo(a.echo.then_some(a.n % 3));
         tickets.push(scheduler.submit(request, log.sink(id)).unwrap());
         if a.cancelled {
             tickets[id].cancel();
@@ -259,6 +259,11 @@ fn check(shape: &str, rope: &str, asked: &[Asked], step: usize) {
             .iter()
             .map(|score| score.token)
             .eq(prompt(a)[1..].iter().copied().take(told.echo.len())));
+        if !told.echo.is_empty() {
+            let nll = open(m, &plan.clone().n_seq_max(1)).nll(&prompt(a), 1..n_prompt).unwrap();
+            let found: Vec<f32> = told.echo.iter().map(|score| -score.logprob).collect();
+            assert_close(&found, &nll, LOGITS, &format!("{shape}, {rope}: {a:?}"));
+        }
     }
     let status = settles(&scheduler, |status| status.n_ended == asked.len());
     let plan = &status.plans[0];
