@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use ggml::backend::Device as Backend;
 
-use crate::adapter::{self, Adapter, AdapterSpec};
+use crate::adapter::{self, Adapter, AdapterReader, AdapterSpec};
 use crate::arch::{self, Arch, Transformer, ARCHS};
 use crate::hparams::{keys, Hparams};
 use crate::landmark::Landmarks;
 use crate::rope::{Plan, RopeError, Spec};
-use crate::weights::{self, Weights};
+use crate::weights::{self, TensorSpec, Weights};
 use crate::{gguf, vocab::Vocab, Token};
 
 pub use crate::error::{Error, Result};
@@ -89,14 +89,21 @@ pub struct Model(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    file: gguf::File,
+    base: Arc<Base>,
     hparams: Hparams,
+    specs: Vec<AdapterSpec>,
+    adapters: Vec<Adapter>,
+    transformer: Transformer,
+}
+
+/// What does not depend on adapters.
+#[derive(Debug)]
+struct Base {
+    file: gguf::File,
     vocab: Vocab,
     weights: Weights,
-    adapters: Vec<Adapter>,
-    force_adapter: bool,
+    tensors: Vec<TensorSpec>,
     arch: &'static Arch,
-    transformer: Transformer,
     device: Backend,
     device_name: String,
     chat_template: Option<String>,
@@ -140,27 +147,42 @@ impl Model {
         for key in ["tokens", "merges", "scores", "token_type"] {
             file.forget(&format!("tokenizer.ggml.{key}"));
         }
-        let specs = Transformer::tensors(arch, &hparams, &|name| file.tensor(name).is_some())?;
+        let tensors = Transformer::tensors(arch, &hparams, &|name| file.tensor(name).is_some())?;
         let opened = adapter::open_all(&params.adapters, &file)?;
         hparams.clex = adapter::clex_net(&opened, &hparams)?.map(Arc::new);
-        let weights = Weights::load(&file, &hparams, &specs, device)?;
-        let adapters = opened.iter().map(|(o, scale)| Adapter::load(o, *scale, &file, &specs, device));
-        let adapters = adapters.collect::<ggml::Result<Vec<_>>>()?;
-        let transformer = Transformer::load(arch, &hparams, &weights, &adapters)?;
+        let weights = Weights::load(&file, &hparams, &tensors, device)?;
         let chat_template = file.get_opt::<String>("tokenizer.chat_template")?;
-        Ok(Model(Arc::new(Inner {
-            file,
-            hparams,
-            vocab,
-            weights,
-            adapters,
-            force_adapter: params.adapters.iter().any(|adapter| adapter.force),
-            arch,
-            transformer,
-            device,
-            device_name: device.name(),
-            chat_template,
-        })))
+        let device_name = device.name();
+        let base = Base { file, vocab, weights, tensors, arch, device, device_name, chat_template };
+        Model::under(Arc::new(base), hparams, params.adapters.clone(), &opened, &[])
+    }
+
+    /// A loaded model under adapters, of which the first are on the device.
+    fn under(
+        base: Arc<Base>,
+        hparams: Hparams,
+        specs: Vec<AdapterSpec>,
+        opened: &[(AdapterReader, f32)],
+        loaded: &[Adapter],
+    ) -> Result<Model> {
+        let new = opened.iter().skip(loaded.len());
+        let new = new.map(|(o, scale)| Adapter::load(o, *scale, &base.file, &base.tensors, base.device));
+        let adapters = loaded.iter().cloned().map(Ok).chain(new).collect::<ggml::Result<Vec<_>>>()?;
+        let transformer = Transformer::load(base.arch, &hparams, &base.weights, &adapters)?;
+        Ok(Model(Arc::new(Inner { base, hparams, specs, adapters, transformer })))
+    }
+
+    /// The same model with more adapters in force. Both share the weights, and the adapters that were in force.
+    ///
+    /// # Errors
+    /// An adapter that does not suit the model, or those in force; too little memory.
+    pub fn with_adapters(&self, more: &[AdapterSpec]) -> Result<Model> {
+        let Inner { base, hparams, specs, adapters, .. } = &*self.0;
+        let specs = [specs.as_slice(), more].concat();
+        let opened = adapter::open_all(&specs, &base.file)?;
+        let mut hparams = hparams.clone();
+        hparams.clex = adapter::clex_net(&opened, &hparams)?.map(Arc::new);
+        Model::under(Arc::clone(base), hparams, specs, &opened, adapters)
     }
 
     /// Returns the model's hyperparameters, with the ones that adapters add: the network of CLEX.
@@ -170,27 +192,27 @@ impl Model {
 
     /// Returns the tokenizer.
     pub fn vocab(&self) -> &Vocab {
-        &self.0.vocab
+        &self.0.base.vocab
     }
 
     /// Returns the file. The vocabulary's long arrays have been dropped from its metadata: [`Model::vocab`] has them.
     pub fn file(&self) -> &gguf::File {
-        &self.0.file
+        &self.0.base.file
     }
 
     /// The device's name as users write it: `cpu`, `cuda:0`.
     pub fn device(&self) -> &str {
-        &self.0.device_name
+        &self.0.base.device_name
     }
 
     /// `tokenizer.chat_template`, if the file has one.
     pub fn chat_template(&self) -> Option<&str> {
-        self.0.chat_template.as_deref()
+        self.0.base.chat_template.as_deref()
     }
 
     /// Bytes of its weights and adapters on the device.
     pub fn n_bytes(&self) -> usize {
-        self.0.weights.n_bytes() + self.0.adapters.iter().map(Adapter::n_bytes).sum::<usize>()
+        self.0.base.weights.n_bytes() + self.0.adapters.iter().map(Adapter::n_bytes).sum::<usize>()
     }
 
     /// Adapters in force.
@@ -201,7 +223,7 @@ impl Model {
     /// The spec that sessions open under when none is asked for: the one that the file declares, else the one
     /// that the first adapter which names one was trained under.
     pub fn default_rope(&self) -> Result<Spec> {
-        let of_file = |e: RopeError| e.at(self.0.file.path().display());
+        let of_file = |e: RopeError| e.at(self.0.base.file.path().display());
         let declared = Spec::declared(&self.0.hparams).map_err(of_file)?;
         let trained = self.0.adapters.iter().find_map(Adapter::trained);
         match trained {
@@ -263,9 +285,8 @@ impl Model {
     /// # Errors
     /// An adapter that was trained under another plan, unless adapters are forced.
     pub fn check_rope(&self, plan: &Plan) -> Result<()> {
-        for (path, spec) in
-            self.0.adapters.iter().filter_map(Adapter::trained).filter(|_| !self.0.force_adapter)
-        {
+        let forced = self.0.specs.iter().any(|adapter| adapter.force);
+        for (path, spec) in self.0.adapters.iter().filter_map(Adapter::trained).filter(|_| !forced) {
             let key = keys::LORA_ROPE;
             let trained =
                 Plan::of_file(spec, &self.0.hparams, plan.n_ctx).map_err(|e| e.at(key).at(path.display()))?;
@@ -297,7 +318,7 @@ impl Model {
         let known: Vec<Token> = tokens.iter().map(|&t| if is_landmark(t) { 0 } else { t }).collect();
         match &transformer.embedding {
             Some(table) => weights::embed_stored(table, &known, out)?,
-            None => weights::embed(&self.0.file, &self.0.hparams, &known, out)?,
+            None => weights::embed(&self.0.base.file, &self.0.hparams, &known, out)?,
         }
         if let Some((rows, _)) = landmark {
             let places = tokens.iter().zip(out.chunks_exact_mut(self.0.hparams.n_embd));
@@ -320,14 +341,14 @@ impl Model {
     /// The layers with `adapter` alone, instead of the adapters in force.
     pub(crate) fn with_adapter(&self, adapter: &Adapter) -> Result<Transformer> {
         let adapters = std::slice::from_ref(adapter);
-        Ok(Transformer::load(self.0.arch, &self.0.hparams, &self.0.weights, adapters)?)
+        Ok(Transformer::load(self.0.base.arch, &self.0.hparams, &self.0.base.weights, adapters)?)
     }
 
     pub(crate) fn arch(&self) -> &'static Arch {
-        self.0.arch
+        self.0.base.arch
     }
 
     pub(crate) fn backend_device(&self) -> Backend {
-        self.0.device
+        self.0.base.device
     }
 }
