@@ -34,7 +34,7 @@ ropewalk_core::setters! {
     /// Settings of a scheduler.
     #[derive(Debug, Clone, PartialEq)]
     pub struct SchedulerParams {
-        /// One session for each. A request that names none takes the first that has room for it.
+        /// One session for each, of each model. A request that names none takes the first that has room for it.
         pub plans: Vec<SessionParams>,
         /// Most requests that run at once in each session; others wait. Under a plan that evicts keys, and with recurrent
         /// layers, also at most [`SessionParams::n_seq_max`].
@@ -103,6 +103,7 @@ impl SchedulerParams {
 /// ```
 pub struct Scheduler {
     model: Model,
+    n_models: usize,
     params: SchedulerParams,
     plans: Vec<PlanInfo>,
     shared: Arc<Shared>,
@@ -148,6 +149,16 @@ impl Scheduler {
     /// Returns an error if there is no plan, if a number is out of range, or if the caches of all plans do not fit in memory;
     /// and the errors of [`Session::new`].
     pub fn new(model: &Model, params: SchedulerParams) -> Result<Scheduler> {
+        Scheduler::with_models(std::slice::from_ref(model), params)
+    }
+
+    /// The same for one model under different adapters, as [`Model::with_adapters`] makes them. Each of them has sessions of
+    /// its own, because keys belong to the adapters under which they were computed.
+    ///
+    /// # Errors
+    /// Returns an error if there is no model; and the errors of [`Scheduler::new`].
+    pub fn with_models(models: &[Model], params: SchedulerParams) -> Result<Scheduler> {
+        let Some(first) = models.first() else { return Err(Error::argument("models", "at least 1", 0)) };
         if params.plans.is_empty() {
             return Err(Error::argument("plans", "at least 1", 0));
         }
@@ -157,10 +168,12 @@ impl Scheduler {
         if params.step_tokens == Some(0) {
             return Err(Error::argument("step tokens", "at least 1", 0));
         }
-        check_memory(model, &params.plans)?;
+        check_memory(first, models, &params.plans)?;
         let mut engines = Vec::new();
         let (mut plans, mut flags) = (Vec::new(), Vec::new());
-        for session in &params.plans {
+        for (model, session) in
+            models.iter().flat_map(|model| params.plans.iter().map(move |plan| (model, plan)))
+        {
             let session = Session::new(model, session)?;
             plans.push(info(&session));
             flags.push(session.cancel_flag());
@@ -172,10 +185,11 @@ impl Scheduler {
         let (own, aim) = (Arc::clone(&shared), Duration::from_millis(params.step_ms));
         let thread = thread::Builder::new().name("scheduler".into()).spawn(move || work(&own, engines, aim));
         let thread = thread.map_err(|e| Error::Invalid(format!("scheduler: no thread: {e}")))?;
-        Ok(Scheduler { model: model.clone(), params, plans, shared, flags, thread: Mutex::new(Some(thread)) })
+        let (model, n_models, thread) = (first.clone(), models.len(), Mutex::new(Some(thread)));
+        Ok(Scheduler { model, n_models, params, plans, shared, flags, thread })
     }
 
-    /// The plans, in the order of [`SchedulerParams::plans`].
+    /// The plans of the first model, in the order of [`SchedulerParams::plans`], then those of the next.
     pub fn plans(&self) -> &[PlanInfo] {
         &self.plans
     }
@@ -208,8 +222,13 @@ impl Scheduler {
     /// The plan of a request.
     fn choose(&self, request: &Request) -> Result<usize, Refusal> {
         let n_prompt = request.prompt.len();
+        let (n_models, each) = (self.n_models, self.params.plans.len());
         let tried = match request.plan {
-            None => 0..self.plans.len(),
+            None if request.model < n_models => request.model * each..(request.model + 1) * each,
+            None => {
+                let expected = format!("0 to {}", n_models - 1);
+                return Err(Refusal::Invalid(Error::argument("model", expected, request.model)));
+            }
             Some(plan) if plan < self.plans.len() => plan..plan + 1,
             Some(plan) => {
                 let expected = format!("0 to {}", self.plans.len() - 1);
@@ -311,16 +330,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Checks that the caches of all plans fit together: memory is not taken before it is written to.
-fn check_memory(model: &Model, plans: &[SessionParams]) -> Result<()> {
+fn check_memory(first: &Model, models: &[Model], plans: &[SessionParams]) -> Result<()> {
     let mut needed = 0usize;
-    for params in plans {
-        needed = needed.saturating_add(Session::bytes_needed(model, params)?.saturating_sub(model.n_bytes()));
+    for model in models {
+        for params in plans {
+            let own = Session::bytes_needed(model, params)?.saturating_sub(model.n_bytes());
+            needed = needed.saturating_add(own);
+        }
     }
-    let free = model.backend_device().memory_free();
-    if plans.len() == 1 || needed <= free {
+    let (n, free) = (models.len() * plans.len(), first.backend_device().memory_free());
+    if n == 1 || needed <= free {
         return Ok(());
     }
-    let (n, need, left) = (plans.len(), bytes(needed as u64), bytes(free as u64));
+    let (need, left) = (bytes(needed as u64), bytes(free as u64));
     let what = format!("{n} plans need {need} for their caches, {left} is free; a smaller ctx needs less");
     Err(Error::OutOfMemory { needed, free: Some(free), what, remedy: Some(Remedy::Cache) })
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{bail, Context};
 use clap::{Args as _, FromArgMatches};
-use ropewalk::adapter::fingerprint;
+use ropewalk::adapter::{fingerprint, AdapterSpec};
 use ropewalk::model::Model;
 use ropewalk::rope::Spec;
 use ropewalk::scheduler::{PlanInfo, Scheduler, SchedulerParams};
@@ -82,6 +82,11 @@ struct Args {
     /// the one that it names. Each method has its own cache
     #[arg(long, value_name = "SPEC", help_heading = "Rope")]
     rope: Vec<String>,
+    /// LoRA adapter that requests choose by NAME as their model; can be repeated
+    ///
+    /// FILE is as in --lora. Each adapter has its own cache under each method
+    #[arg(long, value_name = "NAME=FILE[:S]", value_parser = named_adapter)]
+    adapter: Vec<(String, AdapterSpec)>,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -105,6 +110,14 @@ fn origin(text: &str) -> Result<String, String> {
     }
 }
 
+fn named_adapter(text: &str) -> Result<(String, AdapterSpec), String> {
+    let (name, file) = text.split_once('=').unwrap_or_default();
+    if file.is_empty() || name.is_empty() || !name.bytes().all(|b| b.is_ascii_graphic() && b != b'@') {
+        return Err("expected NAME=FILE with a name of visible ASCII characters without @".to_owned());
+    }
+    Ok((name.to_owned(), file.parse()?))
+}
+
 /// A rope method by its name in requests, and the session that it gets.
 struct Plan {
     name: String,
@@ -122,6 +135,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         return Err(usage(format!("--host {host}: other machines can reach it: pass --api-key-file FILE")));
     }
     let choice = args.model.resolve_to_write()?;
+    check_names(&id(args, &choice), &args.adapter)?;
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice, &args.out)?;
     let template = template::ready(&model, &interrupt.control())?;
@@ -131,10 +145,22 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let plans = plans(args, &choice, &model, specs)?;
     let sessions = plans.iter().map(|plan| plan.session.clone()).collect();
     let params = SchedulerParams::new(sessions).n_running(args.parallel.into());
-    let scheduler = Scheduler::new(&model, params)?;
-    let card = card(args, &choice, &model, &plans, scheduler.plans());
-    for (plan, info) in plans.iter().zip(scheduler.plans()) {
-        announce(&args.out, &choice, plan, info);
+    let mut models = vec![model.clone()];
+    for (_, adapter) in &args.adapter {
+        models.push(model.with_adapters(std::slice::from_ref(adapter))?);
+    }
+    let scheduler = Scheduler::with_models(&models, params)?;
+    let card = card(args, &choice, &models, &plans, scheduler.plans());
+    let mut infos = scheduler.plans().chunks(plans.len());
+    for (plan, info) in plans.iter().zip(infos.next().unwrap_or_default()) {
+        announce(&args.out, &choice, &plan.name, plan, info);
+    }
+    for ((name, adapter), infos) in args.adapter.iter().zip(infos) {
+        let mut choice = choice.clone();
+        choice.params.adapters.push(adapter.clone());
+        for (plan, info) in plans.iter().zip(infos) {
+            announce(&args.out, &choice, &format!("{name}@{}", plan.name), plan, info);
+        }
     }
 
     let name = card.id.clone();
@@ -171,6 +197,23 @@ fn specs(typed: &[String]) -> anyhow::Result<Vec<(String, Option<Spec>)>> {
     Ok(specs)
 }
 
+/// The name of the model in requests.
+fn id(args: &Args, choice: &ModelChoice) -> String {
+    let stem = choice.path.file_stem().unwrap_or(choice.path.as_os_str());
+    args.alias.clone().unwrap_or_else(|| stem.to_string_lossy().into_owned())
+}
+
+/// Checks that each name is one model's.
+fn check_names(id: &str, adapters: &[(String, AdapterSpec)]) -> anyhow::Result<()> {
+    for (i, (name, _)) in adapters.iter().enumerate() {
+        if name == id || adapters[..i].iter().any(|(other, _)| other == name) {
+            let what = format!("--adapter {name}: expected a name that no model has, found it again");
+            return Err(usage(what));
+        }
+    }
+    Ok(())
+}
+
 /// The keys of a file.
 fn keys(path: &Path) -> anyhow::Result<Vec<String>> {
     let text = read_text(path)?;
@@ -195,28 +238,29 @@ fn plans(
 ) -> anyhow::Result<Vec<Plan>> {
     let n_ctx = args.ctx.unwrap_or_else(|| engine::default_ctx(model, CTX_CAP, 1));
     let (n_plans, parallel) = (specs.len(), usize::from(args.parallel));
+    let n_caches = n_plans * (1 + args.adapter.len());
     let plan = |(i, (name, spec)): (usize, (String, Option<Spec>))| -> anyhow::Result<Plan> {
         // Those that follow take what is longer.
         let is_short = i == 0 && n_plans > 1 && spec == Some(Spec::plain());
         let n_ctx = if is_short { n_ctx.min(model.hparams().n_ctx_train) } else { n_ctx };
         let session = choice.session(n_ctx, spec.as_ref());
         // Each gets an equal part of the memory.
-        let all = Session::n_seq_fitting(model, &session, parallel.saturating_mul(n_plans))?;
-        Ok(Plan { name, session: session.n_seq_max((all / n_plans).clamp(1, parallel)) })
+        let all = Session::n_seq_fitting(model, &session, parallel.saturating_mul(n_caches))?;
+        Ok(Plan { name, session: session.n_seq_max((all / n_caches).clamp(1, parallel)) })
     };
     specs.into_iter().enumerate().map(plan).collect()
 }
 
-fn card(args: &Args, choice: &ModelChoice, model: &Model, plans: &[Plan], infos: &[PlanInfo]) -> Card {
+fn card(args: &Args, choice: &ModelChoice, models: &[Model], plans: &[Plan], infos: &[PlanInfo]) -> Card {
+    let model = &models[0];
     let (vocab, hp, file) = (model.vocab(), model.hparams(), model.file());
     let text = |token| {
         let bytes = vocab.piece(token, true).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     };
-    let stem = choice.path.file_stem().unwrap_or(choice.path.as_os_str());
     let mut hash = Sha256::new();
     hash.update(format!("{}{:?}{}", fingerprint(file), choice.session, env!("CARGO_PKG_VERSION")));
-    model.adapters().iter().for_each(|adapter| hash.update(adapter.digest()));
+    models.iter().flat_map(Model::adapters).for_each(|adapter| hash.update(adapter.digest()));
     let print = ropewalk_core::text::hex(&hash.finalize()[..6]);
     let plan = |(plan, info): (&Plan, &PlanInfo)| PlanCard {
         name: plan.name.clone(),
@@ -226,7 +270,7 @@ fn card(args: &Args, choice: &ModelChoice, model: &Model, plans: &[Plan], infos:
         notes: info.notes.clone(),
     };
     Card {
-        id: args.alias.clone().unwrap_or_else(|| stem.to_string_lossy().into_owned()),
+        id: id(args, choice),
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         fingerprint: format!("fp_{print}"),
         n_ctx_train: hp.n_ctx_train,
@@ -237,19 +281,20 @@ fn card(args: &Args, choice: &ModelChoice, model: &Model, plans: &[Plan], infos:
         bos: vocab.bos().filter(|_| vocab.add_bos()).map(text),
         eos: vocab.eos().map(text),
         chat_template: model.chat_template().map(str::to_owned),
-        plans: plans.iter().zip(infos).map(plan).collect(),
+        adapters: args.adapter.iter().map(|(name, _)| name.clone()).collect(),
+        plans: plans.iter().cycle().zip(infos).map(plan).collect(),
     }
 }
 
 /// Says what one request may have under a plan, and how many of these have room.
-fn announce(out: &OutputArgs, choice: &ModelChoice, plan: &Plan, info: &PlanInfo) {
+fn announce(out: &OutputArgs, choice: &ModelChoice, name: &str, plan: &Plan, info: &PlanInfo) {
     out.note(format_args!("{}: {}", models::label(choice), info.summary));
     let most = match info.evicts {
         true => "any number of".to_owned(),
         false => format!("up to {}", count(info.n_max as u64)),
     };
     let n = plan.session.n_seq_max;
-    let (name, requests) = (&plan.name, if n == 1 { "request" } else { "requests" });
+    let requests = if n == 1 { "request" } else { "requests" };
     out.note(format_args!("{name}: {most} tokens a request; memory for {n} {requests} of that length"));
     info.notes.iter().for_each(|note| out.note(format_args!("note: {note}")));
 }

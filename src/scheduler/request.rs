@@ -17,8 +17,10 @@ ropewalk_core::setters! {
     pub struct Request {
         /// The tokens of the text; at least one.
         pub prompt: Vec<Token>,
-        /// The plan, by its place among [`SchedulerParams::plans`](super::SchedulerParams). `None` takes the first plan
-        /// under which the prompt and `n_predict` tokens fit. Without `n_predict`, a plan with room for
+        /// The model, by its place among those that the scheduler has, if `plan` is `None`.
+        pub model: usize,
+        /// The plan, by its place among [`Scheduler::plans`](super::Scheduler::plans). `None` takes the first plan of the
+        /// model under which the prompt and `n_predict` tokens fit. Without `n_predict`, a plan with room for
         /// [`SchedulerParams::reserve`](super::SchedulerParams) tokens goes before one with room for a single token.
         pub plan: Option<usize>,
         /// Maximum number of tokens to make; 0 only reads the prompt. `None`: as many as fit.
@@ -53,6 +55,7 @@ impl Request {
     pub fn new(prompt: Vec<Token>) -> Request {
         Request {
             prompt,
+            model: 0,
             plan: None,
             n_predict: None,
             n_min: 0,

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::sync::watch;
 
 use crate::answer::Head;
-use crate::backend::{Backend, Fault, FaultKind};
+use crate::backend::{Backend, Fault, FaultKind, PlanCard};
 use crate::error::Refusal;
 use crate::fields::short;
 use crate::metrics::Metrics;
@@ -77,49 +77,56 @@ impl App {
         Box::pin(told(self.ending.clone()))
     }
 
-    /// The plan that a request names: in `rope`, or in the model's name after an `@`.
-    pub(crate) fn plan(&self, model: Option<&str>, rope: Option<&str>) -> Result<Option<usize>, Fault> {
+    /// The model that a request names, by its number, and the plan, if it names one: in `rope`, or in the model's name after
+    /// an `@`.
+    pub(crate) fn plan(
+        &self,
+        model: Option<&str>,
+        rope: Option<&str>,
+    ) -> Result<(usize, Option<usize>), Fault> {
         let card = self.backend.card();
-        let find = |name: &str| card.plans.iter().position(|plan| plan.name == name || plan.spec == name);
-        let named = match model.filter(|model| *model != card.id && !model.is_empty()) {
-            None => None,
-            Some(model) => {
-                let rest = model.strip_prefix(card.id.as_str()).and_then(|rest| rest.strip_prefix('@'));
-                match rest.map(|rest| (rest == "auto", find(rest))) {
-                    Some((true, _)) => None,
-                    Some((false, Some(plan))) => Some(plan),
-                    _ => {
-                        let what = format!("model: expected {}, found {}", self.models(), short(model));
-                        return Err(Fault {
-                            param: Some("model".into()),
-                            ..Fault::new(FaultKind::NotFound, what)
-                        });
-                    }
+        let asked = model.filter(|model| !model.is_empty()).unwrap_or(&card.id);
+        let find = |plans: &[PlanCard], name: &str| {
+            plans.iter().position(|plan| plan.name == name || plan.spec == name)
+        };
+        let found = card.models().enumerate().find_map(|(i, (name, plans))| {
+            let rest = asked.strip_prefix(name)?;
+            match rest.strip_prefix('@') {
+                None if !rest.is_empty() => None,
+                None | Some("auto") => Some((i, plans, None)),
+                Some(plan) => find(plans, plan).map(|plan| (i, plans, Some(plan))),
+            }
+        });
+        let Some((i, plans, named)) = found else {
+            let what = format!("model: expected {}, found {}", self.models(), short(asked));
+            return Err(Fault { param: Some("model".into()), ..Fault::new(FaultKind::NotFound, what) });
+        };
+        let plan = match rope.filter(|rope| *rope != "auto") {
+            None => named,
+            Some(rope) => {
+                let plan = find(plans, rope).ok_or_else(|| {
+                    let names: Vec<&str> = plans.iter().map(|plan| plan.name.as_str()).collect();
+                    let what = format!("rope: expected auto, {}, found {}", names.join(", "), short(rope));
+                    Fault::invalid("rope", what)
+                })?;
+                if named.is_some_and(|named| named != plan) {
+                    let what = "rope: expected the plan that model names, or none, found another";
+                    return Err(Fault::invalid("rope", what));
                 }
+                Some(plan)
             }
         };
-        let asked = match rope.filter(|rope| *rope != "auto") {
-            None => return Ok(named),
-            Some(rope) => find(rope).ok_or_else(|| {
-                let names: Vec<&str> = card.plans.iter().map(|plan| plan.name.as_str()).collect();
-                let what = format!("rope: expected auto, {}, found {}", names.join(", "), short(rope));
-                Fault::invalid("rope", what)
-            })?,
-        };
-        match named {
-            Some(named) if named != asked => Err(Fault::invalid(
-                "rope",
-                "rope: expected the plan that model names, or none, found another",
-            )),
-            _ => Ok(Some(asked)),
-        }
+        Ok((i, plan.map(|plan| i * plans.len() + plan)))
     }
 
     /// The names of the model, as text.
     fn models(&self) -> String {
-        let card = self.backend.card();
-        let plans = card.plans.iter().map(|plan| format!(", {}@{}", card.id, plan.name));
-        std::iter::once(card.id.clone()).chain(plans).collect()
+        let mut names = Vec::new();
+        for (name, plans) in self.backend.card().models() {
+            names.push(name.to_owned());
+            names.extend(plans.iter().map(|plan| format!("{name}@{}", plan.name)));
+        }
+        names.join(", ")
     }
 
     /// The beginning of an answer under a new id.

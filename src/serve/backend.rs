@@ -62,8 +62,29 @@ pub struct Card {
     pub eos: Option<String>,
     /// The chat template.
     pub chat_template: Option<String>,
-    /// The plans, in the order in which `auto` tries them; at least one.
+    /// The names of adapters, which requests choose in place of the model.
+    pub adapters: Vec<String>,
+    /// The plans of the model, in the order in which `auto` tries them; at least one. Then as many for each adapter.
     pub plans: Vec<PlanCard>,
+}
+
+impl Card {
+    /// What requests can name as their model, each with its plans.
+    pub(crate) fn models(&self) -> impl Iterator<Item = (&str, &[PlanCard])> {
+        let each = self.plans.len() / (1 + self.adapters.len());
+        let names = std::iter::once(&self.id).chain(&self.adapters).map(String::as_str);
+        names.zip(self.plans.chunks(each.max(1)))
+    }
+
+    /// The name of a plan among those of all adapters.
+    pub(crate) fn label(&self, plan: usize) -> String {
+        let of_adapter = |name: &str, plan: &PlanCard| match name == self.id {
+            true => plan.name.clone(),
+            false => format!("{name}@{}", plan.name),
+        };
+        let mut labels = self.models().flat_map(|(name, plans)| plans.iter().map(move |plan| (name, plan)));
+        labels.nth(plan).map_or_else(String::new, |(name, plan)| of_adapter(name, plan))
+    }
 }
 
 /// A plan that requests can name.
@@ -112,7 +133,9 @@ pub trait Split: Send {
 pub struct Job {
     /// The tokens; at least one.
     pub prompt: Vec<i32>,
-    /// The plan by its number; none for the first that fits.
+    /// What is asked: 0 for the model, then the adapters in their order.
+    pub model: usize,
+    /// The plan by its number among all; none for the first of the model's that fits.
     pub plan: Option<usize>,
     /// Most tokens to generate; 0 reads the prompt only.
     pub max_tokens: Option<usize>,

@@ -61,7 +61,7 @@ fn work(app: &App, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
 
 /// Completes what a request asks of a job by what the server knows.
 pub(crate) fn prepare(app: &App, caller: Caller, common: &mut Common) -> Result<(), Fault> {
-    common.job.plan = app.plan(common.model.as_deref(), common.rope.as_deref())?;
+    (common.job.model, common.job.plan) = app.plan(common.model.as_deref(), common.rope.as_deref())?;
     common.job.salt = app.salt(caller, &common.job.salt);
     checked(app, "logit_bias", common.job.bias.iter().map(|(token, _)| *token))
 }

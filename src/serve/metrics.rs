@@ -99,7 +99,7 @@ impl Metrics {
     /// Everything as text.
     pub(crate) fn text(&self, card: &Card, status: &Status) -> String {
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let plan = |i: usize| escaped(card.plans.get(i).map_or("", |p| &p.name));
+        let plan = |i: usize| escaped(&card.label(i));
         let one = |n: u64| vec![(String::new(), n)];
         let mut out = String::new();
         let requests = counts

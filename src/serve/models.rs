@@ -12,7 +12,7 @@ use crate::backend::{Card, Fault, FaultKind, PlanCard};
 use crate::error::{json_response, Refusal};
 use crate::fields::short;
 
-/// The model by its own name, and once for each plan.
+/// The model and its adapters by their own names, and once for each plan.
 fn entries(card: &Card) -> Vec<Value> {
     let entry = |id: String, plans: &[PlanCard]| {
         json!({
@@ -32,8 +32,14 @@ fn entries(card: &Card) -> Vec<Value> {
             "ropewalk": plans.iter().map(plan).collect::<Value>(),
         })
     };
-    let named = |plan: &PlanCard| entry(format!("{}@{}", card.id, plan.name), std::slice::from_ref(plan));
-    std::iter::once(entry(card.id.clone(), &card.plans)).chain(card.plans.iter().map(named)).collect()
+    let mut entries = Vec::new();
+    for (name, plans) in card.models() {
+        entries.push(entry(name.to_owned(), plans));
+        let named =
+            plans.iter().map(|plan| entry(format!("{name}@{}", plan.name), std::slice::from_ref(plan)));
+        entries.extend(named);
+    }
+    entries
 }
 
 fn plan(plan: &PlanCard) -> Value {

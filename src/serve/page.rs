@@ -67,7 +67,7 @@ fn asked(app: &App, query: &str) -> Result<(usize, usize), Fault> {
     let (mut plan, mut n) = (None, None);
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         match &*name {
-            "rope" => plan = app.plan(None, Some(&value))?,
+            "rope" => plan = app.plan(None, Some(&value))?.1,
             "n" => {
                 n = Some(value.parse::<usize>().map_err(|_| {
                     Fault::invalid("n", format_args!("n: expected tokens, found {}", short(&value)))
@@ -76,7 +76,9 @@ fn asked(app: &App, query: &str) -> Result<(usize, usize), Fault> {
             _ => {}
         }
     }
-    let plans = &app.backend.card().plans;
+    // An adapter changes no distances.
+    let card = app.backend.card();
+    let plans = &card.plans[..card.plans.len() / (1 + card.adapters.len())];
     let first = || plans.iter().position(|plan| n.is_none_or(|n| n <= plan.n_max)).unwrap_or(plans.len() - 1);
     let plan = plan.unwrap_or_else(first);
     let n_max = plans[plan].n_max;

@@ -8,12 +8,12 @@ use ropewalk::gguf::File;
 use ropewalk::DType;
 
 /// A tiny model and an adapter for it, trained under `rope`.
-struct Folder {
-    dir: tempfile::TempDir,
+pub(crate) struct Folder {
+    pub(crate) dir: tempfile::TempDir,
 }
 
 impl Folder {
-    fn new(rope: &str) -> Folder {
+    pub(crate) fn new(rope: &str) -> Folder {
         let folder = Folder { dir: tempfile::tempdir().unwrap() };
         let model = folder.dir.path().join("tiny.gguf");
         std::fs::copy(crate::models::model(), &model).unwrap();
@@ -49,7 +49,7 @@ impl Folder {
         folder
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.dir.path().join(name).to_str().unwrap().to_owned()
     }
 

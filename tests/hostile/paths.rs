@@ -92,6 +92,7 @@ const ROWS: &[Row] = &[
     dir("study --output", "odd", "study plan.toml -o AT -q --device cpu -t 1"),
     row("serve --model", "odd.gguf", "serve -q -m AT --port 0"),
     row("serve --lora", "odd.gguf", "serve -q -m MODEL --port 0 --lora AT"),
+    row("serve --adapter", "odd.gguf", "serve -q -m MODEL --port 0 --adapter odd=AT"),
     row("serve --api-key-file", "odd.txt", "serve -q -m MODEL --port 0 --api-key-file AT"),
     row("bench --model", "odd.gguf", "bench -q -m AT -p 8 -n 1"),
     row("bench --lora", "odd.gguf", "bench -q -m MODEL -p 8 -n 1 --lora AT"),

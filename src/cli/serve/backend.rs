@@ -146,6 +146,7 @@ impl http::Backend for Backend {
 
     fn submit(&self, job: Job, events: UnboundedSender<http::Event>) -> Result<http::Ticket, Fault> {
         let request = Request::new(job.prompt)
+            .model(job.model)
             .plan(job.plan)
             .n_predict(job.max_tokens)
             .n_min(job.sampling.min_tokens.unwrap_or(0))

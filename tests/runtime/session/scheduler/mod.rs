@@ -1,6 +1,7 @@
 //! Requests that run together: each is answered as alone, and room is shared, given up and found again. Here is how requests
 //! are made, and what they are told.
 
+mod adapters;
 mod answers;
 mod room;
 mod scores;
