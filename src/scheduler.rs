@@ -28,7 +28,9 @@ use engine::Engine;
 use job::Job;
 
 pub use crate::session::Scored;
-pub use request::{Done, Event, Made, PlanInfo, PlanStatus, Refusal, Request, Sink, Status};
+pub use request::{
+    Done, Event, Made, PlanInfo, PlanStatus, Refusal, Request, Reread, Sink, Status, StepTimes,
+};
 
 ropewalk_core::setters! {
     /// Settings of a scheduler.

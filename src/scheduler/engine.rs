@@ -193,6 +193,10 @@ impl Engine {
         status.n_made += self.did.n_made;
         status.n_dropped += self.prefixes.n_dropped;
         status.n_steps += self.did.n_steps;
+        status.steps.merge(&self.did.steps);
+        status.reread.preempted += self.did.reread.preempted;
+        status.reread.unscored += self.did.reread.unscored;
+        status.reread.stateless += self.did.reread.stateless;
     }
 
     /// Bytes of all scores. A request that gave its room to others has kept its own.
@@ -227,8 +231,10 @@ impl Engine {
         let begun = Instant::now();
         let results = self.session.step(&mut steps)?;
         drop(steps);
-        self.budget.learn(n_prefill, begun.elapsed(), aim);
+        let took = begun.elapsed();
+        self.budget.learn(n_prefill, took, aim);
         self.did.n_steps += 1;
+        self.did.steps.add(took);
         let n_max = self.session.n_max();
         let mut ended: Vec<(usize, Ended)> = Vec::new();
         for (part, result) in parts.iter().zip(results) {
@@ -406,6 +412,13 @@ impl Engine {
         if job.start(self.plan, n, place.differs_at) {
             self.did.n_prompt += job.n_prompt;
             self.did.n_cached += n;
+            let again = place.departed.min(job.tokens.len() - 1).saturating_sub(n);
+            match job.request.echo {
+                Some(_) => self.did.reread.unscored += again,
+                None => self.did.reread.stateless += again,
+            }
+        } else {
+            self.did.reread.preempted += job.held.saturating_sub(n);
         }
         job.take_scores(place.scores);
         // A prompt that is to be scored has to read the last token that it shares.
@@ -506,10 +519,11 @@ impl Engine {
     fn preempt(&mut self) -> Result<bool> {
         let youngest = (0..self.running.len()).max_by_key(|&i| self.running[i].job.id);
         let Some(youngest) = youngest.filter(|_| self.running.len() > 1) else { return Ok(false) };
-        let Run { mut job, seq, .. } = self.running.remove(youngest);
+        let Run { mut job, seq, held, .. } = self.running.remove(youngest);
         let (salt, scores) = (job.request.salt.clone(), job.scores.clone());
         self.prefixes.keep(&mut self.session, seq, salt, scores)?;
         job.preempted += 1;
+        job.held = held;
         self.did.n_preempted += 1;
         self.changed = true;
         self.waiting.push_front(job);

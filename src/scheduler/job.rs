@@ -38,6 +38,8 @@ pub(super) struct Job {
     pub(super) scores: Scores,
     pub(super) n_cached: usize,
     pub(super) preempted: usize,
+    /// Tokens that it held when it gave its room to older requests.
+    pub(super) held: usize,
     /// Younger requests that were admitted while this one waited.
     pub(super) passed: usize,
     model: Model,
@@ -81,6 +83,7 @@ impl Job {
             scores: Scores::default(),
             n_cached: 0,
             preempted: 0,
+            held: 0,
             passed: 0,
             model: model.clone(),
             sink,

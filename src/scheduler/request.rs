@@ -235,4 +235,45 @@ pub struct Status {
     pub n_dropped: usize,
     /// Steps of all sessions.
     pub n_steps: usize,
+    /// How long they took.
+    pub steps: StepTimes,
+    /// Tokens that were read again.
+    pub reread: Reread,
+}
+
+/// How long steps took.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StepTimes {
+    /// Steps by the first of [`StepTimes::BOUNDS`] that they did not exceed; longer ones are in none.
+    pub counts: [usize; StepTimes::BOUNDS.len()],
+    /// The time of all steps.
+    pub total: Duration,
+}
+
+impl StepTimes {
+    /// Seconds, ascending; a step aims at 0.15 of them.
+    pub const BOUNDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0];
+
+    pub(super) fn add(&mut self, took: Duration) {
+        if let Some(at) = StepTimes::BOUNDS.iter().position(|bound| took.as_secs_f64() <= *bound) {
+            self.counts[at] += 1;
+        }
+        self.total += took;
+    }
+
+    pub(super) fn merge(&mut self, other: &StepTimes) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(n, more)| *n += more);
+        self.total += other.total;
+    }
+}
+
+/// Tokens that were read although a sequence held them, or had held them, by the reason.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reread {
+    /// The request had given its room to older ones.
+    pub preempted: usize,
+    /// The tokens were to be scored, and their scores were not kept.
+    pub unscored: usize,
+    /// The sequence could not be continued from there: recurrent layers had no state, or keys had left the cache.
+    pub stateless: usize,
 }

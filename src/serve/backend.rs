@@ -279,6 +279,16 @@ pub struct Status {
     pub preempted: u64,
     /// Cached beginnings that were dropped so far.
     pub evicted: u64,
+    /// Bytes of the scores that are kept with cached texts.
+    pub score_bytes: u64,
+    /// Tokens that were read again so far, by why.
+    pub reread: Vec<(&'static str, u64)>,
+    /// Steps so far.
+    pub steps: u64,
+    /// Seconds of all steps.
+    pub step_seconds: f64,
+    /// Steps by how many seconds they took at most, ascending: each counts where it fits first.
+    pub step_buckets: Vec<(f64, u64)>,
 }
 
 /// Why a request is not answered.

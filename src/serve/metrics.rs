@@ -131,11 +131,16 @@ impl Metrics {
         family(&mut out, "generated_tokens_total", "counter", "Tokens of answers", one(counts.made));
         family(&mut out, "cells", "gauge", "Cells of the caches", cells);
         family(&mut out, "prefix_evictions_total", "counter", "Beginnings dropped", one(status.evicted));
+        family(&mut out, "score_bytes", "gauge", "Bytes of kept scores", one(status.score_bytes));
+        let reread = status.reread.iter().map(|(why, n)| (format!("{{why=\"{why}\"}}"), *n));
+        family(&mut out, "reread_tokens_total", "counter", "Tokens read again", reread);
         family(&mut out, "beyond_trained_total", "counter", "Answers beyond the trained context", beyond);
         times(&mut out, "time_to_first_token_seconds", "From the request to the first token", &counts.first);
         times(&mut out, "inter_token_seconds", "Between two tokens", &counts.gap);
         times(&mut out, "queue_seconds", "In the queue", &counts.queue);
         times(&mut out, "prefill_seconds", "From the start to the end of the prompt", &counts.prefill);
+        let steps = status.step_buckets.iter().copied();
+        histogram(&mut out, "step_seconds", "One step", steps, status.steps, status.step_seconds);
         out
     }
 }
@@ -158,13 +163,23 @@ fn family(
 }
 
 fn times(out: &mut String, name: &str, help: &str, times: &Times) {
+    histogram(out, name, help, BOUNDS.into_iter().zip(times.buckets), times.n, times.sum);
+}
+
+fn histogram(
+    out: &mut String,
+    name: &str,
+    help: &str,
+    buckets: impl Iterator<Item = (f64, u64)>,
+    total: u64,
+    sum: f64,
+) {
     head(out, name, "histogram", help);
     let mut n = 0;
-    for (bound, bucket) in BOUNDS.iter().zip(times.buckets) {
+    for (bound, bucket) in buckets {
         n += bucket;
         let _ = writeln!(out, "ropewalk_{name}_bucket{{le=\"{bound}\"}} {n}");
     }
-    let (total, sum) = (times.n, times.sum);
     let _ = writeln!(out, "ropewalk_{name}_bucket{{le=\"+Inf\"}} {total}");
     let _ = writeln!(out, "ropewalk_{name}_sum {sum}\nropewalk_{name}_count {total}");
 }

@@ -255,6 +255,31 @@ fn scores_are_those_of_the_library() {
         let made = tops.last().unwrap().as_object().unwrap();
         assert!(made.values().any(|value| value == values.last().unwrap()), "{made:?}");
     }
+    // More than one for each is not kept.
+    let mut more = body;
+    more["logprobs"] = 2.into();
+    assert_eq!(
+        server.post("/v1/completions", &more).ok()["usage"]["prompt_tokens_details"]["cached_tokens"],
+        0
+    );
+    let n = tokens.len() - 1;
+    let lines = [
+        format!("ropewalk_score_bytes {}", 12 * n),
+        format!("ropewalk_reread_tokens_total{{why=\"scores\"}} {n}"),
+        "ropewalk_reread_tokens_total{why=\"preempted\"} 0".to_owned(),
+    ];
+    let mut metrics = String::new();
+    let has_all = |metrics: &str| lines.iter().all(|line| metrics.lines().any(|found| found == line));
+    // They are of the last step, so a little behind answers.
+    for _ in 0..1000 {
+        metrics = server.get("/metrics", None).body;
+        if has_all(&metrics) {
+            break;
+        }
+    }
+    assert!(has_all(&metrics), "{lines:?}: {metrics}");
+    let steps = metrics.lines().find_map(|line| line.strip_prefix("ropewalk_step_seconds_count "));
+    assert!(steps.unwrap().parse::<u64>().unwrap() >= 5, "{metrics}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use ropewalk::chat::{tokens, Template};
 use ropewalk::plot;
 use ropewalk::rope::{Plan, Spec};
 use ropewalk::sampler::SamplerParams;
-use ropewalk::scheduler::{self, Refusal, Request, Scheduler};
+use ropewalk::scheduler::{self, Refusal, Request, Scheduler, StepTimes};
 use ropewalk::session::StopReason;
 use ropewalk::{Error, Model, Token};
 use ropewalk_serve as http;
@@ -169,6 +169,8 @@ impl http::Backend for Backend {
 
     fn status(&self) -> http::Status {
         let status = self.scheduler.status();
+        let counts = status.steps.counts.map(|n| n as u64);
+        let buckets = StepTimes::BOUNDS.into_iter().zip(counts);
         http::Status {
             running: status.running,
             waiting: status.waiting,
@@ -176,6 +178,15 @@ impl http::Backend for Backend {
             cells: status.plans.iter().map(|plan| (plan.cells_used + plan.cells_kept, plan.cells)).collect(),
             preempted: status.n_preempted as u64,
             evicted: status.n_dropped as u64,
+            score_bytes: status.plans.iter().map(|plan| plan.score_bytes as u64).sum(),
+            reread: vec![
+                ("preempted", status.reread.preempted as u64),
+                ("scores", status.reread.unscored as u64),
+                ("states", status.reread.stateless as u64),
+            ],
+            steps: status.n_steps as u64,
+            step_seconds: status.steps.total.as_secs_f64(),
+            step_buckets: buckets.collect(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Scores of a prompt that come from the cache: those that were told first, for whatever has read the text since.
 
-use ropewalk::scheduler::{Event, Request, SchedulerParams, Scored};
+use ropewalk::scheduler::{Event, Request, Reread, SchedulerParams, Scored};
 use ropewalk::session::StopReason;
 use ropewalk::{DType, Token};
 
@@ -128,6 +128,26 @@ fn what_was_not_scored_is_read_again() {
     assert!(only_read.tokens.is_empty() && only_read.echo.iter().all(|score| score.top.is_empty()));
 }
 
+/// Tokens that the cache has and that are read all the same are counted by why.
+#[test]
+fn what_is_read_again_is_counted() {
+    for (shape, stateless) in [("llama-tiny", 0), ("qwen35-tiny", 22)] {
+        let m = model(shape, DType::F32);
+        let text = some_tokens(200, m.hparams().n_vocab);
+        let scheduler = one_plan(m, session(512, 4, "plain"));
+        run_one(&scheduler, request(&text[..110], 3));
+        // Recurrent layers have a state after 78 of the 100 tokens that the next one shares.
+        let other = [&text[..100], &text[150..170]].concat();
+        run_one(&scheduler, request(&other, 3));
+        let status = settles(&scheduler, |status| status.n_ended == 2);
+        assert_eq!(status.reread, Reread { stateless, ..Reread::default() }, "{shape}");
+        run_one(&scheduler, request(&text[..110], 3).echo(Some(1)));
+        let status = settles(&scheduler, |status| status.n_ended == 3);
+        assert_eq!(status.reread, Reread { stateless, unscored: 109, preempted: 0 }, "{shape}");
+        assert!(status.steps.counts.iter().sum::<usize>() <= status.n_steps && !status.steps.total.is_zero());
+    }
+}
+
 /// A request that gives way while its prompt is scored is told each score once.
 #[test]
 fn a_preempted_prompt_is_scored_once() {
@@ -151,6 +171,8 @@ fn a_preempted_prompt_is_scored_once() {
         assert_scored(told, prompt, "llama-tiny", "plain");
         assert_eq!(told.tokens, alone(m, &plan, prompt, told.tokens.len()).0);
     }
+    let reread = settles(&scheduler, |status| status.n_ended == 2).reread;
+    assert!((1..40).contains(&reread.preempted), "{reread:?}");
     // What it was told before and after is what the next one is told.
     let again = run_one(&scheduler, request(prompt, 0).echo(Some(1)));
     assert_eq!((again.n_cached(), bits(&again.echo)), (39, bits(&told[1].echo)));
