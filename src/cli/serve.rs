@@ -142,13 +142,13 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if template.is_fallback() {
         args.out.note("note: the file has no chat template; using the ChatML form");
     }
-    let plans = plans(args, &choice, &model, specs)?;
-    let sessions = plans.iter().map(|plan| plan.session.clone()).collect();
-    let params = SchedulerParams::new(sessions).n_running(args.parallel.into());
     let mut models = vec![model.clone()];
     for (_, adapter) in &args.adapter {
         models.push(model.with_adapters(std::slice::from_ref(adapter))?);
     }
+    let plans = plans(args, &choice, &model, specs)?;
+    let sessions = plans.iter().map(|plan| plan.session.clone()).collect();
+    let params = SchedulerParams::new(sessions).n_running(args.parallel.into());
     let scheduler = Scheduler::with_models(&models, params)?;
     let card = card(args, &choice, &models, &plans, scheduler.plans());
     let mut infos = scheduler.plans().chunks(plans.len());
