@@ -1,0 +1,69 @@
+//! How a step is divided among the requests that run.
+
+use super::{Engine, Part, Run};
+use crate::model::Result;
+
+/// Steps in which a prompt is read after which it counts as half as long.
+const HALVED: usize = 64;
+
+impl Engine {
+    /// What the next step reads: a token of every sequence that has one left to read, then parts of prompts.
+    pub(super) fn parts(&mut self) -> Result<Vec<Part>> {
+        loop {
+            let single: Vec<usize> =
+                (0..self.running.len()).filter(|&i| self.running[i].pending() == 1).collect();
+            let cells = single.len() * self.session.cells_at_most(1);
+            if !self.make_room(cells, single.len())? {
+                if self.preempt()? {
+                    continue;
+                }
+                // Alone it has no room: the step says so.
+                return Ok(single.into_iter().map(|run| self.part(run, 1)).collect());
+            }
+            let prompts: Vec<usize> = self.running.iter().map(Run::pending).filter(|&n| n > 1).collect();
+            let budget = self.budget.next(!single.is_empty(), &prompts);
+            let chunks = self.chunks(budget);
+            let mut parts: Vec<Part> = single.iter().map(|&run| self.part(run, 1)).collect();
+            let mut cells = cells;
+            for (run, n) in chunks {
+                let more = self.session.cells_at_most(n);
+                if self.make_room(cells + more, parts.len() + 1)? {
+                    cells += more;
+                    parts.push(self.part(run, n));
+                }
+            }
+            if !parts.is_empty() || self.running.is_empty() {
+                return Ok(parts);
+            }
+            if !self.preempt()? {
+                return Ok((0..self.running.len()).map(|run| self.part(run, budget)).collect());
+            }
+        }
+    }
+
+    fn part(&self, run: usize, most: usize) -> Part {
+        Part { run, end: self.running[run].end(most) }
+    }
+
+    /// Divides tokens among the prompts that are being read: a quarter to the oldest, the others to the one with the
+    /// fewest left, which count less the longer they have waited.
+    fn chunks(&self, budget: usize) -> Vec<(usize, usize)> {
+        let mut order: Vec<usize> =
+            (0..self.running.len()).filter(|&i| self.running[i].pending() > 1).collect();
+        order.sort_by_key(|&i| {
+            let run = &self.running[i];
+            (run.pending().saturating_mul(HALVED) / (HALVED + run.age), run.job.id)
+        });
+        let mut left = budget;
+        let mut given = vec![0; self.running.len()];
+        let oldest = order.iter().copied().min_by_key(|&i| self.running[i].job.id);
+        let quarter = oldest.map(|i| (i, (budget / 4).max(1)));
+        for (i, most) in quarter.into_iter().chain(order.iter().map(|&i| (i, budget))) {
+            let run = &self.running[i];
+            let n = run.end((given[i] + left).min(most)) - run.held;
+            left -= n.saturating_sub(given[i]);
+            given[i] = given[i].max(n);
+        }
+        order.into_iter().map(|i| (i, given[i])).filter(|(_, n)| *n > 0).collect()
+    }
+}
