@@ -1,17 +1,19 @@
-//! Bodies of HTTP requests for completions and chats.
+//! Bodies of HTTP requests for completions, chats, and responses.
 
 use ropewalk_serve::check;
 
 use crate::accepted;
 
-/// Reads the body as both kinds of requests.
+const PATHS: [&str; 3] = ["/v1/completions", "/v1/chat/completions", "/v1/responses"];
+
+/// Reads the body as every kind of request.
 pub fn run(bytes: &[u8]) -> bool {
-    [false, true].map(|chat| accepted(check(chat, bytes))).contains(&true)
+    PATHS.map(|path| accepted(check(path, bytes))).contains(&true)
 }
 
 /// Requests with every kind of field.
 pub fn seeds() -> Vec<Vec<u8>> {
-    vec![COMPLETION.into(), TOKENS.into(), CHAT.into()]
+    vec![COMPLETION.into(), TOKENS.into(), CHAT.into(), RESPONSE.into()]
 }
 
 const COMPLETION: &str = r#"{"model": "m@yarn:factor=4", "prompt": ["a", "\u00e9\ud83d\ude00"], "n": 2, "echo": true,
@@ -29,3 +31,10 @@ const CHAT: &str = r#"{"messages": [{"role": "system", "content": "be brief"}, {
 "top_logprobs": 5, "max_completion_tokens": 7, "chat_template_kwargs": {"enable_thinking": false}, "tools": [],
 "reasoning_format": "none", "reasoning_effort": "low", "response_format": {"type": "text"}, "stop": "s",
 "add_generation_prompt": true, "skip_special_tokens": false}"#;
+
+const RESPONSE: &str = r#"{"instructions": "be brief", "input": [{"role": "user", "content": [{"type": "input_text", "text": "t"}]},
+{"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "r"}]},
+{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a", "annotations": []}]},
+{"role": "developer", "content": "c"}], "max_output_tokens": 7, "include": ["message.output_text.logprobs"], "top_logprobs": 2,
+"reasoning": {"effort": "low", "summary": "auto"}, "text": {"format": {"type": "text"}, "verbosity": "medium"}, "store": false,
+"metadata": {"k": "v"}, "parallel_tool_calls": false, "truncation": "disabled", "background": false, "stream": true}"#;

@@ -181,7 +181,13 @@ impl Choice {
         }
     }
 
-    fn logprobs(&mut self, scores: &[(i32, Option<Scored>)], chat: bool, backend: &dyn Backend) -> Value {
+    /// Log-probabilities in the form of a chat or of a completion; null without scores.
+    pub(crate) fn logprobs(
+        &mut self,
+        scores: &[(i32, Option<Scored>)],
+        chat: bool,
+        backend: &dyn Backend,
+    ) -> Value {
         if !self.scored || scores.is_empty() {
             return Value::Null;
         }

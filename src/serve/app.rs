@@ -132,11 +132,8 @@ impl App {
     /// The beginning of an answer under a new id.
     pub(crate) fn head(&self, model: Option<&str>, chat: bool) -> Head {
         let card = self.backend.card();
-        let kind = if chat { "chatcmpl" } else { "cmpl" };
-        // Seeded by the system, so that nobody guesses the id of another's answer.
-        let random = || RandomState::new().build_hasher().finish();
         Head {
-            id: format!("{kind}-{:016x}{:016x}", random(), random()),
+            id: new_id(if chat { "chatcmpl-" } else { "cmpl-" }),
             created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
             model: model.filter(|model| !model.is_empty()).unwrap_or(&card.id).to_owned(),
             fingerprint: card.fingerprint.clone(),
@@ -148,6 +145,12 @@ impl App {
     pub(crate) fn salt(&self, caller: Caller, salt: &[u8]) -> Vec<u8> {
         [caller.0.to_le_bytes().as_slice(), salt].concat()
     }
+}
+
+/// An id that nobody guesses: it is seeded by the system.
+pub(crate) fn new_id(kind: &str) -> String {
+    let random = || RandomState::new().build_hasher().finish();
+    format!("{kind}{:016x}{:016x}", random(), random())
 }
 
 /// Resolves when a flag is true, or when nobody is left to set it.

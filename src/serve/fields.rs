@@ -48,6 +48,16 @@ impl Fields {
         self.0.remove(name).filter(|value| !value.is_null())
     }
 
+    /// A field's value, which stays; null if there is none.
+    pub(crate) fn peek(&self, name: &str) -> Value {
+        self.0.get(name).cloned().unwrap_or_default()
+    }
+
+    /// Sets a field to what another one says.
+    pub(crate) fn put(&mut self, name: &str, value: Value) {
+        self.0.insert(name.to_owned(), value);
+    }
+
     /// The first of several names of one field.
     pub(crate) fn first(&mut self, names: &[&'static str]) -> Option<(&'static str, Value)> {
         let mut found = None;

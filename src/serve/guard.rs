@@ -39,6 +39,8 @@ const PATHS: &[&str] = &[
     "/v1/completions",
     "/v1/health",
     "/v1/models",
+    "/v1/responses",
+    "/v1/responses/input_tokens",
 ];
 
 /// Passes on the requests that may be answered, with their bodies read.

@@ -16,6 +16,7 @@ mod guard;
 mod stream;
 mod completions;
 mod chat;
+mod responses;
 mod tokens;
 mod models;
 mod server;
@@ -27,14 +28,15 @@ pub use backend::{
 };
 pub use server::Server;
 
-/// Whether a body is one that `/v1/completions` or `/v1/chat/completions` takes, as far as can be said without a model.
+/// Whether a body is one that a path such as `/v1/completions` takes, as far as can be said without a model.
 ///
 /// # Errors
-/// Returns the first field that is wrong.
-pub fn check(chat: bool, body: &[u8]) -> Result<(), Fault> {
-    if chat {
-        wire::chat(body).map(drop)
-    } else {
-        wire::completions(body).map(drop)
+/// Returns the first field that is wrong, or that no requests of this path are read.
+pub fn check(path: &str, body: &[u8]) -> Result<(), Fault> {
+    match path {
+        "/v1/completions" => wire::completions(body).map(drop),
+        "/v1/chat/completions" => wire::chat(body).map(drop),
+        "/v1/responses" => responses::read(body).map(drop),
+        _ => Err(Fault::new(FaultKind::NotFound, "expected a path that takes requests, found another")),
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{ready, Context, Poll};
 use std::time::{Duration, Instant};
 
-use axum::http::HeaderValue;
+use axum::http::{HeaderMap, HeaderValue};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use serde_json::{json, Map, Value};
@@ -31,11 +31,26 @@ pub(crate) struct Work {
 
 /// Runs the jobs. Errors that can be known before the first token are returned here, also for streams.
 pub(crate) async fn run(app: Arc<App>, mut work: Work) -> Result<Response, Fault> {
+    let (jobs, headers) = begin(&app, work.jobs, &mut work.choices)?;
+    let mut response = match work.stream {
+        Some(stream) => streamed(&app, jobs, work.head, work.choices, stream),
+        None => json_response(&whole(&app, jobs, &work.head, work.choices).await?),
+    };
+    response.headers_mut().extend(headers);
+    Ok(response)
+}
+
+/// Submits the jobs. The headers say under which plans they run.
+pub(crate) fn begin(
+    app: &Arc<App>,
+    jobs: Vec<Job>,
+    choices: &mut [Choice],
+) -> Result<(Jobs, HeaderMap), Fault> {
     let length = |job: &Job| job.prompt.len().saturating_add(job.max_tokens.unwrap_or(usize::MAX));
-    let lengths: Vec<usize> = work.jobs.iter().map(length).collect();
-    let jobs = Jobs::submit(&app, work.jobs, &mut work.choices)?;
+    let lengths: Vec<usize> = jobs.iter().map(length).collect();
+    let jobs = Jobs::submit(app, jobs, choices)?;
     let card = app.backend.card();
-    let plans = work.choices.iter().zip(lengths).filter_map(|(c, n)| Some((card.plans.get(c.plan)?, n)));
+    let plans = choices.iter().zip(lengths).filter_map(|(c, n)| Some((card.plans.get(c.plan)?, n)));
     let (mut names, mut beyond) = (Vec::new(), false);
     for (plan, n) in plans {
         beyond |= n.min(plan.n_max) > card.n_ctx_train;
@@ -43,23 +58,18 @@ pub(crate) async fn run(app: Arc<App>, mut work: Work) -> Result<Response, Fault
             names.push(plan.name.as_str());
         }
     }
-    let names = HeaderValue::from_str(&names.join(", "));
-    let mut response = match work.stream {
-        Some(stream) => streamed(&app, jobs, work.head, work.choices, stream),
-        None => json_response(&whole(&app, jobs, &work.head, work.choices).await?),
-    };
-    let headers = response.headers_mut();
-    if let Ok(names) = names {
+    let mut headers = HeaderMap::new();
+    if let Ok(names) = HeaderValue::from_str(&names.join(", ")) {
         headers.insert("x-ropewalk-rope", names);
     }
     let beyond = if beyond { "true" } else { "false" };
     headers.insert("x-ropewalk-beyond-trained", HeaderValue::from_static(beyond));
-    Ok(response)
+    Ok((jobs, headers))
 }
 
 async fn whole(app: &App, mut jobs: Jobs, head: &Head, mut choices: Vec<Choice>) -> Result<Value, Fault> {
     let mut parts: Vec<Part> = choices.iter().map(|_| Part::default()).collect();
-    while let Some(next) = poll_fn(|cx| jobs.poll(cx)).await {
+    while let Some(next) = jobs.next().await {
         let (i, event) = next?;
         parts[i].add(choices[i].take(event));
     }
@@ -78,18 +88,27 @@ async fn whole(app: &App, mut jobs: Jobs, head: &Head, mut choices: Vec<Choice>)
 }
 
 /// Counts an answer that is complete.
-fn count(app: &App, choice: &Choice) {
+pub(crate) fn count(app: &App, choice: &Choice) {
     if let Some(done) = &choice.done {
         app.metrics.done(done, choice.plan, choice.beyond(app.backend.card()));
     }
 }
 
 fn streamed(app: &Arc<App>, jobs: Jobs, head: Head, choices: Vec<Choice>, stream: Stream) -> Response {
-    let ping = stream.ping.map_or(app.options.ping, Duration::from_secs);
     let begun = vec![false; choices.len()];
     let (queue, since) = (VecDeque::new(), Instant::now());
-    let app = Arc::clone(app);
-    let events = Sse::new(Events { app, jobs, head, choices, stream, begun, since, queue, finished: false });
+    let own = Arc::clone(app);
+    let events = Events { app: own, jobs, head, choices, stream, begun, since, queue, finished: false };
+    send(app, stream.ping, events)
+}
+
+/// Events as a response, with signs of life as often as a request asks.
+pub(crate) fn send<S>(app: &App, ping: Option<u64>, events: S) -> Response
+where
+    S: futures_core::Stream<Item = Result<sse::Event, Infallible>> + Send + 'static,
+{
+    let ping = ping.map_or(app.options.ping, Duration::from_secs);
+    let events = Sse::new(events);
     let mut response = if ping.is_zero() {
         events.into_response()
     } else {
@@ -118,11 +137,11 @@ impl Drop for Running {
 }
 
 /// The jobs of a request.
-struct Jobs {
+pub(crate) struct Jobs {
     list: Vec<Option<Running>>,
     ending: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// The job to be asked first, so that none is served more often than another.
-    next: usize,
+    first: usize,
 }
 
 impl Jobs {
@@ -135,21 +154,26 @@ impl Jobs {
             let (app, since) = (Arc::clone(app), Instant::now());
             list.push(Some(Running { app, events, _guard: ticket.guard, since, last: None, ended: false }));
         }
-        Ok(Jobs { list, ending: app.ending(), next: 0 })
+        Ok(Jobs { list, ending: app.ending(), first: 0 })
     }
 
     /// The next event, with the number of its job; none when all are done.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<(usize, Event), Fault>>> {
+    pub(crate) async fn next(&mut self) -> Option<Result<(usize, Event), Fault>> {
+        poll_fn(|cx| self.poll(cx)).await
+    }
+
+    /// As [`Jobs::next`].
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<(usize, Event), Fault>>> {
         let n = self.list.len();
         let mut waits = false;
-        let first = self.next;
+        let first = self.first;
         for i in (0..n).map(|k| (first + k) % n) {
             let Some(running) = &mut self.list[i] else { continue };
             let Poll::Ready(event) = running.events.poll_recv(cx) else {
                 waits = true;
                 continue;
             };
-            self.next = i + 1;
+            self.first = i + 1;
             let now = Instant::now();
             running.ended = matches!(event, None | Some(Event::Done(_) | Event::Failed(_)));
             let fault = match &event {

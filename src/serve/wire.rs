@@ -8,12 +8,12 @@ use crate::fields::{short, token, wrong, Fields};
 /// Answers that one request may ask for.
 pub(crate) const MAX_ANSWERS: usize = 128;
 /// The most likely tokens that one token can come with.
-const MAX_TOP: u32 = 20;
+pub(crate) const MAX_TOP: u32 = 20;
 const MAX_STOPS: usize = 64;
 const MAX_STOP_BYTES: usize = 1024;
 const MAX_BIASES: usize = 4096;
-const MAX_MESSAGES: usize = 16_384;
-const MAX_COUNT: u32 = i32::MAX as u32;
+pub(crate) const MAX_MESSAGES: usize = 16_384;
+pub(crate) const MAX_COUNT: u32 = i32::MAX as u32;
 /// Tokens of a completion whose request does not say: OpenAI's default.
 const N_COMPLETION: usize = 16;
 
@@ -167,7 +167,8 @@ pub(crate) fn messages(fields: &mut Fields) -> Result<Messages, Fault> {
     Ok(Messages { list, variables, open })
 }
 
-fn common(fields: &mut Fields) -> Result<Common, Fault> {
+/// Takes what all kinds of requests have.
+pub(crate) fn common(fields: &mut Fields) -> Result<Common, Fault> {
     for (name, neutral) in NOT_SERVED {
         fields.refuse(name, neutral)?;
     }

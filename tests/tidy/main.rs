@@ -137,7 +137,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["page"],
             &["guard", "stream"],
             &["completions"],
-            &["chat", "tokens", "models"],
+            &["chat", "responses", "tokens", "models"],
             &["server"],
             // Its test program.
             &["tests"],

@@ -109,8 +109,17 @@ fn every_path_but_health_and_the_page_needs_the_key() {
         assert_eq!((answer.status, &error["type"]), (401, &json!("authentication_error")), "{value}");
         assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
     }
-    for path in ["/metrics", "/v1/models", "/tokenizer_info", "/v1/models/bytes", "/map", "/nowhere", "/page"]
-    {
+    for path in [
+        "/metrics",
+        "/v1/models",
+        "/v1/responses",
+        "/v1/responses/input_tokens",
+        "/tokenizer_info",
+        "/v1/models/bytes",
+        "/map",
+        "/nowhere",
+        "/page",
+    ] {
         assert_eq!(with(path, "Bearer third").status, 401, "{path}");
     }
     for path in ["/health", "/v1/health", "/", "/page.js"] {

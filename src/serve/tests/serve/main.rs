@@ -8,4 +8,5 @@ mod fake;
 mod hostile;
 mod lm_eval;
 mod page;
+mod responses;
 mod streams;
