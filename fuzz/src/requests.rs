@@ -4,7 +4,7 @@ use ropewalk_serve::check;
 
 use crate::accepted;
 
-const PATHS: [&str; 3] = ["/v1/completions", "/v1/chat/completions", "/v1/responses"];
+const PATHS: [&str; 4] = ["/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/score"];
 
 /// Reads the body as every kind of request.
 pub fn run(bytes: &[u8]) -> bool {
@@ -13,7 +13,7 @@ pub fn run(bytes: &[u8]) -> bool {
 
 /// Requests with every kind of field.
 pub fn seeds() -> Vec<Vec<u8>> {
-    vec![COMPLETION.into(), TOKENS.into(), CHAT.into(), RESPONSE.into()]
+    vec![COMPLETION.into(), TOKENS.into(), CHAT.into(), RESPONSE.into(), SCORE.into()]
 }
 
 const COMPLETION: &str = r#"{"model": "m@yarn:factor=4", "prompt": ["a", "\u00e9\ud83d\ude00"], "n": 2, "echo": true,
@@ -38,3 +38,6 @@ const RESPONSE: &str = r#"{"instructions": "be brief", "input": [{"role": "user"
 {"role": "developer", "content": "c"}], "max_output_tokens": 7, "include": ["message.output_text.logprobs"], "top_logprobs": 2,
 "reasoning": {"effort": "low", "summary": "auto"}, "text": {"format": {"type": "text"}, "verbosity": "medium"}, "store": false,
 "metadata": {"k": "v"}, "parallel_tool_calls": false, "truncation": "disabled", "background": false, "stream": true}"#;
+
+const SCORE: &str =
+    r#"{"prompt": [1, 2, 3], "rope": ["plain", "yarn:factor=4"], "cache_prompt": false, "cache_salt": "s"}"#;

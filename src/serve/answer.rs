@@ -323,7 +323,7 @@ fn top(score: &Scored, backend: &dyn Backend) -> Value {
 }
 
 /// The shortest decimal that reads as this number. JSON has no infinity: OpenAI writes -9999.
-fn number(x: f32) -> Value {
+pub(crate) fn number(x: f32) -> Value {
     let decimal = x.to_string().parse::<f64>().ok().filter(|x| x.is_finite());
     decimal.unwrap_or(-9999.0).into()
 }

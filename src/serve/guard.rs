@@ -41,6 +41,7 @@ const PATHS: &[&str] = &[
     "/v1/models",
     "/v1/responses",
     "/v1/responses/input_tokens",
+    "/v1/score",
 ];
 
 /// Passes on the requests that may be answered, with their bodies read.

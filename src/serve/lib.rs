@@ -17,6 +17,7 @@ mod stream;
 mod completions;
 mod chat;
 mod responses;
+mod score;
 mod tokens;
 mod models;
 mod server;
@@ -37,6 +38,7 @@ pub fn check(path: &str, body: &[u8]) -> Result<(), Fault> {
         "/v1/completions" => wire::completions(body).map(drop),
         "/v1/chat/completions" => wire::chat(body).map(drop),
         "/v1/responses" => responses::read(body).map(drop),
+        "/v1/score" => score::read(body).map(drop),
         _ => Err(Fault::new(FaultKind::NotFound, "expected a path that takes requests, found another")),
     }
 }

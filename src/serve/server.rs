@@ -24,7 +24,7 @@ use tokio::time::{sleep, timeout, Sleep};
 use crate::app::{told, App, Options};
 use crate::backend::Backend;
 use crate::metrics::Metrics;
-use crate::{chat, completions, guard, models, page, responses, tokens};
+use crate::{chat, completions, guard, models, page, responses, score, tokens};
 
 /// Bytes of a request's head.
 const MAX_HEAD: usize = 64 << 10;
@@ -140,6 +140,7 @@ fn router(app: &Arc<App>) -> Router {
         .route("/v1/chat/completions/input_tokens", post(tokens::input_tokens))
         .route("/v1/responses", post(responses::responses))
         .route("/v1/responses/input_tokens", post(responses::input_tokens))
+        .route("/v1/score", post(score::score))
         .fallback(models::missing)
         .method_not_allowed_fallback(models::wrong_method)
         // The guard has read the body already, up to its own limit.

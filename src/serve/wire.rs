@@ -274,7 +274,8 @@ fn stop(fields: &mut Fields) -> Result<Vec<String>, Fault> {
     list.into_iter().map(text).collect()
 }
 
-fn prompts(value: Value) -> Result<Vec<Prompt>, Fault> {
+/// The prompts of a completion.
+pub(crate) fn prompts(value: Value) -> Result<Vec<Prompt>, Fault> {
     const EXPECTED: &str = "a text, tokens, or a list of one kind of these";
     let list = match value {
         Value::String(text) => return Ok(vec![Prompt::Text(text)]),

@@ -137,7 +137,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["page"],
             &["guard", "stream"],
             &["completions"],
-            &["chat", "responses", "tokens", "models"],
+            &["chat", "responses", "score", "tokens", "models"],
             &["server"],
             // Its test program.
             &["tests"],

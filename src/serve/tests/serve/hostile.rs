@@ -114,6 +114,7 @@ fn every_path_but_health_and_the_page_needs_the_key() {
         "/v1/models",
         "/v1/responses",
         "/v1/responses/input_tokens",
+        "/v1/score",
         "/tokenizer_info",
         "/v1/models/bytes",
         "/map",

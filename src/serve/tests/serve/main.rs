@@ -9,4 +9,5 @@ mod hostile;
 mod lm_eval;
 mod page;
 mod responses;
+mod score;
 mod streams;
