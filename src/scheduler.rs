@@ -23,6 +23,7 @@ use ropewalk_core::text::bytes;
 
 use crate::kv::MAX_SEQS;
 use crate::model::{Error, Model, Result};
+use crate::rope::Spec;
 use crate::session::{Session, SessionParams};
 use engine::Engine;
 use job::Job;
@@ -246,6 +247,20 @@ impl Scheduler {
         let largest = tried.clone().max_by_key(|&plan| n_max(plan)).unwrap_or(0);
         let n_predict = request.n_predict;
         found.ok_or(Refusal::TooLong { n_prompt, n_predict, n_max: n_max(largest), plan: largest })
+    }
+
+    /// Bytes of a cache for one request of `n` tokens under a plan.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such plan, or if its method does not support that length.
+    pub fn bytes_needed(&self, plan: usize, n: usize) -> Result<usize> {
+        let Some(info) = self.plans.get(plan) else {
+            return Err(Error::argument("plan", format_args!("0 to {}", self.plans.len() - 1), plan));
+        };
+        let params = &self.params.plans[plan % self.params.plans.len()];
+        // What was searched for when the plan was made is in its spec.
+        let params = params.clone().n_ctx(n).n_seq_max(1).rope(Some(info.spec.parse::<Spec>()?));
+        Ok(Session::bytes_needed(&self.model, &params)?.saturating_sub(self.model.n_bytes()))
     }
 
     /// What the scheduler is doing, as of its last step.

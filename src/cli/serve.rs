@@ -15,7 +15,7 @@ use ropewalk::model::Model;
 use ropewalk::rope::Spec;
 use ropewalk::scheduler::{PlanInfo, Scheduler, SchedulerParams};
 use ropewalk::session::{Session, SessionParams};
-use ropewalk_serve::{Card, Options, PlanCard, Server};
+use ropewalk_serve::{Card, Options, PlanCard, Sampling, Server};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
@@ -267,6 +267,7 @@ fn card(args: &Args, choice: &ModelChoice, models: &[Model], plans: &[Plan], inf
         spec: info.spec.clone(),
         n_max: info.n_max,
         beyond_trained: info.beyond_trained,
+        evicts: info.evicts,
         notes: info.notes.clone(),
     };
     Card {
@@ -281,6 +282,10 @@ fn card(args: &Args, choice: &ModelChoice, models: &[Model], plans: &[Plan], inf
         bos: vocab.bos().filter(|_| vocab.add_bos()).map(text),
         eos: vocab.eos().map(text),
         chat_template: model.chat_template().map(str::to_owned),
+        file: models::name(&choice.path),
+        build: concat!("ropewalk ", env!("CARGO_PKG_VERSION")).to_owned(),
+        sampling: Sampling::default(),
+        n_running: args.parallel.into(),
         adapters: args.adapter.iter().map(|(name, _)| name.clone()).collect(),
         plans: plans.iter().cycle().zip(infos).map(plan).collect(),
     }

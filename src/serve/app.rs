@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use crate::answer::Head;
 use crate::backend::{Backend, Fault, FaultKind, PlanCard};
 use crate::error::Refusal;
-use crate::fields::short;
+use crate::fields::{short, Fields};
 use crate::metrics::Metrics;
 
 ropewalk_core::setters! {
@@ -117,6 +117,19 @@ impl App {
             }
         };
         Ok((i, plan.map(|plan| i * plans.len() + plan)))
+    }
+
+    /// The plan that a query is about, and its number of tokens. It is the one that a request of this length would get, or
+    /// else the longest, if the query names none.
+    pub(crate) fn asked(&self, fields: &mut Fields) -> Result<(usize, Option<usize>), Fault> {
+        let (model, named) = self.plan(fields.text("model")?.as_deref(), fields.text("rope")?.as_deref())?;
+        let n = fields.int("n", 1..=i64::from(i32::MAX))?.map(|n| n as usize);
+        let card = self.backend.card();
+        let each = card.plans.len() / (1 + card.adapters.len());
+        let of_model = model * each..(model + 1) * each;
+        let first = of_model.clone().find(|&i| n.unwrap_or(1) <= card.plans[i].n_max);
+        let longest = || of_model.max_by_key(|&i| card.plans[i].n_max).unwrap_or(0);
+        Ok((named.or(first).unwrap_or_else(longest), n))
     }
 
     /// The names of the model, as text.

@@ -30,6 +30,8 @@ pub trait Backend: Send + Sync + 'static {
     ) -> Result<ChatPrompt, Fault>;
     /// Queues a job, without waiting. Its events go into the channel. A closed channel cancels it too.
     fn submit(&self, job: Job, events: UnboundedSender<Event>) -> Result<Ticket, Fault>;
+    /// Bytes of a cache for one request of so many tokens under a plan.
+    fn bytes(&self, plan: usize, n: usize) -> Result<usize, Fault>;
     /// Counts of now.
     fn status(&self) -> Status;
     /// An image as SVG: at which distance each of `n` tokens sees each earlier one under a plan. A plan where all are seen
@@ -62,6 +64,14 @@ pub struct Card {
     pub eos: Option<String>,
     /// The chat template.
     pub chat_template: Option<String>,
+    /// The name of the model's file, without directories.
+    pub file: String,
+    /// The program and its version.
+    pub build: String,
+    /// How tokens are chosen for requests that do not say.
+    pub sampling: Sampling,
+    /// Most jobs that run at once under each plan.
+    pub n_running: usize,
     /// The names of adapters, which requests choose in place of the model.
     pub adapters: Vec<String>,
     /// The plans of the model, in the order in which `auto` tries them; at least one. Then as many for each adapter.
@@ -98,6 +108,8 @@ pub struct PlanCard {
     pub n_max: usize,
     /// Whether that is more than the model was trained with.
     pub beyond_trained: bool,
+    /// Whether a request needs the same memory at any length.
+    pub evicts: bool,
     /// What is worth knowing about the plan.
     pub notes: Vec<String>,
 }

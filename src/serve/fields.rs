@@ -44,6 +44,24 @@ impl Fields {
             .map_err(|e| Fault::new(FaultKind::Invalid, format_args!("body: expected a JSON object: {e}")))
     }
 
+    /// Reads a path's query. Values that are whole numbers become these.
+    pub(crate) fn query(text: &str) -> Result<Fields, Fault> {
+        let wrong = |part: &str| {
+            let found = short(part);
+            Fault::new(FaultKind::Invalid, format_args!("query: expected one NAME=VALUE each, found {found}"))
+        };
+        let mut fields = Map::new();
+        for part in text.split('&').filter(|part| !part.is_empty()) {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            let (Some(name), Some(value)) = (decoded(name), decoded(value)) else { return Err(wrong(part)) };
+            let value = value.parse::<i64>().map_or_else(|_| value.into(), Value::from);
+            if fields.insert(name, value).is_some() {
+                return Err(wrong(part));
+            }
+        }
+        Ok(Fields(fields))
+    }
+
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
         self.0.remove(name).filter(|value| !value.is_null())
     }
@@ -118,6 +136,22 @@ impl Fields {
         let Some(value) = self.take(name) else { return Ok(None) };
         read(&value).map(Some).ok_or_else(|| wrong(name, expected, &value))
     }
+}
+
+/// A part of a query without its percent signs. A plus sign stays: names of plans have some, and none has a blank.
+fn decoded(text: &str) -> Option<String> {
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        if *first == b'%' {
+            let (digits, after) = after.split_at_checked(2)?;
+            bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
+            rest = after;
+        } else {
+            bytes.push(*first);
+        }
+    }
+    String::from_utf8(bytes).ok()
 }
 
 /// A field that is not what it is to be.

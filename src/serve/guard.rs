@@ -32,6 +32,8 @@ const PATHS: &[&str] = &[
     "/health",
     "/map",
     "/metrics",
+    "/plan",
+    "/props",
     "/tokenize",
     "/tokenizer_info",
     "/v1/chat/completions",

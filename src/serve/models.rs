@@ -1,16 +1,17 @@
-//! What is served, and how it goes: `/v1/models`, `/health`, `/metrics`, and what is not there.
+//! What is served, and how it goes: `/v1/models`, `/props`, `/plan`, `/health`, `/metrics`, and what is not there.
 
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
-use axum::http::{header, StatusCode};
+use axum::http::{header, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::{json, Value};
 
-use crate::app::App;
+use crate::answer::number;
+use crate::app::{blocking, App};
 use crate::backend::{Card, Fault, FaultKind, PlanCard};
 use crate::error::{json_response, Refusal};
-use crate::fields::short;
+use crate::fields::{short, Fields};
 
 /// The model and its adapters by their own names, and once for each plan.
 fn entries(card: &Card) -> Vec<Value> {
@@ -61,6 +62,76 @@ pub(crate) async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -
     app.respond(found.map(|entry| json_response(&entry)).ok_or_else(|| {
         Fault::new(FaultKind::NotFound, format_args!("model: expected a served one, found {}", short(&id)))
     }))
+}
+
+/// What llama-server tells of itself under these names.
+pub(crate) async fn props(State(app): State<Arc<App>>) -> Response {
+    let card = app.backend.card();
+    let own = &card.sampling;
+    let params = json!({
+        "temperature": own.temperature.map(number),
+        "top_k": own.top_k,
+        "top_p": own.top_p.map(number),
+        "min_p": own.min_p.map(number),
+        "typical_p": own.typical_p.map(number),
+        "repeat_penalty": own.repeat_penalty.map(number),
+        "repeat_last_n": own.repeat_last_n,
+        "frequency_penalty": own.frequency_penalty.map(number),
+        "presence_penalty": own.presence_penalty.map(number),
+        "dry_multiplier": own.dry_multiplier.map(number),
+        "dry_base": own.dry_base.map(number),
+        "dry_allowed_length": own.dry_allowed_length,
+        "dry_penalty_last_n": own.dry_penalty_last_n,
+        // A new one each time.
+        "seed": own.seed.unwrap_or(u32::MAX),
+        "n_predict": -1,
+    });
+    let n_ctx = card.plans.iter().map(|plan| plan.n_max).max();
+    json_response(&json!({
+        "default_generation_settings": { "n_ctx": n_ctx, "params": params },
+        "total_slots": card.n_running * card.plans.len(),
+        "model_alias": card.id,
+        "model_path": card.file,
+        "modalities": { "vision": false, "audio": false },
+        "chat_template": card.chat_template,
+        "bos_token": card.bos,
+        "eos_token": card.eos,
+        "build_info": card.build,
+        "ropewalk": card.models().next().map(|(_, plans)| plans.iter().map(plan).collect::<Value>()),
+    }))
+}
+
+/// A plan, and whether a request of so many tokens has room under it.
+pub(crate) async fn plan_for(State(app): State<Arc<App>>, uri: Uri) -> Response {
+    let for_work = Arc::clone(&app);
+    let query = uri.query().unwrap_or_default().to_owned();
+    let found = blocking(move || fitting(&for_work, Fields::query(&query)?)).await;
+    app.respond(found.map(|value| json_response(&value)))
+}
+
+fn fitting(app: &App, mut fields: Fields) -> Result<Value, Fault> {
+    let plans = &app.backend.card().plans;
+    let (at, n) = app.asked(&mut fields)?;
+    let (used, total) = app.backend.status().cells.get(at).copied().unwrap_or_default();
+    let n_train = app.backend.card().n_ctx_train;
+    let mut out = plan(&plans[at]);
+    out["n_ctx_trained"] = n_train.into();
+    out["evicts"] = plans[at].evicts.into();
+    out["cells"] = json!({ "used": used, "total": total });
+    if let Some(n) = n {
+        let fits = n <= plans[at].n_max;
+        // Where keys leave the cache, its cells are not counted by tokens.
+        let counted = !plans[at].evicts && fits;
+        let at_once = counted.then(|| (total / n).min(app.backend.card().n_running));
+        out["request"] = json!({
+            "n": n,
+            "fits": fits,
+            "beyond_trained": n > n_train,
+            "bytes": app.backend.bytes(at, n)?,
+            "at_once": at_once,
+        });
+    }
+    Ok(out)
 }
 
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::app::{blocking, App};
 use crate::backend::Fault;
-use crate::fields::short;
+use crate::fields::Fields;
 
 /// A file of the page.
 pub(crate) struct File {
@@ -64,24 +64,8 @@ pub(crate) async fn map(State(app): State<Arc<App>>, RawQuery(query): RawQuery) 
 
 /// The plan and the number of tokens of a query: without a plan the first with room, without a number all of the plan's.
 fn asked(app: &App, query: &str) -> Result<(usize, usize), Fault> {
-    let (mut plan, mut n) = (None, None);
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-        match &*name {
-            "rope" => plan = app.plan(None, Some(&value))?.1,
-            "n" => {
-                n = Some(value.parse::<usize>().map_err(|_| {
-                    Fault::invalid("n", format_args!("n: expected tokens, found {}", short(&value)))
-                })?);
-            }
-            _ => {}
-        }
-    }
-    // An adapter changes no distances.
-    let card = app.backend.card();
-    let plans = &card.plans[..card.plans.len() / (1 + card.adapters.len())];
-    let first = || plans.iter().position(|plan| n.is_none_or(|n| n <= plan.n_max)).unwrap_or(plans.len() - 1);
-    let plan = plan.unwrap_or_else(first);
-    let n_max = plans[plan].n_max;
+    let (plan, n) = app.asked(&mut Fields::query(query)?)?;
+    let n_max = app.backend.card().plans[plan].n_max;
     match n.unwrap_or(n_max) {
         n if (1..=n_max).contains(&n) => Ok((plan, n)),
         n => Err(Fault::invalid("n", format_args!("n: expected 1 to {n_max} tokens, found {n}"))),

@@ -131,6 +131,8 @@ fn router(app: &Arc<App>) -> Router {
         .route("/metrics", get(models::metrics))
         .route("/v1/models", get(models::models))
         .route("/v1/models/{*id}", get(models::model))
+        .route("/props", get(models::props))
+        .route("/plan", get(models::plan_for))
         .route("/tokenizer_info", get(tokens::tokenizer_info))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))

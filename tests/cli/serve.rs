@@ -283,6 +283,35 @@ fn scores_are_those_of_the_library() {
     assert!(steps.unwrap().parse::<u64>().unwrap() >= 5, "{metrics}");
 }
 
+#[test]
+fn plans_and_properties_are_those_of_the_program() {
+    let server =
+        Server::new(&["--rope", "plain", "--rope", "yarn:factor=4", "--ctx", "2048", "--parallel", "3"]);
+    let props = server.get("/props", None).ok();
+    assert_eq!((&props["total_slots"], &props["model_alias"]), (&json!(6), &json!("tiny")));
+    let path = props["model_path"].as_str().unwrap();
+    assert_eq!(Path::new(model()).file_name().unwrap().to_str().unwrap(), path);
+    assert_eq!(props["default_generation_settings"]["n_ctx"], 2048);
+    assert_eq!(props["default_generation_settings"]["params"]["temperature"], 1.0);
+    let loaded = Model::load(model(), &ModelParams::cpu()).unwrap();
+    let mut before = 0;
+    for n in [1024, 2048] {
+        let found = server.get(&format!("/plan?rope=yarn:factor=4&n={n}"), None).ok();
+        let params =
+            SessionParams::new(n).n_threads(1).math(Math::F32).rope(Some("yarn:factor=4".parse().unwrap()));
+        let bytes = Session::bytes_needed(&loaded, &params).unwrap() - loaded.n_bytes();
+        let request = &found["request"];
+        assert_eq!(
+            (&request["bytes"], &request["fits"], &request["beyond_trained"]),
+            (&json!(bytes), &json!(true), &json!(true))
+        );
+        assert!(bytes > before, "{bytes} {before}");
+        before = bytes;
+    }
+    let found = server.get("/plan?rope=plain&n=513", None).ok();
+    assert_eq!((&found["n_ctx"], &found["request"]["fits"]), (&json!(512), &json!(false)));
+}
+
 /// The events of a response's stream, each with its name.
 fn typed(reply: &Reply) -> Vec<Value> {
     let event = |event: &str| {

@@ -39,7 +39,7 @@ pub(super) struct Backend {
 
 impl Backend {
     pub(super) fn new(
-        card: Card,
+        mut card: Card,
         model: Model,
         scheduler: Scheduler,
         template: Template,
@@ -47,12 +47,14 @@ impl Backend {
         trust_contents: bool,
     ) -> anyhow::Result<Backend> {
         let form = Form::of(template.source());
+        let sampler = sampler(&model)?;
+        card.sampling = shown(&sampler);
         Ok(Backend {
             card,
             special: if trust_contents { None } else { Some(Special::of(model.vocab())?) },
             marks: Arc::new(form.hidden_marks(model.vocab())?),
             form,
-            sampler: sampler(&model)?,
+            sampler,
             model,
             scheduler,
             template,
@@ -167,6 +169,10 @@ impl http::Backend for Backend {
         Ok(http::Ticket { plan: ticket.plan(), guard: Box::new(ticket) })
     }
 
+    fn bytes(&self, plan: usize, n: usize) -> Result<usize, Fault> {
+        self.scheduler.bytes_needed(plan, n).map_err(|e| Fault::invalid("n", e))
+    }
+
     fn status(&self) -> http::Status {
         let status = self.scheduler.status();
         let counts = status.steps.counts.map(|n| n as u64);
@@ -210,6 +216,27 @@ fn failed(e: impl Display) -> Fault {
 
 fn invalid(e: impl Display) -> Fault {
     Fault::new(FaultKind::Invalid, e)
+}
+
+/// The server's sampler as requests would ask for it.
+fn shown(own: &SamplerParams) -> Sampling {
+    Sampling {
+        temperature: Some(own.temp),
+        top_p: Some(own.top_p),
+        top_k: Some(own.top_k),
+        min_p: Some(own.min_p),
+        typical_p: Some(own.typical_p),
+        repeat_penalty: Some(own.penalty_repeat),
+        repeat_last_n: Some(own.penalty_last_n),
+        frequency_penalty: Some(own.penalty_freq),
+        presence_penalty: Some(own.penalty_present),
+        dry_multiplier: Some(own.dry_multiplier),
+        dry_base: Some(own.dry_base),
+        dry_allowed_length: Some(own.dry_allowed_length),
+        dry_penalty_last_n: Some(own.dry_penalty_last_n),
+        seed: None,
+        min_tokens: None,
+    }
 }
 
 /// The server's sampler with what a request asks for.

@@ -228,6 +228,78 @@ fn models_are_the_model_and_its_plans() {
 }
 
 #[test]
+fn props_have_the_names_of_llama_server() {
+    let site = Site::new();
+    let props = site.get("/props").json();
+    let settings = &props["default_generation_settings"];
+    assert_eq!((&settings["n_ctx"], &settings["params"]["top_k"]), (&json!(1 << 24), &json!(40)));
+    // The shortest decimal, and null for what the model decides.
+    assert_eq!(settings["params"]["temperature"].to_string(), "0.7");
+    assert_eq!(settings["params"].get("min_p"), Some(&Value::Null));
+    assert_eq!((&props["total_slots"], &props["model_path"]), (&json!(6), &json!("bytes.gguf")));
+    assert_eq!((&props["chat_template"], &props["build_info"]), (&json!("{{ messages }}"), &json!("fake 1")));
+    assert_eq!(props["ropewalk"][1]["rope"], "yarn:factor=4");
+}
+
+#[test]
+fn a_plan_says_what_fits() {
+    let site = Site::new();
+    let plan = |query: &str| {
+        let answer = site.get(&format!("/plan{query}"));
+        assert_eq!(answer.status, 200, "{query}: {}", answer.text());
+        answer.json()
+    };
+    let found = plan("?rope=plain&n=30");
+    assert_eq!(
+        (&found["rope"], &found["n_ctx"], &found["n_ctx_trained"]),
+        (&json!("plain"), &json!(64), &json!(64))
+    );
+    assert_eq!(found["cells"], json!({ "used": 3, "total": 64 }));
+    let request = json!({ "n": 30, "fits": true, "beyond_trained": false, "bytes": 3000, "at_once": 2 });
+    assert_eq!(found["request"], request);
+    assert_eq!(plan("?rope=plain&n=40")["request"]["at_once"], 1);
+    let found = plan("?n=100&rope=plain")["request"].clone();
+    assert_eq!(
+        (&found["fits"], &found["beyond_trained"], &found["at_once"]),
+        (&json!(false), &json!(true), &Value::Null)
+    );
+    // As a request that names none.
+    for (query, rope) in [
+        ("", "plain"),
+        ("?n=64", "plain"),
+        ("?n=65&rope=auto", "yarn:factor=4"),
+        ("?n=257", "streaming"),
+        ("?n=2000000000", "streaming"),
+        ("?rope=yarn%3Afactor%3D4", "yarn:factor=4"),
+        ("?rope=yarn:factor=4,beta=32&&n=1", "yarn:factor=4"),
+        ("?model=bytes@streaming&n=1", "streaming"),
+    ] {
+        let found = plan(query);
+        assert_eq!(
+            (&found["rope"], found.get("request").is_some()),
+            (&json!(rope), query.contains("n=")),
+            "{query}"
+        );
+    }
+    for (query, param) in [
+        ("?n=0", json!("n")),
+        ("?n=-1", json!("n")),
+        ("?n=x", json!("n")),
+        ("?n=4294967296", json!("n")),
+        ("?n=1000", json!("n")),
+        ("?rope=pi", json!("rope")),
+        ("?rope=3", json!("rope")),
+        ("?n=1&n=2", Value::Null),
+        ("?rope=%f", Value::Null),
+        ("?rope=%ff", Value::Null),
+        ("?rope=%zz", Value::Null),
+    ] {
+        let answer = site.get(&format!("/plan{query}"));
+        assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &param), "{query}");
+    }
+}
+
+#[test]
 fn tokens_and_texts_in_the_forms_of_two_servers() {
     let site = Site::new();
     let tokens = |body: Value| site.expect(200, "/tokenize", &body)["tokens"].clone();

@@ -5,8 +5,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use ropewalk_serve::{
-    Backend, Card, ChatPrompt, Done, Event, Fault, FaultKind, Job, PlanCard, Reason, Scored, Split, Status,
-    Ticket,
+    Backend, Card, ChatPrompt, Done, Event, Fault, FaultKind, Job, PlanCard, Reason, Sampling, Scored, Split,
+    Status, Ticket,
 };
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::UnboundedSender;
@@ -50,6 +50,7 @@ impl Fake {
             spec: spec.into(),
             n_max,
             beyond_trained: n_max > 64,
+            evicts: n_max > 256,
             notes: Vec::new(),
         };
         let card = Card {
@@ -61,6 +62,10 @@ impl Fake {
             bos: Some(NAMES[0].into()),
             eos: Some(NAMES[1].into()),
             chat_template: Some("{{ messages }}".into()),
+            file: "bytes.gguf".into(),
+            build: "fake 1".into(),
+            sampling: Sampling { temperature: Some(0.7), top_k: Some(40), ..Sampling::default() },
+            n_running: 2,
             plans: vec![
                 plan("plain", "plain", 64),
                 plan("yarn:factor=4", "yarn:factor=4,beta=32", 256),
@@ -263,6 +268,13 @@ impl Backend for Fake {
         self.shared.1.notify_all();
         std::thread::spawn(move || run(&job, room, &events, &shared, &over));
         Ok(Ticket { plan, guard })
+    }
+
+    fn bytes(&self, plan: usize, n: usize) -> Result<usize, Fault> {
+        if n == 1000 {
+            return Err(Fault::invalid("n", "n: expected another, found 1000"));
+        }
+        Ok(n * 100 + plan)
     }
 
     fn status(&self) -> Status {

@@ -111,6 +111,8 @@ fn every_path_but_health_and_the_page_needs_the_key() {
     }
     for path in [
         "/metrics",
+        "/plan?n=1",
+        "/props",
         "/v1/models",
         "/v1/responses",
         "/v1/responses/input_tokens",
