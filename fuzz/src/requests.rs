@@ -19,12 +19,11 @@ pub fn seeds() -> Vec<Vec<u8>> {
 const COMPLETION: &str = r#"{"model": "m@yarn:factor=4", "prompt": ["a", "\u00e9\ud83d\ude00"], "n": 2, "echo": true,
 "logprobs": 3, "max_tokens": 4, "stop": ["x", "yz"], "stream": true, "stream_options": {"include_usage": true},
 "return_progress": true, "sse_ping_interval": 3, "logit_bias": {"17": -100, "4": 1.5}, "seed": -1, "cache_salt": "s",
-"temperature": 0.5, "top_p": 1, "top_k": -1, "min_p": 0.1, "typical_p": 1, "repeat_penalty": 1.1, "repeat_last_n": 64,
+"temperature": 0.5, "top_p": 1, "top_k": -1, "min_p": 0.1, "typical_p": 1, "repeat_penalty": 1.1, "repeat_last_n": 64, "return_token_ids": true,
 "frequency_penalty": -1, "presence_penalty": 1, "dry_multiplier": 1, "dry_base": 2, "dry_allowed_length": 2,
 "dry_penalty_last_n": -1, "min_tokens": 1, "ignore_eos": false, "suffix": null, "best_of": 1, "rope": "auto"}"#;
 
-const TOKENS: &str =
-    r#"{"prompt": [[1, 2], [3]], "max_tokens": 1, "logprobs": 1, "echo": true, "temperature": 0}"#;
+const TOKENS: &str = r#"{"prompt": [[1, 2], [3]], "max_tokens": 1, "logprobs": 1, "prompt_logprobs": 2}"#;
 
 const CHAT: &str = r#"{"messages": [{"role": "system", "content": "be brief"}, {"role": "assistant", "content": "",
 "reasoning_content": "r", "name": "n"}, {"role": "user", "content": [{"type": "text", "text": "t"}]}], "logprobs": true,

@@ -57,6 +57,12 @@ pub(crate) struct Choice {
     n_thinking: usize,
     /// Characters of the tokens that were shown.
     offset: usize,
+    /// Whether tokens are listed by number.
+    ids: bool,
+    /// The prompt's tokens that are still to be listed.
+    prompt_ids: Vec<i32>,
+    /// The prompt's scores, if they are apart.
+    prompt_scores: Option<Vec<Scored>>,
 }
 
 /// More of an answer.
@@ -66,11 +72,13 @@ pub(crate) struct Part {
     pub(crate) thinking: Option<String>,
     /// Tokens with their scores; the first of a prompt has none.
     pub(crate) scores: Vec<(i32, Option<Scored>)>,
+    /// Made tokens, if they are listed.
+    pub(crate) ids: Vec<i32>,
 }
 
 impl Part {
     pub(crate) fn is_empty(&self) -> bool {
-        self.text.is_empty() && self.thinking.is_none() && self.scores.is_empty()
+        self.text.is_empty() && self.thinking.is_none() && self.scores.is_empty() && self.ids.is_empty()
     }
 
     pub(crate) fn add(&mut self, part: Part) {
@@ -79,6 +87,7 @@ impl Part {
             self.thinking.get_or_insert_default().push_str(&more);
         }
         self.scores.extend(part.scores);
+        self.ids.extend(part.ids);
     }
 }
 
@@ -92,6 +101,16 @@ impl Choice {
         Choice { prompt, scored, echo, split, ..Choice::default() }
     }
 
+    /// Lists tokens by number, the prompt's first, or keeps the prompt's scores apart, as vLLM does.
+    pub(crate) fn listing(mut self, ids: bool, prompt: &[i32], scores: bool) -> Choice {
+        self.ids = ids;
+        if ids {
+            self.prompt_ids = prompt.to_vec();
+        }
+        self.prompt_scores = scores.then(Vec::new);
+        self
+    }
+
     /// Takes an event other than a failure; what it adds to the answer.
     pub(crate) fn take(&mut self, event: Event) -> Part {
         let mut part = Part::default();
@@ -103,12 +122,18 @@ impl Choice {
                     part.scores.extend(echo.tokens.first().map(|token| (*token, None)));
                 }
             }
-            Event::Scores(scores) => part.scores.extend(scores.into_iter().map(|s| (s.token, Some(s)))),
+            Event::Scores(scores) => match &mut self.prompt_scores {
+                Some(own) => own.extend(scores),
+                None => part.scores.extend(scores.into_iter().map(|s| (s.token, Some(s)))),
+            },
             Event::Token { token, text, score } => {
                 self.text(&mut part, Some(token), text);
                 self.n_thinking += usize::from(self.thinks);
                 if self.scored {
                     part.scores.push((token, score));
+                }
+                if self.ids {
+                    part.ids.push(token);
                 }
             }
             Event::Text(text) => self.text(&mut part, None, text),
@@ -171,6 +196,27 @@ impl Choice {
             delta.insert("content".to_owned(), part.text.into());
         }
         json!({ "index": i, "delta": delta, "logprobs": logprobs, "finish_reason": null })
+    }
+
+    /// Adds the numbers of made tokens to a choice's object.
+    pub(crate) fn list(&self, ids: Vec<i32>, out: &mut Value) {
+        if self.ids {
+            out["token_ids"] = ids.into();
+        }
+    }
+
+    /// What is listed of the prompt, once.
+    pub(crate) fn prompt(&mut self, backend: &dyn Backend) -> Map<String, Value> {
+        let mut out = Map::new();
+        if !self.prompt_ids.is_empty() {
+            out.insert("prompt_token_ids".to_owned(), std::mem::take(&mut self.prompt_ids).into());
+        }
+        if let Some(scores) = self.prompt_scores.take() {
+            let by_number = scores.iter().map(|score| by_number(score, backend));
+            let list = std::iter::once(Value::Null).chain(by_number).collect();
+            out.insert("prompt_logprobs".to_owned(), list);
+        }
+        out
     }
 
     /// Why the answer ended, in OpenAI's words, which are a closed set.
@@ -302,6 +348,18 @@ fn in_chat(token: i32, score: &Option<Scored>, backend: &dyn Backend) -> Value {
     let mut out = entry(token, score.logprob);
     out["top_logprobs"] = score.top.iter().map(|(token, logprob)| entry(*token, *logprob)).collect();
     out
+}
+
+/// The most likely tokens and the token itself by number, with their ranks. That of a token behind these is not known.
+fn by_number(score: &Scored, backend: &dyn Backend) -> Value {
+    let ranked = score.top.iter().enumerate().map(|(i, (token, logprob))| (*token, *logprob, Some(i + 1)));
+    let known = score.top.iter().any(|(token, _)| *token == score.token);
+    let own = (!known).then_some((score.token, score.logprob, None));
+    let entry = |(token, logprob, rank): (i32, f32, Option<usize>)| {
+        let text = String::from_utf8_lossy(&backend.piece(token)).into_owned();
+        (token.to_string(), json!({ "logprob": number(logprob), "rank": rank, "decoded_token": text }))
+    };
+    own.into_iter().chain(ranked).map(entry).collect()
 }
 
 /// The most likely tokens and the token itself by text. Of two tokens with the same text, the more likely one counts.

@@ -38,7 +38,9 @@ fn work(app: &App, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
     common.job.stop.extend(prompt.stop);
     let scored = common.job.n_top.is_some();
     let split = || request.split.then(|| (prompt.split)());
-    let choices = (0..common.n).map(|_| Choice::new(0, scored, None, split())).collect();
+    let choice =
+        || Choice::new(0, scored, None, split()).listing(common.ids, &prompt.tokens, common.prompt_scores);
+    let choices = (0..common.n).map(|_| choice()).collect();
     let jobs = each(&common, prompt.tokens).collect();
     let head = app.head(common.model.as_deref(), true);
     Ok(Work { head, choices, jobs, stream: common.stream })

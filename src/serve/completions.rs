@@ -51,7 +51,8 @@ fn work(app: &App, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
         for _ in 0..common.n {
             let scored = if common.job.echo.is_some() { tokens.clone() } else { Vec::new() };
             let echo = text.clone().map(|text| Echo { text, tokens: scored });
-            choices.push(Choice::new(i, common.job.n_top.is_some(), echo, None));
+            let choice = Choice::new(i, common.job.n_top.is_some(), echo, None);
+            choices.push(choice.listing(common.ids, &tokens, common.prompt_scores));
         }
         jobs.extend(each(&common, tokens));
     }

@@ -25,7 +25,8 @@ use crate::wire::{common, messages, Common, Messages, Stream, MAX_COUNT, MAX_MES
 #[rustfmt::skip]
 const NOT_SERVED: &[(&str, &[&str])] = &[
     ("background", &["false"]), ("context_management", &["[]"]), ("conversation", &[]), ("max_tool_calls", &[]),
-    ("moderation", &[]), ("n", &["1"]), ("previous_response_id", &[]), ("prompt", &[]), ("return_progress", &["false"]),
+    ("moderation", &[]), ("n", &["1"]), ("previous_response_id", &[]), ("prompt", &[]), ("prompt_logprobs", &[]),
+    ("return_progress", &["false"]), ("return_token_ids", &["false"]),
     ("service_tier", &["\"auto\"", "\"default\""]), ("store", &["false"]), ("tool_choice", &["\"none\"", "\"auto\""]),
     ("tools", &["[]"]), ("truncation", &["\"disabled\""]),
 ];

@@ -75,10 +75,20 @@ async fn whole(app: &App, mut jobs: Jobs, head: &Head, mut choices: Vec<Choice>)
     }
     choices.iter().for_each(|choice| count(app, choice));
     let mut out = head.object(false);
-    let one = |(i, (choice, part)): (usize, (&mut Choice, Part))| {
-        choice.whole(i, part, head.chat, app.backend.as_ref())
+    let mut of_prompt = Map::new();
+    let one = |(i, (choice, mut part)): (usize, (&mut Choice, Part))| {
+        let (ids, mut prompt) = (std::mem::take(&mut part.ids), choice.prompt(app.backend.as_ref()));
+        let mut out = choice.whole(i, part, head.chat, app.backend.as_ref());
+        choice.list(ids, &mut out);
+        // All choices of a chat have one prompt.
+        match &mut out {
+            Value::Object(out) if !head.chat => out.append(&mut prompt),
+            _ => of_prompt.append(&mut prompt),
+        }
+        out
     };
     out.insert("choices".to_owned(), choices.iter_mut().zip(parts).enumerate().map(one).collect());
+    out.append(&mut of_prompt);
     out.insert("usage".to_owned(), usage(&choices));
     out.insert("ropewalk".to_owned(), about(&choices, app.backend.card()));
     if let [choice] = &choices[..] {
@@ -250,16 +260,23 @@ impl Events {
         }
         // With the first token, not earlier: who measures takes the first choice for the end of the prompt.
         let begins = matches!(event, Event::Token { .. } | Event::Text(_) | Event::Done(_));
-        let part = self.choices[i].take(event);
+        let mut part = self.choices[i].take(event);
         if begins && self.head.chat && !std::mem::replace(&mut self.begun[i], true) {
             let delta = json!({ "role": "assistant", "content": "" });
+            let mut prompt = self.choices[i].prompt(self.app.backend.as_ref());
             self.push(
                 vec![json!({ "index": i, "delta": delta, "logprobs": null, "finish_reason": null })],
-                |_| (),
+                |out| out.append(&mut prompt),
             );
         }
         if !part.is_empty() {
-            let piece = self.choices[i].piece(i, part, self.head.chat, self.app.backend.as_ref());
+            let (choice, backend) = (&mut self.choices[i], self.app.backend.as_ref());
+            let (ids, mut prompt) = (std::mem::take(&mut part.ids), choice.prompt(backend));
+            let mut piece = choice.piece(i, part, self.head.chat, backend);
+            choice.list(ids, &mut piece);
+            if let Value::Object(piece) = &mut piece {
+                piece.append(&mut prompt);
+            }
             self.push(vec![piece], |_| ());
         }
         if self.choices[i].done.is_some() {

@@ -25,8 +25,8 @@ const NOT_SERVED: &[(&str, &[&str])] = &[
     ("functions", &["[]"]), ("grammar", &["\"\""]), ("guided_choice", &[]), ("guided_grammar", &[]), ("guided_json", &[]),
     ("guided_regex", &[]), ("id_slot", &["-1"]), ("include_stop_str_in_output", &["false"]), ("json_schema", &[]),
     ("length_penalty", &["1", "1.0"]), ("lora", &["[]"]), ("mirostat", &["0"]), ("modalities", &["[\"text\"]"]), ("n_predict", &[]),
-    ("n_probs", &["0"]), ("prediction", &[]), ("priority", &["0"]), ("prompt_embeds", &[]), ("prompt_logprobs", &[]),
-    ("response_format", &["{\"type\":\"text\"}"]), ("return_token_ids", &["false"]), ("samplers", &[]), ("stop_token_ids", &["[]"]),
+    ("n_probs", &["0"]), ("prediction", &[]), ("priority", &["0"]), ("prompt_embeds", &[]),
+    ("response_format", &["{\"type\":\"text\"}"]), ("samplers", &[]), ("stop_token_ids", &["[]"]),
     ("structured_outputs", &[]), ("suffix", &["\"\""]), ("thinking_budget_tokens", &[]), ("tool_choice", &["\"none\"", "\"auto\""]),
     ("tools", &["[]"]), ("truncate_prompt_tokens", &[]), ("use_beam_search", &["false"]), ("web_search_options", &[]),
     ("xtc_probability", &["0", "0.0"]),
@@ -52,6 +52,10 @@ pub(crate) struct Common {
     pub(crate) n: usize,
     /// None for an answer in one piece.
     pub(crate) stream: Option<Stream>,
+    /// Whether tokens are listed by number.
+    pub(crate) ids: bool,
+    /// Whether the prompt's tokens are scored apart from the answer's; how is in the job.
+    pub(crate) prompt_scores: bool,
     /// A job without a prompt.
     pub(crate) job: Job,
 }
@@ -106,10 +110,16 @@ pub(crate) fn completions(body: &[u8]) -> Result<Completions, Fault> {
     let n_top = fields.count("logprobs", MAX_TOP)?;
     let mut common = common(&mut fields)?;
     common.job.n_top = n_top;
-    common.job.echo = n_top.filter(|_| echo);
     common.job.max_tokens.get_or_insert(N_COMPLETION);
-    // Who scores a prompt counts on one token after it, also where the model would end the text.
-    common.job.ignore_eos |= common.job.echo.is_some() && common.job.max_tokens == Some(1);
+    if let Some(n_top) = n_top.filter(|_| echo) {
+        if common.prompt_scores {
+            let what = "prompt_logprobs: expected it or echo with logprobs, found both";
+            return Err(Fault::invalid("prompt_logprobs", what));
+        }
+        common.job.echo = Some(n_top);
+        // Who scores a prompt counts on one token after it, also where the model would end the text.
+        common.job.ignore_eos |= common.job.max_tokens == Some(1);
+    }
     if prompts.len().saturating_mul(common.n) > MAX_ANSWERS {
         let found = format!("{} prompts times n {}", prompts.len(), common.n);
         return Err(Fault::invalid(
@@ -195,13 +205,21 @@ pub(crate) fn common(fields: &mut Fields) -> Result<Common, Fault> {
         Some(Value::Bool(usage)) => *usage,
         Some(other) => return Err(wrong("stream_options.include_usage", "true or false", other)),
     };
+    let echo = fields.count("prompt_logprobs", MAX_TOP)?;
+    if streams && echo.is_some() {
+        let what = "prompt_logprobs: expected stream to be false, found it is not";
+        return Err(Fault::invalid("prompt_logprobs", what));
+    }
     let ping = fields.int("sse_ping_interval", -1..=86_400)?.map(|seconds| seconds.max(0) as u64);
     Ok(Common {
         model: fields.text("model")?,
         rope: fields.text("rope")?,
         n: fields.int("n", 1..=MAX_ANSWERS as i64)?.map_or(1, |n| n as usize),
         stream: streams.then_some(Stream { usage, progress, ping }),
+        ids: fields.bool("return_token_ids")?.unwrap_or(false),
+        prompt_scores: echo.is_some(),
         job: Job {
+            echo,
             max_tokens: of_answer.or(max_tokens),
             sampling: sampling(fields)?,
             bias: bias(fields)?,

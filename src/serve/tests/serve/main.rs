@@ -6,6 +6,7 @@ mod endings;
 mod errors;
 mod fake;
 mod hostile;
+mod listed;
 mod lm_eval;
 mod page;
 mod responses;
