@@ -14,7 +14,7 @@ mod scores;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{mpsc, Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -24,13 +24,13 @@ use ropewalk_core::text::bytes;
 use crate::kv::MAX_SEQS;
 use crate::model::{Error, Model, Result};
 use crate::rope::Spec;
-use crate::session::{Session, SessionParams};
+use crate::session::{SeqId, Session, SessionParams};
 use engine::Engine;
 use job::Job;
 
 pub use crate::session::Scored;
 pub use request::{
-    Done, Event, Made, PlanInfo, PlanStatus, Refusal, Request, Reread, Sink, Status, StepTimes,
+    Done, Event, Made, PlanInfo, PlanStatus, Refusal, Request, Reread, Sink, Slot, Status, StepTimes,
 };
 
 ropewalk_core::setters! {
@@ -132,10 +132,14 @@ struct Shared {
     end: Condvar,
 }
 
+/// What the thread is to do between two steps.
+type Ask = Box<dyn FnOnce(&mut [Engine]) + Send>;
+
 #[derive(Default)]
 struct State {
     /// Accepted requests that the thread has not seen, with their plans.
     new: Vec<(usize, Job)>,
+    asked: Vec<Ask>,
     /// Requests that wait, as of the last step, and those that came since.
     n_waiting: usize,
     n_requests: usize,
@@ -269,6 +273,48 @@ impl Scheduler {
         Status { n_requests: state.n_requests, waiting: state.n_waiting, ..state.status.clone() }
     }
 
+    /// The sequences that hold tokens of requests whose salt begins with `owner`. Waits for the step that is being computed.
+    pub fn slots(&self, owner: &[u8]) -> Vec<Slot> {
+        let owner = owner.to_vec();
+        let list = self.ask(move |engines| {
+            engines.iter().flat_map(|engine| engine.slots(&owner)).collect::<Vec<Slot>>()
+        });
+        list.unwrap_or_default()
+    }
+
+    /// Empties one of [`Scheduler::slots`] in which no request runs; returns how many tokens it held.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such sequence of this owner, or if a request runs in it.
+    pub fn erase(&self, owner: &[u8], slot: usize) -> Result<usize> {
+        let owner = owner.to_vec();
+        let (plan, seq) = (slot / MAX_SEQS as usize, (slot % MAX_SEQS as usize) as SeqId);
+        let n_plans = self.plans.len();
+        let erased = self.ask(move |engines| match engines.get_mut(plan) {
+            Some(engine) => engine.erase(&owner, seq),
+            None => {
+                let expected = format!("below {}", n_plans * MAX_SEQS as usize);
+                Err(Error::argument("slot", expected, slot))
+            }
+        });
+        erased.unwrap_or_else(|| Err(Error::Invalid("slots: the scheduler has stopped".into())))
+    }
+
+    /// Has the thread do something between two steps; `None` if it has ended.
+    fn ask<T: Send + 'static>(&self, what: impl FnOnce(&mut [Engine]) -> T + Send + 'static) -> Option<T> {
+        let (sender, answer) = mpsc::channel();
+        let mut state = self.shared.lock();
+        if state.ended {
+            return None;
+        }
+        state.asked.push(Box::new(move |engines: &mut [Engine]| {
+            let _ = sender.send(what(engines));
+        }));
+        self.shared.work.notify_all();
+        drop(state);
+        answer.recv().ok()
+    }
+
     /// Accepts no more requests and cancels those that wait. Requests that run may end within `grace`, and are canceled
     /// then. Returns when the thread has ended, unless a sink calls this.
     pub fn stop(&self, grace: Duration) {
@@ -382,7 +428,10 @@ struct AtEnd<'a>(&'a Shared);
 
 impl Drop for AtEnd<'_> {
     fn drop(&mut self) {
-        self.0.lock().ended = true;
+        let mut state = self.0.lock();
+        state.ended = true;
+        // Those who wait for an answer are told, too.
+        state.asked.clear();
         self.0.end.notify_all();
     }
 }
@@ -392,14 +441,19 @@ fn work(shared: &Shared, mut engines: Vec<Engine>, aim: Duration) {
     let _end = AtEnd(shared);
     loop {
         let mut state = shared.lock();
-        while state.new.is_empty() && state.deadline.is_none() && !engines.iter().any(Engine::has_work) {
+        while state.new.is_empty()
+            && state.asked.is_empty()
+            && state.deadline.is_none()
+            && !engines.iter().any(Engine::has_work)
+        {
             state = shared.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         for (plan, job) in state.new.drain(..) {
             engines[plan].push(job);
         }
-        let deadline = state.deadline;
+        let (deadline, asked) = (state.deadline, std::mem::take(&mut state.asked));
         drop(state);
+        asked.into_iter().for_each(|ask| ask(&mut engines));
         let over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let busy = engines.iter().filter(|engine| engine.has_work()).count();
         let aim = aim / busy.max(1) as u32;

@@ -54,6 +54,14 @@ impl Prefixes {
         })
     }
 
+    /// The sequences whose salt begins with `owner`.
+    pub(super) fn owned<'a>(&'a self, owner: &'a [u8]) -> impl Iterator<Item = SeqId> + 'a {
+        let own = move |(seq, kept): (SeqId, &Option<Kept>)| {
+            kept.as_ref().filter(|kept| kept.salt.starts_with(owner)).map(|_| seq)
+        };
+        (0..).zip(&self.of).filter_map(own)
+    }
+
     pub(super) fn holds(&self, seq: SeqId) -> bool {
         self.of[seq as usize].is_some()
     }
@@ -114,7 +122,7 @@ impl Prefixes {
         self.of[seq as usize].iter_mut().for_each(|kept| kept.used = clock);
     }
 
-    fn remove(&mut self, session: &mut Session, seq: SeqId) -> Result<()> {
+    pub(super) fn remove(&mut self, session: &mut Session, seq: SeqId) -> Result<()> {
         self.of[seq as usize] = None;
         session.truncate(seq, 0)
     }

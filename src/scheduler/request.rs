@@ -187,6 +187,25 @@ pub struct PlanInfo {
     pub summary: String,
 }
 
+/// A sequence that holds tokens: those of a request that runs, or of an ended one, for later requests.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Slot {
+    /// Its number among the sequences of all plans.
+    pub id: usize,
+    /// Its plan.
+    pub plan: usize,
+    /// The number of the request that runs in it.
+    pub request: Option<u64>,
+    /// Tokens that it holds.
+    pub n_held: usize,
+    /// Tokens of the running request's prompt.
+    pub n_prompt: usize,
+    /// Those of them that were in the cache.
+    pub n_cached: usize,
+    /// Tokens that the running request has made.
+    pub n_made: usize,
+}
+
 /// What a plan is doing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PlanStatus {

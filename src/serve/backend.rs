@@ -32,6 +32,10 @@ pub trait Backend: Send + Sync + 'static {
     fn submit(&self, job: Job, events: UnboundedSender<Event>) -> Result<Ticket, Fault>;
     /// Bytes of a cache for one request of so many tokens under a plan.
     fn bytes(&self, plan: usize, n: usize) -> Result<usize, Fault>;
+    /// What the caches hold of jobs whose salt begins with `owner`. May wait for a step.
+    fn slots(&self, owner: &[u8]) -> Vec<Slot>;
+    /// Empties one of them that no job has; returns how many tokens it held. May wait for a step.
+    fn erase(&self, owner: &[u8], slot: usize) -> Result<usize, Fault>;
     /// Counts of now.
     fn status(&self) -> Status;
     /// An image as SVG: at which distance each of `n` tokens sees each earlier one under a plan. A plan where all are seen
@@ -274,6 +278,25 @@ pub enum Reason {
     Context,
     /// The client went, or the server stops.
     Cancelled,
+}
+
+/// A text in a cache: that of a job that runs, or of an ended one, for later jobs.
+#[derive(Debug, Clone, Default)]
+pub struct Slot {
+    /// Its number.
+    pub id: usize,
+    /// Its plan, by number.
+    pub plan: usize,
+    /// The number of the job that runs in it.
+    pub job: Option<u64>,
+    /// Tokens that are held.
+    pub n_held: usize,
+    /// Tokens of the job's prompt.
+    pub n_prompt: usize,
+    /// Of these, from the cache.
+    pub n_cached: usize,
+    /// Tokens that the job has made.
+    pub n_made: usize,
 }
 
 /// Counts of a backend: of now, and since it started.

@@ -70,7 +70,7 @@ impl IntoResponse for Refusal {
         }
         match status {
             // What ends in a fault is not to be read three times.
-            StatusCode::INTERNAL_SERVER_ERROR => {
+            StatusCode::INTERNAL_SERVER_ERROR | StatusCode::NOT_IMPLEMENTED => {
                 headers.insert("x-should-retry", HeaderValue::from_static("false"));
             }
             StatusCode::UNAUTHORIZED => {

@@ -34,6 +34,7 @@ const PATHS: &[&str] = &[
     "/metrics",
     "/plan",
     "/props",
+    "/slots",
     "/tokenize",
     "/tokenizer_info",
     "/v1/chat/completions",

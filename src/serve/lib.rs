@@ -18,14 +18,15 @@ mod completions;
 mod chat;
 mod responses;
 mod score;
+mod slots;
 mod tokens;
 mod models;
 mod server;
 
 pub use app::Options;
 pub use backend::{
-    Backend, Card, ChatPrompt, Done, Event, Fault, FaultKind, Job, PlanCard, Reason, Sampling, Scored, Split,
-    Status, Ticket,
+    Backend, Card, ChatPrompt, Done, Event, Fault, FaultKind, Job, PlanCard, Reason, Sampling, Scored, Slot,
+    Split, Status, Ticket,
 };
 pub use server::Server;
 

@@ -24,7 +24,7 @@ use tokio::time::{sleep, timeout, Sleep};
 use crate::app::{told, App, Options};
 use crate::backend::Backend;
 use crate::metrics::Metrics;
-use crate::{chat, completions, guard, models, page, responses, score, tokens};
+use crate::{chat, completions, guard, models, page, responses, score, slots, tokens};
 
 /// Bytes of a request's head.
 const MAX_HEAD: usize = 64 << 10;
@@ -133,6 +133,8 @@ fn router(app: &Arc<App>) -> Router {
         .route("/v1/models/{*id}", get(models::model))
         .route("/props", get(models::props))
         .route("/plan", get(models::plan_for))
+        .route("/slots", get(slots::slots))
+        .route("/slots/{id}", post(slots::change))
         .route("/tokenizer_info", get(tokens::tokenizer_info))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))

@@ -312,6 +312,32 @@ fn plans_and_properties_are_those_of_the_program() {
     assert_eq!((&found["n_ctx"], &found["request"]["fits"]), (&json!(512), &json!(false)));
 }
 
+#[test]
+fn what_was_read_can_be_erased() {
+    let server = Server::new(&[]);
+    assert_eq!(server.get("/slots", None).ok(), json!([]));
+    server.post("/v1/completions", &asked(4)).ok();
+    let list = server.get("/slots", None);
+    assert!(!list.body.contains("hello") && !list.body.contains("world"), "{}", list.body);
+    let list = list.ok();
+    let [slot] = &list.as_array().unwrap()[..] else { panic!("{list}") };
+    // The last token that was made is not read.
+    assert_eq!((&slot["n_past"], &slot["is_processing"]), (&json!(11 + 3), &json!(false)));
+    let cached = |server: &Server| {
+        let whole = server.post("/v1/completions", &asked(4)).ok();
+        whole["usage"]["prompt_tokens_details"]["cached_tokens"].clone()
+    };
+    assert_eq!(cached(&server), 10);
+    let list = server.get("/slots", None).ok();
+    for slot in list.as_array().unwrap() {
+        let path = format!("/slots/{}?action=erase", slot["id"]);
+        assert_eq!(server.post(&path, &json!({})).ok()["n_erased"], slot["n_past"]);
+        assert_eq!(server.post(&path, &json!({})).status, 400);
+    }
+    assert_eq!(server.get("/slots", None).ok(), json!([]));
+    assert_eq!(cached(&server), 0);
+}
+
 /// The events of a response's stream, each with its name.
 fn typed(reply: &Reply) -> Vec<Value> {
     let event = |event: &str| {

@@ -137,7 +137,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["page"],
             &["guard", "stream"],
             &["completions"],
-            &["chat", "responses", "score", "tokens", "models"],
+            &["chat", "responses", "score", "slots", "tokens", "models"],
             &["server"],
             // Its test program.
             &["tests"],

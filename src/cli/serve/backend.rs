@@ -173,6 +173,23 @@ impl http::Backend for Backend {
         self.scheduler.bytes_needed(plan, n).map_err(|e| Fault::invalid("n", e))
     }
 
+    fn slots(&self, owner: &[u8]) -> Vec<http::Slot> {
+        let told = |slot: scheduler::Slot| http::Slot {
+            id: slot.id,
+            plan: slot.plan,
+            job: slot.request,
+            n_held: slot.n_held,
+            n_prompt: slot.n_prompt,
+            n_cached: slot.n_cached,
+            n_made: slot.n_made,
+        };
+        self.scheduler.slots(owner).into_iter().map(told).collect()
+    }
+
+    fn erase(&self, owner: &[u8], slot: usize) -> Result<usize, Fault> {
+        self.scheduler.erase(owner, slot).map_err(|e| Fault::invalid("id", e))
+    }
+
     fn status(&self) -> http::Status {
         let status = self.scheduler.status();
         let counts = status.steps.counts.map(|n| n as u64);

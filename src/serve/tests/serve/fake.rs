@@ -5,8 +5,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use ropewalk_serve::{
-    Backend, Card, ChatPrompt, Done, Event, Fault, FaultKind, Job, PlanCard, Reason, Sampling, Scored, Split,
-    Status, Ticket,
+    Backend, Card, ChatPrompt, Done, Event, Fault, FaultKind, Job, PlanCard, Reason, Sampling, Scored, Slot,
+    Split, Status, Ticket,
 };
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::UnboundedSender;
@@ -33,6 +33,8 @@ pub(crate) struct State {
     pub(crate) stopping: bool,
     /// Jobs as they came.
     pub(crate) jobs: Vec<Job>,
+    /// Slots that were erased; each job has one.
+    pub(crate) erased: Vec<usize>,
     /// Tickets that were dropped before the end.
     pub(crate) cancelled: usize,
     pub(crate) running: usize,
@@ -275,6 +277,31 @@ impl Backend for Fake {
             return Err(Fault::invalid("n", "n: expected another, found 1000"));
         }
         Ok(n * 100 + plan)
+    }
+
+    fn slots(&self, owner: &[u8]) -> Vec<Slot> {
+        let state = self.state();
+        let own = state.jobs.iter().enumerate().filter(|(_, job)| job.salt.starts_with(owner));
+        let left = own.filter(|(id, _)| !state.erased.contains(id));
+        // The last one runs, if any does.
+        let runs = |id: usize| state.running > 0 && id + 1 == state.jobs.len();
+        let slot = |(id, job): (usize, &Job)| Slot {
+            id,
+            plan: job.plan.unwrap_or(0),
+            job: runs(id).then_some(7),
+            n_held: job.prompt.len() + 2,
+            n_prompt: job.prompt.len(),
+            n_cached: 1,
+            n_made: 3,
+        };
+        left.map(slot).collect()
+    }
+
+    fn erase(&self, owner: &[u8], slot: usize) -> Result<usize, Fault> {
+        let found = self.slots(owner).into_iter().find(|known| known.id == slot && known.job.is_none());
+        let Some(found) = found else { return Err(Fault::invalid("id", "slot: expected another")) };
+        self.state().erased.push(slot);
+        Ok(found.n_held)
     }
 
     fn status(&self) -> Status {

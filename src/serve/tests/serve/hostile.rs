@@ -113,6 +113,8 @@ fn every_path_but_health_and_the_page_needs_the_key() {
         "/metrics",
         "/plan?n=1",
         "/props",
+        "/slots",
+        "/slots/0?action=erase",
         "/v1/models",
         "/v1/responses",
         "/v1/responses/input_tokens",

@@ -11,4 +11,5 @@ mod lm_eval;
 mod page;
 mod responses;
 mod score;
+mod slots;
 mod streams;

@@ -5,6 +5,7 @@ mod adapters;
 mod answers;
 mod room;
 mod scores;
+mod slots;
 mod together;
 
 use std::ops::ControlFlow;

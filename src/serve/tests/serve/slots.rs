@@ -1,0 +1,86 @@
+//! What the caches hold, told to those whose requests left it.
+
+use std::time::Duration;
+
+use ropewalk_serve::Options;
+use serde_json::{json, Value};
+
+use crate::client::{Answer, Site, JSON};
+
+const PATH: &str = "/v1/completions";
+
+fn ask(site: &Site, method: &str, path: &str, key: &str, body: &Value) -> Answer {
+    let key = format!("Bearer {key}");
+    site.client().ask(method, path, &[JSON, ("authorization", &key)], body.to_string().as_bytes())
+}
+
+fn ids(answer: &Answer) -> Vec<u64> {
+    answer.json().as_array().unwrap().iter().map(|slot| slot["id"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn slots_have_numbers_and_no_text() {
+    let site = Site::new();
+    assert_eq!(site.get("/slots").json(), json!([]));
+    site.expect(200, PATH, &json!({ "prompt": "secret", "rope": "yarn:factor=4" }));
+    site.fake.wait(|state| state.running == 0);
+    site.fake.set(|state| state.allowed = Some(0));
+    let mut client = site.client();
+    client.send("POST", PATH, &[JSON], json!({ "prompt": "secret too" }).to_string().as_bytes());
+    site.fake.wait(|state| state.running == 1);
+    let answer = site.get("/slots");
+    let expected = json!([
+        {
+            "id": 0, "id_task": -1, "is_processing": false, "n_ctx": 256, "n_past": 9, "n_prompt_tokens": 7,
+            "n_prompt_tokens_cache": 1, "next_token": [{ "n_decoded": 3 }], "ropewalk": { "rope": "yarn:factor=4" },
+        },
+        {
+            "id": 1, "id_task": 7, "is_processing": true, "n_ctx": 64, "n_past": 13, "n_prompt_tokens": 11,
+            "n_prompt_tokens_cache": 1, "next_token": [{ "n_decoded": 3 }], "ropewalk": { "rope": "plain" },
+        },
+    ]);
+    assert_eq!(answer.json(), expected);
+    assert!(!answer.text().contains("secret"));
+}
+
+#[test]
+fn a_key_sees_and_erases_its_own() {
+    let keys = vec!["first".to_owned(), "second".to_owned()];
+    let site = Site::with(Options::default().keys(keys), Duration::ZERO);
+    for key in ["first", "second", "first"] {
+        let body = json!({ "prompt": "a", "cache_salt": "x" });
+        assert_eq!(ask(&site, "POST", PATH, key, &body).status, 200);
+    }
+    site.fake.wait(|state| state.running == 0);
+    assert_eq!(ids(&ask(&site, "GET", "/slots", "first", &json!({}))), [0, 2]);
+    assert_eq!(ids(&ask(&site, "GET", "/slots", "second", &json!({}))), [1]);
+    let erase =
+        |key: &str, id: &str| ask(&site, "POST", &format!("/slots/{id}?action=erase"), key, &json!({}));
+    assert_eq!(erase("first", "2").json(), json!({ "id_slot": 2, "n_erased": 4 }));
+    for (key, id) in
+        [("first", "2"), ("first", "1"), ("second", "0"), ("first", "9"), ("first", "-1"), ("first", "x")]
+    {
+        let answer = erase(key, id);
+        assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!("id")), "{key} {id}");
+    }
+    assert_eq!(erase("third", "0").status, 401);
+    assert_eq!(ids(&ask(&site, "GET", "/slots", "first", &json!({}))), [0]);
+}
+
+#[test]
+fn other_actions_are_named() {
+    let site = Site::new();
+    let body = json!({ "filename": "/etc/passwd" });
+    for action in ["save", "restore"] {
+        let answer = site.post(&format!("/slots/0?action={action}"), &body);
+        let error = &answer.json()["error"];
+        assert_eq!((answer.status, &error["type"]), (501, &json!("not_supported_error")));
+        assert_eq!(error["message"], format!("action: {action} is not served: a request names no file"));
+        // It is not worth another try.
+        assert_eq!(answer.header("x-should-retry"), Some("false"));
+    }
+    for path in ["/slots/0", "/slots/0?action=move", "/slots/0?action=", "/slots/0?action=3"] {
+        assert_eq!(site.expect(400, path, &json!({}))["error"]["param"], "action", "{path}");
+    }
+    assert_eq!(site.get("/slots/0").status, 405);
+}
