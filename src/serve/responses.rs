@@ -407,7 +407,7 @@ impl Answer {
     /// The response when the job is done.
     fn end(&mut self, app: &App) -> Map<String, Value> {
         count(app, &self.choice);
-        let complete = self.choice.finish() == "stop";
+        let complete = self.choice.finish() != "length";
         let status = if complete { "completed" } else { "incomplete" };
         if self.items.is_empty() {
             self.grow(false, "", Vec::new());
