@@ -1,6 +1,7 @@
 //! One session and its requests: which are admitted, what a step reads of each, and who gives way when room runs out.
 
 mod parts;
+mod slots;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::budget::Budget;
 use super::job::{Ended, Job};
 use super::prefixes::Prefixes;
-use super::request::{PlanStatus, Slot, Status};
+use super::request::{PlanStatus, Status};
 use super::scores::Scores;
 use super::SchedulerParams;
 use crate::kv::MAX_SEQS;
@@ -209,42 +210,6 @@ impl Engine {
     fn scores(&self, seq: SeqId) -> Option<&Scores> {
         let run = self.running.iter().find(|run| run.seq == seq);
         run.map(|run| &run.job.scores).or_else(|| self.prefixes.scores(seq))
-    }
-
-    /// What its sequences hold of requests whose salt begins with `owner`.
-    pub(super) fn slots(&self, owner: &[u8]) -> Vec<Slot> {
-        let slot = |seq: SeqId| Slot { id: self.slot(seq), plan: self.plan, ..Slot::default() };
-        let own = self.running.iter().filter(|run| run.job.request.salt.starts_with(owner));
-        let running = own.map(|run| Slot {
-            request: Some(run.job.id),
-            n_held: run.held,
-            n_prompt: run.job.n_prompt,
-            n_cached: run.job.n_cached,
-            n_made: run.job.n_made(),
-            ..slot(run.seq)
-        });
-        let kept = self.prefixes.owned(owner);
-        let kept = kept.map(|seq| Slot { n_held: self.session.tokens(seq).len(), ..slot(seq) });
-        let mut slots: Vec<Slot> = running.chain(kept).collect();
-        slots.sort_unstable_by_key(|slot| slot.id);
-        slots
-    }
-
-    /// The number of a sequence among those of all plans.
-    fn slot(&self, seq: SeqId) -> usize {
-        self.plan * MAX_SEQS as usize + seq as usize
-    }
-
-    /// Empties a sequence of `owner` that no request has; returns how many tokens it held.
-    pub(super) fn erase(&mut self, owner: &[u8], seq: SeqId) -> Result<usize> {
-        if !self.prefixes.owned(owner).any(|kept| kept == seq) {
-            let expected = "one that holds a text and in which no request runs";
-            return Err(Error::argument("slot", expected, self.slot(seq)));
-        }
-        let n = self.session.tokens(seq).len();
-        self.prefixes.remove(&mut self.session, seq)?;
-        self.changed = true;
-        Ok(n)
     }
 
     /// Ends canceled requests, admits others, and runs one step that aims at this time.

@@ -1,0 +1,148 @@
+//! Responses, scores, plans, and slots: what other servers and other fields than OpenAI's chats have.
+
+use std::path::Path;
+
+use ropewalk::math::Math;
+use ropewalk::{Model, ModelParams, Session, SessionParams};
+use serde_json::{json, Value};
+
+use super::{asked, Reply, Server};
+use crate::common::{assert_close, LOGITS};
+use crate::models::{model, words};
+
+/// The events of a response's stream, each with its name.
+fn typed(reply: &Reply) -> Vec<Value> {
+    let event = |event: &str| {
+        let (name, data) = event.split_once("\ndata: ").unwrap_or_else(|| panic!("{event:?}"));
+        let data: Value = serde_json::from_str(data).unwrap();
+        assert_eq!(name, format!("event: {}", data["type"].as_str().unwrap()));
+        data
+    };
+    reply.body.split("\n\n").filter(|event| !event.is_empty() && !event.starts_with(':')).map(event).collect()
+}
+
+#[test]
+fn responses_are_those_of_chats() {
+    let server = Server::new(&[]);
+    let messages =
+        json!([{ "role": "system", "content": "be brief" }, { "role": "user", "content": "hello there" }]);
+    let body = json!({ "messages": messages, "max_tokens": 8, "temperature": 0, "ignore_eos": true });
+    let chat = server.post("/v1/chat/completions", &body).ok();
+    let mut body = json!({
+        "instructions": "be brief", "input": "hello there", "max_output_tokens": 8, "temperature": 0, "ignore_eos": true,
+    });
+    let whole = server.post("/v1/responses", &body).ok();
+    let text = &whole["output"][0]["content"][0]["text"];
+    assert_eq!(*text, chat["choices"][0]["message"]["content"]);
+    assert_eq!(
+        (&whole["status"], &whole["incomplete_details"]["reason"]),
+        (&json!("incomplete"), &json!("max_output_tokens"))
+    );
+    assert_eq!(
+        (&whole["usage"]["input_tokens"], &whole["usage"]["output_tokens"]),
+        (&chat["usage"]["prompt_tokens"], &json!(8))
+    );
+    // All but the last token, which the model has to see again.
+    let cached = whole["usage"]["input_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    assert_eq!(cached + 1, whole["usage"]["input_tokens"].as_u64().unwrap());
+    let n = server.post("/v1/responses/input_tokens", &body).ok();
+    assert_eq!(n["input_tokens"], whole["usage"]["input_tokens"]);
+    body["stream"] = true.into();
+    let events = typed(&server.post("/v1/responses", &body));
+    let deltas = events.iter().filter(|event| event["type"] == "response.output_text.delta");
+    let texts: String = deltas.map(|event| event["delta"].as_str().unwrap()).collect();
+    assert_eq!(texts, text.as_str().unwrap());
+    let last = events.last().unwrap();
+    assert_eq!(last["type"], "response.incomplete");
+    assert_eq!(last["response"]["output"][0]["content"], whole["output"][0]["content"]);
+}
+
+#[test]
+fn scores_of_two_methods_are_those_of_echo() {
+    let server = Server::new(&["--kv", "f32", "--rope", "plain", "--rope", "yarn:factor=4", "--ctx", "2048"]);
+    let tokens = server.tokens(&json!({ "prompt": words(40), "add_special_tokens": false }));
+    let body = json!({ "prompt": tokens, "rope": ["plain", "yarn:factor=4"] });
+    let score = server.post("/v1/score", &body).ok();
+    let list = |value: &Value| -> Vec<f32> {
+        let list = value.as_array().unwrap();
+        assert_eq!((list.len(), &list[0]), (tokens.len(), &Value::Null));
+        list[1..].iter().map(|value| value.as_f64().unwrap() as f32).collect()
+    };
+    let mut both = Vec::new();
+    for (i, rope) in ["plain", "yarn:factor=4"].into_iter().enumerate() {
+        let found = &score["scores"][i];
+        assert_eq!(found["rope"], rope);
+        let body = json!({
+            "prompt": tokens, "max_tokens": 0, "logprobs": 0, "echo": true, "rope": rope, "cache_prompt": false,
+        });
+        let echo = server.post("/v1/completions", &body).ok();
+        let expected = list(&echo["choices"][0]["logprobs"]["token_logprobs"]);
+        let nll = list(&found["nll"]);
+        let expected: Vec<f32> = expected.iter().map(|x| -x).collect();
+        assert_close(&nll, &expected, LOGITS, rope);
+        let mean = nll.iter().map(|x| f64::from(*x)).sum::<f64>() / nll.len() as f64;
+        assert!((found["mean"].as_f64().unwrap() - mean).abs() < 1e-5, "{mean} {found}");
+        both.push(nll);
+    }
+    // The methods differ, and this is by how much.
+    let difference = list(&score["difference"]);
+    assert!(difference.iter().any(|x| *x != 0.0), "{difference:?}");
+    for ((found, a), b) in difference.iter().zip(&both[0]).zip(&both[1]) {
+        assert!((found - (b - a)).abs() < 1e-4, "{found} {a} {b}");
+    }
+}
+
+#[test]
+fn plans_and_properties_are_those_of_the_program() {
+    let server =
+        Server::new(&["--rope", "plain", "--rope", "yarn:factor=4", "--ctx", "2048", "--parallel", "3"]);
+    let props = server.get("/props", None).ok();
+    assert_eq!((&props["total_slots"], &props["model_alias"]), (&json!(6), &json!("tiny")));
+    let path = props["model_path"].as_str().unwrap();
+    assert_eq!(Path::new(model()).file_name().unwrap().to_str().unwrap(), path);
+    assert_eq!(props["default_generation_settings"]["n_ctx"], 2048);
+    assert_eq!(props["default_generation_settings"]["params"]["temperature"], 1.0);
+    let loaded = Model::load(model(), &ModelParams::cpu()).unwrap();
+    let mut before = 0;
+    for n in [1024, 2048] {
+        let found = server.get(&format!("/plan?rope=yarn:factor=4&n={n}"), None).ok();
+        let params =
+            SessionParams::new(n).n_threads(1).math(Math::F32).rope(Some("yarn:factor=4".parse().unwrap()));
+        let bytes = Session::bytes_needed(&loaded, &params).unwrap() - loaded.n_bytes();
+        let request = &found["request"];
+        assert_eq!(
+            (&request["bytes"], &request["fits"], &request["beyond_trained"]),
+            (&json!(bytes), &json!(true), &json!(true))
+        );
+        assert!(bytes > before, "{bytes} {before}");
+        before = bytes;
+    }
+    let found = server.get("/plan?rope=plain&n=513", None).ok();
+    assert_eq!((&found["n_ctx"], &found["request"]["fits"]), (&json!(512), &json!(false)));
+}
+
+#[test]
+fn what_was_read_can_be_erased() {
+    let server = Server::new(&[]);
+    assert_eq!(server.get("/slots", None).ok(), json!([]));
+    server.post("/v1/completions", &asked(4)).ok();
+    let list = server.get("/slots", None);
+    assert!(!list.body.contains("hello") && !list.body.contains("world"), "{}", list.body);
+    let list = list.ok();
+    let [slot] = &list.as_array().unwrap()[..] else { panic!("{list}") };
+    // The last token that was made is not read.
+    assert_eq!((&slot["n_past"], &slot["is_processing"]), (&json!(11 + 3), &json!(false)));
+    let cached = |server: &Server| {
+        let whole = server.post("/v1/completions", &asked(4)).ok();
+        whole["usage"]["prompt_tokens_details"]["cached_tokens"].clone()
+    };
+    assert_eq!(cached(&server), 10);
+    let list = server.get("/slots", None).ok();
+    for slot in list.as_array().unwrap() {
+        let path = format!("/slots/{}?action=erase", slot["id"]);
+        assert_eq!(server.post(&path, &json!({})).ok()["n_erased"], slot["n_past"]);
+        assert_eq!(server.post(&path, &json!({})).status, 400);
+    }
+    assert_eq!(server.get("/slots", None).ok(), json!([]));
+    assert_eq!(cached(&server), 0);
+}
