@@ -8,9 +8,13 @@ use super::super::{model, open};
 use super::{alone, one_plan, request, run_one, session, settles, start, Log, Told, PLANS};
 use crate::common::{assert_close, some_tokens, LOGITS};
 
-fn bits(scores: &[Scored]) -> Vec<(Token, u32, Vec<(Token, u32)>)> {
-    let top = |score: &Scored| score.top.iter().map(|(token, x)| (*token, x.to_bits())).collect();
-    scores.iter().map(|score| (score.token, score.logprob.to_bits(), top(score))).collect()
+/// Each score, and after it those of the best tokens.
+fn bits(scores: &[Scored]) -> Vec<(Token, u32)> {
+    let all = |score: &Scored| std::iter::once((score.token, score.logprob)).chain(score.top.clone());
+    scores
+        .iter()
+        .flat_map(|score| all(score).map(|(token, x)| (token, x.to_bits())).collect::<Vec<_>>())
+        .collect()
 }
 
 /// The scores are of these tokens, and about those of the library.
