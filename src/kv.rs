@@ -10,6 +10,7 @@ mod cells;
 mod layout;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use ggml::backend::Device;
@@ -273,12 +274,144 @@ impl KvCache {
         Ok(())
     }
 
+    /// A sequence's cells, in the order of their numbers, and for each tensor in turn the rows of these cells, one after
+    /// the other. Rows of keys that are cached for first positions only are zero elsewhere.
+    ///
+    /// # Errors
+    /// The device, and too little memory.
+    pub fn take_out(&self, seq: u32) -> Result<(Vec<Cell>, Vec<u8>), ggml::Error> {
+        let of = |cells: &Cells| -> Vec<(usize, Cell)> {
+            let own = cells.all()[..cells.n_end()].iter().copied().enumerate();
+            own.filter(|(_, cell)| cell.seqs & (1 << seq) != 0).collect()
+        };
+        let (places, cells): (Vec<usize>, Vec<Cell>) = of(&self.cells).into_iter().unzip();
+        let cells: Vec<Cell> = cells.into_iter().map(|cell| Cell { pos: cell.pos, seqs: 1 }).collect();
+        let (start_places, starts): (Vec<usize>, Vec<Cell>) = of(&self.starts).into_iter().unzip();
+        let numbers: HashMap<i32, usize> = cells.iter().enumerate().map(|(i, cell)| (cell.pos, i)).collect();
+        let mut data = Vec::new();
+        resize(&mut data, cells.len() * self.cell_bytes())?;
+        let (mut at, mut rows) = (0, Vec::new());
+        for (index, (held, row)) in self.tensors().enumerate() {
+            let out = &mut data[at..];
+            match held {
+                Held::StartValues => continue,
+                Held::Keys | Held::Values => {
+                    let out = &mut out[..cells.len() * row];
+                    self.rows(index, row, &places, &mut rows, |i, bytes| {
+                        out[i * row..][..row].copy_from_slice(bytes);
+                    })?;
+                }
+                Held::StartKeys => self.rows(index, row, &start_places, &mut rows, |i, bytes| {
+                    if let Some(i) = numbers.get(&starts[i].pos) {
+                        out[i * row..][..row].copy_from_slice(bytes);
+                    }
+                })?,
+            }
+            at += cells.len() * row;
+        }
+        Ok((cells, data))
+    }
+
+    /// Calls `f` with the number and the bytes of the row of each of these cells, which ascend. Cells with small gaps
+    /// between them are read at once: a device may take as long for each read.
+    fn rows(
+        &self,
+        index: usize,
+        row: usize,
+        places: &[usize],
+        bytes: &mut Vec<u8>,
+        mut f: impl FnMut(usize, &[u8]),
+    ) -> Result<(), ggml::Error> {
+        for group in near(places) {
+            let (first, last) = (places[group.start], places[group.end - 1]);
+            resize(bytes, (last + 1 - first) * row)?;
+            self.store.read(index, first * row, bytes)?;
+            for i in group {
+                f(i, &bytes[(places[i] - first) * row..][..row]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a sequence that has no cells those of [`KvCache::take_out`] whose positions are below `end`. Returns false, and
+    /// changes nothing, if too few cells are free. `data` must have the rows of all `cells`.
+    ///
+    /// # Errors
+    /// The device, and too little memory. The sequence is then empty.
+    pub fn put_in(&mut self, seq: u32, cells: &[Cell], end: i32, data: &[u8]) -> Result<bool, ggml::Error> {
+        let (numbers, wanted): (Vec<usize>, Vec<(u32, i32)>) = cells
+            .iter()
+            .enumerate()
+            .filter(|(_, cell)| cell.pos < end)
+            .map(|(i, cell)| (i, (seq, cell.pos)))
+            .unzip();
+        if data.len() != cells.len() * self.cell_bytes() {
+            let (expected, found) = (cells.len() * self.cell_bytes(), data.len());
+            return Err(ggml::Error::Argument(format!("cells: expected {expected} bytes, found {found}")));
+        }
+        let Some(taken) = self.allocate(&wanted) else { return Ok(false) };
+        let put = self.put_rows(&numbers, &taken, cells.len(), data);
+        if put.is_err() {
+            self.remove(seq, 0);
+        }
+        put.map(|()| true)
+    }
+
+    fn put_rows(
+        &self,
+        numbers: &[usize],
+        taken: &Taken,
+        n_cells: usize,
+        data: &[u8],
+    ) -> Result<(), ggml::Error> {
+        let of_starts: Vec<usize> = taken.starts.iter().map(|&(i, _)| numbers[i]).collect();
+        let starts: Vec<usize> = taken.starts.iter().map(|&(_, cell)| cell).collect();
+        let (mut at, mut from, mut bytes) = (0, 0, Vec::new());
+        for (index, (held, row)) in self.tensors().enumerate() {
+            // Values of first positions are some of those before.
+            if held != Held::StartValues {
+                (from, at) = (at, at + n_cells * row);
+            }
+            let (numbers, places) = match held {
+                Held::Keys | Held::Values => (numbers, &taken.cells[..]),
+                Held::StartKeys | Held::StartValues => (&of_starts[..], &starts[..]),
+            };
+            for group in near(places) {
+                let (first, last) = (places[group.start], places[group.end - 1]);
+                resize(&mut bytes, (last + 1 - first) * row)?;
+                // Cells of other sequences lie between them.
+                if last + 1 - first > group.len() {
+                    self.store.read(index, first * row, &mut bytes)?;
+                }
+                for i in group {
+                    let to = &mut bytes[(places[i] - first) * row..][..row];
+                    to.copy_from_slice(&data[from + numbers[i] * row..][..row]);
+                }
+                self.store.write(index, first * row, &bytes)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The cells in use below [`Layout::end`], with their numbers. Their contents differ from each other, for no
     /// sequence has a position twice.
     fn first_positions<'c>(&self, cells: &'c [Cell]) -> impl Iterator<Item = (usize, Cell)> + use<'c> {
         let end = self.layout.end;
         cells.iter().copied().enumerate().filter(move |(_, cell)| cell.seqs != 0 && cell.pos < end)
     }
+}
+
+/// Groups of numbers that lie close together, as ranges of their indices. The numbers ascend.
+fn near(places: &[usize]) -> Vec<Range<usize>> {
+    const GAP: usize = 64;
+    let mut groups: Vec<Range<usize>> = Vec::new();
+    for (i, &place) in places.iter().enumerate() {
+        match groups.last_mut() {
+            Some(group) if place - places[i - 1] <= GAP => group.end = i + 1,
+            _ => groups.push(i..i + 1),
+        }
+    }
+    groups
 }
 
 /// Makes `bytes` `n` long, with zeros where it grows.

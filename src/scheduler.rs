@@ -3,9 +3,11 @@
 //! A [`Scheduler`] is a handle to a thread that owns a session for each plan. Requests of a plan are decoded together: a step
 //! takes one token of every sequence that makes text, then parts of the prompts that are being read, as many tokens as fit
 //! in the time aimed at. A request begins with the longest prefix that any sequence holds, also those of ended requests.
-//! These make room when it is needed, and then the youngest requests, which continue later.
+//! These make room when it is needed, and then the youngest requests, which continue later. What leaves the cache can be kept
+//! on disk, from where a later request, also of another process, takes it.
 
 mod budget;
+mod disk;
 mod engine;
 mod job;
 mod prefixes;
@@ -24,11 +26,13 @@ use ropewalk_core::text::bytes;
 use crate::kv::MAX_SEQS;
 use crate::model::{Error, Model, Result};
 use crate::rope::Spec;
-use crate::session::{SeqId, Session, SessionParams};
+use crate::session::{Packed, SeqId, Session, SessionParams};
+use disk::Disk;
 use engine::Engine;
 use job::Job;
 
 pub use crate::session::Scored;
+pub use disk::DiskParams;
 pub use request::{
     Done, Event, Made, PlanInfo, PlanStatus, Refusal, Request, Reread, Sink, Slot, Status, StepTimes,
 };
@@ -52,13 +56,23 @@ ropewalk_core::setters! {
         pub step_tokens: Option<usize>,
         /// Tokens that a request without `n_predict` is given room for when it is admitted.
         pub reserve: usize,
+        /// Keeps texts on disk that leave the cache, and those in it when the scheduler stops.
+        pub disk: Option<DiskParams>,
     }
 }
 
 impl SchedulerParams {
     /// Four requests at once in each of these sessions, and steps of 150 ms.
     pub fn new(plans: Vec<SessionParams>) -> SchedulerParams {
-        SchedulerParams { plans, n_running: 4, n_waiting: 64, step_ms: 150, step_tokens: None, reserve: 512 }
+        SchedulerParams {
+            plans,
+            n_running: 4,
+            n_waiting: 64,
+            step_ms: 150,
+            step_tokens: None,
+            reserve: 512,
+            disk: None,
+        }
     }
 }
 
@@ -112,6 +126,7 @@ pub struct Scheduler {
     shared: Arc<Shared>,
     /// The cancel flags of the sessions.
     flags: Vec<Arc<AtomicBool>>,
+    disk: Option<Arc<Disk>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -140,6 +155,8 @@ struct State {
     /// Accepted requests that the thread has not seen, with their plans.
     new: Vec<(usize, Job)>,
     asked: Vec<Ask>,
+    /// What was read from disk, with the plan and the number of the request.
+    read: Vec<(usize, u64, Option<Packed>)>,
     /// Requests that wait, as of the last step, and those that came since.
     n_waiting: usize,
     n_requests: usize,
@@ -154,7 +171,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// Returns an error if there is no plan, if a number is out of range, or if the caches of all plans do not fit in memory;
-    /// and the errors of [`Session::new`].
+    /// the errors of [`Session::new`]; and if the directory for texts cannot be used, or another process uses it.
     pub fn new(model: &Model, params: SchedulerParams) -> Result<Scheduler> {
         Scheduler::with_models(std::slice::from_ref(model), params)
     }
@@ -176,24 +193,31 @@ impl Scheduler {
             return Err(Error::argument("step tokens", "at least 1", 0));
         }
         check_memory(first, models, &params.plans)?;
-        let mut engines = Vec::new();
-        let (mut plans, mut flags) = (Vec::new(), Vec::new());
-        for (model, session) in
-            models.iter().flat_map(|model| params.plans.iter().map(move |plan| (model, plan)))
-        {
-            let session = Session::new(model, session)?;
-            plans.push(info(&session));
-            flags.push(session.cancel_flag());
-            engines.push(Engine::new(session, engines.len(), &params));
+        let all = models.iter().flat_map(|model| params.plans.iter().map(move |plan| (model, plan)));
+        let open = |(model, plan)| Session::new(model, plan);
+        let sessions = all.map(open).collect::<Result<Vec<Session>>>()?;
+        let plans = sessions.iter().map(info).collect();
+        let flags = sessions.iter().map(Session::cancel_flag).collect();
+        let mut stores = Vec::new();
+        let mut disk = None;
+        if let Some(params) = &params.disk {
+            let all: Vec<&Session> = sessions.iter().collect();
+            let opened = Disk::open(params, &all)?;
+            (disk, stores) = (Some(opened.0), opened.1);
         }
+        let mut stores = stores.into_iter();
+        let engine = |(plan, session)| Engine::new(session, plan, &params, stores.next());
+        let engines: Vec<Engine> = sessions.into_iter().enumerate().map(engine).collect();
         let mut state = State::default();
         engines.iter().for_each(|engine| engine.report(&mut state.status));
         let shared = Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), end: Condvar::new() });
         let (own, aim) = (Arc::clone(&shared), Duration::from_millis(params.step_ms));
-        let thread = thread::Builder::new().name("scheduler".into()).spawn(move || work(&own, engines, aim));
+        let files = disk.clone();
+        let work = move || work(&own, engines, aim, files.as_deref());
+        let thread = thread::Builder::new().name("scheduler".into()).spawn(work);
         let thread = thread.map_err(|e| Error::Invalid(format!("scheduler: no thread: {e}")))?;
         let (model, n_models, thread) = (first.clone(), models.len(), Mutex::new(Some(thread)));
-        Ok(Scheduler { model, n_models, params, plans, shared, flags, thread })
+        Ok(Scheduler { model, n_models, params, plans, shared, flags, disk, thread })
     }
 
     /// The plans of the first model, in the order of [`SchedulerParams::plans`], then those of the next.
@@ -270,7 +294,17 @@ impl Scheduler {
     /// What the scheduler is doing, as of its last step.
     pub fn status(&self) -> Status {
         let state = self.shared.lock();
-        Status { n_requests: state.n_requests, waiting: state.n_waiting, ..state.status.clone() }
+        let mut status =
+            Status { n_requests: state.n_requests, waiting: state.n_waiting, ..state.status.clone() };
+        drop(state);
+        self.disk.iter().for_each(|disk| disk.report(&mut status));
+        status
+    }
+
+    /// Texts on disk that could not be used or written since the last call, and why: each is one line that names the file or
+    /// the directory. No request fails because of them.
+    pub fn warnings(&self) -> Vec<String> {
+        self.disk.as_ref().map_or(Vec::new(), |disk| disk.warnings())
     }
 
     /// The sequences that hold tokens of requests whose salt begins with `owner`. Waits for the step that is being computed.
@@ -316,7 +350,7 @@ impl Scheduler {
     }
 
     /// Accepts no more requests and cancels those that wait. Requests that run may end within `grace`, and are canceled
-    /// then. Returns when the thread has ended, unless a sink calls this.
+    /// then. What stays in the cache is written to disk, if that is kept. Returns when the thread has ended, unless a sink calls this.
     pub fn stop(&self, grace: Duration) {
         let own = lock(&self.thread).as_ref().is_some_and(|own| own.thread().id() == thread::current().id());
         let mut state = self.shared.lock();
@@ -436,24 +470,57 @@ impl Drop for AtEnd<'_> {
     }
 }
 
-/// The thread: rounds of all engines that have requests, until it is stopped.
-fn work(shared: &Shared, mut engines: Vec<Engine>, aim: Duration) {
+/// Ends the thread that writes texts when the scheduler's ends, however it does.
+struct Stops<'a>(Option<&'a Disk>);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|disk| disk.stop());
+    }
+}
+
+/// The thread, with one more for the disk.
+fn work(shared: &Shared, mut engines: Vec<Engine>, aim: Duration, disk: Option<&Disk>) {
     let _end = AtEnd(shared);
+    thread::scope(|scope| {
+        let _stops = Stops(disk);
+        if let Some(disk) = disk {
+            let deliver = move |plan, job, packed| {
+                shared.lock().read.push((plan, job, packed));
+                shared.work.notify_all();
+            };
+            let thread = thread::Builder::new().name("prefixes".into());
+            if let Err(e) = thread.spawn_scoped(scope, move || disk.run(deliver)) {
+                disk.stop();
+                disk.warn(format_args!("no thread: {e}"));
+            }
+        }
+        serve(shared, &mut engines, aim);
+        engines.iter_mut().for_each(Engine::save);
+    });
+}
+
+/// Rounds of all engines that have requests, until the scheduler is stopped.
+fn serve(shared: &Shared, engines: &mut [Engine], aim: Duration) {
     loop {
         let mut state = shared.lock();
-        while state.new.is_empty()
-            && state.asked.is_empty()
-            && state.deadline.is_none()
-            && !engines.iter().any(Engine::has_work)
-        {
+        let waits = |state: &State, engines: &[Engine]| {
+            let comes = state.deadline.is_none() || engines.iter().any(Engine::is_reading);
+            let came = !state.new.is_empty() || !state.read.is_empty() || !state.asked.is_empty();
+            comes && !came && !engines.iter().any(Engine::has_work)
+        };
+        while waits(&state, engines) {
             state = shared.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         for (plan, job) in state.new.drain(..) {
             engines[plan].push(job);
         }
+        for (plan, job, packed) in state.read.drain(..) {
+            engines[plan].push_read(job, packed);
+        }
         let (deadline, asked) = (state.deadline, std::mem::take(&mut state.asked));
         drop(state);
-        asked.into_iter().for_each(|ask| ask(&mut engines));
+        asked.into_iter().for_each(|ask| ask(engines));
         let over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let busy = engines.iter().filter(|engine| engine.has_work()).count();
         let aim = aim / busy.max(1) as u32;
@@ -475,7 +542,8 @@ fn work(shared: &Shared, mut engines: Vec<Engine>, aim: Duration) {
         let mut state = shared.lock();
         state.n_waiting = state.new.len() + engines.iter().map(Engine::n_waiting).sum::<usize>();
         state.status = status;
-        if deadline.is_some() && state.new.is_empty() && !engines.iter().any(Engine::has_work) {
+        let busy = engines.iter().any(|engine| engine.has_work() || engine.is_reading());
+        if deadline.is_some() && state.new.is_empty() && !busy {
             return;
         }
     }

@@ -219,6 +219,64 @@ impl States {
         }
     }
 
+    /// The numbers of tokens that a sequence has states after, and the bytes of each state in turn, layer by layer.
+    ///
+    /// # Errors
+    /// The device, and too little memory.
+    pub fn take_out(&self, seq: u32) -> Result<(Vec<usize>, Vec<u8>), ggml::Error> {
+        let (states, n) = (self.of(seq), self.state_bytes());
+        let bytes = states.len() * n;
+        let refused = |_| ggml::Error::OutOfMemory {
+            device: "cpu".into(),
+            bytes,
+            what: "the states of a sequence between the session and a file".into(),
+        };
+        let mut data = files::memory::filled(bytes, 0u8).map_err(refused)?;
+        let mut at = 0;
+        for state in states {
+            for (index, row) in self.row_bytes().into_iter().enumerate() {
+                self.store.read(index, state.slot * row, &mut data[at..at + row])?;
+                at += row;
+            }
+        }
+        Ok((states.iter().map(|state| state.n).collect(), data))
+    }
+
+    /// Gives a sequence that has no states those of [`States::take_out`] that are after at most `end` tokens. Those before the
+    /// last of them stay out where no slot is free. Returns false, and changes nothing, if there is no slot for that either,
+    /// or no such state. `data` must have the bytes of all states after `n` tokens each.
+    ///
+    /// # Errors
+    /// The device. The sequence then has no states.
+    pub fn put_in(&mut self, seq: u32, n: &[usize], end: usize, data: &[u8]) -> Result<bool, ggml::Error> {
+        let Some(last) = n.iter().rposition(|&n| n <= end) else { return Ok(false) };
+        let Some(slot) = self.take() else { return Ok(false) };
+        self.of[seq as usize].push(State { n: n[last], slot, kept: false });
+        for &n in &n[..last] {
+            let Some(slot) = self.uses.iter().position(|&uses| uses == 0) else { break };
+            self.uses[slot] = 1;
+            let states = &mut self.of[seq as usize];
+            states.insert(states.len() - 1, State { n, slot, kept: true });
+        }
+        let bytes = self.state_bytes();
+        for state in self.of(seq).to_vec() {
+            let Some(i) = n.iter().position(|&n| n == state.n) else { continue };
+            let mut at = i * bytes;
+            for (index, row) in self.row_bytes().into_iter().enumerate() {
+                let written = data.get(at..at + row).map_or_else(
+                    || Err(ggml::Error::Argument(format!("states: expected more than {} bytes", data.len()))),
+                    |row_bytes| self.store.write(index, state.slot * row, row_bytes),
+                );
+                if let Err(e) = written {
+                    self.truncate(seq, 0);
+                    return Err(e);
+                }
+                at += row;
+            }
+        }
+        Ok(true)
+    }
+
     fn retain(&mut self, seq: u32, f: impl Fn(&State) -> bool) {
         let (uses, states) = (&mut self.uses, &mut self.of[seq as usize]);
         states.retain(|s| {

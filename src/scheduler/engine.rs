@@ -1,12 +1,15 @@
 //! One session and its requests: which are admitted, what a step reads of each, and who gives way when room runs out.
 
 mod parts;
+mod place;
+mod restore;
 mod slots;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::budget::Budget;
+use super::disk::{Found, Store};
 use super::job::{Ended, Job};
 use super::prefixes::Prefixes;
 use super::request::{PlanStatus, Status};
@@ -14,13 +17,11 @@ use super::scores::Scores;
 use super::SchedulerParams;
 use crate::kv::MAX_SEQS;
 use crate::model::{Error, Result};
-use crate::session::{Prefix, SeqId, Session, Step, Stepped, StopReason, Want};
+use crate::session::{Packed, SeqId, Session, Step, Stepped, StopReason, Want};
 use crate::Token;
 
 /// Younger requests that may be admitted before one that waits for more room than they need.
 const MAX_PASSED: usize = 16;
-/// A prompt that shares this many tokens more with one that is being read waits until these are read.
-const WORTH_WAITING: usize = 32;
 
 /// A request that has a sequence.
 struct Run {
@@ -44,6 +45,8 @@ struct Place {
     scores: Scores,
     departed: usize,
     differs_at: Option<usize>,
+    /// A text that is to be read from disk first.
+    found: Option<Found>,
 }
 
 /// The part of a step that is one request's.
@@ -58,6 +61,10 @@ pub(super) struct Engine {
     session: Session,
     running: Vec<Run>,
     waiting: VecDeque<Job>,
+    /// Requests whose beginning is read from disk, and the tokens that each takes from it.
+    reading: Vec<(Job, usize)>,
+    /// What was read, by the numbers of the requests; `None` if it could not be.
+    read: Vec<(u64, Option<Packed>)>,
     prefixes: Prefixes,
     budget: Budget,
     /// End-of-generation tokens.
@@ -137,7 +144,12 @@ impl Run {
 }
 
 impl Engine {
-    pub(super) fn new(session: Session, plan: usize, params: &SchedulerParams) -> Engine {
+    pub(super) fn new(
+        session: Session,
+        plan: usize,
+        params: &SchedulerParams,
+        store: Option<Store>,
+    ) -> Engine {
         let vocab = session.model().vocab();
         let ends = (0..vocab.n_tokens() as Token).filter(|&token| vocab.is_eog(token)).collect();
         // Cells of a plan that evicts, and states, are for so many sequences.
@@ -150,7 +162,9 @@ impl Engine {
             session,
             running: Vec::new(),
             waiting: VecDeque::new(),
-            prefixes: Prefixes::new(),
+            reading: Vec::new(),
+            read: Vec::new(),
+            prefixes: Prefixes::new(store),
             ends,
             changed: false,
             did: Status::default(),
@@ -162,12 +176,29 @@ impl Engine {
         self.changed = true;
     }
 
+    /// Whether a round would do something.
     pub(super) fn has_work(&self) -> bool {
-        !self.running.is_empty() || !self.waiting.is_empty()
+        let waits = !self.waiting.is_empty() && (self.changed || self.reading.is_empty());
+        waits || !self.running.is_empty() || !self.read.is_empty()
+    }
+
+    /// Whether something is to come from the disk.
+    pub(super) fn is_reading(&self) -> bool {
+        !self.reading.is_empty()
     }
 
     pub(super) fn n_waiting(&self) -> usize {
-        self.waiting.len()
+        self.waiting.len() + self.reading.len()
+    }
+
+    /// Takes what was read from disk for a request. The next round sees it.
+    pub(super) fn push_read(&mut self, job: u64, packed: Option<Packed>) {
+        self.read.push((job, packed));
+    }
+
+    /// Has the texts that stayed in the cache written.
+    pub(super) fn save(&mut self) {
+        self.prefixes.offer_all(&self.session);
     }
 
     /// Adds what it does, and has done, to a status.
@@ -175,7 +206,7 @@ impl Engine {
         let cells = self.prefixes.count(&self.session, None);
         let plan = PlanStatus {
             running: self.running.len(),
-            waiting: self.waiting.len(),
+            waiting: self.n_waiting(),
             cells: self.session.n_cells().0,
             cells_used: cells.used,
             cells_kept: cells.kept,
@@ -191,6 +222,7 @@ impl Engine {
         status.n_preempted += self.did.n_preempted;
         status.n_prompt += self.did.n_prompt;
         status.n_cached += self.did.n_cached;
+        status.n_restored += self.did.n_restored;
         status.n_made += self.did.n_made;
         status.n_dropped += self.prefixes.n_dropped;
         status.n_steps += self.did.n_steps;
@@ -202,7 +234,8 @@ impl Engine {
 
     /// Bytes of all scores. A request that gave its room to others has kept its own.
     fn score_bytes(&self) -> usize {
-        let jobs = self.running.iter().map(|run| &run.job).chain(&self.waiting);
+        let reading = self.reading.iter().map(|(job, _)| job);
+        let jobs = self.running.iter().map(|run| &run.job).chain(&self.waiting).chain(reading);
         jobs.map(|job| job.scores.n_bytes()).sum::<usize>() + self.prefixes.score_bytes()
     }
 
@@ -217,6 +250,7 @@ impl Engine {
     /// # Errors
     /// Returns an error if the device fails.
     pub(super) fn round(&mut self, aim: Duration) -> Result<()> {
+        self.restore()?;
         self.cancel(Job::is_cancelled)?;
         self.admit();
         let parts = self.parts()?;
@@ -277,6 +311,12 @@ impl Engine {
                 }
             }
         }
+        for at in (0..self.reading.len()).rev() {
+            if like(&self.reading[at].0) {
+                let (job, _) = self.reading.remove(at);
+                self.end(job, Ended::Done(StopReason::Cancelled));
+            }
+        }
         Ok(())
     }
 
@@ -285,6 +325,7 @@ impl Engine {
         self.session.clear();
         self.prefixes.clear();
         self.changed = true;
+        self.waiting.extend(self.reading.drain(..).map(|(job, _)| job));
         for run in std::mem::take(&mut self.running) {
             self.end(run.job, Ended::Failed(Error::Invalid(why.to_owned())));
         }
@@ -318,11 +359,17 @@ impl Engine {
     /// Gives waiting requests a sequence, in order. One that needs more room than there is does not hold up all others.
     fn admit(&mut self) {
         let mut at = 0;
-        while self.changed && at < self.waiting.len() && self.running.len() < self.n_running {
+        while self.changed
+            && at < self.waiting.len()
+            && self.running.len() + self.reading.len() < self.n_running
+        {
             let Some(job) = self.waiting.remove(at) else { break };
-            if let Some(place) = self.place(&job) {
+            if let Some(mut place) = self.place(&job) {
                 self.waiting.iter_mut().take(at).for_each(|earlier| earlier.passed += 1);
-                self.start(job, place);
+                match place.found.take() {
+                    Some(found) => self.fetch(job, found),
+                    None => self.start(job, place),
+                }
                 continue;
             }
             let passed = job.passed;
@@ -333,48 +380,6 @@ impl Engine {
             at += 1;
         }
         self.changed = false;
-    }
-
-    /// What a waiting request begins with; `None` if it has to wait.
-    fn place(&mut self, job: &Job) -> Option<Place> {
-        let salt = &job.request.salt;
-        let mut best = Prefix::default();
-        if job.request.reuse {
-            let sharing = self.running.iter().filter(|run| run.job.request.salt == *salt).map(|run| run.seq);
-            let seqs = sharing.chain(self.prefixes.seqs(Some(salt.as_slice())));
-            let most = |seq: SeqId, shared: usize| match self.running.iter().find(|run| run.seq == seq) {
-                // Also with the score of the token that it reads next.
-                Some(run) => job.most_cached(run.shared(job), run.job.scores.len()).min(shared),
-                None => job.most_cached(shared, self.prefixes.scores(seq).map_or(0, Scores::len)),
-            };
-            best = self.session.longest_prefix(&job.tokens, most, seqs);
-            let also = self.running.iter_mut().filter(|run| run.job.request.salt == *salt);
-            let first = also.map(|run| (run.offers(job), run)).filter(|(n, run)| *n > run.held);
-            if let Some((n, run)) = first.max_by_key(|(n, _)| *n) {
-                // What is waited for already is waited for to the end.
-                let is_place = run.places.contains(&n);
-                if is_place || n >= best.n + WORTH_WAITING {
-                    if !is_place {
-                        run.places.push(n);
-                    }
-                    return None;
-                }
-            }
-        }
-        let donor = (best.n > 0).then_some((best.seq, best.n));
-        let mut scores = self.scores(best.seq).cloned().unwrap_or_default();
-        scores.truncate(job.most_scored(best.n));
-        let differs_at = best.differs.then_some(best.departed);
-        let place = Place { donor, scores, departed: best.departed, differs_at };
-        // Nobody else needs the room then.
-        if self.running.is_empty() || self.session.plan().evict {
-            return Some(place);
-        }
-        let need = self.session.cells_at_most(self.target(job, 0) - best.n);
-        let promised: usize = self.running.iter().map(|run| self.promised(run)).sum();
-        let given = donor.map(|(seq, n)| (seq, self.session.model().n_positions(n) as i32));
-        let room = self.session.n_cells().1 + self.prefixes.count(&self.session, given).kept;
-        (need.saturating_add(promised) <= room).then_some(place)
     }
 
     /// Tokens that a request is given room for, when it holds so many.
@@ -413,6 +418,7 @@ impl Engine {
         if job.start(self.plan, n, place.differs_at) {
             self.did.n_prompt += job.n_prompt;
             self.did.n_cached += n;
+            self.did.n_restored += job.n_restored.unwrap_or(0).min(n);
             let again = place.departed.min(job.tokens.len() - 1).saturating_sub(n);
             match job.request.echo {
                 Some(_) => self.did.reread.unscored += again,
@@ -447,7 +453,7 @@ impl Engine {
         }
         let no_seq = || Error::Invalid("sequences: all are in use".into());
         let seq = own.ok_or_else(no_seq)?;
-        self.prefixes.take(seq);
+        self.prefixes.take(&self.session, seq);
         Ok(seq)
     }
 

@@ -37,6 +37,8 @@ pub(super) struct Job {
     /// Scores of the tokens. Those of a request that asks for them were sent.
     pub(super) scores: Scores,
     pub(super) n_cached: usize,
+    /// Tokens that were read from disk for it; `None` if nothing was looked for there.
+    pub(super) n_restored: Option<usize>,
     pub(super) preempted: usize,
     /// Tokens that it held when it gave its room to older requests.
     pub(super) held: usize,
@@ -82,6 +84,7 @@ impl Job {
             tokens,
             scores: Scores::default(),
             n_cached: 0,
+            n_restored: None,
             preempted: 0,
             held: 0,
             passed: 0,
@@ -246,6 +249,7 @@ impl Job {
             reason,
             n_prompt: self.n_prompt,
             n_cached: self.n_cached,
+            n_restored: self.n_restored.unwrap_or(0).min(self.n_cached),
             n_made: self.n_made(),
             queue: admitted.duration_since(self.submitted),
             prefill: self.admitted.map_or(Duration::ZERO, |admitted| read.duration_since(admitted)),

@@ -4,6 +4,7 @@
 //! each cell that it would free. What is worth least goes first, and the clock becomes its worth. So a long text stays
 //! longer than a short one, but not for ever.
 
+use super::disk::Store;
 use super::scores::Scores;
 use crate::kv::MAX_SEQS;
 use crate::model::Result;
@@ -18,13 +19,21 @@ struct Kept {
     salt: Vec<u8>,
     /// The clock at its last use.
     used: f64,
+    /// Its text was offered to the disk before it was cut.
+    offered: bool,
     scores: Scores,
 }
 
+/// What a text of so many tokens is worth more than the clock of its last use.
+pub(super) fn worth_of(n_tokens: usize) -> f64 {
+    1.0 + n_tokens as f64 / TWICE
+}
+
 /// Sequences that no running request has.
-#[derive(Debug)]
 pub(super) struct Prefixes {
     of: Vec<Option<Kept>>,
+    /// Where texts that leave are kept.
+    pub(super) store: Option<Store>,
     clock: f64,
     /// Texts that were dropped or cut.
     pub(super) n_dropped: usize,
@@ -42,8 +51,8 @@ pub(super) struct Cells {
 }
 
 impl Prefixes {
-    pub(super) fn new() -> Prefixes {
-        Prefixes { of: (0..MAX_SEQS).map(|_| None).collect(), clock: 0.0, n_dropped: 0 }
+    pub(super) fn new(store: Option<Store>) -> Prefixes {
+        Prefixes { of: (0..MAX_SEQS).map(|_| None).collect(), store, clock: 0.0, n_dropped: 0 }
     }
 
     /// The sequences, of this salt if one is given.
@@ -85,7 +94,7 @@ impl Prefixes {
     ) -> Result<()> {
         let others: Vec<SeqId> = self.seqs(Some(salt.as_slice())).collect();
         scores.truncate(session.tokens(seq).len().saturating_sub(1));
-        self.of[seq as usize] = Some(Kept { salt, used: self.clock, scores });
+        self.of[seq as usize] = Some(Kept { salt, used: self.clock, offered: false, scores });
         if session.tokens(seq).is_empty() {
             self.of[seq as usize] = None;
         } else if session.cuts_anywhere() {
@@ -112,7 +121,8 @@ impl Prefixes {
     }
 
     /// Gives a sequence to a request, with all that it holds.
-    pub(super) fn take(&mut self, seq: SeqId) {
+    pub(super) fn take(&mut self, session: &Session, seq: SeqId) {
+        self.offer(session, seq, false);
         self.of[seq as usize] = None;
     }
 
@@ -120,6 +130,26 @@ impl Prefixes {
     pub(super) fn touch(&mut self, seq: SeqId) {
         let clock = self.clock;
         self.of[seq as usize].iter_mut().for_each(|kept| kept.used = clock);
+    }
+
+    /// Has a text written that is about to leave.
+    fn offer(&mut self, session: &Session, seq: SeqId, waits: bool) {
+        let Some(store) = &self.store else { return };
+        if let Some(kept) = self.of[seq as usize].as_mut().filter(|kept| !kept.offered) {
+            kept.offered = true;
+            store.save(session, seq, &kept.salt, waits);
+        }
+    }
+
+    /// Has all texts written, those worth most first, and waits until all but the last are.
+    pub(super) fn offer_all(&mut self, session: &Session) {
+        let worth = |seq: &SeqId| {
+            let kept = self.of[*seq as usize].as_ref();
+            kept.map_or(0.0, |kept| kept.used) + worth_of(session.tokens(*seq).len())
+        };
+        let mut seqs: Vec<SeqId> = self.seqs(None).collect();
+        seqs.sort_by(|a, b| worth(b).total_cmp(&worth(a)));
+        seqs.into_iter().for_each(|seq| self.offer(session, seq, true));
     }
 
     pub(super) fn remove(&mut self, session: &mut Session, seq: SeqId) -> Result<()> {
@@ -166,7 +196,7 @@ impl Prefixes {
             if idle && held == 0 {
                 continue;
             }
-            let worth = kept.used + 1.0 + session.tokens(seq).len() as f64 / TWICE;
+            let worth = kept.used + worth_of(session.tokens(seq).len());
             if least.is_none_or(|least| worth < least.2) {
                 least = Some((seq, alone, worth));
             }
@@ -183,6 +213,7 @@ impl Prefixes {
         let Some((seq, _, worth)) = self.least(session, donor, false) else { return Ok(None) };
         self.clock = self.clock.max(worth);
         self.n_dropped += 1;
+        self.offer(session, seq, false);
         self.remove(session, seq)?;
         Ok(Some(seq))
     }
@@ -207,6 +238,7 @@ impl Prefixes {
                 let Some((seq, alone, worth)) = self.least(session, None, true) else { return Ok(false) };
                 self.clock = self.clock.max(worth);
                 self.n_dropped += 1;
+                self.offer(session, seq, false);
                 let cut = session.tokens(seq).len().saturating_sub(short);
                 if session.cuts_anywhere() && alone > short && cut > 0 {
                     session.truncate(seq, cut)?;

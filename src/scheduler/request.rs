@@ -156,6 +156,8 @@ pub struct Done {
     pub n_prompt: usize,
     /// Tokens of the prompt that were in the cache.
     pub n_cached: usize,
+    /// Those of them that were read from disk for this request.
+    pub n_restored: usize,
     /// Tokens made.
     pub n_made: usize,
     /// Time until it was admitted.
@@ -248,6 +250,8 @@ pub struct Status {
     pub n_prompt: usize,
     /// Those of them that were in the cache.
     pub n_cached: usize,
+    /// Those of these that were read from disk.
+    pub n_restored: usize,
     /// Tokens made.
     pub n_made: usize,
     /// Texts of ended requests that were dropped or cut to make room.
@@ -258,6 +262,14 @@ pub struct Status {
     pub steps: StepTimes,
     /// Tokens that were read again.
     pub reread: Reread,
+    /// Texts on disk.
+    pub n_on_disk: usize,
+    /// Bytes of these.
+    pub disk_bytes: u64,
+    /// Texts read from disk.
+    pub n_read: usize,
+    /// Texts written there.
+    pub n_written: usize,
 }
 
 /// How long steps took.

@@ -24,18 +24,18 @@ use crate::Token;
 const FAMILY: &[u8; 7] = b"ropewlk";
 
 /// First bytes of the files that are written.
-pub(super) const MAGIC: &[u8; 8] = b"ropewlk3";
+const MAGIC: &[u8; 8] = b"ropewlk3";
 
 /// Bytes before the header.
-const START: u64 = 16;
+pub(super) const START: u64 = 16;
 /// Bytes of the digest at the end.
-const DIGEST: u64 = 32;
+pub(super) const DIGEST: u64 = 32;
 /// Bytes of a cell's position and sequences.
 pub(super) const CELL: u64 = 12;
 pub(super) const TOKEN: u64 = 4;
 
 /// Most bytes of a header; a sound one has a few hundred and the rope spec.
-pub(super) const MAX_HEADER: u64 = 1 << 20;
+const MAX_HEADER: u64 = 1 << 20;
 
 /// Maximum size of an attachment to a saved session, in bytes.
 pub const MAX_ATTACHMENT: u64 = 64 << 20;
@@ -70,7 +70,7 @@ pub(super) struct Header {
 
 impl Header {
     /// Bytes of everything between header and digest; `None` for numbers that overflow.
-    fn data_bytes(&self) -> Option<u64> {
+    pub(super) fn data_bytes(&self) -> Option<u64> {
         let tokens = self.n_tokens.iter().try_fold(0u64, |sum, &n| sum.checked_add(n.checked_mul(TOKEN)?))?;
         let cells = self.n_cells.checked_mul(self.cell_bytes.checked_add(CELL)?)?;
         let states = self.n_states.checked_mul(self.state_bytes)?;
@@ -105,9 +105,10 @@ impl Header {
 #[derive(Debug)]
 pub struct SavedSession {
     path: PathBuf,
-    input: BufReader<File>,
+    pub(super) input: BufReader<File>,
     pub(super) header: Header,
-    at: u64,
+    /// Bytes before the attachment.
+    pub(super) at: u64,
     pub(super) attachment: Vec<u8>,
 }
 
@@ -119,9 +120,13 @@ impl SavedSession {
     /// has a length that does not match its header.
     pub fn open(path: impl AsRef<Path>) -> Result<SavedSession> {
         let path = path.as_ref();
+        SavedSession::of_file(path, files::foreign::open_file(path)?)
+    }
+
+    /// [`SavedSession::open`] of a file that is open already.
+    pub(crate) fn of_file(path: &Path, file: File) -> Result<SavedSession> {
         let io = |e: std::io::Error| Error::io(path, e);
         let refuse = |what: String| Error::Invalid(format!("{}: {what}", path.display()));
-        let file = files::foreign::open_file(path)?;
         let n_bytes = file.metadata().map_err(io)?.len();
         let mut input = BufReader::with_capacity(1 << 16, file);
         let mut start = Vec::new();
@@ -225,6 +230,34 @@ impl SavedSession {
     pub(super) fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
         self.input.read_exact(bytes).map_err(|e| Error::io(&self.path, e))
     }
+}
+
+/// Writes a file, atomically. `body` writes what follows the attachment.
+pub(super) fn write(
+    path: &Path,
+    header: &Header,
+    attachment: &[u8],
+    body: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
+) -> Result<()> {
+    let io = |e: std::io::Error| Error::io(path, e);
+    let json = serde_json::to_vec(header).map_err(|e| io(e.into()))?;
+    if json.len() as u64 > MAX_HEADER {
+        let what = format!("not saved: header: expected at most {MAX_HEADER} bytes, found {}", json.len());
+        return Err(Error::Invalid(format!("{}: {what}", path.display())));
+    }
+    files::replace(path, &SESSION, |out| {
+        let mut hash = Sha256::new();
+        let mut write = |bytes: &[u8]| {
+            hash.update(bytes);
+            out.write_all(bytes).map_err(io)
+        };
+        write(MAGIC)?;
+        write(&(json.len() as u64).to_le_bytes())?;
+        write(&json)?;
+        write(attachment)?;
+        body(&mut write)?;
+        out.write_all(&hash.finalize()).map_err(io)
+    })
 }
 
 /// The version digit of the first bytes of a session file.

@@ -5,7 +5,7 @@ use std::path::Path;
 use ropewalk_core::text::bytes;
 use sha2::{Digest, Sha256};
 
-use super::saved::{Header, SavedSession, CELL, MAGIC, MAX_HEADER, SESSION, TOKEN};
+use super::saved::{self, Header, SavedSession, CELL, SESSION, TOKEN};
 use super::{Attention, Session};
 use crate::kv::{Cell, MAX_SEQS};
 use crate::model::{Error, Model, Result};
@@ -54,7 +54,6 @@ impl Session {
     /// the file for another reason, or if the file cannot be written (with its name). `path` is unchanged then.
     pub fn save(&self, path: impl AsRef<Path>, attachment: &[u8]) -> Result<()> {
         let path = path.as_ref();
-        let io = |e: std::io::Error| Error::io(path, e);
         let refuse = |what: String| Error::Invalid(format!("{}: not saved: {what}", path.display()));
         SESSION.claim(path)?;
         let cells = &self.kv.cells()[..self.kv.n_end()];
@@ -67,23 +66,10 @@ impl Session {
             ..self.facts()
         };
         header.check().map_err(refuse)?;
-        self.check(&header).map_err(refuse)?;
+        self.check(&self.facts(), &header).map_err(refuse)?;
         self.check_contents(&self.tokens, cells).map_err(refuse)?;
         self.check_states(&self.tokens, &header).map_err(refuse)?;
-        let json = serde_json::to_vec(&header).map_err(|e| io(e.into()))?;
-        if json.len() as u64 > MAX_HEADER {
-            return Err(refuse(format!("header: expected at most {MAX_HEADER} bytes, found {}", json.len())));
-        }
-        files::replace(path, &SESSION, |out| {
-            let mut hash = Sha256::new();
-            let mut write = |bytes: &[u8]| {
-                hash.update(bytes);
-                out.write_all(bytes).map_err(io)
-            };
-            write(MAGIC)?;
-            write(&(json.len() as u64).to_le_bytes())?;
-            write(&json)?;
-            write(attachment)?;
+        saved::write(path, &header, attachment, |write| {
             for token in self.tokens.iter().flatten() {
                 write(&token.to_le_bytes())?;
             }
@@ -91,11 +77,11 @@ impl Session {
                 write(&cell.pos.to_le_bytes())?;
                 write(&cell.seqs.to_le_bytes())?;
             }
-            self.kv.export(&mut write)?;
-            if let Some(states) = &self.states {
-                states.export(&mut write)?;
+            self.kv.export(&mut *write)?;
+            match &self.states {
+                Some(states) => states.export(write),
+                None => Ok(()),
             }
-            out.write_all(&hash.finalize()).map_err(io)
         })
     }
 
@@ -116,7 +102,7 @@ impl Session {
     /// session has or more memory than is free, or if it is damaged. The session is unchanged then. If the file
     /// cannot be read to its end, the session is left empty.
     pub fn restore_from(&mut self, saved: &mut SavedSession) -> Result<()> {
-        self.check(&saved.header).map_err(|e| saved.refuse(e))?;
+        self.check(&self.facts(), &saved.header).map_err(|e| saved.refuse(e))?;
         let header = &saved.header;
         let needed = header.n_tokens.iter().sum::<u64>() * TOKEN + header.n_cells * CELL;
         if let Some(free) = ggml::machine::memory_available().filter(|&free| needed > free) {
@@ -149,7 +135,7 @@ impl Session {
     }
 
     /// A header of this session, without anything in it.
-    fn facts(&self) -> Header {
+    pub(super) fn facts(&self) -> Header {
         let keys = if self.capabilities.custom_ops { "table" } else { "ggml" };
         Header {
             model: fingerprint(&self.model),
@@ -167,9 +153,8 @@ impl Session {
         }
     }
 
-    /// The reason why this session cannot restore a file with this header.
-    fn check(&self, header: &Header) -> Result<(), String> {
-        let own = self.facts();
+    /// The reason why this session, with these facts, cannot restore a file with this header.
+    pub(super) fn check(&self, own: &Header, header: &Header) -> Result<(), String> {
         for (key, expected, found) in [
             ("model", &own.model, &header.model),
             ("rope", &own.rope, &header.rope),
@@ -215,7 +200,7 @@ impl Session {
     }
 
     /// Why the states that a header lists cannot be those of sequences of these tokens in this session.
-    fn check_states(&self, tokens: &[Vec<Token>], header: &Header) -> Result<(), String> {
+    pub(super) fn check_states(&self, tokens: &[Vec<Token>], header: &Header) -> Result<(), String> {
         let Some(states) = &self.states else {
             let found = header.n_states;
             let none = found == 0 && header.states.is_empty();
@@ -248,7 +233,7 @@ impl Session {
     }
 
     /// Why tokens and cells cannot be those of one session under this plan.
-    fn check_contents(&self, tokens: &[Vec<Token>], cells: &[Cell]) -> Result<(), String> {
+    pub(super) fn check_contents(&self, tokens: &[Vec<Token>], cells: &[Cell]) -> Result<(), String> {
         let n_vocab = self.model.hparams().n_vocab;
         let in_vocab = |t: &Token| usize::try_from(*t).is_ok_and(|t| t < n_vocab);
         if let Some(token) = tokens.iter().flatten().find(|t| !in_vocab(t)) {

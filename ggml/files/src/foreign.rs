@@ -109,6 +109,30 @@ impl Folder {
         Ok(out)
     }
 
+    /// Removes the file or the link at a relative path; nothing where nothing has that name.
+    ///
+    /// # Errors
+    /// A link on the way to it, a folder, a path that leaves the folder, the disk.
+    pub fn remove(&self, relative: &Path) -> Result<()> {
+        match self.remove_at(relative) {
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(Error::new(self.path.join(relative), e)),
+            _ => Ok(()),
+        }
+    }
+
+    #[cfg(unix)]
+    fn remove_at(&self, relative: &Path) -> io::Result<()> {
+        let (folders, name) = steps(relative)?;
+        let folder = self.walk(&folders)?;
+        let folder = folder.as_ref().unwrap_or(&self.fd);
+        Ok(rustix::fs::unlinkat(folder, &name, rustix::fs::AtFlags::empty())?)
+    }
+
+    #[cfg(not(unix))]
+    fn remove_at(&self, relative: &Path) -> io::Result<()> {
+        fs::remove_file(self.checked(relative)?)
+    }
+
     #[cfg(unix)]
     fn open_at(&self, relative: &Path) -> io::Result<File> {
         use rustix::fs::OFlags;
@@ -448,6 +472,22 @@ mod tests {
         assert!(folder.names(Path::new("."), 7).unwrap_err().to_string().contains("more than 7"));
         assert!(folder.names(Path::new("folder-link"), 9).unwrap_err().to_string().contains("symbolic"));
         assert!(Folder::open(&dir.path().join("private")).is_err());
+    }
+
+    #[test]
+    fn what_is_removed_is_no_more_than_a_name() {
+        let dir = world();
+        let folder = Folder::open(&dir.path().join("shard")).unwrap();
+        for name in ["link", "plain", "none"] {
+            folder.remove(Path::new(name)).unwrap();
+            assert!(folder.file(Path::new(name)).unwrap().is_none(), "{name}");
+        }
+        assert_eq!(fs::read(dir.path().join("private")).unwrap(), b"key");
+        assert!(
+            folder.remove(Path::new("samples")).is_err() && folder.remove(Path::new("../private")).is_err()
+        );
+        folder.remove(Path::new("samples/a.jsonl")).unwrap();
+        assert!(dir.path().join("private").exists() && dir.path().join("shard/samples/deep").exists());
     }
 
     #[test]

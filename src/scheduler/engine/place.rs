@@ -1,0 +1,65 @@
+//! What a waiting request begins with: a text that the cache holds, or one on disk.
+
+use super::{Engine, Job, Place, Scores};
+use crate::session::{Prefix, SeqId};
+
+/// A prompt that shares this many tokens more with one that is being read waits until these are read.
+const WORTH_WAITING: usize = 32;
+
+impl Engine {
+    /// What a waiting request begins with; `None` if it has to wait.
+    pub(super) fn place(&mut self, job: &Job) -> Option<Place> {
+        let salt = &job.request.salt;
+        let mut best = Prefix::default();
+        if job.request.reuse {
+            let sharing = self.running.iter().filter(|run| run.job.request.salt == *salt).map(|run| run.seq);
+            let seqs = sharing.chain(self.prefixes.seqs(Some(salt.as_slice())));
+            let most = |seq: SeqId, shared: usize| match self.running.iter().find(|run| run.seq == seq) {
+                // Also with the score of the token that it reads next.
+                Some(run) => job.most_cached(run.shared(job), run.job.scores.len()).min(shared),
+                None => job.most_cached(shared, self.prefixes.scores(seq).map_or(0, Scores::len)),
+            };
+            best = self.session.longest_prefix(&job.tokens, most, seqs);
+            let also = self.running.iter_mut().filter(|run| run.job.request.salt == *salt);
+            let first = also.map(|run| (run.offers(job), run)).filter(|(n, run)| *n > run.held);
+            if let Some((n, run)) = first.max_by_key(|(n, _)| *n) {
+                // What is waited for already is waited for to the end.
+                let is_place = run.places.contains(&n);
+                if is_place || n >= best.n + WORTH_WAITING {
+                    if !is_place {
+                        run.places.push(n);
+                    }
+                    return None;
+                }
+            }
+        }
+        let donor = (best.n > 0).then_some((best.seq, best.n));
+        let mut scores = self.scores(best.seq).cloned().unwrap_or_default();
+        scores.truncate(job.most_scored(best.n));
+        let differs_at = best.differs.then_some(best.departed);
+        let place = Place { donor, scores, departed: best.departed, differs_at, found: None };
+        if job.request.reuse && job.n_restored.is_none() && self.fits(job, None) {
+            // Scores are not on disk.
+            let most = job.most_cached(job.tokens.len(), 0);
+            let store = self.prefixes.store.as_ref();
+            let found = store.and_then(|store| store.find(&self.session, salt, &job.tokens, most, best.n));
+            if found.is_some() {
+                return Some(Place { found, ..place });
+            }
+        }
+        self.fits(job, donor).then_some(place)
+    }
+
+    /// Whether there is room for a request that begins with tokens of a sequence.
+    fn fits(&self, job: &Job, donor: Option<(SeqId, usize)>) -> bool {
+        // Nobody else needs the room then.
+        if self.running.is_empty() || self.session.plan().evict {
+            return true;
+        }
+        let need = self.session.cells_at_most(self.target(job, 0) - donor.map_or(0, |(_, n)| n));
+        let promised: usize = self.running.iter().map(|run| self.promised(run)).sum();
+        let given = donor.map(|(seq, n)| (seq, self.session.model().n_positions(n) as i32));
+        let room = self.session.n_cells().1 + self.prefixes.count(&self.session, given).kept;
+        need.saturating_add(promised) <= room
+    }
+}
