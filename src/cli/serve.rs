@@ -13,8 +13,9 @@ use clap::{Args as _, FromArgMatches};
 use ropewalk::adapter::{fingerprint, AdapterSpec};
 use ropewalk::model::Model;
 use ropewalk::rope::Spec;
-use ropewalk::scheduler::{PlanInfo, Scheduler, SchedulerParams};
+use ropewalk::scheduler::{DiskParams, PlanInfo, Scheduler, SchedulerParams};
 use ropewalk::session::{Session, SessionParams};
+use ropewalk_core::text::parse_bytes;
 use ropewalk_serve::{Card, Options, PlanCard, Sampling, Server};
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -38,9 +39,10 @@ pub(crate) const COMMAND: Command = Command {
               several --rope, each request runs under the first method whose context has room for prompt and answer, so \
               that short requests get the model as it was trained; a request can also name one, in `rope` or as \
               MODEL@SPEC. If plain comes first, its context is at most the trained one. Nothing is cut: a prompt that is \
-              too long is an error. Requests that begin alike share what was read. Without a key, only programs on this \
-              machine are answered. Ctrl-C or SIGTERM ends the server with exit code 0, after the answers under way, \
-              which may take --grace seconds; the same signal again ends it at once.",
+              too long is an error. Requests that begin alike share what was read, also after a restart if --prefix-dir \
+              names a directory. Without a key, only programs on this machine are answered. Ctrl-C or SIGTERM ends the \
+              server with exit code 0, after the answers under way, which may take --grace seconds; the same signal again \
+              ends it at once.",
     example: "serve -m smollm2 --rope plain --rope yarn:factor=2 --ctx 16384\n\
               serve -m smollm2 --api-key-file keys.txt --host 0.0.0.0 --parallel 8",
     args: Args::augment_args,
@@ -70,6 +72,12 @@ struct Args {
     /// Most requests that run at once under each method; others wait
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=MAX_PARALLEL))]
     parallel: u16,
+    /// Directory for what was read and no longer has room in memory; found again after a restart
+    #[arg(long, value_name = "DIR")]
+    prefix_dir: Option<PathBuf>,
+    /// Most bytes of the files in --prefix-dir
+    #[arg(long, value_name = "SIZE", default_value = "20GiB", value_parser = parse_bytes, requires = "prefix_dir")]
+    prefix_bytes: usize,
     /// Parse special tokens such as <|im_start|> in messages
     #[arg(long)]
     trust_contents: bool,
@@ -148,7 +156,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     let plans = plans(args, &choice, &model, specs)?;
     let sessions = plans.iter().map(|plan| plan.session.clone()).collect();
-    let params = SchedulerParams::new(sessions).n_running(args.parallel.into());
+    let disk = args.prefix_dir.as_ref().map(|dir| DiskParams::new(dir, args.prefix_bytes as u64));
+    let params = SchedulerParams::new(sessions).n_running(args.parallel.into()).disk(disk);
     let scheduler = Scheduler::with_models(&models, params)?;
     let card = card(args, &choice, &models, &plans, scheduler.plans());
     let mut infos = scheduler.plans().chunks(plans.len());
@@ -176,8 +185,17 @@ fn run(args: &Args) -> anyhow::Result<()> {
         output::print_json(&json!({ "url": url, "model": name, "plans": names }))?;
     }
     args.out.note(format_args!("{name}: listening at {url}"));
-    let result = server.run(|| interrupt.requested(), Duration::from_secs(args.grace));
+    let warn = || {
+        let warnings = backend.scheduler().warnings();
+        warnings.iter().for_each(|warning| args.out.note(format_args!("warning: {warning}")));
+    };
+    let stop = || {
+        warn();
+        interrupt.requested()
+    };
+    let result = server.run(stop, Duration::from_secs(args.grace));
     backend.scheduler().stop(Duration::ZERO);
+    warn();
     result.context("cannot answer requests")
 }
 

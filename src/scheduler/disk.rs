@@ -208,7 +208,7 @@ impl Disk {
     /// Adds what it holds, and has done, to a status.
     pub(super) fn report(&self, status: &mut Status) {
         let state = self.lock();
-        status.disk_bytes = state.n_bytes;
+        status.disk_bytes = Some(state.n_bytes);
         status.n_on_disk = state.entries.len();
         status.n_read = state.n_read;
         status.n_written = state.n_written;

@@ -264,8 +264,8 @@ pub struct Status {
     pub reread: Reread,
     /// Texts on disk.
     pub n_on_disk: usize,
-    /// Bytes of these.
-    pub disk_bytes: u64,
+    /// Bytes of these, if texts are kept there.
+    pub disk_bytes: Option<u64>,
     /// Texts read from disk.
     pub n_read: usize,
     /// Texts written there.

@@ -272,6 +272,7 @@ impl Choice {
             Reason::Context => "context",
             Reason::Cancelled => "cancelled",
         };
+        let from = if done.n_restored > 0 { "disk" } else { "memory" };
         json!({
             "rope": plan.map(|p| &p.name),
             "spec": plan.map(|p| &p.spec),
@@ -279,7 +280,7 @@ impl Choice {
             "n_ctx_trained": card.n_ctx_train,
             "beyond_trained": self.beyond(card),
             "stop": stop,
-            "cached": { "tokens": done.n_cached, "from": "memory", "differs_at": self.differs_at },
+            "cached": { "tokens": done.n_cached, "from": from, "differs_at": self.differs_at },
             "queue_ms": ms(done.queue),
             "prefill_ms": ms(done.prefill),
             "decode_ms": ms(done.decode),

@@ -154,9 +154,10 @@ impl App {
         }
     }
 
-    /// The salt of a request's prefixes.
+    /// The salt of a request's prefixes. It is the same after a restart with other keys: what is on disk stays its caller's.
     pub(crate) fn salt(&self, caller: Caller, salt: &[u8]) -> Vec<u8> {
-        [caller.0.to_le_bytes().as_slice(), salt].concat()
+        let key = self.options.keys.get(caller.0).map_or(&[][..], String::as_bytes);
+        [(key.len() as u64).to_le_bytes().as_slice(), key, salt].concat()
     }
 }
 

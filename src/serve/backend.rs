@@ -253,6 +253,8 @@ pub struct Done {
     pub n_prompt: usize,
     /// Of these, from the cache.
     pub n_cached: usize,
+    /// Of these, read from disk.
+    pub n_restored: usize,
     /// Generated tokens.
     pub n_made: usize,
     /// Time in the queue.
@@ -324,6 +326,8 @@ pub struct Status {
     pub step_seconds: f64,
     /// Steps by how many seconds they took at most, ascending: each counts where it fits first.
     pub step_buckets: Vec<(f64, u64)>,
+    /// Bytes of beginnings on disk, if any are kept there.
+    pub on_disk: Option<u64>,
 }
 
 /// Why a request is not answered.

@@ -22,6 +22,8 @@ struct Counts {
     cancelled: u64,
     prompt: u64,
     cached: u64,
+    /// Those of them that were read from disk.
+    restored: u64,
     made: u64,
     /// Answers beyond the trained context, by plan.
     beyond: BTreeMap<usize, u64>,
@@ -87,6 +89,7 @@ impl Metrics {
             *c.finished.entry(finish).or_default() += 1;
             c.prompt += done.n_prompt as u64;
             c.cached += done.n_cached as u64;
+            c.restored += done.n_restored as u64;
             c.made += done.n_made as u64;
             if beyond {
                 *c.beyond.entry(plan).or_default() += 1;
@@ -113,7 +116,10 @@ impl Metrics {
             let label = |state: &str| format!("{{plan=\"{name}\",state=\"{state}\"}}");
             [(label("used"), *used as u64), (label("free"), total.saturating_sub(*used) as u64)]
         });
-        let cached = vec![("{from=\"memory\"}".to_owned(), counts.cached)];
+        let from = |tier: &str, n: u64| (format!("{{from=\"{tier}\"}}"), n);
+        let cached =
+            [from("memory", counts.cached.saturating_sub(counts.restored)), from("disk", counts.restored)];
+        let on_disk = status.on_disk.map(|n| ("{tier=\"disk\"}".to_owned(), n));
         family(&mut out, "requests_total", "counter", "Requests answered", requests);
         family(&mut out, "finished_total", "counter", "Answers by why they ended", finished);
         family(&mut out, "cancelled_total", "counter", "Answers whose client went", one(counts.cancelled));
@@ -134,6 +140,7 @@ impl Metrics {
         family(&mut out, "score_bytes", "gauge", "Bytes of kept scores", one(status.score_bytes));
         let reread = status.reread.iter().map(|(why, n)| (format!("{{why=\"{why}\"}}"), *n));
         family(&mut out, "reread_tokens_total", "counter", "Tokens read again", reread);
+        family(&mut out, "prefix_bytes", "gauge", "Bytes of beginnings that are kept", on_disk);
         family(&mut out, "beyond_trained_total", "counter", "Answers beyond the trained context", beyond);
         times(&mut out, "time_to_first_token_seconds", "From the request to the first token", &counts.first);
         times(&mut out, "inter_token_seconds", "Between two tokens", &counts.gap);

@@ -1,6 +1,7 @@
 //! `ropewalk serve`, asked over TCP: its answers are those of `run`, `chat` and the library, and it ends as it should.
 
 mod adapters;
+mod disk;
 mod wire;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -476,7 +477,7 @@ fn every_line_that_is_shown_serves() {
     let of = |start: &str| unit.lines().find_map(|line| line.strip_prefix(start)).unwrap();
     let options = of("Environment=\"ROPEWALK_SERVE=").trim_end_matches('"');
     let line = of("ExecStart=/usr/bin/ropewalk serve ").replace("$ROPEWALK_SERVE", options);
-    lines.push(line.replace("%d/keys", "keys.txt"));
+    lines.push(line.replace("%d/keys", "keys.txt").replace("/var/lib/ropewalk/", ""));
     for line in lines {
         let words: Vec<&str> = split(&line).into_iter().filter(|word| !word.is_empty()).collect();
         let server = Server::start(dir.path(), &[&["serve"][..], &words[..]].concat());

@@ -94,6 +94,7 @@ const ROWS: &[Row] = &[
     row("serve --lora", "odd.gguf", "serve -q -m MODEL --port 0 --lora AT"),
     row("serve --adapter", "odd.gguf", "serve -q -m MODEL --port 0 --adapter odd=AT"),
     row("serve --api-key-file", "odd.txt", "serve -q -m MODEL --port 0 --api-key-file AT"),
+    dir("serve --prefix-dir", "odd", "serve -q -m MODEL --port 0 --prefix-dir AT"),
     row("bench --model", "odd.gguf", "bench -q -m AT -p 8 -n 1"),
     row("bench --lora", "odd.gguf", "bench -q -m MODEL -p 8 -n 1 --lora AT"),
     row("finetune --model", "odd.gguf", "finetune -m AT -d words.txt TRAIN"),

@@ -210,6 +210,7 @@ impl http::Backend for Backend {
             steps: status.n_steps as u64,
             step_seconds: status.steps.total.as_secs_f64(),
             step_buckets: buckets.collect(),
+            on_disk: status.disk_bytes,
         }
     }
 
@@ -308,6 +309,7 @@ fn told(event: scheduler::Event) -> http::Event {
             },
             n_prompt: done.n_prompt,
             n_cached: done.n_cached,
+            n_restored: done.n_restored,
             n_made: done.n_made,
             queue: done.queue,
             prefill: done.prefill,

@@ -333,6 +333,7 @@ fn run(
             reason,
             n_prompt,
             n_cached: 0,
+            n_restored: 0,
             n_made,
             queue: time,
             prefill: time,
