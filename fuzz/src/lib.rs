@@ -25,6 +25,7 @@ pub mod jsonl;
 pub mod model;
 pub mod peft;
 pub mod plan;
+pub mod prefix;
 pub mod quantize;
 pub mod records;
 pub mod requests;
@@ -49,8 +50,8 @@ macro_rules! targets {
 
 /// Every reader.
 pub static TARGETS: &[Target] = targets!(
-    adapter cache cell chat checkpoint conversations gguf ids imatrix import jsonl model peft plan quantize records requests
-    session spec stages tasks
+    adapter cache cell chat checkpoint conversations gguf ids imatrix import jsonl model peft plan prefix quantize records
+    requests session spec stages tasks
 );
 
 /// Returns true if the result is `Ok`. Panics unless an error is one line.

@@ -9,7 +9,7 @@ use fuzz::TARGETS;
 fn n_changes(target: &str) -> usize {
     match target {
         // Milliseconds each.
-        "model" | "session" | "checkpoint" | "tasks" | "quantize" | "imatrix" => 60,
+        "model" | "session" | "prefix" | "checkpoint" | "tasks" | "quantize" | "imatrix" => 60,
         // Thirty seeds.
         "import" => 100,
         _ => 600,

@@ -100,6 +100,7 @@ struct Write {
 
 #[derive(Default)]
 struct State {
+    /// In the order of their last uses, as far as the clock does not tell.
     entries: Vec<Entry>,
     clock: f64,
     n_bytes: u64,
@@ -175,11 +176,11 @@ impl Disk {
             }
         }
         found.sort_by_key(|(used, _)| *used);
-        let worth: f64 = found.iter().map(|(_, entry)| worth_of(entry.n_tokens)).sum();
         let n = found.len().max(1) as f64;
         // A full directory drops each text once while its clock rises by the worth of one.
+        state.clock = found.iter().map(|(_, entry)| worth_of(entry.n_tokens)).sum::<f64>() / n;
         for (i, (_, mut entry)) in found.into_iter().enumerate() {
-            entry.used = worth / n * (i as f64 / n);
+            entry.used = state.clock * (i as f64 / n);
             state.n_bytes += entry.bytes;
             state.entries.push(entry);
         }
@@ -193,7 +194,7 @@ impl Disk {
         };
         let disk = Arc::new(disk);
         // The bound may be a smaller one than before.
-        if !disk.make_room(0, |_| false) {
+        if !disk.make_room(0, |entry| entry.bytes > params.n_bytes) {
             disk.lock().warn(format!("{}: more than {} remain", dir.display(), bytes(params.n_bytes)));
         }
         let store = |(plan, form, about)| Store { disk: Arc::clone(&disk), plan, form, about };
@@ -383,7 +384,7 @@ impl State {
 
     fn take(&mut self, name: &str) -> Option<Entry> {
         let at = self.entries.iter().position(|entry| entry.name == name)?;
-        let entry = self.entries.swap_remove(at);
+        let entry = self.entries.remove(at);
         self.n_bytes = self.n_bytes.saturating_sub(entry.bytes);
         Some(entry)
     }
@@ -484,11 +485,13 @@ impl Store {
                 states => states.iter().copied().filter(|&n| n <= shared).max().unwrap_or(0),
             }
         };
-        let clock = state.clock;
-        let best = state.entries.iter_mut().map(|entry| (usable(entry), entry)).max_by_key(|(n, _)| *n);
-        let (n, entry) = best.filter(|(n, _)| *n >= least)?;
-        entry.used = clock;
-        Some(Found { name: entry.name.clone(), tokens: Arc::clone(&entry.tokens), n })
+        let all = state.entries.iter().enumerate().map(|(at, entry)| (usable(entry), at));
+        let (n, at) = all.max().filter(|(n, _)| *n >= least)?;
+        let mut entry = state.entries.remove(at);
+        entry.used = state.clock;
+        let found = Found { name: entry.name.clone(), tokens: Arc::clone(&entry.tokens), n };
+        state.entries.push(entry);
+        Some(found)
     }
 
     /// Has a text read for a request.

@@ -3,6 +3,7 @@
 
 mod adapters;
 mod answers;
+mod disk;
 mod room;
 mod scores;
 mod slots;
