@@ -6,6 +6,10 @@
 //! first is decided as in memory ([`prefixes`](super::prefixes)). The order of the last uses, which the files' times keep,
 //! stands for the clock after a restart.
 
+mod store;
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
@@ -15,16 +19,17 @@ use std::time::SystemTime;
 use files::foreign::Folder;
 use files::Lock;
 use ropewalk_core::adapter::fingerprint;
-use ropewalk_core::text::{bytes, hex};
+use ropewalk_core::text::bytes;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::prefixes::worth_of;
 use super::Status;
 use crate::model::{Error, Result};
 use crate::origin::partial::make_folder;
-use crate::session::{Form, Packed, SavedSession, SeqId, Session};
+use crate::session::{Form, Packed, SavedSession, Session};
 use crate::Token;
+
+pub(super) use store::{Found, Store};
 
 /// How the names of files begin; digits of a hash follow.
 const NAME: &str = "prefix-";
@@ -126,22 +131,6 @@ pub(super) struct Disk {
     work: Condvar,
     /// Wakes an engine that waits for memory.
     room: Condvar,
-}
-
-/// The directory as one engine sees it.
-pub(super) struct Store {
-    disk: Arc<Disk>,
-    plan: usize,
-    form: Form,
-    about: About,
-}
-
-/// A text that a request can begin with.
-pub(super) struct Found {
-    name: String,
-    tokens: Arc<Vec<Token>>,
-    /// Tokens to take from it.
-    pub(super) n: usize,
 }
 
 impl Disk {
@@ -390,151 +379,9 @@ impl State {
     }
 }
 
-impl Store {
-    /// Keeps a copy of a sequence that leaves the cache, if it is worth it and not on disk yet. If too much waits to be
-    /// written, it is dropped, or, if `waits`, the call waits.
-    pub(super) fn save(&self, session: &Session, seq: SeqId, salt: &[u8], waits: bool) {
-        let (tokens, disk) = (session.tokens(seq), &self.disk);
-        if tokens.len() < disk.params.n_tokens.max(1) {
-            return;
-        }
-        let (pending, salt) = (session.packed_bytes(seq), hashed(salt));
-        let mut state = disk.lock();
-        if state.stopping || pending > disk.params.n_bytes {
-            return;
-        }
-        let (covers, evicts) = (session.cuts_anywhere(), session.plan().evict);
-        // Whether a text on disk can stand for this one.
-        let holds = |text: &[Token], states: &[usize]| {
-            text == tokens
-                || text.starts_with(tokens) && !evicts && (covers || states.contains(&tokens.len()))
-        };
-        let (clock, mut known) = (state.clock, false);
-        for entry in &mut state.entries {
-            let same = entry.plans.contains(&self.plan) && entry.salt == salt;
-            if same && holds(&entry.tokens, &entry.states) {
-                entry.used = clock;
-                known = true;
-            }
-        }
-        let coming = state.writes.iter().map(|write| (write.plan, &write.about.salt, &write.tokens));
-        let mut coming = coming.chain(state.writing.iter().map(|(plan, salt, tokens)| (*plan, salt, tokens)));
-        let stands = |(plan, other, text): (usize, &String, &Arc<Vec<Token>>)| {
-            plan == self.plan && *other == salt && holds(text, &[])
-        };
-        known |= coming.any(stands);
-        if known {
-            return;
-        }
-        // What waits already has its memory.
-        while ggml::machine::memory_available().is_some_and(|free| pending > free / 2) {
-            if !waits || state.pending == 0 {
-                let n = bytes(pending);
-                state.warn(format!(
-                    "a text of {} tokens is not kept: {n} are too much for memory",
-                    tokens.len()
-                ));
-                return;
-            }
-            state = disk.room.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        state.pending += pending;
-        drop(state);
-        let packed = session.pack(&self.form, seq);
-        let mut state = disk.lock();
-        match packed {
-            Ok(packed) => {
-                let about = About { salt, ..self.about.clone() };
-                let (plan, tokens) = (self.plan, Arc::new(packed.tokens().to_vec()));
-                state.writes.push_back(Write { plan, packed, tokens, about, covers, pending });
-                disk.work.notify_all();
-            }
-            Err(e) => {
-                state.pending -= pending;
-                state.warn(format!("a text of {} tokens is not kept: {e}", tokens.len()));
-            }
-        }
-    }
-
-    /// The text of which most tokens of a prompt can be taken, at most `most`, and worthwhile more than the `held` that the
-    /// cache has.
-    pub(super) fn find(
-        &self,
-        session: &Session,
-        salt: &[u8],
-        prompt: &[Token],
-        most: usize,
-        held: usize,
-    ) -> Option<Found> {
-        let salt = hashed(salt);
-        let mut state = self.disk.lock();
-        if state.stopping {
-            return None;
-        }
-        let least = held.saturating_add(self.disk.params.n_tokens.max(1));
-        let usable = |entry: &Entry| {
-            if !entry.plans.contains(&self.plan) || entry.salt != salt {
-                return 0;
-            }
-            let shared = entry.tokens.iter().zip(&prompt[..most]).take_while(|(a, b)| a == b).count();
-            if session.plan().evict && shared < entry.n_tokens {
-                return 0;
-            }
-            match &entry.states[..] {
-                [] => shared,
-                states => states.iter().copied().filter(|&n| n <= shared).max().unwrap_or(0),
-            }
-        };
-        let all = state.entries.iter().enumerate().map(|(at, entry)| (usable(entry), at));
-        let (n, at) = all.max().filter(|(n, _)| *n >= least)?;
-        let mut entry = state.entries.remove(at);
-        entry.used = state.clock;
-        let found = Found { name: entry.name.clone(), tokens: Arc::clone(&entry.tokens), n };
-        state.entries.push(entry);
-        Some(found)
-    }
-
-    /// Has a text read for a request.
-    pub(super) fn fetch(&self, found: Found, job: u64) {
-        let read = Read { plan: self.plan, job, name: found.name, tokens: found.tokens };
-        self.disk.lock().reads.push_back(read);
-        self.disk.work.notify_all();
-    }
-
-    /// Gives an empty sequence the first `n` tokens of a text. Returns false if there is no room.
-    pub(super) fn unpack(&self, session: &mut Session, seq: SeqId, packed: &Packed, n: usize) -> bool {
-        match session.unpack(&self.form, seq, packed, n) {
-            Ok(done) => done,
-            Err(e) => {
-                self.refuse(packed, &e);
-                false
-            }
-        }
-    }
-
-    /// Skips a text from now on that no session can have written.
-    fn refuse(&self, packed: &Packed, e: &Error) {
-        let state = self.disk.lock();
-        let own = |entry: &&Entry| entry.plans.contains(&self.plan) && entry.tokens[..] == *packed.tokens();
-        let name = state.entries.iter().find(own).map(|entry| entry.name.clone());
-        drop(state);
-        match name.filter(|_| matches!(e, Error::Invalid(_))) {
-            Some(name) => {
-                let why = format!("{}: {e}", self.disk.params.dir.join(&name).display());
-                self.disk.forget(&name, why);
-            }
-            None => self.disk.warn(e),
-        }
-    }
-}
-
 fn is_ours(name: &str) -> bool {
     let digits = name.strip_prefix(NAME).unwrap_or_default();
     digits.len() == DIGITS && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-}
-
-fn hashed(salt: &[u8]) -> String {
-    hex(&Sha256::digest(salt))
 }
 
 fn open_file(folder: &Folder, name: &str) -> Result<SavedSession> {
