@@ -316,7 +316,8 @@ impl Scheduler {
         list.unwrap_or_default()
     }
 
-    /// Empties one of [`Scheduler::slots`] in which no request runs; returns how many tokens it held.
+    /// Empties one of [`Scheduler::slots`] in which no request runs, and removes its text from disk; returns how many tokens
+    /// it held.
     ///
     /// # Errors
     /// Returns an error if there is no such sequence of this owner, or if a request runs in it.

@@ -129,7 +129,7 @@ pub(super) struct Disk {
     state: Mutex<State>,
     /// Wakes the thread.
     work: Condvar,
-    /// Wakes an engine that waits for memory.
+    /// Wakes an engine that waits for memory, or until a text is written.
     room: Condvar,
 }
 

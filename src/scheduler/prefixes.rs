@@ -152,7 +152,15 @@ impl Prefixes {
         seqs.into_iter().for_each(|seq| self.offer(session, seq, true));
     }
 
-    pub(super) fn remove(&mut self, session: &mut Session, seq: SeqId) -> Result<()> {
+    /// Forgets a text, also on disk.
+    pub(super) fn erase(&mut self, session: &mut Session, seq: SeqId) -> Result<()> {
+        if let (Some(store), Some(kept)) = (&self.store, &self.of[seq as usize]) {
+            store.erase(session.tokens(seq), &kept.salt);
+        }
+        self.remove(session, seq)
+    }
+
+    fn remove(&mut self, session: &mut Session, seq: SeqId) -> Result<()> {
         self.of[seq as usize] = None;
         session.truncate(seq, 0)
     }

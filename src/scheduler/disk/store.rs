@@ -1,5 +1,6 @@
 //! The directory as an engine uses it: texts that leave its cache, and those that its requests begin with.
 
+use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
 use ropewalk_core::text::{bytes, hex};
@@ -128,6 +129,34 @@ impl Store {
         let found = Found { name: entry.name.clone(), tokens: Arc::clone(&entry.tokens), n };
         state.entries.push(entry);
         Some(found)
+    }
+
+    /// Removes what the directory has of a text: also files of its beginnings, and of more, as it may have been before it was
+    /// cut. One that is being written is waited for.
+    pub(in crate::scheduler) fn erase(&self, tokens: &[Token], salt: &[u8]) {
+        let (salt, disk) = (hashed(salt), &self.disk);
+        let like = |plan: usize, own: &str, text: &[Token]| {
+            plan == self.plan && own == salt && (text.starts_with(tokens) || tokens.starts_with(text))
+        };
+        let (mut state, mut dropped) = (disk.lock(), 0);
+        state.writes.retain(|write| {
+            let goes = like(write.plan, &write.about.salt, &write.tokens);
+            dropped += if goes { write.pending } else { 0 };
+            !goes
+        });
+        state.pending = state.pending.saturating_sub(dropped);
+        while state.writing.as_ref().is_some_and(|(plan, own, text)| like(*plan, own, text)) {
+            state = disk.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let own = |entry: &&Entry| entry.plans.iter().any(|&plan| like(plan, &entry.salt, &entry.tokens));
+        let names: Vec<String> = state.entries.iter().filter(own).map(|entry| entry.name.clone()).collect();
+        names.iter().for_each(|name| drop(state.take(name)));
+        drop(state);
+        for name in names {
+            if let Err(e) = disk.folder.remove(Path::new(&name)) {
+                disk.lock().warn(e.to_string());
+            }
+        }
     }
 
     /// Has a text read for a request.

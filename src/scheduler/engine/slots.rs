@@ -38,7 +38,7 @@ impl Engine {
             return Err(Error::argument("slot", expected, self.slot(seq)));
         }
         let n = self.session.tokens(seq).len();
-        self.prefixes.remove(&mut self.session, seq)?;
+        self.prefixes.erase(&mut self.session, seq)?;
         self.changed = true;
         Ok(n)
     }

@@ -126,6 +126,31 @@ fn many_texts_are_restored_at_once() {
     restored(&told, 65);
 }
 
+/// An owner's text that is erased in memory leaves the directory, too, and no other one does.
+#[test]
+fn what_is_erased_leaves_the_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let (m, plan) = (model("llama-tiny", DType::F32), session(256, 4, "plain"));
+    let text = some_tokens(120, m.hparams().n_vocab);
+    let salted = |prompt: &[Token], salt: &str| request(prompt, 3).salt(salt.as_bytes().to_vec());
+    let scheduler = start(m, kept(dir.path(), &plan));
+    for (prompt, salt) in [(&text[..60], "a"), (&text[..60], "b"), (&text[60..], "a")] {
+        restored(&run_one(&scheduler, salted(prompt, salt)), 0);
+    }
+    drop(scheduler);
+    assert_eq!(files(dir.path()).len(), 3);
+    let scheduler = start(m, kept(dir.path(), &plan));
+    restored(&run_one(&scheduler, salted(&text[..60], "a")), 59);
+    let slots = scheduler.slots(b"a");
+    assert_eq!(slots.len(), 1);
+    assert_eq!(scheduler.erase(b"a", slots[0].id).unwrap(), 62);
+    assert_eq!((files(dir.path()).len(), scheduler.status().n_on_disk), (2, 2));
+    assert_eq!(run_one(&scheduler, salted(&text[..60], "a")).done().n_cached, 0);
+    restored(&run_one(&scheduler, salted(&text[..60], "b")), 59);
+    restored(&run_one(&scheduler, salted(&text[60..], "a")), 59);
+    assert!(scheduler.warnings().is_empty());
+}
+
 #[test]
 fn only_its_own_requests_get_a_text() {
     let dir = tempfile::tempdir().unwrap();
