@@ -104,22 +104,22 @@ impl Form {
             ],
         }
     }
+}
 
-    /// The marks that a vocabulary has as control tokens. Generated text is without them.
-    ///
-    /// # Errors
-    /// Returns the errors of the tokenizer.
-    pub fn hidden_marks(self, vocab: &Vocab) -> Result<HashMap<Token, &'static str>> {
-        let mut out = HashMap::new();
-        for mark in self.marks() {
-            if let [token] = vocab.tokenize(mark, false, true)?[..] {
-                if vocab.piece(token, false)?.is_empty() {
-                    out.insert(token, *mark);
-                }
+/// Those of the marks that a vocabulary has as control tokens. Generated text is without them.
+///
+/// # Errors
+/// Returns the errors of the tokenizer.
+pub fn hidden_marks(vocab: &Vocab, marks: &[&'static str]) -> Result<HashMap<Token, &'static str>> {
+    let mut out = HashMap::new();
+    for mark in marks {
+        if let [token] = vocab.tokenize(mark, false, true)?[..] {
+            if vocab.piece(token, false)?.is_empty() {
+                out.insert(token, *mark);
             }
         }
-        Ok(out)
     }
+    Ok(out)
 }
 
 /// An answer under way.

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::answer::{Form, Part, Parts};
+use super::answer::{hidden_marks, Form, Part, Parts};
 use super::{tokens, Message, Template};
 use crate::control::Control;
 use crate::model::{Error, Model, Result};
@@ -121,7 +121,7 @@ impl Conversation {
         let form = Form::of(template.source());
         Ok(Conversation {
             model: model.clone(),
-            marks: form.hidden_marks(model.vocab())?,
+            marks: hidden_marks(model.vocab(), form.marks())?,
             form,
             template,
             session: Some(Session::new(model, &params.session)?),

@@ -1,5 +1,6 @@
 //! `ropewalk serve`: OpenAI's HTTP interface to a model, under one rope method or several.
 
+mod arguments;
 mod backend;
 mod contents;
 

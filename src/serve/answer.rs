@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{json, Map, Value};
 
 use crate::backend::{Backend, Card, Done, Event, Reason, Scored, Split};
+use crate::calls::{Call, Reader};
 
 /// What an answer says of itself.
 pub(crate) struct Head {
@@ -50,6 +51,9 @@ pub(crate) struct Choice {
     echo: Option<Echo>,
     /// Separates reasoning from text.
     split: Option<Box<dyn Split>>,
+    /// Separates calls from text.
+    reader: Option<Reader>,
+    n_calls: usize,
     pub(crate) plan: usize,
     pub(crate) done: Option<Done>,
     differs_at: Option<usize>,
@@ -74,9 +78,11 @@ pub(crate) struct Part {
     pub(crate) scores: Vec<(i32, Option<Scored>)>,
     /// Made tokens, if they are listed.
     pub(crate) ids: Vec<i32>,
+    pub(crate) calls: Vec<Call>,
 }
 
 impl Part {
+    /// Whether it has nothing but calls.
     pub(crate) fn is_empty(&self) -> bool {
         self.text.is_empty() && self.thinking.is_none() && self.scores.is_empty() && self.ids.is_empty()
     }
@@ -88,6 +94,7 @@ impl Part {
         }
         self.scores.extend(part.scores);
         self.ids.extend(part.ids);
+        self.calls.extend(part.calls);
     }
 }
 
@@ -108,6 +115,12 @@ impl Choice {
             self.prompt_ids = prompt.to_vec();
         }
         self.prompt_scores = scores.then(Vec::new);
+        self
+    }
+
+    /// The choice with calls read out of its text.
+    pub(crate) fn with_calls(mut self, reader: Option<Reader>) -> Choice {
+        self.reader = reader;
         self
     }
 
@@ -140,6 +153,10 @@ impl Choice {
             Event::Done(done) => {
                 let rest = self.split.as_mut().map(|split| split.finish());
                 self.sort(&mut part, rest.unwrap_or_default());
+                if let Some(reader) = &mut self.reader {
+                    let (text, calls) = reader.finish();
+                    self.said(&mut part, text, calls);
+                }
                 self.done = Some(done);
             }
             Event::Progress { .. } | Event::Failed(_) => {}
@@ -153,8 +170,24 @@ impl Choice {
                 let parts = split.push(token, &text);
                 self.sort(part, parts);
             }
-            None => part.text.push_str(&text),
+            None => self.content(part, &text),
         }
+    }
+
+    fn content(&mut self, part: &mut Part, text: &str) {
+        match &mut self.reader {
+            Some(reader) => {
+                let (text, calls) = reader.push(text);
+                self.said(part, text, calls);
+            }
+            None => part.text.push_str(text),
+        }
+    }
+
+    fn said(&mut self, part: &mut Part, text: String, calls: Vec<Call>) {
+        part.text.push_str(&text);
+        self.n_calls += calls.len();
+        part.calls.extend(calls);
     }
 
     fn sort(&mut self, part: &mut Part, parts: Vec<(bool, String)>) {
@@ -163,7 +196,7 @@ impl Choice {
             if thinks && !text.is_empty() {
                 part.thinking.get_or_insert_default().push_str(&text);
             } else if !thinks {
-                part.text.push_str(&text);
+                self.content(part, &text);
             }
         }
     }
@@ -178,6 +211,16 @@ impl Choice {
         let mut message = json!({ "role": "assistant", "content": part.text, "refusal": null });
         if let Some(thinking) = part.thinking {
             message["reasoning_content"] = thinking.into();
+        }
+        if !part.calls.is_empty() {
+            if message["content"] == "" {
+                message["content"] = Value::Null;
+            }
+            let call = |call: &Call| {
+                let function = json!({ "name": call.name, "arguments": call.arguments });
+                json!({ "id": call.id, "type": "function", "function": function })
+            };
+            message["tool_calls"] = part.calls.iter().map(call).collect();
         }
         json!({ "index": i, "message": message, "logprobs": logprobs, "finish_reason": finish_reason })
     }
@@ -219,9 +262,27 @@ impl Choice {
         out
     }
 
+    /// The pieces of a stream for the calls that came last.
+    pub(crate) fn called(&self, i: usize, calls: Vec<Call>) -> Vec<Value> {
+        let piece = |call: Value| {
+            let delta = json!({ "tool_calls": [call] });
+            json!({ "index": i, "delta": delta, "logprobs": null, "finish_reason": null })
+        };
+        let first = self.n_calls - calls.len();
+        let two = |(k, call): (usize, Call)| {
+            let function = json!({ "name": call.name, "arguments": "" });
+            let begin =
+                json!({ "index": first + k, "id": call.id, "type": "function", "function": function });
+            let rest = json!({ "index": first + k, "function": { "arguments": call.arguments } });
+            [piece(begin), piece(rest)]
+        };
+        calls.into_iter().enumerate().flat_map(two).collect()
+    }
+
     /// Why the answer ended, in OpenAI's words, which are a closed set.
     pub(crate) fn finish(&self) -> &'static str {
         match self.done.as_ref().map(|done| done.reason) {
+            Some(Reason::End | Reason::Stop) if self.n_calls > 0 => "tool_calls",
             Some(Reason::End | Reason::Stop) => "stop",
             _ => "length",
         }

@@ -34,13 +34,16 @@ fn work(app: &App, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
     let mut common = request.common;
     prepare(app, caller, &mut common)?;
     let messages = request.messages;
+    let reader = messages.tools.reader(app.backend.card().chat_template.as_deref())?;
     let prompt = app.backend.chat_tokens(&messages.list, &messages.variables, messages.open)?;
     common.job.stop.extend(prompt.stop);
     let scored = common.job.n_top.is_some();
     let split = || request.split.then(|| (prompt.split)());
-    let choice =
-        || Choice::new(0, scored, None, split()).listing(common.ids, &prompt.tokens, common.prompt_scores);
-    let choices = (0..common.n).map(|_| choice()).collect();
+    let choice = |_| {
+        let choice = Choice::new(0, scored, None, split()).with_calls(reader.clone());
+        choice.listing(common.ids, &prompt.tokens, common.prompt_scores)
+    };
+    let choices = (0..common.n).map(choice).collect();
     let jobs = each(&common, prompt.tokens).collect();
     let head = app.head(common.model.as_deref(), true);
     Ok(Work { head, choices, jobs, stream: common.stream })

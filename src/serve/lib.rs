@@ -7,6 +7,7 @@
 mod backend;
 mod error;
 mod fields;
+mod calls;
 mod metrics;
 mod answer;
 mod wire;
@@ -28,6 +29,7 @@ pub use backend::{
     Backend, Card, ChatPrompt, Done, Event, Fault, FaultKind, Job, PlanCard, Reason, Sampling, Scored, Slot,
     Split, Status, Ticket,
 };
+pub use calls::call_marks;
 pub use server::Server;
 
 /// Whether a body is one that a path such as `/v1/completions` takes, as far as can be said without a model.

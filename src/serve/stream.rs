@@ -261,6 +261,7 @@ impl Events {
         // With the first token, not earlier: who measures takes the first choice for the end of the prompt.
         let begins = matches!(event, Event::Token { .. } | Event::Text(_) | Event::Done(_));
         let mut part = self.choices[i].take(event);
+        let calls = std::mem::take(&mut part.calls);
         if begins && self.head.chat && !std::mem::replace(&mut self.begun[i], true) {
             let delta = json!({ "role": "assistant", "content": "" });
             let mut prompt = self.choices[i].prompt(self.app.backend.as_ref());
@@ -277,6 +278,9 @@ impl Events {
             if let Value::Object(piece) = &mut piece {
                 piece.append(&mut prompt);
             }
+            self.push(vec![piece], |_| ());
+        }
+        for piece in self.choices[i].called(i, calls) {
             self.push(vec![piece], |_| ());
         }
         if self.choices[i].done.is_some() {

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::backend::{Fault, Job, Sampling};
+use crate::calls::{earlier, Tools};
 use crate::fields::{short, token, wrong, Fields};
 
 /// Answers that one request may ask for.
@@ -27,8 +28,8 @@ const NOT_SERVED: &[(&str, &[&str])] = &[
     ("length_penalty", &["1", "1.0"]), ("lora", &["[]"]), ("mirostat", &["0"]), ("modalities", &["[\"text\"]"]), ("n_predict", &[]),
     ("n_probs", &["0"]), ("prediction", &[]), ("priority", &["0"]), ("prompt_embeds", &[]),
     ("response_format", &["{\"type\":\"text\"}"]), ("samplers", &[]), ("stop_token_ids", &["[]"]),
-    ("structured_outputs", &[]), ("suffix", &["\"\""]), ("thinking_budget_tokens", &[]), ("tool_choice", &["\"none\"", "\"auto\""]),
-    ("tools", &["[]"]), ("truncate_prompt_tokens", &[]), ("use_beam_search", &["false"]), ("web_search_options", &[]),
+    ("structured_outputs", &[]), ("suffix", &["\"\""]), ("thinking_budget_tokens", &[]),
+    ("truncate_prompt_tokens", &[]), ("use_beam_search", &["false"]), ("web_search_options", &[]),
     ("xtc_probability", &["0", "0.0"]),
 ];
 
@@ -96,6 +97,7 @@ pub(crate) struct Messages {
     pub(crate) list: Vec<Value>,
     pub(crate) variables: Map<String, Value>,
     pub(crate) open: bool,
+    pub(crate) tools: Tools,
 }
 
 /// Reads a request for completions.
@@ -108,6 +110,8 @@ pub(crate) fn completions(body: &[u8]) -> Result<Completions, Fault> {
     let echo = fields.bool("echo")?.unwrap_or(false);
     let add_special = fields.bool("add_special_tokens")?.unwrap_or(true);
     let n_top = fields.count("logprobs", MAX_TOP)?;
+    fields.refuse("tools", &["[]"])?;
+    fields.refuse("tool_choice", &["\"none\"", "\"auto\""])?;
     let mut common = common(&mut fields)?;
     common.job.n_top = n_top;
     common.job.max_tokens.get_or_insert(N_COMPLETION);
@@ -173,8 +177,12 @@ pub(crate) fn messages(fields: &mut Fields) -> Result<Messages, Fault> {
     if let Some(effort) = fields.text("reasoning_effort")? {
         variables.insert("reasoning_effort".to_owned(), effort.into());
     }
+    let mut tools = Tools::take(fields)?;
+    if tools.offered() {
+        variables.insert("tools".to_owned(), tools.given.take());
+    }
     let open = fields.bool("add_generation_prompt")?.unwrap_or(true);
-    Ok(Messages { list, variables, open })
+    Ok(Messages { list, variables, open, tools })
 }
 
 /// Takes what all kinds of requests have.
@@ -326,38 +334,43 @@ fn message(i: usize, value: Value) -> Result<Value, Fault> {
     let at = |name: &str| format!("messages[{i}].{name}");
     let role = match given.get("role").and_then(Value::as_str) {
         Some("developer") => "system",
-        Some(role @ ("system" | "user" | "assistant")) => role,
-        Some("tool" | "function") => {
-            return Err(Fault::invalid(&at("role"), format_args!("{}: tools are not served yet", at("role"))))
+        Some(role @ ("system" | "user" | "assistant" | "tool")) => role,
+        Some("function") => {
+            let what = format!("{}: expected tool, found function, which is not served", at("role"));
+            return Err(Fault::invalid(&at("role"), what));
         }
         _ => {
             let found = given.get("role").unwrap_or(&Value::Null);
-            return Err(wrong(&at("role"), "system, developer, user, or assistant", found));
+            return Err(wrong(&at("role"), "system, developer, user, assistant, or tool", found));
         }
     };
     let mut out = Map::new();
     out.insert("role".to_owned(), role.into());
-    if let Some(calls) = given.get("tool_calls").filter(|calls| !calls.is_null()) {
-        if calls.as_array().is_none_or(|calls| !calls.is_empty()) {
-            let what = format!("{}: tools are not served yet", at("tool_calls"));
-            return Err(Fault::invalid(&at("tool_calls"), what));
-        }
+    let calls = given.get("tool_calls").filter(|calls| !calls.is_null());
+    let calls = calls.map(|calls| earlier(&at("tool_calls"), calls)).transpose()?;
+    let calls = calls.filter(|calls| calls.as_array().is_some_and(|calls| !calls.is_empty()));
+    if calls.is_some() && role != "assistant" {
+        let what = format!("{}: expected them in messages of assistant, found {role}", at("tool_calls"));
+        return Err(Fault::invalid(&at("tool_calls"), what));
     }
     let text = match given.remove("content") {
-        Some(Value::String(text)) => text,
+        Some(Value::String(text)) => Some(text),
         Some(Value::Array(parts)) => {
             let texts = parts.iter().map(|part| match (part["type"].as_str(), part["text"].as_str()) {
                 (Some("text"), Some(text)) => Ok(text),
                 _ => Err(wrong(&at("content"), "parts of type text", part)),
             });
-            texts.collect::<Result<Vec<_>, _>>()?.join("\n")
+            Some(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
         }
+        None | Some(Value::Null) if calls.is_some() => None,
         found => {
             return Err(wrong(&at("content"), "a text or parts of type text", &found.unwrap_or_default()))
         }
     };
-    out.insert("content".to_owned(), text.into());
-    for name in ["name", "reasoning_content"] {
+    // Templates take a message without a content for one that only calls.
+    out.extend(text.map(|text| ("content".to_owned(), text.into())));
+    out.extend(calls.map(|calls| ("tool_calls".to_owned(), calls)));
+    for name in ["name", "reasoning_content", "tool_call_id"] {
         match given.remove(name) {
             None | Some(Value::Null) => {}
             Some(text @ Value::String(_)) => drop(out.insert(name.to_owned(), text)),

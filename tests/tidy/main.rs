@@ -132,6 +132,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["backend"],
             &["error"],
             &["fields"],
+            &["calls"],
             &["metrics", "answer", "wire"],
             &["app"],
             &["page"],

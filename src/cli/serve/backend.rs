@@ -1,11 +1,12 @@
 //! What answers the requests of `serve`: the scheduler, the vocabulary, and the chat template, as HTTP sees them.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use ropewalk::chat::answer::{Form, Part, Parts};
+use ropewalk::chat::answer::{hidden_marks, Form, Part, Parts};
 use ropewalk::chat::{tokens, Template};
 use ropewalk::plot;
 use ropewalk::rope::{Plan, Spec};
@@ -18,6 +19,7 @@ use ropewalk_serve::{Card, ChatPrompt, Fault, FaultKind, Job, Sampling};
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::arguments::{as_objects, takes_objects};
 use super::contents::{Hidden, Special};
 use crate::cli::interrupt::Interrupt;
 
@@ -35,6 +37,8 @@ pub(super) struct Backend {
     form: Form,
     marks: Arc<HashMap<Token, &'static str>>,
     sampler: SamplerParams,
+    /// Whether the template takes the arguments of calls as objects.
+    takes_objects: OnceLock<bool>,
 }
 
 impl Backend {
@@ -49,12 +53,14 @@ impl Backend {
         let form = Form::of(template.source());
         let sampler = sampler(&model)?;
         card.sampling = shown(&sampler);
+        let marks = [form.marks(), http::call_marks(template.source())].concat();
         Ok(Backend {
             card,
             special: if trust_contents { None } else { Some(Special::of(model.vocab())?) },
-            marks: Arc::new(form.hidden_marks(model.vocab())?),
+            marks: Arc::new(hidden_marks(model.vocab(), &marks)?),
             form,
             sampler,
+            takes_objects: OnceLock::new(),
             model,
             scheduler,
             template,
@@ -64,6 +70,27 @@ impl Backend {
 
     pub(super) fn scheduler(&self) -> &Scheduler {
         &self.scheduler
+    }
+
+    /// Messages with the arguments of calls as the template takes them.
+    fn as_taken<'a>(&self, messages: &'a [Value]) -> Cow<'a, [Value]> {
+        let has_calls = messages.iter().any(|message| message.get("tool_calls").is_some());
+        if has_calls && *self.takes_objects.get_or_init(|| takes_objects(&self.template)) {
+            return as_objects(messages).into();
+        }
+        messages.into()
+    }
+
+    fn rendered(
+        &self,
+        messages: &[Value],
+        variables: &Map<String, Value>,
+        open: bool,
+    ) -> Result<String, Fault> {
+        self.template.render_json(messages, variables, open).map_err(|e| match e {
+            Error::Interrupted => Fault::new(FaultKind::Stopping, "the server stops"),
+            e => Fault::invalid("messages", e),
+        })
     }
 }
 
@@ -104,10 +131,7 @@ impl http::Backend for Backend {
         variables: &Map<String, Value>,
         open: bool,
     ) -> Result<String, Fault> {
-        self.template.render_json(messages, variables, open).map_err(|e| match e {
-            Error::Interrupted => Fault::new(FaultKind::Stopping, "the server stops"),
-            e => Fault::invalid("messages", e),
-        })
+        self.rendered(&self.as_taken(messages), variables, open)
     }
 
     fn chat_tokens(
@@ -117,9 +141,11 @@ impl http::Backend for Backend {
         open: bool,
     ) -> Result<ChatPrompt, Fault> {
         let vocab = self.model.vocab();
+        // Before names of special tokens are hidden, which JSON can spell in other ways.
+        let messages = self.as_taken(messages);
         let (text, tokens) = match &self.special {
             None => {
-                let text = http::Backend::render(self, messages, variables, open)?;
+                let text = self.rendered(&messages, variables, open)?;
                 let tokens = tokens(vocab, &text);
                 (text, tokens)
             }
@@ -128,7 +154,7 @@ impl http::Backend for Backend {
                 let messages: Vec<Value> = messages.iter().map(|message| hidden.fields(message)).collect();
                 let variables = variables.iter().map(|(name, value)| (name.clone(), hidden.value(value)));
                 let variables: Map<String, Value> = variables.collect();
-                let text = http::Backend::render(self, &messages, &variables, open)?;
+                let text = self.rendered(&messages, &variables, open)?;
                 let tokens = hidden.tokens(vocab, &text);
                 (text, tokens)
             }

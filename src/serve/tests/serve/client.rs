@@ -26,7 +26,16 @@ impl Site {
     }
 
     pub(crate) fn with(options: Options, grace: Duration) -> Site {
-        let fake = Arc::new(Fake::new());
+        Site::of(Fake::new(), options, grace)
+    }
+
+    /// A model with this chat template, which says this.
+    pub(crate) fn saying(template: &str, script: &str) -> Site {
+        Site::of(Fake::saying(template, script), Options::default(), Duration::ZERO)
+    }
+
+    fn of(fake: Fake, options: Options, grace: Duration) -> Site {
+        let fake = Arc::new(fake);
         let backend: Arc<Fake> = Arc::clone(&fake);
         let server = Server::bind("127.0.0.1:0".parse().unwrap(), options, backend).unwrap();
         let (address, stop) = (server.local_addr(), Arc::new(AtomicBool::new(false)));

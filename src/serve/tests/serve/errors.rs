@@ -131,12 +131,20 @@ fn messages_are_checked_one_by_one() {
         (json!("a"), "messages[1]"),
         (json!({ "content": "a" }), "messages[1].role"),
         (json!({ "role": "root", "content": "a" }), "messages[1].role"),
-        (json!({ "role": "tool", "content": "a" }), "messages[1].role"),
+        (json!({ "role": "function", "content": "a" }), "messages[1].role"),
+        (json!({ "role": "tool" }), "messages[1].content"),
+        (json!({ "role": "tool", "content": "a", "tool_call_id": 1 }), "messages[1].tool_call_id"),
         (json!({ "role": "user" }), "messages[1].content"),
         (json!({ "role": "user", "content": 1 }), "messages[1].content"),
         (json!({ "role": "user", "content": [{ "type": "image_url" }] }), "messages[1].content"),
         (json!({ "role": "user", "content": "a", "name": 1 }), "messages[1].name"),
-        (json!({ "role": "assistant", "content": "", "tool_calls": [{}] }), "messages[1].tool_calls"),
+        (json!({ "role": "assistant", "tool_calls": {} }), "messages[1].tool_calls"),
+        (json!({ "role": "assistant", "tool_calls": [] }), "messages[1].content"),
+        (json!({ "role": "assistant", "tool_calls": [{}] }), "messages[1].tool_calls[0].function.name"),
+        (
+            json!({ "role": "user", "content": "a", "tool_calls": [{ "function": { "name": "f" } }] }),
+            "messages[1].tool_calls",
+        ),
     ] {
         let body = json!({ "messages": [user, message] });
         assert_eq!(site.expect(400, "/v1/chat/completions", &body)["error"]["param"], param, "{message}");

@@ -31,6 +31,10 @@ pub(crate) struct State {
     /// Jobs fail after so many tokens.
     pub(crate) fails: Option<usize>,
     pub(crate) stopping: bool,
+    /// What the model says, instead of its rule.
+    pub(crate) script: Option<String>,
+    /// The messages and the variables of chats.
+    pub(crate) chats: Vec<(Vec<Value>, Map<String, Value>)>,
     /// Jobs as they came.
     pub(crate) jobs: Vec<Job>,
     /// Slots that were erased; each job has one.
@@ -78,6 +82,15 @@ impl Fake {
         Fake { card, shared: Arc::default() }
     }
 
+    /// One with this chat template, which says this.
+    pub(crate) fn saying(template: &str, script: &str) -> Fake {
+        let mut fake = Fake::new();
+        fake.card.chat_template = Some(template.to_owned());
+        fake.card.plans[0].n_max = 4096;
+        fake.set(|state| state.script = Some(script.to_owned()));
+        fake
+    }
+
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.shared.0.lock().unwrap()
     }
@@ -99,7 +112,8 @@ impl Fake {
 
     fn text(messages: &[Value], variables: &Map<String, Value>, open: bool) -> Vec<(i32, String)> {
         let turn = |m: &Value| {
-            let text = format!("{}\n{}", m["role"].as_str().unwrap(), m["content"].as_str().unwrap());
+            let text =
+                format!("{}\n{}", m["role"].as_str().unwrap(), m["content"].as_str().unwrap_or_default());
             [(OPEN, text), (CLOSE, String::new())]
         };
         let mut out: Vec<(i32, String)> = messages.iter().flat_map(turn).collect();
@@ -238,6 +252,7 @@ impl Backend for Fake {
         if variables.contains_key("panic") {
             panic!("as the test asked");
         }
+        self.set(|state| state.chats.push((messages.to_vec(), variables.clone())));
         let mut tokens = vec![BOS];
         for (token, text) in Fake::text(messages, variables, open) {
             tokens.push(token);
@@ -370,7 +385,9 @@ fn make(
     }
     let (mut before, mut pending) = (job.prompt[total - 1], String::new());
     let limit = job.max_tokens.unwrap_or(usize::MAX).min(room - total);
-    let mut rule = answer(&job.prompt).into_iter();
+    let script = shared.0.lock().unwrap().script.clone();
+    let said: Option<Vec<i32>> = script.map(|text| text.bytes().map(i32::from).chain([EOS]).collect());
+    let mut rule = said.unwrap_or_else(|| answer(&job.prompt)).into_iter();
     for n_made in 0.. {
         if n_made == limit {
             send(Event::Text(pending))?;

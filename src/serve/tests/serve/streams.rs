@@ -24,7 +24,7 @@ fn open(site: &Site, path: &str, mut body: Value) -> Client {
 }
 
 /// All events up to the end, which must be `[DONE]`.
-fn events(site: &Site, path: &str, body: Value) -> Vec<Value> {
+pub(crate) fn events(site: &Site, path: &str, body: Value) -> Vec<Value> {
     let mut client = open(site, path, body);
     let mut out = Vec::new();
     loop {

@@ -1,0 +1,33 @@
+//! Hermes and Qwen: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
+
+use super::{value, Format, Found, Said};
+
+const BEGIN: &str = "<tool_call>";
+const END: &str = "</tool_call>";
+
+pub(super) const FORMAT: Format = Format {
+    // Others of Qwen write each argument between tags.
+    fits: |template| template.contains(BEGIN) && !template.contains("<function="),
+    begins: &[BEGIN],
+    whole: false,
+    marks: &[BEGIN, END],
+    read,
+};
+
+fn read(text: &str, last: bool) -> Found {
+    let body = &text[BEGIN.len()..];
+    let (call, n) = match value(body) {
+        Ok((value, n)) => (Said::of(&value, &["arguments"]), n),
+        Err(true) => return Found::Open,
+        Err(false) => return Found::Text,
+    };
+    let Some(call) = call else { return Found::Text };
+    let rest = body[n..].trim_start();
+    match rest.strip_prefix(END) {
+        Some(after) => Found::Calls(vec![call], text.len() - after.len()),
+        // Some answers end without it.
+        None if END.starts_with(rest) && last => Found::Calls(vec![call], text.len()),
+        None if END.starts_with(rest) => Found::Open,
+        None => Found::Text,
+    }
+}
