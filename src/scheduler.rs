@@ -34,7 +34,7 @@ use job::Job;
 pub use crate::session::Scored;
 pub use disk::DiskParams;
 pub use request::{
-    Done, Event, Made, PlanInfo, PlanStatus, Refusal, Request, Reread, Sink, Slot, Status, StepTimes,
+    Done, Event, Made, Mask, PlanInfo, PlanStatus, Refusal, Request, Reread, Sink, Slot, Status, StepTimes,
 };
 
 ropewalk_core::setters! {

@@ -211,25 +211,26 @@ impl Job {
     fn make(&mut self, row: &mut [f32], ends: &[Token]) -> Result<Option<StopReason>> {
         let too_early = self.n_made() < self.request.n_min && !self.request.ignore_eos;
         let refused: &[Token] = if too_early { ends } else { &[] };
-        let mut plain: Vec<(Token, f32)> = Vec::new();
+        let plain = self.request.n_top.map(|n_top| (n_top, row.to_vec()));
         let added = self.request.bias.iter().copied();
         for (token, bias) in added.chain(refused.iter().map(|&token| (token, f32::NEG_INFINITY))) {
-            let x = &mut row[token as usize];
-            plain.push((token, *x));
-            *x += bias;
+            row[token as usize] += bias;
+        }
+        if let Some(mask) = &mut self.request.mask {
+            mask.apply(row)?;
         }
         let token = self.sampler.sample(row)?;
         if !self.request.ignore_eos && self.model.vocab().is_eog(token) {
             return Ok(Some(StopReason::EndOfGeneration));
         }
-        // A token may have been changed twice.
-        plain.into_iter().rev().for_each(|(token, x)| row[token as usize] = x);
-        let score = self.request.n_top.map(|n_top| Scored::of(row, token, n_top));
+        let last = self.request.mask.as_mut().map_or(Ok(false), |mask| mask.accept(token))?;
+        let score = plain.map(|(n_top, row)| Scored::of(&row, token, n_top));
         self.tokens.push(token);
         let bytes = self.model.vocab().piece(token, self.request.special)?;
         let (text, stopped) = self.text.push(&bytes, self.n_made() >= self.request.n_min);
         self.send(Event::Token(Made { token, text, score }));
-        Ok(stopped.then_some(StopReason::StopString))
+        let reason = if stopped { StopReason::StopString } else { StopReason::EndOfGeneration };
+        Ok((stopped || last).then_some(reason))
     }
 
     /// Ends the request.

@@ -3,13 +3,36 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use crate::model::Error;
+use crate::model::{Error, Result};
 use crate::sampler::SamplerParams;
 use crate::session::{Scored, StopReason};
 use crate::Token;
 
 /// Takes the events of a request, on the scheduler's thread: it must not wait. The request is canceled when it breaks.
 pub type Sink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
+
+/// What tokens may come next, for a request whose text has a form. It is asked on the scheduler's thread, for one token after the
+/// other.
+pub trait Mask: std::fmt::Debug + Send {
+    /// Sets the logits of tokens that must not come next to minus infinity.
+    ///
+    /// # Errors
+    /// Returns an error if no token may come next, or if that takes too long to find out.
+    fn apply(&mut self, logits: &mut [f32]) -> Result<()>;
+    /// Takes the token that comes next. True if nothing may follow it.
+    ///
+    /// # Errors
+    /// Returns an error for a token that may not come next.
+    fn accept(&mut self, token: Token) -> Result<bool>;
+    /// The same, as far as it has come.
+    fn copy(&self) -> Box<dyn Mask>;
+}
+
+impl Clone for Box<dyn Mask> {
+    fn clone(&self) -> Box<dyn Mask> {
+        self.copy()
+    }
+}
 
 ropewalk_core::setters! {
     /// A text to continue, or to score.
@@ -31,6 +54,8 @@ ropewalk_core::setters! {
         pub sampler: SamplerParams,
         /// Numbers added to the logits of tokens before they are sampled. Scores are without them.
         pub bias: Vec<(Token, f32)>,
+        /// The form of the text. Scores are without it.
+        pub mask: Option<Box<dyn Mask>>,
         /// Texts that end the generation; they are not part of the returned text.
         pub stop: Vec<String>,
         /// Continue past end-of-generation tokens.
@@ -61,6 +86,7 @@ impl Request {
             n_min: 0,
             sampler: SamplerParams::greedy(),
             bias: Vec::new(),
+            mask: None,
             stop: Vec::new(),
             ignore_eos: false,
             special: false,

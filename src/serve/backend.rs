@@ -1,7 +1,9 @@
 //! What answers requests: the trait [`Backend`], and the plain types that cross it. The rest of the crate turns HTTP
 //! into a [`Job`] and its [`Event`]s into answers.
 
+use std::any::Any;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -28,6 +30,8 @@ pub trait Backend: Send + Sync + 'static {
         variables: &Map<String, Value>,
         open: bool,
     ) -> Result<ChatPrompt, Fault>;
+    /// Prepares a form of answers, or says why it cannot be.
+    fn rule(&self, shape: &Shape) -> Result<Rule, Fault>;
     /// Queues a job, without waiting. Its events go into the channel. A closed channel cancels it too.
     fn submit(&self, job: Job, events: UnboundedSender<Event>) -> Result<Ticket, Fault>;
     /// Bytes of a cache for one request of so many tokens under a plan.
@@ -134,6 +138,64 @@ pub struct ChatPrompt {
     pub split: Box<dyn Fn() -> Box<dyn Split> + Send>,
     /// Texts that end the answer, in addition to those of the request.
     pub stop: Vec<String>,
+    /// What ends the thinking that the prompt begins.
+    pub thinks: Option<&'static str>,
+    /// What comes before the text of an answer that does not think.
+    pub header: Vec<Bit>,
+}
+
+/// A form that an answer must have: one of some series.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Shape {
+    /// Thinking goes before, up to this.
+    pub thinks: Option<&'static str>,
+    /// Any text goes before, up to this; an answer may also end without it.
+    pub trigger: Option<&'static str>,
+    /// The series.
+    pub any: Vec<Series>,
+}
+
+/// A beginning, one item or several, and an end.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Series {
+    /// The beginning.
+    pub begin: Vec<Bit>,
+    /// What an item may be.
+    pub one_of: Vec<Vec<Bit>>,
+    /// What separates items; none where there is a single one.
+    pub between: Option<Vec<Bit>>,
+    /// The end.
+    pub end: Vec<Bit>,
+}
+
+/// A part of a [`Series`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum Bit {
+    /// A text.
+    Text(String),
+    /// A text that the vocabulary may have as a special token.
+    Mark(&'static str),
+    /// A little white space, or none.
+    Space,
+    /// Any text that does not begin with this character, nor with white space.
+    Free(char),
+    /// JSON of a schema. Words of the schema that are not known are errors if it is strict, else they are left out.
+    Json {
+        /// The schema: an object.
+        schema: Value,
+        /// Whether all of it holds.
+        strict: bool,
+    },
+}
+
+/// A [`Shape`] that a backend has prepared.
+#[derive(Clone)]
+pub struct Rule(pub Arc<dyn Any + Send + Sync>);
+
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Rule")
+    }
 }
 
 /// Splits an answer that comes in pieces.
@@ -159,6 +221,8 @@ pub struct Job {
     pub sampling: Sampling,
     /// Added to the logits of tokens, -100 to 100.
     pub bias: Vec<(i32, f32)>,
+    /// The form of the answer. Log-probabilities are without it.
+    pub rule: Option<Rule>,
     /// Texts that end the answer and are not part of it.
     pub stop: Vec<String>,
     /// Generates on after the model has ended its text.

@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 use serde_json::{json, Value};
 
-use crate::backend::Fault;
+use crate::backend::{Bit, Fault, Series, Shape};
 use crate::fields::{wrong, Fields};
 
 const MAX_TOOLS: usize = 128;
 const MAX_NAME: usize = 128;
 
 /// The forms, in the order in which templates are compared with them.
-const FORMATS: &[&Format] = &[&mistral::FORMAT, &hermes::FORMAT, &llama::FORMAT];
+const FORMATS: &[&Format] = &[&mistral::NAMED, &mistral::LISTED, &hermes::FORMAT, &llama::FORMAT];
 
 /// How a family of models writes calls.
 pub(crate) struct Format {
@@ -32,6 +32,27 @@ pub(crate) struct Format {
     marks: &'static [&'static str],
     /// Reads the calls at the beginning of a text, which begins with one of `begins`. Nothing follows if this is `last`.
     read: fn(&str, bool) -> Found,
+    /// Calls of these functions, several if that is true.
+    series: fn(&[&Tool], bool) -> Series,
+}
+
+impl Format {
+    /// Any text, or right calls.
+    fn free(&self, mut calls: Series) -> Shape {
+        if self.whole {
+            let text = Series { one_of: vec![vec![Bit::Free('{')]], ..Series::default() };
+            return Shape { any: vec![text, calls], ..Shape::default() };
+        }
+        let mark = self.begins[0];
+        if calls.begin.is_empty() {
+            // Each call begins with it.
+            calls.one_of.iter_mut().for_each(|call| drop(call.remove(0)));
+            calls.between.iter_mut().for_each(|between| between.push(Bit::Mark(mark)));
+        } else {
+            calls.begin.remove(0);
+        }
+        Shape { trigger: Some(mark), any: vec![calls], ..Shape::default() }
+    }
 }
 
 /// What a text begins with.
@@ -86,6 +107,22 @@ fn format(template: &str) -> Option<&'static Format> {
 /// A function that a model may call.
 pub(crate) struct Tool {
     pub(crate) name: String,
+    /// The schema of its arguments.
+    parameters: Value,
+    /// Whether the arguments must be of that schema.
+    strict: bool,
+}
+
+impl Tool {
+    fn arguments(&self) -> Bit {
+        Bit::Json { schema: self.parameters.clone(), strict: self.strict }
+    }
+
+    /// A call as an object, with the arguments under this key.
+    fn object(&self, key: &str) -> [Bit; 3] {
+        let begin = format!("{{\"name\": \"{}\", \"{key}\": ", self.name);
+        [Bit::Text(begin), self.arguments(), Bit::Text("}".to_owned())]
+    }
 }
 
 /// Which functions an answer may or must call.
@@ -93,6 +130,8 @@ pub(crate) struct Tool {
 pub(crate) enum Choose {
     None,
     Auto,
+    Required,
+    Named(String),
 }
 
 /// The functions of a request.
@@ -123,11 +162,18 @@ impl Tools {
             list.push(tool);
         }
         let choose = match fields.take("tool_choice") {
-            None if list.is_empty() => Choose::None,
             None => Choose::Auto,
             Some(Value::String(text)) if text == "none" => Choose::None,
             Some(Value::String(text)) if text == "auto" => Choose::Auto,
-            Some(_) => return Err(Fault::invalid("tool_choice", "tool_choice: not served yet")),
+            Some(Value::String(text)) if text == "required" && !list.is_empty() => Choose::Required,
+            Some(value) => match value["function"]["name"].as_str() {
+                Some(name) if list.iter().any(|tool| tool.name == name) => Choose::Named(name.to_owned()),
+                _ => {
+                    let what = "none, auto, required, or a function of `tools`";
+                    let found = value.pointer("/function/name").unwrap_or(&value);
+                    return Err(wrong("tool_choice", what, found));
+                }
+            },
         };
         let parallel = fields.bool("parallel_tool_calls")?.unwrap_or(true);
         Ok(Tools { list, given: given.into(), choose, parallel })
@@ -136,6 +182,25 @@ impl Tools {
     /// Whether an answer may have calls.
     pub(crate) fn offered(&self) -> bool {
         !self.list.is_empty() && self.choose != Choose::None
+    }
+
+    /// What an answer must be. Its text may have to be JSON, which comes after a header.
+    pub(crate) fn shape(&self, template: Option<&str>, json: Option<Bit>, header: Vec<Bit>) -> Option<Shape> {
+        let text = json.map(|json| Series { begin: header, one_of: vec![vec![json]], ..Series::default() });
+        let only = |any| Some(Shape { any, ..Shape::default() });
+        let Some(format) = template.and_then(format).filter(|_| self.offered()) else {
+            return text.and_then(|text| only(vec![text]));
+        };
+        let named = |tool: &&Tool| !matches!(&self.choose, Choose::Named(name) if *name != tool.name);
+        let tools: Vec<&Tool> = self.list.iter().filter(named).collect();
+        let one = !self.parallel || matches!(self.choose, Choose::Named(_));
+        let calls = || (format.series)(&tools, !one);
+        match (&self.choose, text) {
+            (Choose::Auto, Some(text)) => only(vec![text, calls()]),
+            (Choose::Auto, None) if self.list.iter().any(|tool| tool.strict) => Some(format.free(calls())),
+            (Choose::None | Choose::Auto, _) => None,
+            _ => only(vec![calls()]),
+        }
     }
 
     /// What reads the calls of an answer, for a model with this template; none if no functions are offered.
@@ -176,11 +241,18 @@ fn tool(at: &str, value: &Value) -> Result<Tool, Fault> {
         let expected = format!("1 to {MAX_NAME} letters, digits, or any of _-.:/");
         wrong(&format!("{at}.name"), &expected, &function["name"])
     })?;
-    match &function["parameters"] {
-        Value::Null | Value::Object(_) => {}
+    let parameters = match &function["parameters"] {
+        // A function without arguments.
+        Value::Null => json!({ "type": "object", "properties": {}, "additionalProperties": false }),
+        Value::Object(schema) => schema.clone().into(),
         other => return Err(wrong(&format!("{at}.parameters"), "a JSON schema", other)),
-    }
-    Ok(Tool { name: name.to_owned() })
+    };
+    let strict = match &function["strict"] {
+        Value::Null => false,
+        Value::Bool(strict) => *strict,
+        other => return Err(wrong(&format!("{at}.strict"), "true or false", other)),
+    };
+    Ok(Tool { name: name.to_owned(), parameters, strict })
 }
 
 /// The calls of an earlier answer, as a message has them. Arguments are texts.

@@ -26,8 +26,8 @@ mod server;
 
 pub use app::Options;
 pub use backend::{
-    Backend, Card, ChatPrompt, Done, Event, Fault, FaultKind, Job, PlanCard, Reason, Sampling, Scored, Slot,
-    Split, Status, Ticket,
+    Backend, Bit, Card, ChatPrompt, Done, Event, Fault, FaultKind, Job, PlanCard, Reason, Rule, Sampling,
+    Scored, Series, Shape, Slot, Split, Status, Ticket,
 };
 pub use calls::call_marks;
 pub use server::Server;

@@ -1,8 +1,8 @@
 //! Requests, checked before anything is looked at that takes long.
 
-use serde_json::{Map, Value};
+use serde_json::{json, Map, Value};
 
-use crate::backend::{Fault, Job, Sampling};
+use crate::backend::{Bit, Fault, Job, Sampling};
 use crate::calls::{earlier, Tools};
 use crate::fields::{short, token, wrong, Fields};
 
@@ -27,7 +27,7 @@ const NOT_SERVED: &[(&str, &[&str])] = &[
     ("guided_regex", &[]), ("id_slot", &["-1"]), ("include_stop_str_in_output", &["false"]), ("json_schema", &[]),
     ("length_penalty", &["1", "1.0"]), ("lora", &["[]"]), ("mirostat", &["0"]), ("modalities", &["[\"text\"]"]), ("n_predict", &[]),
     ("n_probs", &["0"]), ("prediction", &[]), ("priority", &["0"]), ("prompt_embeds", &[]),
-    ("response_format", &["{\"type\":\"text\"}"]), ("samplers", &[]), ("stop_token_ids", &["[]"]),
+    ("samplers", &[]), ("stop_token_ids", &["[]"]),
     ("structured_outputs", &[]), ("suffix", &["\"\""]), ("thinking_budget_tokens", &[]),
     ("truncate_prompt_tokens", &[]), ("use_beam_search", &["false"]), ("web_search_options", &[]),
     ("xtc_probability", &["0", "0.0"]),
@@ -90,6 +90,8 @@ pub(crate) struct Chat {
     pub(crate) messages: Messages,
     /// Whether reasoning is apart from the text.
     pub(crate) split: bool,
+    /// The JSON that the text is to be.
+    pub(crate) json: Option<Bit>,
 }
 
 /// A conversation.
@@ -112,6 +114,7 @@ pub(crate) fn completions(body: &[u8]) -> Result<Completions, Fault> {
     let n_top = fields.count("logprobs", MAX_TOP)?;
     fields.refuse("tools", &["[]"])?;
     fields.refuse("tool_choice", &["\"none\"", "\"auto\""])?;
+    fields.refuse("response_format", &["{\"type\":\"text\"}"])?;
     let mut common = common(&mut fields)?;
     common.job.n_top = n_top;
     common.job.max_tokens.get_or_insert(N_COMPLETION);
@@ -154,9 +157,38 @@ pub(crate) fn chat(body: &[u8]) -> Result<Chat, Fault> {
             return Err(Fault::invalid("reasoning_format", what));
         }
     };
+    let json = response_format(&mut fields)?;
     let mut common = common(&mut fields)?;
     common.job.n_top = logprobs.then(|| n_top.unwrap_or(0));
-    Ok(Chat { common, messages, split })
+    Ok(Chat { common, messages, split, json })
+}
+
+/// The JSON that an answer is to be.
+fn response_format(fields: &mut Fields) -> Result<Option<Bit>, Fault> {
+    let Some(format) = fields.object("response_format")? else { return Ok(None) };
+    let kind = format.get("type").unwrap_or(&Value::Null);
+    let (name, given, strict) = match kind.as_str() {
+        Some("text") => return Ok(None),
+        Some("json_object") => {
+            // llama-server takes a schema here.
+            let schema = format.get("schema").cloned().unwrap_or_else(|| json!({ "type": "object" }));
+            ("response_format.schema", schema, false)
+        }
+        Some("json_schema") => {
+            let of = format.get("json_schema").unwrap_or(&Value::Null);
+            let strict = match &of["strict"] {
+                Value::Null => false,
+                Value::Bool(strict) => *strict,
+                other => return Err(wrong("response_format.json_schema.strict", "true or false", other)),
+            };
+            ("response_format.json_schema.schema", of["schema"].clone(), strict)
+        }
+        _ => return Err(wrong("response_format.type", "text, json_object, or json_schema", kind)),
+    };
+    match given {
+        schema @ Value::Object(_) => Ok(Some(Bit::Json { schema, strict })),
+        other => Err(wrong(name, "a JSON schema", &other)),
+    }
 }
 
 /// Takes a conversation and the variables of its template.

@@ -15,12 +15,13 @@ use ropewalk::scheduler::{self, Refusal, Request, Scheduler, StepTimes};
 use ropewalk::session::StopReason;
 use ropewalk::{Error, Model, Token};
 use ropewalk_serve as http;
-use ropewalk_serve::{Card, ChatPrompt, Fault, FaultKind, Job, Sampling};
+use ropewalk_serve::{Bit, Card, ChatPrompt, Fault, FaultKind, Job, Sampling, Shape};
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::arguments::{as_objects, takes_objects};
 use super::contents::{Hidden, Special};
+use super::rules::{Rule, Rules};
 use crate::cli::interrupt::Interrupt;
 
 /// Bytes of a prompt's end, which says whether it has begun the thinking.
@@ -39,6 +40,8 @@ pub(super) struct Backend {
     sampler: SamplerParams,
     /// Whether the template takes the arguments of calls as objects.
     takes_objects: OnceLock<bool>,
+    /// What makes rules; an error if the vocabulary is of no use.
+    rules: OnceLock<Result<Rules, String>>,
 }
 
 impl Backend {
@@ -61,6 +64,7 @@ impl Backend {
             form,
             sampler,
             takes_objects: OnceLock::new(),
+            rules: OnceLock::new(),
             model,
             scheduler,
             template,
@@ -162,6 +166,13 @@ impl http::Backend for Backend {
         let start = (text.len().saturating_sub(TAIL)..=text.len()).find(|&at| text.is_char_boundary(at));
         let tail = text[start.unwrap_or(0)..].to_owned();
         let (form, marks) = (self.form, Arc::clone(&self.marks));
+        let channels = form == Form::Channels;
+        let opens = |mark: &&str| !channels && tail.trim_end().ends_with(*mark);
+        let thinks = form.marks().first().filter(|mark| opens(mark)).and(form.marks().get(1)).copied();
+        let header = match channels && !tail.ends_with("<|message|>") {
+            true => vec![Bit::Mark("<|channel|>"), Bit::Text("final".to_owned()), Bit::Mark("<|message|>")],
+            false => Vec::new(),
+        };
         let split = move || -> Box<dyn http::Split> {
             Box::new(Split::new(Parts::new(form, &tail), Arc::clone(&marks)))
         };
@@ -169,7 +180,15 @@ impl http::Backend for Backend {
             tokens: tokens.map_err(|e| Fault::invalid("messages", e))?,
             split: Box::new(split),
             stop: self.template.stop(),
+            thinks,
+            header,
         })
+    }
+
+    fn rule(&self, shape: &Shape) -> Result<http::Rule, Fault> {
+        let rules = self.rules.get_or_init(|| Rules::new(&self.model));
+        let rule = rules.as_ref().map_err(String::clone).and_then(|rules| rules.compile(shape));
+        rule.map(|rule| http::Rule(Arc::new(rule))).map_err(|e| invalid(format_args!("schema: {e}")))
     }
 
     fn submit(&self, job: Job, events: UnboundedSender<http::Event>) -> Result<http::Ticket, Fault> {
@@ -180,6 +199,7 @@ impl http::Backend for Backend {
             .n_min(job.sampling.min_tokens.unwrap_or(0))
             .sampler(with(&self.sampler, &job.sampling))
             .bias(job.bias)
+            .mask(job.rule.and_then(|rule| Some(rule.0.downcast_ref::<Rule>()?.mask())))
             .stop(job.stop)
             .ignore_eos(job.ignore_eos)
             .special(job.special)

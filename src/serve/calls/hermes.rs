@@ -1,6 +1,7 @@
 //! Hermes and Qwen: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
 
-use super::{value, Format, Found, Said};
+use super::{value, Format, Found, Said, Tool};
+use crate::backend::{Bit, Series};
 
 const BEGIN: &str = "<tool_call>";
 const END: &str = "</tool_call>";
@@ -12,7 +13,20 @@ pub(super) const FORMAT: Format = Format {
     whole: false,
     marks: &[BEGIN, END],
     read,
+    series,
 };
+
+fn series(tools: &[&Tool], many: bool) -> Series {
+    let call = |tool: &&Tool| -> Vec<Bit> {
+        let begin = [Bit::Mark(BEGIN), Bit::Space];
+        begin.into_iter().chain(tool.object("arguments")).chain([Bit::Space, Bit::Mark(END)]).collect()
+    };
+    Series {
+        one_of: tools.iter().map(call).collect(),
+        between: many.then(|| vec![Bit::Space]),
+        ..Series::default()
+    }
+}
 
 fn read(text: &str, last: bool) -> Found {
     let body = &text[BEGIN.len()..];

@@ -1,6 +1,7 @@
 //! Llama 3.1 and later: the answer is `{"name": ..., "parameters": {...}}`, or several with `;` between them.
 
-use super::{value, Format, Found, Said};
+use super::{value, Format, Found, Said, Tool};
+use crate::backend::{Bit, Series};
 
 const TAG: &str = "<|python_tag|>";
 
@@ -10,7 +11,16 @@ pub(super) const FORMAT: Format = Format {
     whole: true,
     marks: &[TAG],
     read,
+    series,
 };
+
+fn series(tools: &[&Tool], many: bool) -> Series {
+    Series {
+        one_of: tools.iter().map(|tool| tool.object("parameters").to_vec()).collect(),
+        between: many.then(|| vec![Bit::Text("; ".to_owned())]),
+        ..Series::default()
+    }
+}
 
 fn read(text: &str, last: bool) -> Found {
     let body = text.strip_prefix(TAG).unwrap_or(text);

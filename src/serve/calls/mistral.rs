@@ -1,18 +1,40 @@
 //! Mistral: `[TOOL_CALLS]` and a list of calls, or from 2025 on `[TOOL_CALLS]name[ARGS]{...}` for each call.
 
-use super::{value, Format, Found, Said};
+use super::{value, Format, Found, Said, Tool};
+use crate::backend::{Bit, Series};
 
 const BEGIN: &str = "[TOOL_CALLS]";
 const ID: &str = "[CALL_ID]";
 const ARGS: &str = "[ARGS]";
 
-pub(super) const FORMAT: Format = Format {
+pub(super) const LISTED: Format = Format {
     fits: |template| template.contains(BEGIN),
     begins: &[BEGIN],
     whole: false,
     marks: &[BEGIN, ID, ARGS],
     read,
+    series: listed,
 };
+
+pub(super) const NAMED: Format =
+    Format { fits: |template| template.contains(BEGIN) && template.contains(ARGS), series: named, ..LISTED };
+
+fn listed(tools: &[&Tool], many: bool) -> Series {
+    let text = |text: &str| Bit::Text(text.to_owned());
+    Series {
+        begin: vec![Bit::Mark(BEGIN), Bit::Space, text("[")],
+        one_of: tools.iter().map(|tool| tool.object("arguments").to_vec()).collect(),
+        between: many.then(|| vec![text(", ")]),
+        end: vec![text("]")],
+    }
+}
+
+fn named(tools: &[&Tool], many: bool) -> Series {
+    let call = |tool: &&Tool| {
+        vec![Bit::Mark(BEGIN), Bit::Text(tool.name.clone()), Bit::Mark(ARGS), tool.arguments()]
+    };
+    Series { one_of: tools.iter().map(call).collect(), between: many.then(Vec::new), ..Series::default() }
+}
 
 fn read(text: &str, _: bool) -> Found {
     let body = text[BEGIN.len()..].trim_start();

@@ -1,5 +1,6 @@
 //! Functions: what of a request reaches the template, and the calls that are read out of answers.
 
+use ropewalk_serve::{Bit, FaultKind, Series, Shape};
 use serde_json::{json, Value};
 
 use crate::client::Site;
@@ -204,6 +205,15 @@ fn functions_are_checked() {
         ("tools", vec![tool("a"); 129].into(), "tools"),
         ("tool_choice", json!("some"), "tool_choice"),
         ("tool_choice", json!({}), "tool_choice"),
+        ("tool_choice", json!({ "type": "function", "function": { "name": "other" } }), "tool_choice"),
+        ("response_format", json!("json"), "response_format"),
+        ("response_format", json!({ "type": "xml" }), "response_format.type"),
+        ("response_format", json!({ "type": "json_schema" }), "response_format.json_schema.schema"),
+        (
+            "response_format",
+            json!({ "type": "json_schema", "json_schema": { "schema": {}, "strict": 1 } }),
+            "response_format.json_schema.strict",
+        ),
         ("parallel_tool_calls", json!(1), "parallel_tool_calls"),
     ] {
         let mut body = asked();
@@ -213,4 +223,136 @@ fn functions_are_checked() {
     // A template without calls.
     let error = Site::new().expect(400, CHAT, &asked())["error"].clone();
     assert_eq!(error["param"], "tools");
+}
+
+/// The form of the answer that a request asks for.
+fn shape(template: &str, more: Value) -> Option<Shape> {
+    let site = Site::saying(template, "b");
+    let mut body = asked();
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    site.expect(200, CHAT, &body);
+    let mut state = site.fake.state();
+    assert_eq!(state.jobs[0].rule.is_some(), state.shapes.len() == 1);
+    state.shapes.pop()
+}
+
+fn arguments() -> Bit {
+    let schema = json!({ "type": "object", "properties": { "city": { "type": "string" } } });
+    Bit::Json { schema, strict: false }
+}
+
+fn text(text: &str) -> Bit {
+    Bit::Text(text.to_owned())
+}
+
+#[test]
+fn calls_that_must_come_have_the_form_of_the_template() {
+    let now = json!({ "type": "function", "function": { "name": "now" } });
+    for (template, begin, call, between, end) in [
+        (
+            HERMES,
+            vec![],
+            vec![
+                Bit::Mark("<tool_call>"),
+                Bit::Space,
+                text("{\"name\": \"now\", \"arguments\": "),
+                arguments(),
+                text("}"),
+                Bit::Space,
+                Bit::Mark("</tool_call>"),
+            ],
+            vec![Bit::Space],
+            vec![],
+        ),
+        (
+            LLAMA,
+            vec![],
+            vec![text("{\"name\": \"now\", \"parameters\": "), arguments(), text("}")],
+            vec![text("; ")],
+            vec![],
+        ),
+        (
+            MISTRAL,
+            vec![Bit::Mark("[TOOL_CALLS]"), Bit::Space, text("[")],
+            vec![text("{\"name\": \"now\", \"arguments\": "), arguments(), text("}")],
+            vec![text(", ")],
+            vec![text("]")],
+        ),
+        (
+            "{{ tools }}[TOOL_CALLS][ARGS]",
+            vec![],
+            vec![Bit::Mark("[TOOL_CALLS]"), text("now"), Bit::Mark("[ARGS]"), arguments()],
+            vec![],
+            vec![],
+        ),
+    ] {
+        let one = Series { begin: begin.clone(), one_of: vec![call], between: None, end };
+        let named = shape(template, json!({ "tool_choice": now }));
+        assert_eq!(named, Some(Shape { any: vec![one.clone()], ..Shape::default() }), "{template}");
+        let any = shape(template, json!({ "tool_choice": "required" })).unwrap().any;
+        assert_eq!((any.len(), any[0].one_of.len(), &any[0].one_of[0]), (1, 2, &one.one_of[0]), "{template}");
+        assert_eq!(any[0].between, Some(between), "{template}");
+        let single = shape(template, json!({ "tool_choice": "required", "parallel_tool_calls": false }));
+        assert_eq!(single.unwrap().any[0].between, None, "{template}");
+        assert_eq!(shape(template, json!({})), None, "{template}");
+        // Right calls if any, after any text.
+        let mut strict = tool("now");
+        strict["function"]["strict"] = json!(true);
+        let free = shape(template, json!({ "tools": [strict] })).unwrap();
+        let calls = free.any.last().unwrap();
+        assert!(
+            calls.one_of[0].iter().any(|bit| matches!(bit, Bit::Json { strict: true, .. })),
+            "{template}"
+        );
+        if template == LLAMA {
+            assert_eq!((free.trigger, &free.any[0].one_of), (None, &vec![vec![Bit::Free('{')]]));
+        } else {
+            let mark = one.begin.first().unwrap_or(&one.one_of[0][0]);
+            assert_eq!(free.trigger.map(Bit::Mark).as_ref(), Some(mark));
+            assert_ne!(calls.begin.first().unwrap_or(&calls.one_of[0][0]), mark);
+        }
+    }
+}
+
+#[test]
+fn a_text_can_have_to_be_json() {
+    let schema = json!({ "type": "object", "properties": { "a": { "const": 1 } } });
+    let series = |schema: &Value, strict| Series {
+        begin: vec![Bit::Mark("<|answer|>")],
+        one_of: vec![vec![Bit::Json { schema: schema.clone(), strict }]],
+        ..Series::default()
+    };
+    let any = |series: Series| Some(Shape { any: vec![series], ..Shape::default() });
+    let of = |format: Value| shape(HERMES, json!({ "tools": [], "response_format": format }));
+    assert_eq!(of(json!({ "type": "text" })), None);
+    assert_eq!(of(json!({ "type": "json_object" })), any(series(&json!({ "type": "object" }), false)));
+    assert_eq!(of(json!({ "type": "json_object", "schema": schema })), any(series(&schema, false)));
+    let format =
+        json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": schema, "strict": true } });
+    assert_eq!(of(format.clone()), any(series(&schema, true)));
+    // After the thinking, and with functions either that or calls.
+    let thinks = json!({ "tools": [], "response_format": format, "chat_template_kwargs": { "enable_thinking": true } });
+    assert_eq!(shape(HERMES, thinks).unwrap().thinks, Some("</think>"));
+    let either = shape(HERMES, json!({ "response_format": format })).unwrap().any;
+    assert_eq!((either.len(), &either[0]), (2, &series(&schema, true)));
+    assert_eq!(
+        shape(HERMES, json!({ "response_format": format, "tool_choice": "none" })),
+        any(series(&schema, true))
+    );
+    // What the backend refuses is refused before a stream begins.
+    let site = Site::saying(HERMES, "b");
+    site.fake.set(|state| state.refuses = Some(FaultKind::Invalid));
+    for (more, param) in [
+        (json!({ "response_format": format }), "response_format"),
+        (json!({ "tool_choice": "required" }), "tools"),
+    ] {
+        let mut body = asked();
+        body["stream"] = json!(true);
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let error = site.expect(400, CHAT, &body)["error"].clone();
+        assert_eq!(
+            (&error["param"], &error["message"]),
+            (&json!(param), &json!("schema: as the test asked"))
+        );
+    }
 }

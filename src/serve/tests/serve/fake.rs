@@ -5,8 +5,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use ropewalk_serve::{
-    Backend, Card, ChatPrompt, Done, Event, Fault, FaultKind, Job, PlanCard, Reason, Sampling, Scored, Slot,
-    Split, Status, Ticket,
+    Backend, Bit, Card, ChatPrompt, Done, Event, Fault, FaultKind, Job, PlanCard, Reason, Rule, Sampling,
+    Scored, Shape, Slot, Split, Status, Ticket,
 };
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::UnboundedSender;
@@ -35,6 +35,8 @@ pub(crate) struct State {
     pub(crate) script: Option<String>,
     /// The messages and the variables of chats.
     pub(crate) chats: Vec<(Vec<Value>, Map<String, Value>)>,
+    /// The forms of answers.
+    pub(crate) shapes: Vec<Shape>,
     /// Jobs as they came.
     pub(crate) jobs: Vec<Job>,
     /// Slots that were erased; each job has one.
@@ -260,7 +262,17 @@ impl Backend for Fake {
         }
         let thinks = tokens.last() == Some(&THINK);
         let split = Box::new(move || Box::new(Parted { thinks }) as Box<dyn Split>);
-        Ok(ChatPrompt { tokens, split, stop: vec!["<|close|>".into()] })
+        let thinks = thinks.then_some(NAMES[5]);
+        let header = vec![Bit::Mark("<|answer|>")];
+        Ok(ChatPrompt { tokens, split, stop: vec!["<|close|>".into()], thinks, header })
+    }
+
+    fn rule(&self, shape: &Shape) -> Result<Rule, Fault> {
+        if self.state().refuses.is_some() {
+            return Err(Fault::new(FaultKind::Invalid, "schema: as the test asked"));
+        }
+        self.set(|state| state.shapes.push(shape.clone()));
+        Ok(Rule(Arc::new(())))
     }
 
     fn submit(&self, job: Job, events: UnboundedSender<Event>) -> Result<Ticket, Fault> {
