@@ -92,10 +92,10 @@ impl Rules {
 
     /// Prepares a shape.
     pub(super) fn compile(&self, shape: &Shape) -> Result<Rule, String> {
-        let grammar = self.grammar(shape)?;
+        let (rules, grammar) = (self, self.grammar(shape)?);
         let matcher = std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().stack_size(STACK);
-            let work = || self.matcher(grammar);
+            let work = move || rules.matcher(grammar);
             match thread.spawn_scoped(scope, work).map(|thread| thread.join()) {
                 Ok(Ok(matcher)) => matcher,
                 _ => Err("it is too complex".to_owned()),
@@ -133,17 +133,17 @@ impl Rules {
                 None => String::new(),
                 Some(bits) => format!("( {} i{i} ){{0,{MAX_MORE}}}", self.bits(bits, &mut schemas)?),
             };
-            let [begin, end] = [&series.begin, &series.end];
-            let (begin, end) = (self.bits(begin, &mut schemas)?, self.bits(end, &mut schemas)?);
+            let begin = self.bits(&series.begin, &mut schemas)?;
+            let end = self.bits(&series.end, &mut schemas)?;
             text += &format!("s{i}: {begin} i{i} {more} {end}\n");
             starts.push(format!("s{i}"));
-        }
-        for (i, schema) in schemas.iter().enumerate() {
-            text += &format!("j{i}: %json {schema}\n");
         }
         let n_bytes: usize = schemas.iter().map(String::len).sum();
         if n_bytes > MAX_BYTES {
             return Err(format!("expected schemas of at most {MAX_BYTES} bytes, found {n_bytes}"));
+        }
+        for (i, schema) in schemas.iter().enumerate() {
+            text += &format!("j{i}: %json {schema}\n");
         }
         Ok(format!("start: {}\n{text}", starts.join(" | ")))
     }
@@ -204,6 +204,7 @@ fn why(e: &anyhow::Error) -> String {
     let text = e.to_string();
     let text = text.split_once("failed to compile JSON schema: ").map_or(&*text, |(_, text)| text);
     match text.lines().next() {
+        Some("NoExtensionBias") => "no text fits".to_owned(),
         Some(line) if !line.starts_with("panic") => line.to_owned(),
         _ => "it is too complex".to_owned(),
     }
@@ -258,6 +259,9 @@ impl Mask for Step {
 
     fn accept(&mut self, token: Token) -> ropewalk::Result<bool> {
         let Some(mark) = self.thinks.or(self.trigger) else {
+            if self.ends.contains(&token) {
+                return Ok(true);
+            }
             self.matcher.consume_token(token as u32).map_err(|e| Step::error(&e))?;
             return Ok(self.matcher.is_stopped());
         };

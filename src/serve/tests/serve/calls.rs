@@ -286,7 +286,7 @@ fn calls_that_must_come_have_the_form_of_the_template() {
             vec![],
         ),
     ] {
-        let one = Series { begin: begin.clone(), one_of: vec![call], between: None, end };
+        let one = Series { begin, one_of: vec![call], between: None, end };
         let named = shape(template, json!({ "tool_choice": now }));
         assert_eq!(named, Some(Shape { any: vec![one.clone()], ..Shape::default() }), "{template}");
         let any = shape(template, json!({ "tool_choice": "required" })).unwrap().any;

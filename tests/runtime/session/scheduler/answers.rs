@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ropewalk::scheduler::{Event, Refusal, Request, SchedulerParams};
+use ropewalk::scheduler::{Event, Mask, Refusal, Request, SchedulerParams};
 use ropewalk::session::StopReason;
 use ropewalk::{DType, Token};
 
@@ -75,6 +75,52 @@ fn biases_and_a_least_number_of_tokens_are_kept_to() {
         let told = run_one(&scheduler, wants_to_end(n_min));
         assert_eq!((told.done().reason, told.tokens.len()), (StopReason::EndOfGeneration, n_min));
         assert!(told.tokens.iter().all(|token| !ends(m).contains(token)), "{:?}", told.tokens);
+    }
+}
+
+/// Tokens of these in turn, so many in all.
+#[derive(Debug, Clone)]
+struct Turns {
+    of: [Token; 2],
+    left: usize,
+}
+
+impl Mask for Turns {
+    fn apply(&mut self, logits: &mut [f32]) -> ropewalk::Result<()> {
+        let own = self.of[self.left % 2];
+        let others = (0..).zip(logits).filter(|(token, _)| *token != own);
+        others.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
+        Ok(())
+    }
+
+    fn accept(&mut self, token: Token) -> ropewalk::Result<bool> {
+        assert_eq!(token, self.of[self.left % 2]);
+        self.left -= 1;
+        Ok(self.left == 0)
+    }
+
+    fn copy(&self) -> Box<dyn Mask> {
+        Box::new(self.clone())
+    }
+}
+
+/// A mask decides what comes and when it ends; scores are of the model.
+#[test]
+fn masks_are_kept_to_and_scores_are_without_them() {
+    let m = model("llama-tiny", DType::F32);
+    let text = some_tokens(30, m.hparams().n_vocab);
+    let scheduler = one_plan(m, session(128, 3, "plain"));
+    let row = all_logits(m, &session(128, 1, "plain"), &text).split_off(29 * m.hparams().n_vocab);
+    let best = crate::common::top(&row) as Token;
+    let other = if best == 9 { 8 } else { 9 };
+    let mask: Box<dyn Mask> = Box::new(Turns { of: [7, other], left: 5 });
+    let masked = request(&text, 20).mask(Some(mask)).n_top(Some(1));
+    // Each request goes through the form by itself.
+    for told in run(&scheduler, vec![masked.clone(), masked.clone(), masked.bias(vec![(best, 100.0)])]) {
+        assert_eq!(told.tokens, [other, 7, other, 7, other]);
+        assert_eq!(told.done().reason, StopReason::EndOfGeneration);
+        assert_eq!(told.scores[0].top[0].0, best);
+        assert!(told.scores[0].logprob.is_finite() && told.scores[0].logprob < told.scores[0].top[0].1);
     }
 }
 
