@@ -5,6 +5,7 @@
 mod hermes;
 mod llama;
 mod mistral;
+mod qwen;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -18,7 +19,8 @@ const MAX_TOOLS: usize = 128;
 const MAX_NAME: usize = 128;
 
 /// The forms, in the order in which templates are compared with them.
-const FORMATS: &[&Format] = &[&mistral::NAMED, &mistral::LISTED, &hermes::FORMAT, &llama::FORMAT];
+const FORMATS: &[&Format] =
+    &[&mistral::NAMED, &mistral::LISTED, &hermes::FORMAT, &qwen::FORMAT, &llama::FORMAT];
 
 /// How a family of models writes calls.
 pub(crate) struct Format {
@@ -28,12 +30,14 @@ pub(crate) struct Format {
     begins: &'static [&'static str],
     /// Whether calls are the whole answer: only white space comes before.
     whole: bool,
+    /// Whether all arguments are texts.
+    texts: bool,
     /// All marks, which a vocabulary may have as control tokens.
     marks: &'static [&'static str],
     /// Reads the calls at the beginning of a text, which begins with one of `begins`. Nothing follows if this is `last`.
     read: fn(&str, bool) -> Found,
-    /// Calls of these functions, several if that is true.
-    series: fn(&[&Tool], bool) -> Series,
+    /// Calls of these functions, several if that is true; none where such a form cannot be told.
+    series: Option<fn(&[&Tool], bool) -> Series>,
 }
 
 impl Format {
@@ -68,7 +72,7 @@ enum Found {
 /// A call as a model writes it.
 struct Said {
     name: String,
-    arguments: String,
+    arguments: Value,
 }
 
 impl Said {
@@ -80,7 +84,7 @@ impl Said {
             Some(Value::String(text)) => serde_json::from_str(text).ok()?,
             Some(other) => other.clone(),
         };
-        arguments.is_object().then(|| Said { name: name.to_owned(), arguments: arguments.to_string() })
+        arguments.is_object().then(|| Said { name: name.to_owned(), arguments })
     }
 }
 
@@ -105,6 +109,7 @@ fn format(template: &str) -> Option<&'static Format> {
 }
 
 /// A function that a model may call.
+#[derive(Clone)]
 pub(crate) struct Tool {
     pub(crate) name: String,
     /// The schema of its arguments.
@@ -185,21 +190,34 @@ impl Tools {
     }
 
     /// What an answer must be. Its text may have to be JSON, which comes after a header.
-    pub(crate) fn shape(&self, template: Option<&str>, json: Option<Bit>, header: Vec<Bit>) -> Option<Shape> {
+    pub(crate) fn shape(
+        &self,
+        template: Option<&str>,
+        json: Option<Bit>,
+        header: Vec<Bit>,
+    ) -> Result<Option<Shape>, Fault> {
         let text = json.map(|json| Series { begin: header, one_of: vec![vec![json]], ..Series::default() });
-        let only = |any| Some(Shape { any, ..Shape::default() });
+        let only = |any| Ok(Some(Shape { any, ..Shape::default() }));
         let Some(format) = template.and_then(format).filter(|_| self.offered()) else {
-            return text.and_then(|text| only(vec![text]));
+            return text.map_or(Ok(None), |text| only(vec![text]));
+        };
+        let strict = self.list.iter().any(|tool| tool.strict);
+        if self.choose == Choose::Auto && text.is_none() && !strict {
+            return Ok(None);
+        }
+        let Some(series) = format.series else {
+            let what = "tools: expected tool_choice none or auto, no strict functions, and no response_format with this model's \
+                        form of calls, found another";
+            return Err(Fault::invalid("tools", what));
         };
         let named = |tool: &&Tool| !matches!(&self.choose, Choose::Named(name) if *name != tool.name);
         let tools: Vec<&Tool> = self.list.iter().filter(named).collect();
         let one = !self.parallel || matches!(self.choose, Choose::Named(_));
-        let calls = || (format.series)(&tools, !one);
+        let calls = series(&tools, !one);
         match (&self.choose, text) {
-            (Choose::Auto, Some(text)) => only(vec![text, calls()]),
-            (Choose::Auto, None) if self.list.iter().any(|tool| tool.strict) => Some(format.free(calls())),
-            (Choose::None | Choose::Auto, _) => None,
-            _ => only(vec![calls()]),
+            (Choose::Auto, Some(text)) => only(vec![text, calls]),
+            (Choose::Auto, None) => Ok(Some(format.free(calls))),
+            _ => only(vec![calls]),
         }
     }
 
@@ -212,10 +230,9 @@ impl Tools {
             let what = "tools: expected a model whose chat template has calls in a known form, found another";
             return Err(Fault::invalid("tools", what));
         };
-        let names = self.list.iter().map(|tool| tool.name.clone()).collect();
         Ok(Some(Reader {
             format,
-            names,
+            tools: self.list.clone().into(),
             parallel: self.parallel,
             held: String::new(),
             open: false,
@@ -296,7 +313,7 @@ pub(crate) struct Call {
 #[derive(Clone)]
 pub(crate) struct Reader {
     format: &'static Format,
-    names: Arc<[String]>,
+    tools: Arc<[Tool]>,
     parallel: bool,
     /// White space, and after it what may be a call.
     held: String,
@@ -346,12 +363,11 @@ impl Reader {
             let space = self.held.len() - self.held.trim_start().len();
             match (self.format.read)(&self.held[space..], last) {
                 Found::Open if !last => return (text, calls),
-                Found::Calls(mut said, n) if said.iter().all(|call| self.names.contains(&call.name)) => {
+                Found::Calls(mut said, n) if said.iter().all(|call| self.tool(&call.name).is_some()) => {
                     self.held.drain(..space + n);
                     said.truncate(if self.parallel { usize::MAX } else { 1 });
                     self.n_calls += said.len();
-                    let call = |said: Said| Call { id: id(), name: said.name, arguments: said.arguments };
-                    calls.extend(said.into_iter().map(call));
+                    calls.extend(said.into_iter().map(|said| self.call(said)));
                 }
                 _ => {
                     let begins = self.format.begins.iter().filter(|b| self.held[space..].starts_with(**b));
@@ -362,6 +378,19 @@ impl Reader {
             }
             self.open = false;
         }
+    }
+
+    fn tool(&self, name: &str) -> Option<&Tool> {
+        self.tools.iter().find(|tool| tool.name == name)
+    }
+
+    fn call(&self, said: Said) -> Call {
+        let Said { name, mut arguments } = said;
+        if let Some(tool) = self.tool(&name).filter(|_| self.format.texts) {
+            let values = arguments.as_object_mut().into_iter().flatten();
+            values.for_each(|(key, value)| qwen::typed(&tool.parameters["properties"][key.as_str()], value));
+        }
+        Call { id: id(), name, arguments: arguments.to_string() }
     }
 
     /// The bytes that are text. Sets `open` if a call may begin after them.

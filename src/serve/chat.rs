@@ -38,7 +38,7 @@ fn work(app: &App, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
     let reader = messages.tools.reader(template)?;
     let prompt = app.backend.chat_tokens(&messages.list, &messages.variables, messages.open)?;
     let param = if request.json.is_some() { "response_format" } else { "tools" };
-    if let Some(mut shape) = messages.tools.shape(template, request.json, prompt.header) {
+    if let Some(mut shape) = messages.tools.shape(template, request.json, prompt.header)? {
         shape.thinks = prompt.thinks;
         let refused = |fault: Fault| Fault { param: Some(param.to_owned()), ..fault };
         common.job.rule = Some(app.backend.rule(&shape).map_err(refused)?);

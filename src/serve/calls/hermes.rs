@@ -11,9 +11,10 @@ pub(super) const FORMAT: Format = Format {
     fits: |template| template.contains(BEGIN) && !template.contains("<function="),
     begins: &[BEGIN],
     whole: false,
+    texts: false,
     marks: &[BEGIN, END],
     read,
-    series,
+    series: Some(series),
 };
 
 fn series(tools: &[&Tool], many: bool) -> Series {

@@ -9,9 +9,10 @@ pub(super) const FORMAT: Format = Format {
     fits: |template| template.contains("<|start_header_id|>") && template.contains("\"parameters\""),
     begins: &[TAG, "{"],
     whole: true,
+    texts: false,
     marks: &[TAG],
     read,
-    series,
+    series: Some(series),
 };
 
 fn series(tools: &[&Tool], many: bool) -> Series {

@@ -11,13 +11,17 @@ pub(super) const LISTED: Format = Format {
     fits: |template| template.contains(BEGIN),
     begins: &[BEGIN],
     whole: false,
+    texts: false,
     marks: &[BEGIN, ID, ARGS],
     read,
-    series: listed,
+    series: Some(listed),
 };
 
-pub(super) const NAMED: Format =
-    Format { fits: |template| template.contains(BEGIN) && template.contains(ARGS), series: named, ..LISTED };
+pub(super) const NAMED: Format = Format {
+    fits: |template| template.contains(BEGIN) && template.contains(ARGS),
+    series: Some(named),
+    ..LISTED
+};
 
 fn listed(tools: &[&Tool], many: bool) -> Series {
     let text = |text: &str| Bit::Text(text.to_owned());
@@ -54,7 +58,7 @@ fn read(text: &str, _: bool) -> Found {
     let calls: Option<Vec<Said>> = match found.as_array() {
         Some(list) if name.is_empty() => list.iter().map(|call| Said::of(call, &["arguments"])).collect(),
         None if !name.is_empty() && found.is_object() => {
-            Some(vec![Said { name: name.to_owned(), arguments: found.to_string() }])
+            Some(vec![Said { name: name.to_owned(), arguments: found.clone() }])
         }
         _ => None,
     };

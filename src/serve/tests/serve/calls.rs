@@ -10,6 +10,7 @@ const CHAT: &str = "/v1/chat/completions";
 const HERMES: &str = "{{ tools }}<tool_call>";
 const LLAMA: &str = "{{ tools }}<|start_header_id|>{\"name\": , \"parameters\": }";
 const MISTRAL: &str = "{{ tools }}[TOOL_CALLS]";
+const QWEN: &str = "{{ tools }}<tool_call><function=";
 
 fn tool(name: &str) -> Value {
     let parameters = json!({ "type": "object", "properties": { "city": { "type": "string" } } });
@@ -98,9 +99,54 @@ fn calls_are_read_in_each_form() {
     }
 }
 
+/// Arguments that are written as texts have the types of the function's schema.
+#[test]
+fn arguments_have_the_types_of_their_schema() {
+    let values = [
+        ("s", "5", json!("5")),
+        ("n", "5", json!(5)),
+        ("o", "{\"a\": [1]}", json!({ "a": [1] })),
+        ("b", "True", json!(true)),
+        ("m", "null", json!("null")),
+        ("t", "a\n\n<b>", json!("a\n\n<b>")),
+    ];
+    let script: String =
+        values.iter().map(|(key, text, _)| format!("<parameter={key}>\n{text}\n</parameter>\n")).collect();
+    let call = format!("<tool_call>\n<function=f>\n{script}</function>\n");
+    let properties = json!({
+        "s": { "type": "string" }, "n": { "type": "integer" }, "o": { "type": "object" }, "b": { "type": "boolean" },
+        "m": { "type": ["string", "null"] }, "t": {},
+    });
+    let function = json!({ "name": "f", "parameters": { "type": "object", "properties": properties } });
+    let mut body = asked();
+    body["tools"] = json!([{ "type": "function", "function": function }, tool("now")]);
+    let expected: Value = values.iter().map(|(key, _, value)| ((*key).to_owned(), value.clone())).collect();
+    let now = "<tool_call><function=now></function></tool_call>";
+    for (script, n) in
+        [(format!("{call}</tool_call>"), 1), (call.clone(), 1), (format!("{call}</tool_call>{now}"), 2)]
+    {
+        let whole = Site::saying(QWEN, &script).expect(200, CHAT, &body);
+        let calls = called(&whole["choices"][0]["message"]["tool_calls"]);
+        assert_eq!((calls.len(), &calls[0]), (n, &("f".to_owned(), expected.clone())), "{script}");
+    }
+    // Whose form cannot be told.
+    let site = Site::saying(QWEN, "b");
+    for (field, value) in
+        [("tool_choice", json!("required")), ("response_format", json!({ "type": "json_object" }))]
+    {
+        let mut body = body.clone();
+        body[field] = value;
+        assert_eq!(site.expect(400, CHAT, &body)["error"]["param"], "tools");
+    }
+}
+
 #[test]
 fn what_only_looks_like_a_call_is_text() {
     for (template, script) in [
+        (QWEN, "<tool_call><function=other></function></tool_call>"),
+        (QWEN, "<tool_call><function=now><parameter=a>1</parameter>"),
+        (QWEN, "<tool_call>{\"name\": \"now\"}</tool_call>"),
+        (QWEN, "<tool_call><function=now></function> and more"),
         (HERMES, "<tool_call>{\"name\": \"other\", \"arguments\": {}}</tool_call>"),
         (HERMES, "<tool_call>{\"name\": \"now\", \"arguments\": [1]}</tool_call>"),
         (HERMES, "<tool_call>{\"name\": \"now\"} and more</tool_call>"),
