@@ -13,7 +13,7 @@ pub fn run(bytes: &[u8]) -> bool {
 
 /// Requests with every kind of field.
 pub fn seeds() -> Vec<Vec<u8>> {
-    vec![COMPLETION.into(), TOKENS.into(), CHAT.into(), RESPONSE.into(), SCORE.into()]
+    vec![COMPLETION.into(), TOKENS.into(), CHAT.into(), RESPONSE.into(), SCORE.into(), CALLS.into()]
 }
 
 const COMPLETION: &str = r#"{"model": "m@yarn:factor=4", "prompt": ["a", "\u00e9\ud83d\ude00"], "n": 2, "echo": true,
@@ -40,3 +40,10 @@ const RESPONSE: &str = r#"{"instructions": "be brief", "input": [{"role": "user"
 
 const SCORE: &str =
     r#"{"prompt": [1, 2, 3], "rope": ["plain", "yarn:factor=4"], "cache_prompt": false, "cache_salt": "s"}"#;
+
+const CALLS: &str = r#"{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": null, "tool_calls":
+[{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}}]}, {"role": "tool",
+"tool_call_id": "1", "content": "b"}], "tools": [{"type": "function", "function": {"name": "f", "description": "d",
+"strict": true, "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}], "tool_choice":
+{"type": "function", "function": {"name": "f"}}, "parallel_tool_calls": false, "response_format": {"type":
+"json_schema", "json_schema": {"name": "x", "strict": true, "schema": {"type": "object"}}}}"#;

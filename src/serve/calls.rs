@@ -282,7 +282,7 @@ pub(crate) fn earlier(at: &str, value: &Value) -> Result<Value, Fault> {
         }
         let id = match &call["id"] {
             Value::Null => "",
-            Value::String(id) => id,
+            Value::String(id) => id.as_str(),
             other => return Err(wrong(&format!("{at}.id"), "a text", other)),
         };
         let function = &call["function"];
