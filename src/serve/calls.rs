@@ -101,7 +101,10 @@ fn value(text: &str) -> Result<(Value, usize), bool> {
 /// The marks of the form of calls that a template is for. A backend passes them on as text, also where they are control
 /// tokens.
 pub fn call_marks(template: &str) -> &'static [&'static str] {
-    format(template).map_or(&[], |format| format.marks)
+    match format(template) {
+        Some(format) => format.marks,
+        None => &[],
+    }
 }
 
 fn format(template: &str) -> Option<&'static Format> {
