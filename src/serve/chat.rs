@@ -10,7 +10,7 @@ use axum::Extension;
 use crate::answer::Choice;
 use crate::app::{blocking, App, Caller};
 use crate::backend::Fault;
-use crate::completions::{each, prepare};
+use crate::completions::{each, prepare, rule};
 use crate::stream::{run, Work};
 use crate::wire;
 
@@ -38,11 +38,8 @@ fn work(app: &App, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
     let reader = messages.tools.reader(template)?;
     let prompt = app.backend.chat_tokens(&messages.list, &messages.variables, messages.open)?;
     let param = if request.json.is_some() { "response_format" } else { "tools" };
-    if let Some(mut shape) = messages.tools.shape(template, request.json, prompt.header)? {
-        shape.thinks = prompt.thinks;
-        let refused = |fault: Fault| Fault { param: Some(param.to_owned()), ..fault };
-        common.job.rule = Some(app.backend.rule(&shape).map_err(refused)?);
-    }
+    let shape = messages.tools.shape(template, request.json, prompt.header)?;
+    common.job.rule = rule(app, shape, prompt.thinks, param)?;
     common.job.stop.extend(prompt.stop);
     let scored = common.job.n_top.is_some();
     let split = || request.split.then(|| (prompt.split)());

@@ -9,7 +9,7 @@ use axum::Extension;
 
 use crate::answer::{Choice, Echo};
 use crate::app::{blocking, App, Caller};
-use crate::backend::{Fault, Job};
+use crate::backend::{Fault, Job, Rule, Shape};
 use crate::stream::{run, Work};
 use crate::wire::{self, Common, Prompt};
 
@@ -65,6 +65,18 @@ pub(crate) fn prepare(app: &App, caller: Caller, common: &mut Common) -> Result<
     (common.job.model, common.job.plan) = app.plan(common.model.as_deref(), common.rope.as_deref())?;
     common.job.salt = app.salt(caller, &common.job.salt);
     checked(app, "logit_bias", common.job.bias.iter().map(|(token, _)| *token))
+}
+
+/// The rule of an answer that must have a form; `param` asks for it. What ends the thinking comes before the form.
+pub(crate) fn rule(
+    app: &App,
+    shape: Option<Shape>,
+    thinks: Option<&'static str>,
+    param: &str,
+) -> Result<Option<Rule>, Fault> {
+    let Some(shape) = shape else { return Ok(None) };
+    let refused = |fault: Fault| Fault { param: Some(param.to_owned()), ..fault };
+    app.backend.rule(&Shape { thinks, ..shape }).map(Some).map_err(refused)
 }
 
 /// The jobs of one prompt. Their seeds differ, else all answers would be one.

@@ -14,19 +14,19 @@ use serde_json::{json, Map, Value};
 
 use crate::answer::{usage, Choice, Part};
 use crate::app::{blocking, new_id, App, Caller};
-use crate::backend::{Event, Fault, Job};
-use crate::completions::{each, prepare};
+use crate::backend::{Bit, Event, Fault, Job};
+use crate::completions::{each, prepare, rule};
 use crate::error::{json_response, Refusal};
 use crate::fields::{short, wrong, Fields};
 use crate::stream::{begin, count, send, Jobs};
-use crate::wire::{common, messages, Common, Messages, Stream, MAX_COUNT, MAX_MESSAGES, MAX_TOP};
+use crate::wire::{common, form, messages, Common, Messages, Stream, MAX_COUNT, MAX_MESSAGES, MAX_TOP};
 
 /// Fields that are known but not served, with the values that ask for nothing.
 #[rustfmt::skip]
 const NOT_SERVED: &[(&str, &[&str])] = &[
     ("background", &["false"]), ("context_management", &["[]"]), ("conversation", &[]), ("max_tool_calls", &[]),
     ("moderation", &[]), ("n", &["1"]), ("previous_response_id", &[]), ("prompt", &[]), ("prompt_logprobs", &[]),
-    ("return_progress", &["false"]), ("return_token_ids", &["false"]),
+    ("response_format", &[]), ("return_progress", &["false"]), ("return_token_ids", &["false"]),
     ("service_tier", &["\"auto\"", "\"default\""]), ("store", &["false"]), ("tool_choice", &["\"none\"", "\"auto\""]),
     ("tools", &["[]"]), ("truncation", &["\"disabled\""]),
 ];
@@ -38,6 +38,8 @@ const LOGPROBS: &str = "message.output_text.logprobs";
 pub(crate) struct Request {
     common: Common,
     messages: Messages,
+    /// The JSON that the text is to be.
+    form: Option<Bit>,
     repeated: Map<String, Value>,
 }
 
@@ -65,8 +67,11 @@ pub(crate) fn read(body: &[u8]) -> Result<Request, Fault> {
     }
     repeated.insert("reasoning".to_owned(), json!({ "effort": effort, "summary": null }));
     let text = fields.object("text")?.unwrap_or_default();
-    refuse("text", &text, "format", &["{\"type\":\"text\"}"])?;
     refuse("text", &text, "verbosity", &["\"medium\""])?;
+    let format = text.get("format").filter(|format| !format.is_null());
+    let format = format.cloned().unwrap_or_else(|| json!({ "type": "text" }));
+    let form = form("text.format", &format, None)?;
+    repeated.insert("text".to_owned(), json!({ "format": format }));
 
     let scored = included(&mut fields)?;
     let n_top = fields.count("top_logprobs", MAX_TOP)?;
@@ -81,7 +86,7 @@ pub(crate) fn read(body: &[u8]) -> Result<Request, Fault> {
     let mut common = common(&mut fields)?;
     common.job.n_top = n_top.or(scored.then_some(0));
     common.job.max_tokens = max_tokens.or(common.job.max_tokens);
-    Ok(Request { common, messages, repeated })
+    Ok(Request { common, messages, form, repeated })
 }
 
 /// Refuses a field of an object, unless it asks for nothing.
@@ -223,6 +228,8 @@ fn work(app: &App, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
     let (mut common, messages) = (request.common, request.messages);
     prepare(app, caller, &mut common)?;
     let prompt = app.backend.chat_tokens(&messages.list, &messages.variables, messages.open)?;
+    let shape = messages.tools.shape(None, request.form, prompt.header)?;
+    common.job.rule = rule(app, shape, prompt.thinks, "text.format")?;
     common.job.stop.extend(prompt.stop);
     let jobs = each(&common, prompt.tokens).collect();
     let choice = Choice::new(0, common.job.n_top.is_some(), None, Some((prompt.split)()));
@@ -237,7 +244,6 @@ fn work(app: &App, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
         "incomplete_details": null,
         "previous_response_id": null,
         "store": false,
-        "text": { "format": { "type": "text" } },
         "tool_choice": "auto",
         "tools": [],
         "truncation": "disabled",

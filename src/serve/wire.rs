@@ -157,37 +157,45 @@ pub(crate) fn chat(body: &[u8]) -> Result<Chat, Fault> {
             return Err(Fault::invalid("reasoning_format", what));
         }
     };
-    let json = response_format(&mut fields)?;
+    let json = match fields.object("response_format")? {
+        Some(format) => form("response_format", &Value::Object(format), Some("json_schema"))?,
+        None => None,
+    };
     let mut common = common(&mut fields)?;
     common.job.n_top = logprobs.then(|| n_top.unwrap_or(0));
     Ok(Chat { common, messages, split, json })
 }
 
-/// The JSON that an answer is to be.
-fn response_format(fields: &mut Fields) -> Result<Option<Bit>, Fault> {
-    let Some(format) = fields.object("response_format")? else { return Ok(None) };
-    let kind = format.get("type").unwrap_or(&Value::Null);
-    let (name, given, strict) = match kind.as_str() {
+/// The JSON that an answer is to be, as the format in the field `at` says. A schema is in the format itself, or in what it has
+/// under `inner`.
+pub(crate) fn form(at: &str, format: &Value, inner: Option<&str>) -> Result<Option<Bit>, Fault> {
+    let (name, schema, strict) = match format["type"].as_str() {
         Some("text") => return Ok(None),
         Some("json_object") => {
             // llama-server takes a schema here.
             let schema = format.get("schema").cloned().unwrap_or_else(|| json!({ "type": "object" }));
-            ("response_format.schema", schema, false)
+            (at.to_owned(), schema, false)
         }
         Some("json_schema") => {
-            let of = format.get("json_schema").unwrap_or(&Value::Null);
+            let (name, of) = match inner {
+                Some(inner) => (format!("{at}.{inner}"), &format[inner]),
+                None => (at.to_owned(), format),
+            };
             let strict = match &of["strict"] {
                 Value::Null => false,
                 Value::Bool(strict) => *strict,
-                other => return Err(wrong("response_format.json_schema.strict", "true or false", other)),
+                other => return Err(wrong(&format!("{name}.strict"), "true or false", other)),
             };
-            ("response_format.json_schema.schema", of["schema"].clone(), strict)
+            (name, of["schema"].clone(), strict)
         }
-        _ => return Err(wrong("response_format.type", "text, json_object, or json_schema", kind)),
+        _ => {
+            let expected = "text, json_object, or json_schema";
+            return Err(wrong(&format!("{at}.type"), expected, &format["type"]));
+        }
     };
-    match given {
+    match schema {
         schema @ Value::Object(_) => Ok(Some(Bit::Json { schema, strict })),
-        other => Err(wrong(name, "a JSON schema", &other)),
+        other => Err(wrong(&format!("{name}.schema"), "a JSON schema", &other)),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Responses: a chat in OpenAI's newer form.
 
+use ropewalk_serve::Bit;
 use serde_json::{json, Value};
 
 use crate::client::{Client, Site, JSON};
@@ -229,7 +230,14 @@ fn what_would_have_to_be_stored_or_is_not_served_is_named() {
         ("tools", json!([{ "type": "function", "name": "f" }]), "tools"),
         ("tool_choice", json!("required"), "tool_choice"),
         ("truncation", json!("auto"), "truncation"),
-        ("text", json!({ "format": { "type": "json_object" } }), "text.format"),
+        ("text", json!({ "format": "json" }), "text.format.type"),
+        ("text", json!({ "format": { "type": "json_schema", "name": "x" } }), "text.format.schema"),
+        (
+            "text",
+            json!({ "format": { "type": "json_schema", "schema": {}, "strict": 1 } }),
+            "text.format.strict",
+        ),
+        ("response_format", json!({ "type": "json_object" }), "response_format"),
         ("reasoning", json!({ "summary": "detailed" }), "reasoning.summary"),
         ("reasoning", json!({ "effort": 3 }), "reasoning.effort"),
         ("include", json!(["reasoning.encrypted_content"]), "include"),
@@ -254,6 +262,24 @@ fn what_would_have_to_be_stored_or_is_not_served_is_named() {
         "truncation": "disabled", "text": { "format": { "type": "text" }, "verbosity": null }, "include": [],
     });
     site.expect(200, PATH, &body);
+}
+
+/// As `response_format` of a chat.
+#[test]
+fn a_text_can_have_to_be_json() {
+    let site = Site::new();
+    let schema = json!({ "type": "object", "properties": { "a": { "const": 1 } } });
+    let format = json!({ "type": "json_schema", "name": "x", "schema": schema, "strict": true });
+    let response = site.expect(200, PATH, &json!({ "input": "a", "text": { "format": format } }));
+    assert_eq!(response["text"]["format"], format);
+    let chat =
+        json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": schema, "strict": true } });
+    let body = json!({ "messages": [{ "role": "user", "content": "a" }], "response_format": chat });
+    site.expect(200, CHAT, &body);
+    let state = site.fake.state();
+    assert!(state.jobs.iter().all(|job| job.rule.is_some()));
+    assert_eq!((state.shapes.len(), &state.shapes[0]), (2, &state.shapes[1]));
+    assert!(state.shapes[0].any[0].one_of[0].contains(&Bit::Json { schema, strict: true }));
 }
 
 #[test]
