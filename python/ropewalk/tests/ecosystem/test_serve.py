@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import shutil
 import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Optional
 
 import lm_eval
 import lm_eval.tasks
 import openai
+import pydantic
 import pytest
 from conftest import SENTENCE
 from langchain_core.exceptions import ContextOverflowError
 from langchain_openai import ChatOpenAI
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import ropewalk
 import ropewalk.lm_eval  # registers the harness's model
@@ -248,6 +251,89 @@ def test_many_at_once_are_each_alone(url: str, model: ropewalk.Model) -> None:
     tokens = [model.tokenize(prompt, parse_special=True) for prompt in prompts]
     expected = ["".join(alone[len(prompt) + 16 > 512].generate(prompt, 16, ignore_eos=True)) for prompt in tokens]
     assert asyncio.run(ask()) == expected
+
+
+#: A form that ends, whatever the model chooses: lists and texts are bounded.
+Place: Any = pydantic.create_model("Place", city=(Literal["Bergen", "Oslo"], ...), rain=(bool, ...))
+Forecast: Any = pydantic.create_model(
+    "Forecast", places=(list[Place], pydantic.Field(min_length=1, max_length=2)), sure=(Optional[bool], ...)
+)
+
+
+def test_answers_have_the_form_that_is_asked_for(url: str, client: openai.OpenAI) -> None:
+    settings: Any = {"model": "tiny", "messages": CHAT, "temperature": 0, "max_tokens": 400, "response_format": Forecast}
+    parsed = client.chat.completions.parse(**settings)
+    forecast = parsed.choices[0].message.parsed
+    assert isinstance(forecast, Forecast) and 1 <= len(forecast.places) <= 2
+    assert parsed.choices[0].finish_reason == "stop"
+    with client.chat.completions.stream(**settings) as events:
+        assert events.get_final_completion().choices[0].message.parsed == forecast
+    chat = ChatOpenAI(base_url=f"{url}/v1", api_key="none", model="tiny", temperature=0, max_tokens=400)
+    messages = [(message["role"], message["content"]) for message in CHAT]
+    assert chat.with_structured_output(Forecast, method="json_schema").invoke(messages) == forecast
+    with pytest.raises(openai.LengthFinishReasonError):
+        client.chat.completions.parse(**{**settings, "max_tokens": 4})
+    # Samples, too.
+    for seed in range(8):
+        sampled = client.chat.completions.parse(**{**settings, "temperature": 1, "seed": seed})
+        assert isinstance(sampled.choices[0].message.parsed, Forecast)
+
+
+#: The form of Hermes: functions in the system's message, calls between tags.
+HERMES = (
+    "{% if tools %}<|im_start|>system\n<tools>{{ tools | tojson }}</tools> Call: <tool_call></tool_call><|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% for call in m.tool_calls %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def test_functions_are_called(tmp_path: Path) -> None:
+    folder, path = tmp_path / "model", tmp_path / "model.gguf"
+    shape = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 344}
+    LlamaForCausalLM(LlamaConfig(**shape, max_position_embeddings=2048)).save_pretrained(folder)
+    for file in (Path(__file__).parents[4] / "src" / "import" / "tests" / "checkpoints" / "tokenizers" / "byte-fallback").iterdir():
+        shutil.copy(file, folder)
+    (folder / "chat_template.jinja").write_text(HERMES)
+    ropewalk.convert(folder, path, dtype="f32")
+    parameters = Place.model_json_schema() | {"additionalProperties": False}
+    tools: Any = [{"type": "function", "function": {"name": "weather", "parameters": parameters, "strict": True}}]
+    with serving(path, "--ctx", 2048) as url:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="none")
+        settings: Any = {"model": "tiny", "tools": tools, "temperature": 0, "max_tokens": 400, "parallel_tool_calls": False}
+        chosen: list[Any] = ["required", {"type": "function", "function": {"name": "weather"}}]
+        for choice in chosen:
+            answer = client.chat.completions.create(messages=CHAT, tool_choice=choice, **settings).choices[0]
+            assert answer.finish_reason == "tool_calls" and answer.message.tool_calls is not None
+            (call,) = answer.message.tool_calls
+            assert call.function.name == "weather" and Place.model_validate_json(call.function.arguments)
+            with client.chat.completions.stream(messages=CHAT, tool_choice=choice, **settings) as events:
+                (streamed,) = events.get_final_completion().choices[0].message.tool_calls or []
+            assert streamed.function.arguments == call.function.arguments
+        # The result goes back.
+        result = {"role": "tool", "tool_call_id": call.id, "content": "It rains."}
+        messages: Any = [*CHAT, answer.message.model_dump(exclude_none=True), result]
+        again = client.chat.completions.create(messages=messages, tool_choice="none", **settings).choices[0]
+        assert again.message.tool_calls is None and again.finish_reason in ("stop", "length")
+
+
+def test_responses_are_chats(client: openai.OpenAI) -> None:
+    settings: Any = {"model": "tiny", "temperature": 0, "extra_body": {"ignore_eos": True}}
+    chat = client.chat.completions.create(messages=CHAT, max_tokens=24, **settings)
+    asked: Any = {"instructions": CHAT[0]["content"], "input": CHAT[1]["content"], "max_output_tokens": 24, **settings}
+    whole = client.responses.create(**asked)
+    assert whole.output_text == chat.choices[0].message.content and whole.status == "incomplete"
+    assert whole.incomplete_details is not None and whole.incomplete_details.reason == "max_output_tokens"
+    assert whole.usage is not None and chat.usage is not None
+    assert (whole.usage.input_tokens, whole.usage.output_tokens) == (chat.usage.prompt_tokens, 24)
+    events = list(client.responses.create(**asked, stream=True))
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == whole.output_text
+    assert events[0].type == "response.created" and events[-1].type == "response.incomplete"
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    with pytest.raises(openai.BadRequestError) as stored:
+        client.responses.create(**asked, previous_response_id=whole.id)
+    assert stored.value.param == "previous_response_id"
 
 
 def test_langchain_sees_a_prompt_that_is_too_long(url: str, client: openai.OpenAI) -> None:
