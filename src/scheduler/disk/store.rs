@@ -7,7 +7,7 @@ use ropewalk_core::text::{bytes, hex};
 use sha2::{Digest, Sha256};
 
 use super::{About, Disk, Entry, Read, Write};
-use crate::model::{Error, Result};
+use crate::model::Error;
 use crate::session::{Form, Packed, SeqId, Session};
 use crate::Token;
 
