@@ -75,11 +75,9 @@ async fn admit(options: &Options, request: Request) -> Result<Request, Refusal> 
     let (mut parts, body) = request.into_parts();
     place(options, &parts.headers)?;
     let path = parts.uri.path();
-    // The page shows nothing until it has a key.
-    let open = path == "/health"
-        || path == "/v1/health"
-        || FILES.iter().any(|file| file.path == path)
-        || parts.method == Method::OPTIONS;
+    // The page shows nothing until it has a key. No body is read without one.
+    let shown = path == "/health" || path == "/v1/health" || FILES.iter().any(|file| file.path == path);
+    let open = parts.method == Method::OPTIONS || (shown && parts.method != Method::POST);
     let caller = match key(options, &parts.headers) {
         Some(caller) => caller,
         None if open => Caller::default(),
