@@ -18,7 +18,7 @@ use ropewalk::rope::Spec;
 use ropewalk::scheduler::{DiskParams, PlanInfo, Scheduler, SchedulerParams};
 use ropewalk::session::{Session, SessionParams};
 use ropewalk_core::text::parse_bytes;
-use ropewalk_serve::{Card, Options, PlanCard, Sampling, Server};
+use ropewalk_serve::{Card, Options, PlanCard, Sampling, Server, MAX_ANSWERS};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
@@ -159,7 +159,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let plans = plans(args, &choice, &model, specs)?;
     let sessions = plans.iter().map(|plan| plan.session.clone()).collect();
     let disk = args.prefix_dir.as_ref().map(|dir| DiskParams::new(dir, args.prefix_bytes as u64));
-    let params = SchedulerParams::new(sessions).n_running(args.parallel.into()).disk(disk);
+    // Room for every answer of one request while another's wait: with less, some could never be served.
+    let n_waiting = 2 * MAX_ANSWERS;
+    let params = SchedulerParams::new(sessions).n_running(args.parallel.into()).n_waiting(n_waiting).disk(disk);
     let scheduler = Scheduler::with_models(&models, params)?;
     let card = card(args, &choice, &models, &plans, scheduler.plans());
     let mut infos = scheduler.plans().chunks(plans.len());

@@ -31,6 +31,7 @@ pub use backend::{
 };
 pub use calls::call_marks;
 pub use server::Server;
+pub use wire::MAX_ANSWERS;
 
 /// Whether a body is one that a path such as `/v1/completions` takes, as far as can be said without a model.
 ///

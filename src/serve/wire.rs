@@ -7,7 +7,7 @@ use crate::calls::{earlier, Tools};
 use crate::fields::{short, token, wrong, Fields};
 
 /// Answers that one request may ask for.
-pub(crate) const MAX_ANSWERS: usize = 128;
+pub const MAX_ANSWERS: usize = 128;
 /// The most likely tokens that one token can come with.
 pub(crate) const MAX_TOP: u32 = 20;
 const MAX_STOPS: usize = 64;

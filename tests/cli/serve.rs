@@ -203,6 +203,16 @@ fn a_seed_decides_what_is_drawn() {
 }
 
 #[test]
+fn the_most_answers_of_a_request_are_not_too_many() {
+    let server = Server::new(&[]);
+    let prompts: Vec<String> = (0..128).map(|i| format!("hello {i}")).collect();
+    let body = json!({ "prompt": prompts, "max_tokens": 1, "ignore_eos": true });
+    let whole = server.post("/v1/completions", &body).ok();
+    assert_eq!(whole["choices"].as_array().unwrap().len(), 128);
+    assert_eq!(whole["usage"]["completion_tokens"], 128);
+}
+
+#[test]
 fn chats_are_those_of_chat() {
     let server = Server::new(&[]);
     let own = ok(chat(&["--json", "--math", "f32"], "hello there\n")).json();
