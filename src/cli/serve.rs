@@ -161,7 +161,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let disk = args.prefix_dir.as_ref().map(|dir| DiskParams::new(dir, args.prefix_bytes as u64));
     // Room for every answer of one request while another's wait: with less, some could never be served.
     let n_waiting = 2 * MAX_ANSWERS;
-    let params = SchedulerParams::new(sessions).n_running(args.parallel.into()).n_waiting(n_waiting).disk(disk);
+    let params =
+        SchedulerParams::new(sessions).n_running(args.parallel.into()).n_waiting(n_waiting).disk(disk);
     let scheduler = Scheduler::with_models(&models, params)?;
     let card = card(args, &choice, &models, &plans, scheduler.plans());
     let mut infos = scheduler.plans().chunks(plans.len());

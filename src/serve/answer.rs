@@ -1,5 +1,6 @@
 //! Answers as JSON: whole, or in the pieces of a stream.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{json, Map, Value};
@@ -36,9 +37,9 @@ impl Head {
 
 /// The prompt, where the answer repeats it.
 pub(crate) struct Echo {
-    pub(crate) text: String,
-    /// The tokens, if they are scored.
-    pub(crate) tokens: Vec<i32>,
+    pub(crate) text: Arc<str>,
+    /// The first token, if tokens are scored.
+    pub(crate) first: Option<i32>,
 }
 
 /// One of the answers to a request, as far as it has come.
@@ -131,8 +132,8 @@ impl Choice {
             Event::Started { differs_at, .. } => {
                 self.differs_at = differs_at;
                 if let Some(echo) = self.echo.take() {
-                    part.text = echo.text;
-                    part.scores.extend(echo.tokens.first().map(|token| (*token, None)));
+                    part.text = echo.text.to_string();
+                    part.scores.extend(echo.first.map(|token| (token, None)));
                 }
             }
             Event::Scores(scores) => match &mut self.prompt_scores {

@@ -11,7 +11,7 @@ use crate::answer::Choice;
 use crate::app::{blocking, App, Caller};
 use crate::backend::Fault;
 use crate::completions::{each, prepare, rule};
-use crate::stream::{run, Work};
+use crate::stream::{begin, run, Work};
 use crate::wire;
 
 /// Answers a request.
@@ -29,7 +29,7 @@ pub(crate) async fn chat(
     app.respond(result)
 }
 
-fn work(app: &App, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
+fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
     let request = wire::chat(body)?;
     let mut common = request.common;
     prepare(app, caller, &mut common)?;
@@ -43,12 +43,11 @@ fn work(app: &App, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
     common.job.stop.extend(prompt.stop);
     let scored = common.job.n_top.is_some();
     let split = || request.split.then(|| (prompt.split)());
-    let choice = |_| {
-        let choice = Choice::new(0, scored, None, split()).with_calls(reader.clone());
-        choice.listing(common.ids, &prompt.tokens, common.prompt_scores)
-    };
-    let choices = (0..common.n).map(choice).collect();
-    let jobs = each(&common, prompt.tokens).collect();
+    let choice = |_| Choice::new(0, scored, None, split()).with_calls(reader.clone());
+    let mut choices: Vec<Choice> = (0..common.n).map(choice).collect();
+    let (jobs, headers) = begin(app, each(&common, &prompt.tokens), &mut choices)?;
+    let listing = |choice: Choice| choice.listing(common.ids, &prompt.tokens, common.prompt_scores);
+    let choices = choices.into_iter().map(listing).collect();
     let head = app.head(common.model.as_deref(), true);
-    Ok(Work { head, choices, jobs, stream: common.stream })
+    Ok(Work { head, choices, jobs, headers, stream: common.stream })
 }

@@ -10,7 +10,7 @@ use axum::Extension;
 use crate::answer::{Choice, Echo};
 use crate::app::{blocking, App, Caller};
 use crate::backend::{Fault, Job, Rule, Shape};
-use crate::stream::{run, Work};
+use crate::stream::{begin, run, Work};
 use crate::wire::{self, Common, Prompt};
 
 /// Answers a request.
@@ -28,12 +28,12 @@ pub(crate) async fn completions(
     app.respond(result)
 }
 
-fn work(app: &App, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
+fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
     let request = wire::completions(body)?;
     let mut common = request.common;
     prepare(app, caller, &mut common)?;
     let backend = &app.backend;
-    let (mut choices, mut jobs) = (Vec::new(), Vec::new());
+    let (mut choices, mut prompts) = (Vec::new(), Vec::new());
     for (i, prompt) in request.prompts.into_iter().enumerate() {
         let (tokens, text) = match prompt {
             Prompt::Text(text) => (backend.tokenize(&text, request.add_special, true)?, Some(text)),
@@ -47,17 +47,22 @@ fn work(app: &App, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
             let bytes: Vec<u8> = tokens.iter().flat_map(|token| backend.piece(*token)).collect();
             String::from_utf8_lossy(&bytes).into_owned()
         };
-        let text = request.echo.then(|| text.unwrap_or_else(text_of));
+        let text: Option<Arc<str>> = request.echo.then(|| text.unwrap_or_else(text_of).into());
+        let first = common.job.echo.map(|_| tokens[0]);
         for _ in 0..common.n {
-            let scored = if common.job.echo.is_some() { tokens.clone() } else { Vec::new() };
-            let echo = text.clone().map(|text| Echo { text, tokens: scored });
-            let choice = Choice::new(i, common.job.n_top.is_some(), echo, None);
-            choices.push(choice.listing(common.ids, &tokens, common.prompt_scores));
+            let echo = text.clone().map(|text| Echo { text, first });
+            choices.push(Choice::new(i, common.job.n_top.is_some(), echo, None));
         }
-        jobs.extend(each(&common, tokens));
+        prompts.push(tokens);
     }
+    let jobs = prompts.iter().flat_map(|tokens| each(&common, tokens));
+    let (jobs, headers) = begin(app, jobs, &mut choices)?;
+    let of_prompt = prompts.iter().flat_map(|tokens| std::iter::repeat_n(tokens, common.n));
+    let listing =
+        |(choice, tokens): (Choice, &Vec<i32>)| choice.listing(common.ids, tokens, common.prompt_scores);
+    let choices = choices.into_iter().zip(of_prompt).map(listing).collect();
     let head = app.head(common.model.as_deref(), false);
-    Ok(Work { head, choices, jobs, stream: common.stream })
+    Ok(Work { head, choices, jobs, headers, stream: common.stream })
 }
 
 /// Completes what a request asks of a job by what the server knows.
@@ -80,10 +85,9 @@ pub(crate) fn rule(
 }
 
 /// The jobs of one prompt. Their seeds differ, else all answers would be one.
-pub(crate) fn each(common: &Common, tokens: Vec<i32>) -> impl Iterator<Item = Job> + '_ {
+pub(crate) fn each<'a>(common: &'a Common, tokens: &'a [i32]) -> impl Iterator<Item = Job> + 'a {
     (0..common.n).map(move |i| {
-        let mut job = common.job.clone();
-        job.prompt.clone_from(&tokens);
+        let mut job = Job { prompt: tokens.to_vec(), ..common.job.clone() };
         job.sampling.seed = job.sampling.seed.map(|seed| seed.wrapping_add(i as u32));
         job
     })

@@ -8,13 +8,14 @@ use std::task::{ready, Context, Poll};
 
 use axum::body::Bytes;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::response::{sse, Response};
 use axum::Extension;
 use serde_json::{json, Map, Value};
 
 use crate::answer::{usage, Choice, Part};
 use crate::app::{blocking, new_id, App, Caller};
-use crate::backend::{Bit, Event, Fault, Job};
+use crate::backend::{Bit, Event, Fault};
 use crate::completions::{each, prepare, rule};
 use crate::error::{json_response, Refusal};
 use crate::fields::{short, wrong, Fields};
@@ -219,11 +220,12 @@ pub(crate) async fn input_tokens(State(app): State<Arc<App>>, body: Bytes) -> Re
 
 struct Work {
     answer: Answer,
-    jobs: Vec<Job>,
+    jobs: Jobs,
+    headers: HeaderMap,
     stream: Option<Stream>,
 }
 
-fn work(app: &App, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
+fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
     let request = read(body)?;
     let (mut common, messages) = (request.common, request.messages);
     prepare(app, caller, &mut common)?;
@@ -231,8 +233,9 @@ fn work(app: &App, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
     let shape = messages.tools.shape(None, request.form, prompt.header)?;
     common.job.rule = rule(app, shape, prompt.thinks, "text.format")?;
     common.job.stop.extend(prompt.stop);
-    let jobs = each(&common, prompt.tokens).collect();
-    let choice = Choice::new(0, common.job.n_top.is_some(), None, Some((prompt.split)()));
+    let mut choice = Choice::new(0, common.job.n_top.is_some(), None, Some((prompt.split)()));
+    let jobs = each(&common, &prompt.tokens);
+    let (jobs, headers) = begin(app, jobs, std::slice::from_mut(&mut choice))?;
     let (head, id) = (app.head(common.model.as_deref(), true), new_id(""));
     let frame = json!({
         "id": format!("resp_{id}"),
@@ -262,12 +265,11 @@ fn work(app: &App, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
         events: VecDeque::new(),
         n_events: 0,
     };
-    Ok(Work { answer, jobs, stream: common.stream })
+    Ok(Work { answer, jobs, headers, stream: common.stream })
 }
 
 async fn run(app: &Arc<App>, work: Work) -> Result<Response, Fault> {
-    let Work { mut answer, jobs, stream } = work;
-    let (mut jobs, headers) = begin(app, jobs, std::slice::from_mut(&mut answer.choice))?;
+    let Work { mut answer, mut jobs, headers, stream } = work;
     let mut response = match stream {
         Some(stream) => {
             for kind in ["response.created", "response.in_progress"] {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::Extension;
 use serde_json::{json, Value};
@@ -14,7 +15,7 @@ use crate::backend::{Fault, Job};
 use crate::completions::checked;
 use crate::error::json_response;
 use crate::fields::{wrong, Fields};
-use crate::stream::{begin, count};
+use crate::stream::{begin, count, Jobs};
 use crate::wire::{prompts, Prompt};
 
 /// Plans of one request.
@@ -81,10 +82,12 @@ pub(crate) async fn score(
 struct Work {
     model: Option<String>,
     tokens: Vec<i32>,
-    jobs: Vec<Job>,
+    choices: Vec<Choice>,
+    jobs: Jobs,
+    headers: HeaderMap,
 }
 
-fn work(app: &App, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
+fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
     let request = read(body)?;
     let tokens = match request.prompt {
         Prompt::Text(text) => app.backend.tokenize(&text, request.add_special, true)?,
@@ -109,15 +112,15 @@ fn work(app: &App, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
         })
     };
     let jobs = request.ropes.iter().map(job).collect::<Result<Vec<_>, _>>()?;
-    Ok(Work { model: request.model, tokens, jobs })
+    // Each reads the prompt under its own plan, so that each counts.
+    let mut choices: Vec<Choice> = (0..jobs.len()).map(|i| Choice::new(i, true, None, None)).collect();
+    let (jobs, headers) = begin(app, jobs.into_iter(), &mut choices)?;
+    Ok(Work { model: request.model, tokens, choices, jobs, headers })
 }
 
 async fn run(app: &Arc<App>, work: Work) -> Result<Response, Fault> {
-    let Work { model, tokens, jobs } = work;
-    // Each reads the prompt under its own plan, so that each counts.
-    let mut choices: Vec<Choice> = (0..jobs.len()).map(|i| Choice::new(i, true, None, None)).collect();
+    let Work { model, tokens, mut choices, mut jobs, headers } = work;
     let mut parts: Vec<Part> = choices.iter().map(|_| Part::default()).collect();
-    let (mut jobs, headers) = begin(app, jobs, &mut choices)?;
     while let Some(next) = jobs.next().await {
         let (i, event) = next?;
         parts[i].add(choices[i].take(event));

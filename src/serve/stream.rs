@@ -15,45 +15,45 @@ use serde_json::{json, Map, Value};
 use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver};
 
 use crate::answer::{about, ms, usage, Choice, Head, Part};
-use crate::app::App;
+use crate::app::{blocking, App};
 use crate::backend::{Event, Fault, FaultKind, Job, Reason};
 use crate::error::{json_response, Refusal};
 use crate::wire::Stream;
 
-/// A request that is ready to run.
+/// Tokens of all prompts of a request, once for each of their answers.
+const MAX_TOKENS: usize = 1 << 24;
+
+/// A request that runs.
 pub(crate) struct Work {
     pub(crate) head: Head,
     /// One for each job.
     pub(crate) choices: Vec<Choice>,
-    pub(crate) jobs: Vec<Job>,
+    pub(crate) jobs: Jobs,
+    pub(crate) headers: HeaderMap,
     pub(crate) stream: Option<Stream>,
 }
 
-/// Runs the jobs. Errors that can be known before the first token are returned here, also for streams.
-pub(crate) async fn run(app: Arc<App>, mut work: Work) -> Result<Response, Fault> {
-    let (jobs, headers) = begin(&app, work.jobs, &mut work.choices)?;
+/// Sends the answers.
+pub(crate) async fn run(app: Arc<App>, work: Work) -> Result<Response, Fault> {
     let mut response = match work.stream {
-        Some(stream) => streamed(&app, jobs, work.head, work.choices, stream),
-        None => json_response(&whole(&app, jobs, &work.head, work.choices).await?),
+        Some(stream) => streamed(&app, work.jobs, work.head, work.choices, stream),
+        None => whole(&app, work.jobs, work.head, work.choices).await?,
     };
-    response.headers_mut().extend(headers);
+    response.headers_mut().extend(work.headers);
     Ok(response)
 }
 
-/// Submits the jobs. The headers say under which plans they run.
+/// Submits a job for each choice, on a thread that may block. Errors that can be known before the first token are returned here,
+/// also for streams. The headers say under which plans the jobs run.
 pub(crate) fn begin(
     app: &Arc<App>,
-    jobs: Vec<Job>,
+    jobs: impl Iterator<Item = Job>,
     choices: &mut [Choice],
 ) -> Result<(Jobs, HeaderMap), Fault> {
-    let length = |job: &Job| job.prompt.len().saturating_add(job.max_tokens.unwrap_or(usize::MAX));
-    let lengths: Vec<usize> = jobs.iter().map(length).collect();
-    let jobs = Jobs::submit(app, jobs, choices)?;
+    let (jobs, beyond) = Jobs::submit(app, jobs, choices)?;
     let card = app.backend.card();
-    let plans = choices.iter().zip(lengths).filter_map(|(c, n)| Some((card.plans.get(c.plan)?, n)));
-    let (mut names, mut beyond) = (Vec::new(), false);
-    for (plan, n) in plans {
-        beyond |= n.min(plan.n_max) > card.n_ctx_train;
+    let mut names = Vec::new();
+    for plan in choices.iter().filter_map(|choice| card.plans.get(choice.plan)) {
         if !names.contains(&plan.name.as_str()) {
             names.push(plan.name.as_str());
         }
@@ -67,13 +67,25 @@ pub(crate) fn begin(
     Ok((jobs, headers))
 }
 
-async fn whole(app: &App, mut jobs: Jobs, head: &Head, mut choices: Vec<Choice>) -> Result<Value, Fault> {
+async fn whole(
+    app: &Arc<App>,
+    mut jobs: Jobs,
+    head: Head,
+    mut choices: Vec<Choice>,
+) -> Result<Response, Fault> {
     let mut parts: Vec<Part> = choices.iter().map(|_| Part::default()).collect();
     while let Some(next) = jobs.next().await {
         let (i, event) = next?;
         parts[i].add(choices[i].take(event));
     }
     choices.iter().for_each(|choice| count(app, choice));
+    // The scores of a long prompt are millions of numbers, and streams go on meanwhile.
+    let app = Arc::clone(app);
+    blocking(move || Ok(json_response(&object(&app, &head, choices, parts)))).await
+}
+
+/// A whole answer.
+fn object(app: &App, head: &Head, mut choices: Vec<Choice>, parts: Vec<Part>) -> Value {
     let mut out = head.object(false);
     let mut of_prompt = Map::new();
     let one = |(i, (choice, mut part)): (usize, (&mut Choice, Part))| {
@@ -94,7 +106,7 @@ async fn whole(app: &App, mut jobs: Jobs, head: &Head, mut choices: Vec<Choice>)
     if let [choice] = &choices[..] {
         out.insert("timings".to_owned(), choice.timings());
     }
-    Ok(out.into())
+    out.into()
 }
 
 /// Counts an answer that is complete.
@@ -155,16 +167,30 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
-    fn submit(app: &Arc<App>, jobs: Vec<Job>, choices: &mut [Choice]) -> Result<Jobs, Fault> {
-        let mut list = Vec::with_capacity(jobs.len());
-        for (job, choice) in jobs.into_iter().zip(choices) {
+    /// The jobs, and whether one may become longer than the model was trained with. A job is made when those before it were
+    /// taken: no prompt that is too long is copied for each answer.
+    fn submit(
+        app: &Arc<App>,
+        jobs: impl Iterator<Item = Job>,
+        choices: &mut [Choice],
+    ) -> Result<(Jobs, bool), Fault> {
+        let card = app.backend.card();
+        let (mut list, mut beyond, mut n_tokens) = (Vec::with_capacity(choices.len()), false, 0);
+        for (job, choice) in jobs.zip(choices) {
+            n_tokens += job.prompt.len();
+            if n_tokens > MAX_TOKENS {
+                let what = format!("n: expected at most {MAX_TOKENS} tokens of all prompts, found more");
+                return Err(Fault::invalid("n", what));
+            }
+            let most = job.prompt.len().saturating_add(job.max_tokens.unwrap_or(usize::MAX));
             let (sender, events) = unbounded_channel();
             let ticket = app.backend.submit(job, sender)?;
             choice.plan = ticket.plan;
+            beyond |= card.plans.get(ticket.plan).is_some_and(|plan| most.min(plan.n_max) > card.n_ctx_train);
             let (app, since) = (Arc::clone(app), Instant::now());
             list.push(Some(Running { app, events, _guard: ticket.guard, since, last: None, ended: false }));
         }
-        Ok(Jobs { list, ending: app.ending(), first: 0 })
+        Ok((Jobs { list, ending: app.ending(), first: 0 }, beyond))
     }
 
     /// The next event, with the number of its job; none when all are done.

@@ -64,6 +64,16 @@ fn when_one_answer_fails_the_others_of_its_request_are_cancelled() {
 }
 
 #[test]
+fn no_request_copies_its_prompt_without_end() {
+    let site = Site::new();
+    site.fake.set(|state| state.allowed = Some(0));
+    let body = json!({ "prompt": vec![1; 1 << 20], "n": 17 });
+    assert_eq!(site.expect(400, PATH, &body)["error"]["param"], "n");
+    // Those that were begun before it was too much.
+    site.fake.wait(|state| state.cancelled == 16 && state.running == 0);
+}
+
+#[test]
 fn a_client_that_never_reads_is_given_up() {
     let site = Site::with(Options::default().write_timeout(Duration::from_millis(200)), Duration::ZERO);
     // Six bytes for each character in JSON: more than sockets hold.
