@@ -13,6 +13,9 @@ use crate::backend::{Fault, Job, Rule, Shape};
 use crate::stream::{begin, run, Work};
 use crate::wire::{self, Common, Prompt};
 
+/// Bytes of a text that is made of a request's tokens.
+const MAX_TEXT: usize = 16 << 20;
+
 /// Answers a request.
 pub(crate) async fn completions(
     State(app): State<Arc<App>>,
@@ -43,11 +46,11 @@ fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
         if tokens.is_empty() {
             return Err(Fault::invalid("prompt", "prompt: expected at least one token, found none"));
         }
-        let text_of = || {
-            let bytes: Vec<u8> = tokens.iter().flat_map(|token| backend.piece(*token)).collect();
-            String::from_utf8_lossy(&bytes).into_owned()
+        let text: Option<Arc<str>> = match (request.echo, text) {
+            (false, _) => None,
+            (true, Some(text)) => Some(text.into()),
+            (true, None) => Some(text_of(app, "prompt", &tokens)?.into()),
         };
-        let text: Option<Arc<str>> = request.echo.then(|| text.unwrap_or_else(text_of).into());
         let first = common.job.echo.map(|_| tokens[0]);
         for _ in 0..common.n {
             let echo = text.clone().map(|text| Echo { text, first });
@@ -91,6 +94,19 @@ pub(crate) fn each<'a>(common: &'a Common, tokens: &'a [i32]) -> impl Iterator<I
         job.sampling.seed = job.sampling.seed.map(|seed| seed.wrapping_add(i as u32));
         job
     })
+}
+
+/// The text of tokens. A token of two digits can be a hundred bytes.
+pub(crate) fn text_of(app: &App, param: &str, tokens: &[i32]) -> Result<String, Fault> {
+    let mut bytes = Vec::new();
+    for token in tokens {
+        bytes.extend(app.backend.piece(*token));
+        if bytes.len() > MAX_TEXT {
+            let what = format!("{param}: expected tokens of at most {MAX_TEXT} bytes, found more");
+            return Err(Fault::invalid(param, what));
+        }
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Checks that the vocabulary has these tokens.

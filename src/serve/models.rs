@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{header, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
@@ -57,7 +58,9 @@ pub(crate) async fn models(State(app): State<Arc<App>>) -> Response {
     json_response(&json!({ "object": "list", "data": entries(app.backend.card()) }))
 }
 
-pub(crate) async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
+pub(crate) async fn model(State(app): State<Arc<App>>, id: Result<Path<String>, PathRejection>) -> Response {
+    // Bytes that are no text are no name either.
+    let id = id.map_or_else(|_| String::new(), |Path(id)| id);
     let found = entries(app.backend.card()).into_iter().find(|entry| entry["id"] == id.as_str());
     app.respond(found.map(|entry| json_response(&entry)).ok_or_else(|| {
         Fault::new(FaultKind::NotFound, format_args!("model: expected a served one, found {}", short(&id)))

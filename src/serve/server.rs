@@ -47,8 +47,8 @@ impl Server {
     /// Listens at an address; port 0 is any free one.
     ///
     /// # Errors
-    /// Returns an error if the address is not a loopback one and there is no key, if a key is empty, or if the system
-    /// refuses the address.
+    /// Returns an error if the address is not a loopback one and there is no key, if a key is empty or there twice, or if
+    /// the system refuses the address.
     pub fn bind(address: SocketAddr, options: Options, backend: Arc<dyn Backend>) -> io::Result<Server> {
         let invalid = |what: String| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         if options.keys.is_empty() && !address.ip().is_loopback() {
@@ -56,6 +56,10 @@ impl Server {
         }
         if options.keys.iter().any(String::is_empty) {
             return invalid("keys: expected texts, found an empty one".to_owned());
+        }
+        // Callers are told apart by the number of their key.
+        if (1..options.keys.len()).any(|i| options.keys[..i].contains(&options.keys[i])) {
+            return invalid("keys: expected each once, found one again".to_owned());
         }
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;

@@ -10,10 +10,13 @@ use serde_json::{json, Value};
 
 use crate::app::{blocking, App};
 use crate::backend::Fault;
-use crate::completions::checked;
+use crate::completions::{checked, text_of};
 use crate::error::json_response;
 use crate::fields::{wrong, Fields};
 use crate::wire::{messages, tokens};
+
+/// Tokens that come with their texts: an object for each.
+const MAX_PIECES: usize = 1 << 17;
 
 async fn answer(app: Arc<App>, body: Bytes, work: fn(&App, Fields) -> Result<Value, Fault>) -> Response {
     let for_work = Arc::clone(&app);
@@ -38,6 +41,11 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, body: Bytes) -> Respon
                 app.backend.chat_tokens(&chat.list, &chat.variables, chat.open)?.tokens
             }
         };
+        if with_pieces && found.len() > MAX_PIECES {
+            let n = found.len();
+            let what = format!("with_pieces: expected a text of at most {MAX_PIECES} tokens, found {n}");
+            return Err(Fault::invalid("with_pieces", what));
+        }
         let piece = |token: &i32| {
             let bytes = app.backend.piece(*token);
             let piece = String::from_utf8(bytes).map_or_else(|e| json!(e.into_bytes()), Value::from);
@@ -57,8 +65,7 @@ pub(crate) async fn detokenize(State(app): State<Arc<App>>, body: Bytes) -> Resp
             other => return Err(wrong("tokens", "a list of tokens", &other.unwrap_or_default())),
         };
         checked(app, "tokens", found.iter().copied())?;
-        let bytes: Vec<u8> = found.iter().flat_map(|token| app.backend.piece(*token)).collect();
-        let text = String::from_utf8_lossy(&bytes);
+        let text = text_of(app, "tokens", &found)?;
         Ok(json!({ "content": text, "prompt": text }))
     })
     .await

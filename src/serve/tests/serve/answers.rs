@@ -224,7 +224,10 @@ fn models_are_the_model_and_its_plans() {
     assert!(data.iter().all(|model| model["object"] == "model" && model["owned_by"] == "ropewalk"));
     assert_eq!(site.get("/v1/models/bytes@yarn:factor=4").json(), data[2]);
     assert_eq!(site.get("/v1/models/bytes%40yarn%3Afactor%3D4").json(), data[2]);
-    assert_eq!(site.get("/v1/models/other").status, 404);
+    for name in ["other", "%ff"] {
+        let answer = site.get(&format!("/v1/models/{name}"));
+        assert_eq!((answer.status, &answer.json()["error"]["code"]), (404, &json!("model_not_found")));
+    }
 }
 
 #[test]

@@ -170,5 +170,6 @@ fn a_socket_for_others_needs_a_key() {
     let error = bind(&[]).unwrap_err().to_string();
     assert_eq!(error, "0.0.0.0:0: expected a key or a loopback address, found neither");
     assert!(bind(&[""]).unwrap_err().to_string().contains("empty"));
+    assert!(bind(&["k", "l", "k"]).unwrap_err().to_string().contains("again"));
     bind(&["k"]).unwrap();
 }

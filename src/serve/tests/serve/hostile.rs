@@ -169,6 +169,18 @@ fn bodies_have_a_size() {
 }
 
 #[test]
+fn a_body_does_not_become_many_times_its_size() {
+    let site = Site::new();
+    let body = json!({ "content": "a".repeat((1 << 17) + 1), "with_pieces": true });
+    assert_eq!(site.expect(400, "/tokenize", &body)["error"]["param"], "with_pieces");
+    // Nine bytes for each.
+    let tokens = vec![259; 2 << 20];
+    assert_eq!(site.expect(400, "/detokenize", &json!({ "tokens": tokens }))["error"]["param"], "tokens");
+    let body = json!({ "prompt": tokens, "echo": true });
+    assert_eq!(site.expect(400, PATH, &body)["error"]["param"], "prompt");
+}
+
+#[test]
 fn slow_senders_are_not_waited_for() {
     let options = Options::default().body_timeout(Duration::from_millis(50));
     let site = Site::with(options.head_timeout(Duration::from_millis(500)), Duration::ZERO);
