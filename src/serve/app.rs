@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::response::{IntoResponse, Response};
-use tokio::sync::watch;
+use tokio::sync::{watch, Semaphore};
 
 use crate::answer::Head;
 use crate::backend::{Backend, Fault, FaultKind, PlanCard};
@@ -23,7 +23,8 @@ ropewalk_core::setters! {
         pub keys: Vec<String>,
         /// Origins of web pages that may ask, such as `https://chat.example.org`.
         pub origin: Vec<String>,
-        /// Bytes of a request's body.
+        /// Bytes of a request's body. All bodies that are read at a time may have four times as many: their JSON takes much more
+        /// memory than they do.
         pub max_body: usize,
         /// Connections at a time; more wait.
         pub max_connections: usize,
@@ -62,6 +63,8 @@ pub(crate) struct App {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) options: Options,
     pub(crate) metrics: Metrics,
+    /// Bytes that bodies may still have together.
+    pub(crate) bodies: Arc<Semaphore>,
     /// Becomes true when answers are cut off.
     pub(crate) ending: watch::Receiver<bool>,
 }

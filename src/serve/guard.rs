@@ -6,15 +6,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::{header, HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_core::Stream;
 use subtle::{Choice, ConstantTimeEq};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::app::{App, Caller, Options};
+use crate::backend::{Fault, FaultKind};
 use crate::error::Refusal;
 use crate::page::FILES;
 
@@ -52,7 +54,7 @@ pub(crate) async fn guard(State(app): State<Arc<App>>, request: Request, next: N
     let path = request.uri().path();
     let endpoint = PATHS.iter().find(|known| **known == path).copied().unwrap_or("other");
     let origin = request.headers().get(header::ORIGIN).filter(|origin| listed(&app.options, origin)).cloned();
-    let mut response = match admit(&app.options, request).await {
+    let mut response = match admit(&app, request).await {
         Ok(request) if request.method() == Method::OPTIONS => preflight(),
         Ok(request) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
@@ -71,7 +73,8 @@ fn listed(options: &Options, origin: &HeaderValue) -> bool {
     options.origin.iter().any(|known| known.as_bytes() == origin.as_bytes())
 }
 
-async fn admit(options: &Options, request: Request) -> Result<Request, Refusal> {
+async fn admit(app: &App, request: Request) -> Result<Request, Refusal> {
+    let options = &app.options;
     let (mut parts, body) = request.into_parts();
     place(options, &parts.headers)?;
     let path = parts.uri.path();
@@ -106,7 +109,7 @@ async fn admit(options: &Options, request: Request) -> Result<Request, Refusal> 
     if length.is_some_and(|n| n > options.max_body as u64) {
         return Err(too_large(options));
     }
-    let read = tokio::time::timeout(options.body_timeout, read(body, options)).await;
+    let read = tokio::time::timeout(options.body_timeout, read(body, app)).await;
     let bytes = read.unwrap_or_else(|_| {
         let message = format!("body: expected all of it within {:?}", options.body_timeout);
         Err(invalid(StatusCode::REQUEST_TIMEOUT, &message))
@@ -123,17 +126,36 @@ fn too_large(options: &Options) -> Refusal {
     invalid(StatusCode::PAYLOAD_TOO_LARGE, &message)
 }
 
-async fn read(body: Body, options: &Options) -> Result<Vec<u8>, Refusal> {
+/// A body, and its share of what all bodies may have until the last one who reads it is done.
+struct Held {
+    bytes: Vec<u8>,
+    shares: Vec<OwnedSemaphorePermit>,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+async fn read(body: Body, app: &App) -> Result<Bytes, Refusal> {
+    let options = &app.options;
     let mut stream = body.into_data_stream();
-    let mut bytes = Vec::new();
+    let mut held = Held { bytes: Vec::new(), shares: Vec::new() };
     while let Some(part) = poll_fn(|cx| Pin::new(&mut stream).poll_next(cx)).await {
         let part = part.map_err(|e| invalid(StatusCode::BAD_REQUEST, &format!("body: {e}")))?;
-        if part.len() > options.max_body - bytes.len() {
+        if part.len() > options.max_body - held.bytes.len() {
             return Err(too_large(options));
         }
-        bytes.extend_from_slice(&part);
+        let share = u32::try_from(part.len()).ok();
+        let share = share.and_then(|n| Arc::clone(&app.bodies).try_acquire_many_owned(n).ok());
+        held.shares.push(share.ok_or_else(|| {
+            let fault = Fault::new(FaultKind::Busy, "body: expected room for it, found other large ones");
+            Refusal::of(&fault, app.backend.card())
+        })?);
+        held.bytes.extend_from_slice(&part);
     }
-    Ok(bytes)
+    Ok(Bytes::from_owner(held))
 }
 
 /// Refuses pages of other origins and, where no key is needed, names that do not mean this machine: a name of

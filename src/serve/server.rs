@@ -17,7 +17,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{watch, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout, Sleep};
 
@@ -65,7 +65,9 @@ impl Server {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let (ending, receiver) = watch::channel(false);
-        let app = Arc::new(App { backend, options, metrics: Metrics::default(), ending: receiver });
+        let bodies = options.max_body.saturating_mul(4).min(Semaphore::MAX_PERMITS);
+        let bodies = Arc::new(Semaphore::new(bodies));
+        let app = Arc::new(App { backend, options, metrics: Metrics::default(), bodies, ending: receiver });
         Ok(Server { listener, address, app, ending })
     }
 

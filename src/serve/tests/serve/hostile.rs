@@ -1,6 +1,6 @@
 //! Requests of people who mean no good, or know no better.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ropewalk_serve::Options;
 use serde_json::{json, Value};
@@ -166,6 +166,34 @@ fn bodies_have_a_size() {
     assert_eq!(body.len(), 1000);
     let answer = site.client().ask("POST", PATH, &[JSON], body.as_bytes());
     assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+#[test]
+fn all_bodies_together_have_a_size() {
+    let site = Site::with(Options::default().max_body(1000), Duration::ZERO);
+    let body = json!({ "prompt": "a".repeat(1000 - 13) }).to_string();
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 1000";
+    let mut slow: Vec<_> = (0..4).map(|_| site.client()).collect();
+    slow.iter_mut().for_each(|client| client.write(format!("{head}\r\n\r\n{}", &body[..900]).as_bytes()));
+    let until = |status| {
+        let start = Instant::now();
+        loop {
+            let answer = site.post(PATH, &json!({ "prompt": "a".repeat(800) }));
+            if answer.status == status {
+                return answer;
+            }
+            assert!(start.elapsed() < Duration::from_secs(60), "{} after a minute", answer.status);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    // Once they were read so far.
+    let answer = until(429);
+    assert!(answer.header("retry-after").is_some());
+    for client in &mut slow {
+        client.write(body[900..].as_bytes());
+        assert_eq!(client.answer().unwrap().status, 200);
+    }
+    until(200);
 }
 
 #[test]
