@@ -218,7 +218,7 @@ impl Template {
     ///
     /// # Errors
     /// [`Error::Invalid`] with an error that the template raises (such as roles out of order) or has, or a
-    /// limit that it exceeds, in one line.
+    /// limit that it exceeds, in one line. [`Error::During`] where the process for it cannot be started.
     pub fn render_json(
         &self,
         messages: &[Value],

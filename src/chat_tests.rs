@@ -138,7 +138,9 @@ fn a_process_that_does_not_answer_is_given_up() {
         let wall = Duration::from_millis(if what.contains("longer") { 300 } else { 60_000 });
         let apart = Apart::new(command[0], &command[1..]).with_limits(limits.wall(wall));
         let started = std::time::Instant::now();
-        let e = Template::new_apart(PLAIN, "", "", &apart).unwrap_err().to_string();
+        let e = Template::new_apart(PLAIN, "", "", &apart).unwrap_err();
+        assert_eq!(matches!(e, Error::During { .. }), what.contains("cannot start"), "{command:?}");
+        let e = e.to_string();
         assert!(
             e.starts_with("chat template: ") && e.contains(what) && !e.contains('\n'),
             "{command:?}: {e}"

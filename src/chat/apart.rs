@@ -81,6 +81,11 @@ pub(super) fn render(
         Ok(Err(e)) => Err(Error::Invalid(e)),
         Err(Fault::TooLong(_)) => Err(too_long()),
         Err(Fault::Stopped) => Err(Error::Interrupted),
+        // No fault of the template or of what it is given.
+        Err(Fault::Unstarted { program, what }) => {
+            let place = "chat template: cannot start a process for it".to_owned();
+            Err(Error::during(place, Error::io(program, std::io::Error::other(what))))
+        }
         Err(fault) => Err(invalid(&fault)),
     }
 }

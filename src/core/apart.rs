@@ -88,7 +88,15 @@ pub enum Fault {
     /// The caller asked to stop: see [`Apart::stopped_by`].
     #[error("interrupted")]
     Stopped,
-    /// Anything else: a limit reached, a process that cannot be started or that died.
+    /// The process cannot be started, whatever it was to answer.
+    #[error("cannot start a process for it: {}: {what}", program.display())]
+    Unstarted {
+        /// The program.
+        program: PathBuf,
+        /// What the system says.
+        what: String,
+    },
+    /// Anything else: a limit reached, a process that died.
     #[error("{0}")]
     Ended(String),
 }
@@ -168,9 +176,7 @@ impl Apart {
             use std::os::unix::process::CommandExt;
             command.process_group(0);
         }
-        let cannot = |e: io::Error| {
-            Fault::Ended(format!("cannot start a process for it: {}: {e}", self.program.display()))
-        };
+        let cannot = |e: io::Error| Fault::Unstarted { program: self.program.clone(), what: e.to_string() };
         command.spawn().map(Process).map_err(cannot)
     }
 

@@ -93,6 +93,8 @@ impl Backend {
     ) -> Result<String, Fault> {
         self.template.render_json(messages, variables, open).map_err(|e| match e {
             Error::Interrupted => Fault::new(FaultKind::Stopping, "the server stops"),
+            // It names a path of this machine.
+            Error::During { .. } => failed("chat template: cannot start a process for it"),
             e => Fault::invalid("messages", e),
         })
     }

@@ -56,7 +56,7 @@ fn nothing_is_started_after_a_stop() {
     let apart = apart.stopped_by(&Control::default().with_stop(&stop));
     assert_eq!(apart.ask(&[], 10, |_| Some(())), Err(Fault::Stopped));
     stop.clear();
-    assert!(matches!(apart.ask(&[], 10, |_| Some(())), Err(Fault::Ended(_))));
+    assert!(matches!(apart.ask(&[], 10, |_| Some(())), Err(Fault::Unstarted { .. })));
 }
 
 /// Each request has a process that was started before it, and that no other request had.
