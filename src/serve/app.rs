@@ -45,7 +45,8 @@ impl Default for Options {
             keys: Vec::new(),
             origin: Vec::new(),
             max_body: 16 << 20,
-            max_connections: 1024,
+            // Half of the files that a program usually may open: chat templates need some too.
+            max_connections: 512,
             ping: Duration::from_secs(5),
             head_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(120),

@@ -188,6 +188,10 @@ fn completions_are_those_of_run() {
     assert_eq!(again["usage"]["prompt_tokens_details"]["cached_tokens"], 10);
     assert_eq!(again["choices"][0]["text"], own["text"]);
     assert_eq!(again["ropewalk"]["rope"], "declared");
+    // Next to 0 is 0.
+    let mut body = asked(12);
+    body["temperature"] = 1e-6.into();
+    assert_eq!(server.post("/v1/completions", &body).ok()["choices"][0]["text"], own["text"]);
 }
 
 #[test]

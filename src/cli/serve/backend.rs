@@ -307,8 +307,10 @@ fn shown(own: &SamplerParams) -> Sampling {
 
 /// The server's sampler with what a request asks for.
 fn with(own: &SamplerParams, asked: &Sampling) -> SamplerParams {
+    // What clients send who mean 0, and no sampler takes.
+    let temp = asked.temperature.map_or(own.temp, |temp| if temp < 1e-4 { 0.0 } else { temp });
     SamplerParams::greedy()
-        .temp(asked.temperature.unwrap_or(own.temp))
+        .temp(temp)
         .top_k(asked.top_k.unwrap_or(own.top_k))
         .top_p(asked.top_p.unwrap_or(own.top_p))
         .min_p(asked.min_p.unwrap_or(own.min_p))
