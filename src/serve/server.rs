@@ -5,7 +5,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::pin::{pin, Pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{ready, Context, Poll};
 use std::time::Duration;
 
 use axum::extract::DefaultBodyLimit;
@@ -15,7 +15,7 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{watch, Semaphore};
 use tokio::task::JoinSet;
@@ -32,6 +32,8 @@ const MAX_HEAD: usize = 64 << 10;
 const N_BLOCKING: usize = 8;
 /// Time between two looks at whether the server is to stop.
 const LOOK: Duration = Duration::from_millis(50);
+/// Time between two looks at whether a client that has sent more is still there.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 /// Time for the last words of answers that are cut off.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -162,7 +164,9 @@ fn router(app: &Arc<App>) -> Router {
 async fn connection(stream: TcpStream, app: Arc<App>, router: Router, stops: watch::Receiver<bool>) {
     // Events are small, and each is waited for.
     let _ = stream.set_nodelay(true);
-    let io = TokioIo::new(Timed { stream, limit: app.options.write_timeout, waits: None });
+    let stream = Arc::new(stream);
+    let io =
+        TokioIo::new(Timed { stream: Arc::clone(&stream), limit: app.options.write_timeout, waits: None });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(app.options.head_timeout)
@@ -170,25 +174,48 @@ async fn connection(stream: TcpStream, app: Arc<App>, router: Router, stops: wat
         .serve_connection(io, TowerToHyperService::new(router));
     let mut served = pin!(served);
     tokio::select! {
+        biased;
         _ = served.as_mut() => return,
-        _ = told(stops) => {}
+        () = gone(&stream) => return,
+        () = told(stops) => {}
     }
     served.as_mut().graceful_shutdown();
-    let _ = served.await;
+    tokio::select! {
+        biased;
+        _ = served => {}
+        () = gone(&stream) => {}
+    }
+}
+
+/// Resolves when the client has closed the connection. Hyper does not look for that while an answer is made, if the client
+/// has sent more than the request.
+async fn gone(stream: &TcpStream) {
+    while stream.ready(Interest::READABLE).await.is_ok_and(|ready| !ready.is_read_closed()) {
+        sleep(BETWEEN_LOOKS).await;
+    }
 }
 
 /// A stream whose client must read something within a time.
 struct Timed {
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
     limit: Duration,
     waits: Option<Pin<Box<Sleep>>>,
 }
 
 impl Timed {
-    fn check<T>(&mut self, written: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            self.waits = None;
-            return written;
+    fn written(
+        &mut self,
+        cx: &mut Context<'_>,
+        write: impl Fn(&TcpStream) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        while self.stream.poll_write_ready(cx)?.is_ready() {
+            match write(&self.stream) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                written => {
+                    self.waits = None;
+                    return Poll::Ready(written);
+                }
+            }
         }
         let limit = self.limit;
         let waits = self.waits.get_or_insert_with(|| Box::pin(sleep(limit)));
@@ -197,39 +224,40 @@ impl Timed {
 }
 
 impl AsyncRead for Timed {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.stream.poll_read_ready(cx))?;
+            match self.stream.try_read(buf.initialize_unfilled()) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                read => return Poll::Ready(read.map(|n| buf.advance(n))),
+            }
+        }
     }
 }
 
 impl AsyncWrite for Timed {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.check(written, cx)
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.get_mut().written(cx, |stream| stream.try_write(buf))
     }
 
     fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.check(written, cx)
+        self.get_mut().written(cx, |stream| stream.try_write_vectored(bufs))
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        true
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+    /// The connection ends when its stream is dropped.
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
     }
 }

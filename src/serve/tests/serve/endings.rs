@@ -33,6 +33,15 @@ fn a_client_that_goes_cancels_its_answers() {
 }
 
 #[test]
+fn a_client_that_goes_with_more_to_ask_cancels_its_answer_too() {
+    let site = Site::new();
+    let mut client = held(&site, &json!({ "prompt": "abc" }), 1);
+    client.write(b"GET /health HTTP/1.1\r\n");
+    drop(client);
+    site.fake.wait(|state| state.cancelled == 1 && state.running == 0);
+}
+
+#[test]
 fn a_client_that_goes_amid_a_stream_cancels_it() {
     let site = Site::new();
     let mut client = held(&site, &json!({ "prompt": "abc", "stream": true }), 1);
