@@ -84,7 +84,12 @@ impl IntoResponse for Refusal {
 
 /// An answer of status 200.
 pub(crate) fn json_response(body: &Value) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+    json_text(body.to_string())
+}
+
+/// The same, of JSON as text.
+pub(crate) fn json_text(body: String) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
 /// A text of others in one short line.

@@ -17,7 +17,7 @@ use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver};
 use crate::answer::{about, ms, usage, Choice, Head, Part};
 use crate::app::{blocking, App};
 use crate::backend::{Event, Fault, FaultKind, Job, Reason};
-use crate::error::{json_response, Refusal};
+use crate::error::{json_text, Refusal};
 use crate::wire::Stream;
 
 /// Tokens of all prompts of a request, once for each of their answers.
@@ -81,11 +81,11 @@ async fn whole(
     choices.iter().for_each(|choice| count(app, choice));
     // The scores of a long prompt are millions of numbers, and streams go on meanwhile.
     let app = Arc::clone(app);
-    blocking(move || Ok(json_response(&object(&app, &head, choices, parts)))).await
+    blocking(move || Ok(json_text(object(&app, &head, choices, parts)))).await
 }
 
-/// A whole answer.
-fn object(app: &App, head: &Head, mut choices: Vec<Choice>, parts: Vec<Part>) -> Value {
+/// A whole answer as JSON. Choices become text one by one: as values, the scores of a hundred are gigabytes.
+fn object(app: &App, head: &Head, mut choices: Vec<Choice>, parts: Vec<Part>) -> String {
     let mut out = head.object(false);
     let mut of_prompt = Map::new();
     let one = |(i, (choice, mut part)): (usize, (&mut Choice, Part))| {
@@ -97,16 +97,17 @@ fn object(app: &App, head: &Head, mut choices: Vec<Choice>, parts: Vec<Part>) ->
             Value::Object(out) if !head.chat => out.append(&mut prompt),
             _ => of_prompt.append(&mut prompt),
         }
-        out
+        out.to_string()
     };
-    out.insert("choices".to_owned(), choices.iter_mut().zip(parts).enumerate().map(one).collect());
+    let texts: Vec<String> = choices.iter_mut().zip(parts).enumerate().map(one).collect();
     out.append(&mut of_prompt);
     out.insert("usage".to_owned(), usage(&choices));
     out.insert("ropewalk".to_owned(), about(&choices, app.backend.card()));
     if let [choice] = &choices[..] {
         out.insert("timings".to_owned(), choice.timings());
     }
-    out.into()
+    let rest = Value::from(out).to_string();
+    format!("{},\"choices\":[{}]}}", &rest[..rest.len() - 1], texts.join(","))
 }
 
 /// Counts an answer that is complete.
