@@ -270,6 +270,8 @@ impl Engine {
         self.budget.learn(n_prefill, took, aim);
         self.did.n_steps += 1;
         self.did.steps.add(took);
+        // Also those that shorter ones left nothing: else they would never have their turn.
+        self.running.iter_mut().for_each(|run| run.age += 1);
         let n_max = self.session.n_max();
         let mut ended: Vec<(usize, Ended)> = Vec::new();
         for (part, result) in parts.iter().zip(results) {
@@ -278,7 +280,6 @@ impl Engine {
             let end = match result {
                 Ok(stepped) => {
                     run.held = part.end;
-                    run.age += 1;
                     if run.places.contains(&run.held) {
                         self.session.keep_state(run.seq);
                         self.changed = true;

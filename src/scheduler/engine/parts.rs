@@ -3,7 +3,7 @@
 use super::{Engine, Part, Run};
 use crate::model::Result;
 
-/// Steps in which a prompt is read after which it counts as half as long.
+/// Steps after which a prompt that is being read, or waits for its turn, counts as half as long.
 const HALVED: usize = 64;
 
 impl Engine {

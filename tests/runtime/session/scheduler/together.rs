@@ -119,6 +119,35 @@ fn a_short_request_does_not_wait_for_a_long_prompt() {
     assert_eq!(told[1].tokens, alone(m, &plan, &text[1700..1716], 12).0);
 }
 
+/// While shorter ones come without end, a prompt that is neither the oldest nor the shortest has its turn.
+#[test]
+fn a_prompt_between_a_long_one_and_short_ones_is_read() {
+    let m = model("llama-tiny", DType::F32);
+    let text = some_tokens(5000, m.hparams().n_vocab);
+    let how = SchedulerParams::new(vec![session(2048, 1, "plain")]).step_tokens(Some(32)).n_waiting(100);
+    let scheduler = start(m, how);
+    let log = Log::new();
+    let (sink, gate) = log.gated(0, |event| matches!(event, Event::Progress { .. }));
+    let mut tickets = vec![scheduler.submit(request(&text[..1400], 1), sink).unwrap()];
+    gate.wait();
+    tickets.push(scheduler.submit(request(&text[1400..1480], 1), log.sink(1)).unwrap());
+    for id in 2..82 {
+        let short = request(&text[1500 + id * 40..][..40], 1).reuse(false);
+        tickets.push(scheduler.submit(short, log.sink(id)).unwrap());
+    }
+    gate.open();
+    let mut order = Vec::new();
+    while order.len() < tickets.len() {
+        if let (id, Event::Done(_)) = log.next() {
+            order.push(id);
+        }
+    }
+    // With the quarter that the oldest has, the short ones take 134 steps. After 64 the one between counts as one of 40.
+    let at = order.iter().position(|&id| id == 1).unwrap();
+    assert!((20..60).contains(&at), "{order:?}");
+    assert_eq!(order.last(), Some(&0));
+}
+
 #[test]
 fn requests_are_canceled_wherever_they_are() {
     let m = model("llama-tiny", DType::F32);
