@@ -24,15 +24,20 @@ impl Engine {
             let budget = self.budget.next(!single.is_empty(), &prompts);
             let chunks = self.chunks(budget);
             let mut parts: Vec<Part> = single.iter().map(|&run| self.part(run, 1)).collect();
-            let mut cells = cells;
+            let (mut cells, mut lacking) = (cells, parts.is_empty());
+            let youngest = self.running.iter().map(|run| run.job.id).max();
             for (run, n) in chunks {
                 let more = self.session.cells_at_most(n);
                 if self.make_room(cells + more, parts.len() + 1)? {
-                    cells += more;
+                    (cells, lacking) = (cells + more, false);
                     parts.push(self.part(run, n));
+                } else if Some(self.running[run].job.id) < youngest {
+                    // One without a number of tokens has grown into the room that this one was promised.
+                    lacking = true;
+                    break;
                 }
             }
-            if !parts.is_empty() || self.running.is_empty() {
+            if !lacking || self.running.is_empty() {
                 return Ok(parts);
             }
             if !self.preempt()? {

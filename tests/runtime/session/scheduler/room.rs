@@ -7,7 +7,7 @@ use ropewalk::session::{SessionParams, StopReason};
 use ropewalk::{DType, Token};
 
 use super::super::{model, open};
-use super::{alone, one_plan, request, run, run_one, session, settles, start, Log, Ticket, PLANS};
+use super::{alone, one_plan, request, run, run_one, session, settles, start, Log, Ticket, Told, PLANS};
 use crate::common::{assert_close, says, some_tokens, LOGITS};
 
 /// Two requests outgrow the cache: the younger one waits until the older has ended, and continues as if nothing had been.
@@ -40,6 +40,45 @@ fn the_youngest_gives_way_and_continues() {
     assert!(told[0].done().preempted == 0 && told[1].done().preempted > 0, "{:?}", told[1].done());
     let status = settles(&scheduler, |status| status.n_ended == 2);
     assert_eq!((status.n_preempted, status.n_failed), (told[1].done().preempted, 0));
+    drop((older, younger));
+}
+
+/// A request without a number of tokens gives back the room of an older one while that is still being read.
+#[test]
+fn a_younger_one_does_not_hold_up_a_prompt() {
+    let m = model("llama-tiny", DType::F32);
+    let text = some_tokens(210, m.hparams().n_vocab);
+    let plan = session(228, 1, "plain");
+    let scheduler = start(m, SchedulerParams::new(vec![plan.clone()]).step_tokens(Some(8)).reserve(8));
+    let log = Log::new();
+    let (sink, gate) = log.gated(0, |event| matches!(event, Event::Progress { .. }));
+    let older = scheduler.submit(request(&text[..200], 10), sink).unwrap();
+    gate.wait();
+    // Both have exactly the room that they ask for.
+    let endless = Request::new(text[200..].to_vec()).ignore_eos(true);
+    let younger = scheduler.submit(endless, log.sink(1)).unwrap();
+    gate.open();
+    let mut told = [Told::default(), Told::default()];
+    // Tokens of the younger one since a part of the prompt was read.
+    let (mut since, mut ended, mut before) = (0, 0, 0);
+    while ended < 2 {
+        let (id, event) = log.next();
+        match &event {
+            Event::Progress { .. } if id == 0 => since = 0,
+            Event::Token(_) if id == 1 && told[0].tokens.is_empty() => {
+                since += 1;
+                before += 1;
+                assert!(since <= 1, "{:?}", told[0].progress);
+            }
+            _ => {}
+        }
+        ended += usize::from(told[id].take(event));
+    }
+    assert!(before > 8, "it has outgrown its room: {before}");
+    for (told, (prompt, n)) in told.iter().zip([(&text[..200], 10), (&text[200..], 300)]) {
+        assert_eq!(told.tokens, alone(m, &plan, prompt, n).0);
+    }
+    assert_eq!((told[0].done().preempted, told[1].done().preempted), (0, 1));
     drop((older, younger));
 }
 
