@@ -308,6 +308,8 @@ impl Engine {
         for at in (0..self.waiting.len()).rev() {
             if like(&self.waiting[at]) {
                 if let Some(job) = self.waiting.remove(at) {
+                    // Those behind it may have waited for it.
+                    self.changed = true;
                     self.end(job, Ended::Done(StopReason::Cancelled));
                 }
             }

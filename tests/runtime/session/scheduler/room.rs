@@ -1,5 +1,7 @@
 //! Room: kept texts make way by their worth, the youngest request gives way, and what never fits is refused.
 
+use std::cell::Cell;
+
 use proptest::prelude::*;
 use ropewalk::model::Error;
 use ropewalk::scheduler::{Event, Refusal, Request, Scheduler, SchedulerParams};
@@ -94,6 +96,41 @@ fn what_is_admitted_with_a_number_has_its_room() {
         assert_eq!(told.tokens, alone(m, &plan, &text[i * 20..i * 20 + 20], 44).0);
         assert_eq!((told.done().preempted, told.done().reason), (0, StopReason::Length));
     }
+}
+
+/// One that needs much room holds up those behind it after a while. Once it is canceled, they wait no longer.
+#[test]
+fn those_behind_a_canceled_one_are_admitted() {
+    let m = model("llama-tiny", DType::F32);
+    let text = some_tokens(240, m.hparams().n_vocab);
+    let how = SchedulerParams::new(vec![session(400, 1, "plain")]).step_tokens(Some(40)).n_running(3);
+    let scheduler = start(m, how);
+    let log = Log::new();
+    let (sink, gate) = log.gated(0, |event| matches!(event, Event::Token(_)));
+    let mut tickets = vec![scheduler.submit(request(&text[..10], 150), sink).unwrap()];
+    gate.wait();
+    let made = Cell::new(0);
+    let (sink, second) = log.gated(1, move |event| {
+        made.set(made.get() + usize::from(matches!(event, Event::Token(_))));
+        made.get() == 50
+    });
+    tickets.push(scheduler.submit(request(&text[10..20], 100), sink).unwrap());
+    let large = scheduler.submit(request(&text[20..40], 300), log.sink(2)).unwrap();
+    for id in 3..20 {
+        tickets.push(scheduler.submit(request(&text[40 + id * 10..][..10], 1), log.sink(id)).unwrap());
+    }
+    gate.open();
+    second.wait();
+    // Sixteen have passed it; the next one waits, while there is room for it.
+    drop(large);
+    second.open();
+    let mut order = Vec::new();
+    while order.len() < 20 {
+        if let (id, Event::Done(_)) = log.next() {
+            order.push(id);
+        }
+    }
+    assert_eq!(order, (3..19).chain([2, 19, 1, 0]).collect::<Vec<_>>());
 }
 
 /// Short requests make room for each other before a long text does, twice the cache of them and more.
