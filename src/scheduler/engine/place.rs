@@ -22,7 +22,7 @@ impl Engine {
             best = self.session.longest_prefix(&job.tokens, most, seqs);
             let also = self.running.iter_mut().filter(|run| run.job.request.salt == *salt);
             let first = also.map(|run| (run.offers(job), run)).filter(|(n, run)| *n > run.held);
-            if let Some((n, run)) = first.max_by_key(|(n, _)| *n) {
+            if let Some((n, run)) = first.max_by_key(|(n, _)| *n).filter(|(n, _)| *n > best.n) {
                 // What is waited for already is waited for to the end.
                 let is_place = run.places.contains(&n);
                 if is_place || n >= best.n + WORTH_WAITING {

@@ -67,6 +67,34 @@ fn three_requests_share_one_document() {
     }
 }
 
+/// What is in the cache is not waited for, though another one that is being read keeps a state at that place.
+#[test]
+fn a_beginning_that_is_kept_is_not_waited_for() {
+    let m = model("qwen35-tiny", DType::F32);
+    let text = some_tokens(300, m.hparams().n_vocab);
+    let plan = session(512, 3, "plain");
+    let scheduler = one_plan(m, plan.clone());
+    run_one(&scheduler, request(&text[..200], 2));
+    let log = Log::new();
+    let (sink, gate) = log.gated(0, |event| matches!(event, Event::Progress { .. }));
+    let reading = scheduler.submit(request(&text[..200], 2).reuse(false), sink).unwrap();
+    gate.wait();
+    let asked = [&text[..168], &text[200..209]].concat();
+    let ticket = scheduler.submit(request(&asked, 2), log.sink(1)).unwrap();
+    gate.open();
+    let mut told = [Told::default(), Told::default()];
+    let mut ended = 0;
+    while ended < 2 {
+        let (id, event) = log.next();
+        if matches!(event, Event::Started { .. }) && id == 1 {
+            assert_eq!(told[0].progress, [(40, 200)]);
+        }
+        ended += usize::from(told[id].take(event));
+    }
+    assert_eq!((told[1].n_cached(), &told[1].tokens), (168, &alone(m, &plan, &asked, 2).0));
+    drop((reading, ticket));
+}
+
 #[test]
 fn what_is_not_to_be_shared_is_read_again() {
     let m = model("llama-tiny", DType::F32);
