@@ -14,6 +14,9 @@ use crate::session::{SeqId, Session};
 /// of it, and short requests, such as for titles, come between the turns of long chats.
 const TWICE: f64 = 256.0;
 
+/// Tokens that are cut from a text at least. Else every step would count cells to find room for a few tokens.
+const LEAST_CUT: usize = 32;
+
 #[derive(Debug)]
 struct Kept {
     salt: Vec<u8>,
@@ -46,8 +49,6 @@ pub(super) struct Cells {
     pub(super) kept: usize,
     /// Cells that a running request holds.
     pub(super) used: usize,
-    /// For each kept text, those of them that it holds, and those that it holds alone.
-    of: Vec<(usize, usize)>,
 }
 
 impl Prefixes {
@@ -172,33 +173,44 @@ impl Prefixes {
 
     /// Counts cells. The first `n` positions of `donor` count as used.
     pub(super) fn count(&self, session: &Session, donor: Option<(SeqId, i32)>) -> Cells {
-        let idle: u64 = self.seqs(None).fold(0u64, |mask, seq| mask | 1 << seq);
-        let mut cells = Cells { kept: 0, used: 0, of: vec![(0, 0); MAX_SEQS as usize] };
+        let idle = self.mask();
+        let mut cells = Cells { kept: 0, used: 0 };
         for cell in session.cells().iter().filter(|cell| cell.seqs != 0) {
             let given = donor.is_some_and(|(seq, n)| cell.seqs & (1 << seq) != 0 && cell.pos < n);
-            if cell.seqs & !idle != 0 || given {
-                cells.used += 1;
-                continue;
-            }
-            cells.kept += 1;
+            let is_used = cell.seqs & !idle != 0 || given;
+            *(if is_used { &mut cells.used } else { &mut cells.kept }) += 1;
+        }
+        cells
+    }
+
+    /// A bit for each kept text.
+    fn mask(&self) -> u64 {
+        self.seqs(None).fold(0u64, |mask, seq| mask | 1 << seq)
+    }
+
+    /// For each kept text, the cells that it holds and no running request does, and those that it holds alone.
+    fn held(&self, session: &Session) -> Vec<(usize, usize)> {
+        let idle = self.mask();
+        let mut held = vec![(0, 0); MAX_SEQS as usize];
+        for cell in session.cells().iter().filter(|cell| cell.seqs & !idle == 0) {
             let (mut seqs, alone) = (cell.seqs, cell.seqs.is_power_of_two());
             while seqs != 0 {
-                let of = &mut cells.of[seqs.trailing_zeros() as usize];
+                let of = &mut held[seqs.trailing_zeros() as usize];
                 of.0 += 1;
                 of.1 += usize::from(alone);
                 seqs &= seqs - 1;
             }
         }
-        cells
+        held
     }
 
     /// The text that is worth least, but not `donor`, with the cells that it holds alone. `idle`: only texts that hold
     /// cells which no running request has.
     fn least(&self, session: &Session, donor: Option<SeqId>, idle: bool) -> Option<(SeqId, usize, f64)> {
-        let cells = self.count(session, None);
+        let cells = self.held(session);
         let mut least: Option<(SeqId, usize, f64)> = None;
         for seq in self.seqs(None).filter(|&seq| Some(seq) != donor) {
-            let (Some(kept), (held, alone)) = (&self.of[seq as usize], cells.of[seq as usize]) else {
+            let (Some(kept), (held, alone)) = (&self.of[seq as usize], cells[seq as usize]) else {
                 continue;
             };
             if idle && held == 0 {
@@ -247,6 +259,7 @@ impl Prefixes {
                 self.clock = self.clock.max(worth);
                 self.n_dropped += 1;
                 self.offer(session, seq, false);
+                let short = short.max(LEAST_CUT);
                 let cut = session.tokens(seq).len().saturating_sub(short);
                 if session.cuts_anywhere() && alone > short && cut > 0 {
                     session.truncate(seq, cut)?;

@@ -152,6 +152,20 @@ fn short_texts_leave_before_a_long_one() {
     assert_eq!(run_one(&scheduler, request(&text[..300], 2)).n_cached(), 299);
 }
 
+/// A text is cut a few times, not with each token, and its beginning stays.
+#[test]
+fn a_kept_text_is_cut_as_another_one_grows() {
+    let m = model("llama-tiny", DType::F32);
+    let text = some_tokens(220, m.hparams().n_vocab);
+    let scheduler = one_plan(m, session(256, 1, "plain"));
+    // 201 cells, then 119: 64 too many.
+    run_one(&scheduler, request(&text[..200], 2));
+    run_one(&scheduler, request(&text[200..], 100));
+    let status = settles(&scheduler, |status| status.n_ended == 2);
+    assert_eq!((status.n_dropped, status.plans[0].cells_kept, status.plans[0].n_kept), (2, 256, 2));
+    assert_eq!(run_one(&scheduler, request(&text[..200], 2)).n_cached(), 201 - 64);
+}
+
 fn refused(scheduler: &Scheduler, request: Request) -> Refusal {
     scheduler.submit(request, Log::new().sink(0)).expect_err("a refusal")
 }
