@@ -49,6 +49,14 @@ struct Place {
     found: Option<Found>,
 }
 
+/// What a waiting request waits for.
+#[derive(PartialEq)]
+enum Lack {
+    Room,
+    /// Another request reads a beginning that both have.
+    Beginning,
+}
+
 /// The part of a step that is one request's.
 struct Part {
     run: usize,
@@ -367,20 +375,23 @@ impl Engine {
             && self.running.len() + self.reading.len() < self.n_running
         {
             let Some(job) = self.waiting.remove(at) else { break };
-            if let Some(mut place) = self.place(&job) {
-                self.waiting.iter_mut().take(at).for_each(|earlier| earlier.passed += 1);
-                match place.found.take() {
-                    Some(found) => self.fetch(job, found),
-                    None => self.start(job, place),
+            match self.place(&job) {
+                Ok(mut place) => {
+                    self.waiting.iter_mut().take(at).for_each(|earlier| earlier.passed += 1);
+                    match place.found.take() {
+                        Some(found) => self.fetch(job, found),
+                        None => self.start(job, place),
+                    }
                 }
-                continue;
+                Err(lack) => {
+                    let holds_up = lack == Lack::Room && job.passed >= MAX_PASSED;
+                    self.waiting.insert(at, job);
+                    if holds_up {
+                        break;
+                    }
+                    at += 1;
+                }
             }
-            let passed = job.passed;
-            self.waiting.insert(at, job);
-            if passed >= MAX_PASSED {
-                break;
-            }
-            at += 1;
         }
         self.changed = false;
     }

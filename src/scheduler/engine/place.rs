@@ -1,14 +1,15 @@
 //! What a waiting request begins with: a text that the cache holds, or one on disk.
 
-use super::{Engine, Job, Place, Scores};
+use super::{Engine, Job, Lack, Place, Scores};
+use crate::model::Result;
 use crate::session::{Prefix, SeqId};
 
 /// A prompt that shares this many tokens more with one that is being read waits until these are read.
 const WORTH_WAITING: usize = 32;
 
 impl Engine {
-    /// What a waiting request begins with; `None` if it has to wait.
-    pub(super) fn place(&mut self, job: &Job) -> Option<Place> {
+    /// What a waiting request begins with, or why it has to wait.
+    pub(super) fn place(&mut self, job: &Job) -> Result<Place, Lack> {
         let salt = &job.request.salt;
         let mut best = Prefix::default();
         if job.request.reuse {
@@ -29,7 +30,7 @@ impl Engine {
                     if !is_place {
                         run.places.push(n);
                     }
-                    return None;
+                    return Err(Lack::Beginning);
                 }
             }
         }
@@ -44,10 +45,14 @@ impl Engine {
             let store = self.prefixes.store.as_ref();
             let found = store.and_then(|store| store.find(&self.session, salt, &job.tokens, most, best.n));
             if found.is_some() {
-                return Some(Place { found, ..place });
+                return Ok(Place { found, ..place });
             }
         }
-        self.fits(job, donor).then_some(place)
+        if self.fits(job, donor) {
+            Ok(place)
+        } else {
+            Err(Lack::Room)
+        }
     }
 
     /// Whether there is room for a request that begins with tokens of a sequence.

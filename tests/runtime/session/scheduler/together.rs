@@ -67,6 +67,33 @@ fn three_requests_share_one_document() {
     }
 }
 
+/// One that waits for a long beginning does not hold up those behind it, however many pass it.
+#[test]
+fn short_requests_pass_one_that_waits_for_a_beginning() {
+    let m = model("llama-tiny", DType::F32);
+    let text = some_tokens(1800, m.hparams().n_vocab);
+    let scheduler = start(m, SchedulerParams::new(vec![session(2048, 1, "plain")]).step_tokens(Some(32)));
+    let log = Log::new();
+    let (sink, gate) = log.gated(0, |event| matches!(event, Event::Progress { .. }));
+    let mut tickets = vec![scheduler.submit(request(&text[..1400], 1), sink).unwrap()];
+    gate.wait();
+    let asked = [&text[..1300], &text[1500..1509]].concat();
+    tickets.push(scheduler.submit(request(&asked, 1), log.sink(1)).unwrap());
+    for id in 2..22 {
+        tickets.push(scheduler.submit(request(&text[1500 + id * 10..][..10], 1), log.sink(id)).unwrap());
+    }
+    gate.open();
+    let mut ended = 0;
+    let n_cached = loop {
+        match log.next() {
+            (1, Event::Started { n_cached, .. }) => break n_cached,
+            (_, Event::Done(_)) => ended += 1,
+            _ => {}
+        }
+    };
+    assert_eq!((ended, n_cached), (20, 1300));
+}
+
 /// What is in the cache is not waited for, though another one that is being read keeps a state at that place.
 #[test]
 fn a_beginning_that_is_kept_is_not_waited_for() {
