@@ -17,7 +17,7 @@ use super::scores::Scores;
 use super::SchedulerParams;
 use crate::kv::MAX_SEQS;
 use crate::model::{Error, Result};
-use crate::session::{Packed, SeqId, Session, Step, Stepped, StopReason, Want};
+use crate::session::{n_shared, Packed, SeqId, Session, Step, Stepped, StopReason, Want};
 use crate::Token;
 
 /// Younger requests that may be admitted before one that waits for more room than they need.
@@ -130,7 +130,7 @@ impl Run {
 
     /// Tokens that are those of another request.
     fn shared(&self, job: &Job) -> usize {
-        self.job.tokens.iter().zip(&job.tokens).take_while(|(a, b)| a == b).count()
+        n_shared(&self.job.tokens, &job.tokens)
     }
 
     /// Tokens that a waiting request can take when the sequence holds them.

@@ -43,6 +43,7 @@ pub use moments::InputMoments;
 pub(crate) use packed::{Form, Packed};
 pub use probe::QueryBlock;
 pub use saved::{is_session_file, SavedSession, MAX_ATTACHMENT};
+pub(crate) use sequence::n_shared;
 pub use sequence::SequenceMut;
 pub use step::{Scored, Step, Stepped, Want};
 

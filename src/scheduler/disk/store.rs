@@ -113,7 +113,7 @@ impl Store {
             if !entry.plans.contains(&self.plan) || entry.salt != salt {
                 return 0;
             }
-            let shared = entry.tokens.iter().zip(&prompt[..most]).take_while(|(a, b)| a == b).count();
+            let shared = n_shared(&entry.tokens, &prompt[..most]);
             if session.plan().evict && shared < entry.n_tokens {
                 return 0;
             }
