@@ -235,10 +235,15 @@ impl Job {
 
     /// Ends the request.
     pub(super) fn end(mut self, ended: Ended) {
-        let reason = match ended {
-            Ended::Failed(e) => return self.send(Event::Failed(e)),
-            Ended::Done(reason) => reason,
-        };
+        match ended {
+            Ended::Failed(e) => self.send(Event::Failed(e)),
+            Ended::Done(reason) => self.done(reason),
+        }
+        // What a sink owns is the caller's too, and so are its panics.
+        let _ = catch_unwind(AssertUnwindSafe(move || drop(self.sink)));
+    }
+
+    fn done(&mut self, reason: StopReason) {
         let text = self.text.finish();
         if !text.is_empty() {
             self.send(Event::Text(text));

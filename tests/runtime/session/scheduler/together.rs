@@ -236,6 +236,14 @@ fn requests_are_canceled_wherever_they_are() {
     assert_eq!(whole.tokens, alone(m, &plan, &text[1..391], 9).0);
 }
 
+struct PanicsAtItsEnd;
+
+impl Drop for PanicsAtItsEnd {
+    fn drop(&mut self) {
+        panic!("on purpose");
+    }
+}
+
 #[test]
 fn a_sink_that_breaks_or_panics_cancels_its_request_alone() {
     let m = model("llama-tiny", DType::F32);
@@ -253,13 +261,19 @@ fn a_sink_that_breaks_or_panics_cancels_its_request_alone() {
         assert!(!matches!(event, Event::Token(_)), "on purpose");
         ControlFlow::Continue(())
     };
+    let owned = PanicsAtItsEnd;
+    let owns = move |_: Event| -> ControlFlow<()> {
+        let _ = &owned;
+        ControlFlow::Continue(())
+    };
     let tickets = [
         scheduler.submit(request(&text[..30], 100), Box::new(breaks)).unwrap(),
         scheduler.submit(request(&text[30..60], 100), Box::new(panics)).unwrap(),
         scheduler.submit(request(&text[60..90], 100), log.sink(0)).unwrap(),
+        scheduler.submit(request(&text[90..], 20), Box::new(owns)).unwrap(),
     ];
     let told = log.told(1).remove(0);
     assert_eq!(told.tokens, alone(m, &plan, &text[60..90], 100).0);
-    let status = settles(&scheduler, |status| status.n_ended == 3);
-    assert_eq!((status.n_cancelled, status.n_failed, tickets.len()), (2, 0, 3));
+    let status = settles(&scheduler, |status| status.n_ended == 4);
+    assert_eq!((status.n_cancelled, status.n_failed, tickets.len()), (2, 0, 4));
 }
