@@ -231,7 +231,8 @@ impl Scheduler {
     /// Returns a [`Refusal`]; then nothing goes to `sink`.
     pub fn submit(&self, request: Request, sink: Sink) -> Result<Ticket, Refusal> {
         let plan = self.choose(&request)?;
-        let mut job = Job::new(&self.model, request, sink).map_err(Refusal::Invalid)?;
+        let n_ctx = self.plans[plan].n_ctx;
+        let mut job = Job::new(&self.model, request, n_ctx, sink).map_err(Refusal::Invalid)?;
         let cancelled = job.cancel_flag();
         let mut state = self.shared.lock();
         if state.deadline.is_some() {

@@ -56,9 +56,11 @@ pub(super) struct Job {
 }
 
 impl Job {
+    /// A request under a plan of `n_ctx` tokens.
+    ///
     /// # Errors
     /// Returns an error if a setting of the request is out of range.
-    pub(super) fn new(model: &Model, mut request: Request, sink: Sink) -> Result<Job> {
+    pub(super) fn new(model: &Model, mut request: Request, n_ctx: usize, sink: Sink) -> Result<Job> {
         let (vocab, n_vocab) = (model.vocab(), model.hparams().n_vocab);
         let tokens = std::mem::take(&mut request.prompt);
         if tokens.is_empty() {
@@ -73,6 +75,12 @@ impl Job {
         }
         if let Some(n) = request.n_top.max(request.echo).filter(|&n| n > MAX_TOP) {
             return Err(Error::argument("top", format_args!("0 to {MAX_TOP}"), n));
+        }
+        request.sampler.check()?;
+        // A sampler takes memory for as many tokens as it may look back at, whether they come or not.
+        let most = i32::try_from(n_ctx).unwrap_or(i32::MAX);
+        for n in [&mut request.sampler.penalty_last_n, &mut request.sampler.dry_penalty_last_n] {
+            *n = most.min(*n);
         }
         let mut sampler = Sampler::new(&request.sampler, vocab, model.hparams().n_ctx_train)?;
         tokens.iter().for_each(|&token| sampler.accept(token));

@@ -50,7 +50,7 @@ ropewalk_core::setters! {
         pub n_predict: Option<usize>,
         /// Minimum number of tokens before an end-of-generation token, and before a text of `stop` ends the text.
         pub n_min: usize,
-        /// Sampler settings.
+        /// Sampler settings. Penalties look back at most as far as the plan's context.
         pub sampler: SamplerParams,
         /// Numbers added to the logits of tokens before they are sampled. Scores are without them.
         pub bias: Vec<(Token, f32)>,

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::{About, Disk, Entry, Read, Write};
 use crate::model::Error;
-use crate::session::{Form, Packed, SeqId, Session};
+use crate::session::{n_shared, Form, Packed, SeqId, Session};
 use crate::Token;
 
 /// The directory as one engine sees it.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ropewalk::sampler::SamplerParams;
 use ropewalk::scheduler::{Event, Mask, Refusal, Request, SchedulerParams};
 use ropewalk::session::StopReason;
 use ropewalk::{DType, Token};
@@ -122,6 +123,23 @@ fn masks_are_kept_to_and_scores_are_without_them() {
         assert_eq!(told.scores[0].top[0].0, best);
         assert!(told.scores[0].logprob.is_finite() && told.scores[0].logprob < told.scores[0].top[0].1);
     }
+}
+
+/// Looking back further than a request can be is looking at all of it; what no sampler takes is refused.
+#[test]
+fn penalties_look_back_at_the_whole_request() {
+    let m = model("llama-tiny", DType::F32);
+    let text = some_tokens(60, m.hparams().n_vocab);
+    let scheduler = one_plan(m, session(100, 2, "plain"));
+    let back =
+        |n: i32| request(&text, 40).sampler(SamplerParams::greedy().penalty_freq(10.0).penalty_last_n(n));
+    let all = run_one(&scheduler, back(100));
+    assert_eq!(run_one(&scheduler, back(1 << 22)).tokens, all.tokens);
+    // So no token comes twice, and a look back at one token lets them.
+    assert_ne!(run_one(&scheduler, back(1)).tokens, all.tokens);
+    let refusal = scheduler.submit(back(i32::MAX), Log::new().sink(0)).expect_err("a refusal");
+    assert!(matches!(&refusal, Refusal::Invalid(_)), "{refusal:?}");
+    crate::common::says::<()>(Err(refusal), &["penalty_last_n", "found 2147483647"]);
 }
 
 /// A stop text ends a stream where it stands, and not before there are enough tokens.
