@@ -190,7 +190,7 @@ fn all_bodies_together_have_a_size() {
     let answer = until(429);
     assert!(answer.header("retry-after").is_some());
     for client in &mut slow {
-        client.write(body[900..].as_bytes());
+        client.write(&body.as_bytes()[900..]);
         assert_eq!(client.answer().unwrap().status, 200);
     }
     until(200);
