@@ -12,8 +12,7 @@ use std::process::{Child, ChildStdout, Stdio};
 
 use gguf::Value as Key;
 use ropewalk::math::Math;
-use ropewalk::plot::Map;
-use ropewalk::{DType, Model, ModelParams, Plan, Session, SessionParams};
+use ropewalk::{DType, Model, ModelParams, Session, SessionParams};
 use serde_json::{json, Value};
 
 use crate::chat::chat;
@@ -389,27 +388,6 @@ fn a_key_of_the_file_is_needed() {
         let line = ["serve", "-m", model(), "-q", "--api-key-file", keys.to_str().unwrap()];
         refused(&run(&line), 1, &["keys.txt", why]);
     }
-}
-
-#[test]
-fn the_page_has_the_map_that_rope_draws() {
-    let server = Server::new(&["--rope", "plain", "--rope", "lm-infinite", "--ctx", "2048"]);
-    let page = server.get("/", None);
-    assert!(page.status == 200 && page.body.starts_with("<!DOCTYPE html>"), "{}", page.head);
-    let loaded = Model::load(model(), &ModelParams::cpu()).unwrap();
-    let mut plan = Plan::new(&"lm-infinite".parse().unwrap(), loaded.hparams(), 2048).unwrap();
-    // The plan of the server, shown as far as a request goes.
-    plan.n_ctx = 700;
-    let drawn = Map::new(&[&plan], loaded.hparams()).unwrap().to_svg().unwrap();
-    for n in [700, 600] {
-        let map = server.get(&format!("/map?rope=lm-infinite&n={n}"), None);
-        assert_eq!((map.status, map.header("content-type")), (200, Some("image/svg+xml")), "{}", map.body);
-        assert_eq!(map.body == drawn, n == 700, "{}", map.body);
-    }
-    let map = server.get("/map?rope=plain&n=100", None);
-    let error = &map.json()["error"];
-    assert_eq!((map.status, &error["param"]), (400, &json!("rope")));
-    assert!(error["message"].as_str().unwrap().contains("at their own distances"), "{error}");
 }
 
 #[test]

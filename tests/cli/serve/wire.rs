@@ -1,9 +1,10 @@
-//! Responses, scores, plans, and slots: what other servers and other fields than OpenAI's chats have.
+//! Responses, scores, plans, maps, and slots: what other servers and other fields than OpenAI's chats have.
 
 use std::path::Path;
 
 use ropewalk::math::Math;
-use ropewalk::{Model, ModelParams, Session, SessionParams};
+use ropewalk::plot::Map;
+use ropewalk::{Model, ModelParams, Plan, Session, SessionParams};
 use serde_json::{json, Value};
 
 use super::{asked, Reply, Server};
@@ -145,4 +146,25 @@ fn what_was_read_can_be_erased() {
     }
     assert_eq!(server.get("/slots", None).ok(), json!([]));
     assert_eq!(cached(&server), 0);
+}
+
+#[test]
+fn the_page_has_the_map_that_rope_draws() {
+    let server = Server::new(&["--rope", "plain", "--rope", "lm-infinite", "--ctx", "2048"]);
+    let page = server.get("/", None);
+    assert!(page.status == 200 && page.body.starts_with("<!DOCTYPE html>"), "{}", page.head);
+    let loaded = Model::load(model(), &ModelParams::cpu()).unwrap();
+    let mut plan = Plan::new(&"lm-infinite".parse().unwrap(), loaded.hparams(), 2048).unwrap();
+    // The plan of the server, shown as far as a request goes.
+    plan.n_ctx = 700;
+    let drawn = Map::new(&[&plan], loaded.hparams()).unwrap().to_svg().unwrap();
+    for n in [700, 600] {
+        let map = server.get(&format!("/map?rope=lm-infinite&n={n}"), None);
+        assert_eq!((map.status, map.header("content-type")), (200, Some("image/svg+xml")), "{}", map.body);
+        assert_eq!(map.body == drawn, n == 700, "{}", map.body);
+    }
+    let map = server.get("/map?rope=plain&n=100", None);
+    let error = &map.json()["error"];
+    assert_eq!((map.status, &error["param"]), (400, &json!("rope")));
+    assert!(error["message"].as_str().unwrap().contains("at their own distances"), "{error}");
 }
