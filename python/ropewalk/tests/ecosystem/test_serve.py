@@ -195,8 +195,9 @@ def test_errors_are_those_of_the_package(url: str, client: openai.OpenAI) -> Non
 def test_what_fails_for_now_is_sent_again(path: Path) -> None:
     with serving(path, "--ctx", 512, "--parallel", 1) as url:
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-        # More answers than run and wait.
-        settings: Any = {"model": "tiny", "prompt": "x", "n": 100, "max_tokens": 400, "extra_body": {"ignore_eos": True}}
+        settings: Any = {"model": "tiny", "prompt": "x", "n": 128, "max_tokens": 400, "extra_body": {"ignore_eos": True}}
+        # As many answers as may wait.
+        held = [client.completions.create(**settings, stream=True) for _ in range(2)]
         with pytest.raises(openai.RateLimitError) as busy:
             client.completions.create(**settings)
         assert busy.value.code == "queue_full" and float(busy.value.response.headers["retry-after"]) > 0
@@ -207,6 +208,8 @@ def test_what_fails_for_now_is_sent_again(path: Path) -> None:
             client.with_options(max_retries=1).completions.create(**settings)
         assert answered(url, 429) == 3
         assert time.monotonic() - started > float(busy.value.response.headers["retry-after"]) / 2
+        for stream in held:
+            stream.close()
     with pytest.raises(openai.APIConnectionError):
         client.models.list()
 
