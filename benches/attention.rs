@@ -176,7 +176,7 @@ fn seconds(exec: &mut Executor) -> Result<f64> {
 }
 
 fn main() -> Result<()> {
-    // `cargo bench` adds an option of its own. The others are parts of names.
+    // `cargo bench` adds another option. The others are parts of names.
     let asked: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
     let on_cpu = device()?.is_cpu();
     for (n, n_kv) in

@@ -123,7 +123,7 @@ fn table(weight: DType) -> Result<()> {
 }
 
 fn main() -> Result<()> {
-    // `cargo bench` adds an option of its own.
+    // `cargo bench` adds another option.
     let asked: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
     println!("this processor: {}", Isa::detect());
     for weight in TYPES.into_iter().filter(|t| asked.is_empty() || asked.iter().any(|a| a == t.name())) {

@@ -17,7 +17,7 @@ impl Drop for AtEnd<'_> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.ended = true;
-        // Those who wait for an answer are told, too.
+        // Those who wait for an answer are also told.
         state.asked.clear();
         self.0.end.notify_all();
     }

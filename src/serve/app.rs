@@ -176,6 +176,20 @@ pub(crate) async fn told(mut flag: watch::Receiver<bool>) {
     let _ = flag.wait_for(|flag| *flag).await;
 }
 
+/// Answers a request: `work` reads it on a thread that may block, and `run` does what it asks for.
+pub(crate) async fn answered<W: Send + 'static, F: Future<Output = Result<Response, Fault>>>(
+    app: Arc<App>,
+    work: impl FnOnce(&Arc<App>) -> Result<W, Fault> + Send + 'static,
+    run: impl FnOnce(Arc<App>, W) -> F,
+) -> Response {
+    let for_work = Arc::clone(&app);
+    let result = match blocking(move || work(&for_work)).await {
+        Ok(work) => run(Arc::clone(&app), work).await,
+        Err(fault) => Err(fault),
+    };
+    app.respond(result)
+}
+
 /// Runs what may take long on a thread that may block.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Fault> + Send + 'static,

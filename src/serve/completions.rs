@@ -8,7 +8,7 @@ use axum::response::Response;
 use axum::Extension;
 
 use crate::answer::{Choice, Echo};
-use crate::app::{blocking, App, Caller};
+use crate::app::{answered, App, Caller};
 use crate::backend::{Fault, Job, Rule, Shape};
 use crate::stream::{begin, run, Work};
 use crate::wire::{self, Common, Prompt};
@@ -22,13 +22,7 @@ pub(crate) async fn completions(
     Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Response {
-    let for_work = Arc::clone(&app);
-    let work = blocking(move || work(&for_work, caller, &body)).await;
-    let result = match work {
-        Ok(work) => run(Arc::clone(&app), work).await,
-        Err(fault) => Err(fault),
-    };
-    app.respond(result)
+    answered(app, move |app| work(app, caller, &body), run).await
 }
 
 fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {

@@ -14,7 +14,7 @@ use axum::Extension;
 use serde_json::{json, Map, Value};
 
 use crate::answer::{usage, Choice, Part};
-use crate::app::{blocking, new_id, App, Caller};
+use crate::app::{answered, blocking, new_id, App, Caller};
 use crate::backend::{Bit, Event, Fault};
 use crate::completions::{each, prepare, rule};
 use crate::error::{json_response, Refusal};
@@ -198,13 +198,7 @@ pub(crate) async fn responses(
     Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Response {
-    let for_work = Arc::clone(&app);
-    let work = blocking(move || work(&for_work, caller, &body)).await;
-    let result = match work {
-        Ok(work) => run(&app, work).await,
-        Err(fault) => Err(fault),
-    };
-    app.respond(result)
+    answered(app, move |app| work(app, caller, &body), run).await
 }
 
 /// Counts the tokens of a request's prompt.
@@ -268,7 +262,7 @@ fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
     Ok(Work { answer, jobs, headers, stream: common.stream })
 }
 
-async fn run(app: &Arc<App>, work: Work) -> Result<Response, Fault> {
+async fn run(app: Arc<App>, work: Work) -> Result<Response, Fault> {
     let Work { mut answer, mut jobs, headers, stream } = work;
     let mut response = match stream {
         Some(stream) => {
@@ -276,15 +270,15 @@ async fn run(app: &Arc<App>, work: Work) -> Result<Response, Fault> {
                 let response = answer.object("in_progress");
                 answer.event(kind, json!({ "response": response }));
             }
-            send(app, stream.ping, Events { app: Arc::clone(app), jobs, answer, finished: false })
+            send(&app, stream.ping, Events { app: Arc::clone(&app), jobs, answer, finished: false })
         }
         None => {
             while let Some(next) = jobs.next().await {
                 let (_, event) = next?;
-                answer.take(app, event);
+                answer.take(&app, event);
                 answer.events.clear();
             }
-            json_response(&answer.end(app).into())
+            json_response(&answer.end(&app).into())
         }
     };
     response.headers_mut().extend(headers);

@@ -10,7 +10,7 @@ use axum::Extension;
 use serde_json::{json, Value};
 
 use crate::answer::{about, number, usage, Choice, Part};
-use crate::app::{blocking, new_id, App, Caller};
+use crate::app::{answered, blocking, new_id, App, Caller};
 use crate::backend::{Fault, Job};
 use crate::completions::checked;
 use crate::error::json_response;
@@ -70,13 +70,7 @@ pub(crate) async fn score(
     Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Response {
-    let for_work = Arc::clone(&app);
-    let work = blocking(move || work(&for_work, caller, &body)).await;
-    let result = match work {
-        Ok(work) => run(&app, work).await,
-        Err(fault) => Err(fault),
-    };
-    app.respond(result)
+    answered(app, move |app| work(app, caller, &body), run).await
 }
 
 struct Work {
@@ -118,47 +112,51 @@ fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
     Ok(Work { model: request.model, tokens, choices, jobs, headers })
 }
 
-async fn run(app: &Arc<App>, work: Work) -> Result<Response, Fault> {
+async fn run(app: Arc<App>, work: Work) -> Result<Response, Fault> {
     let Work { model, tokens, mut choices, mut jobs, headers } = work;
     let mut parts: Vec<Part> = choices.iter().map(|_| Part::default()).collect();
     while let Some(next) = jobs.next().await {
         let (i, event) = next?;
         parts[i].add(choices[i].take(event));
     }
-    choices.iter().for_each(|choice| count(app, choice));
-    let card = app.backend.card();
-    let costs: Vec<Vec<f64>> = parts.iter().map(costs).collect();
-    let of_plan = |(choice, costs): (&Choice, &Vec<f64>)| {
-        let plan = card.plans.get(choice.plan);
-        let mean = costs.iter().sum::<f64>() / costs.len() as f64;
-        json!({
-            "rope": plan.map(|plan| &plan.name),
-            "spec": plan.map(|plan| &plan.spec),
-            "beyond_trained": choice.beyond(card),
-            "nll": with_first(costs.iter().copied()),
-            "mean": mean,
-            "perplexity": mean.exp(),
-        })
-    };
-    let head = app.head(model.as_deref(), false);
-    let text = |token: &i32| String::from_utf8_lossy(&app.backend.piece(*token)).into_owned();
-    let mut out = json!({
-        "id": new_id("score-"),
-        "object": "score",
-        "created": head.created,
-        "model": head.model,
-        "token_ids": tokens,
-        "tokens": tokens.iter().map(text).collect::<Vec<_>>(),
-        "scores": choices.iter().zip(&costs).map(of_plan).collect::<Vec<_>>(),
-        "usage": usage(&choices),
-        "ropewalk": about(&choices, card),
-    });
-    if let [first, second] = &costs[..] {
-        out["difference"] = with_first(second.iter().zip(first).map(|(b, a)| b - a));
-    }
-    let mut response = json_response(&out);
-    response.headers_mut().extend(headers);
-    Ok(response)
+    choices.iter().for_each(|choice| count(&app, choice));
+    // Numbers of a long prompt take a while to write.
+    blocking(move || {
+        let card = app.backend.card();
+        let costs: Vec<Vec<f64>> = parts.iter().map(costs).collect();
+        let of_plan = |(choice, costs): (&Choice, &Vec<f64>)| {
+            let plan = card.plans.get(choice.plan);
+            let mean = costs.iter().sum::<f64>() / costs.len() as f64;
+            json!({
+                "rope": plan.map(|plan| &plan.name),
+                "spec": plan.map(|plan| &plan.spec),
+                "beyond_trained": choice.beyond(card),
+                "nll": with_first(costs.iter().copied()),
+                "mean": mean,
+                "perplexity": mean.exp(),
+            })
+        };
+        let head = app.head(model.as_deref(), false);
+        let text = |token: &i32| String::from_utf8_lossy(&app.backend.piece(*token)).into_owned();
+        let mut out = json!({
+            "id": new_id("score-"),
+            "object": "score",
+            "created": head.created,
+            "model": head.model,
+            "token_ids": tokens,
+            "tokens": tokens.iter().map(text).collect::<Vec<_>>(),
+            "scores": choices.iter().zip(&costs).map(of_plan).collect::<Vec<_>>(),
+            "usage": usage(&choices),
+            "ropewalk": about(&choices, card),
+        });
+        if let [first, second] = &costs[..] {
+            out["difference"] = with_first(second.iter().zip(first).map(|(b, a)| b - a));
+        }
+        let mut response = json_response(&out);
+        response.headers_mut().extend(headers);
+        Ok(response)
+    })
+    .await
 }
 
 /// Negative log-likelihoods of the tokens from the second on, as the completion's `logprobs` have them.

@@ -7,7 +7,7 @@ use crate::common::program::run;
 use crate::eval::refused;
 use crate::lora::Folder;
 
-/// An adapter answers under its name as under `--lora`, and from keys of its own.
+/// An adapter answers under its name as under `--lora`, and from its own keys.
 #[test]
 fn an_adapter_is_asked_by_its_name() {
     let folder = Folder::new("plain");

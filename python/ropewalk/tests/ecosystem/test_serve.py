@@ -276,7 +276,7 @@ def test_answers_have_the_form_that_is_asked_for(url: str, client: openai.OpenAI
     assert chat.with_structured_output(Forecast, method="json_schema").invoke(messages) == forecast
     with pytest.raises(openai.LengthFinishReasonError):
         client.chat.completions.parse(**{**settings, "max_tokens": 4})
-    # Samples, too.
+    # Drawn answers parse as well.
     for seed in range(8):
         sampled = client.chat.completions.parse(**{**settings, "temperature": 1, "seed": seed})
         assert isinstance(sampled.choices[0].message.parsed, Forecast)

@@ -18,7 +18,7 @@ fn kept(dir: &Path, plan: &SessionParams) -> SchedulerParams {
     SchedulerParams::new(vec![plan.clone()]).step_tokens(Some(40)).disk(Some(disk))
 }
 
-/// Asks once in a scheduler that is then stopped. Returns the warnings, too.
+/// Asks once in a scheduler that is then stopped. Also returns the warnings.
 fn ask(m: &ropewalk::Model, how: SchedulerParams, prompt: &[Token], n: usize) -> (Told, Vec<String>) {
     let scheduler = start(m, how);
     let told = run_one(&scheduler, request(prompt, n));
@@ -126,7 +126,7 @@ fn many_texts_are_restored_at_once() {
     restored(&told, 65);
 }
 
-/// An owner's text that is erased in memory leaves the directory, too, and no other one does.
+/// An owner's text that is erased in memory also leaves the directory, and no other one does.
 #[test]
 fn what_is_erased_leaves_the_directory() {
     let dir = tempfile::tempdir().unwrap();

@@ -191,7 +191,7 @@ fn settles(scheduler: &Scheduler, like: impl Fn(&Status) -> bool) -> Status {
     }
 }
 
-/// The tokens and the text that a session of its own makes.
+/// The tokens and the text that a separate session makes.
 fn alone(m: &Model, session: &SessionParams, prompt: &[Token], n: usize) -> (Vec<Token>, String) {
     let mut s = open(m, &session.clone().n_seq_max(1));
     let made = s.generate(prompt, &GenerateParams::greedy(n).ignore_eos(true)).unwrap();
