@@ -151,15 +151,14 @@ compiled_for!(
     avx512, Avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512vnni";
 );
 
-/// Rows of weights as blocks, where fewer are left than lanes with the last one in place of those that are missing; how many
-/// are left.
+/// The blocks of all rows; where each row starts, the last one again for rows that are missing; the number of rows.
 #[inline(always)]
-fn blocks_of<T: Rows>(rows: &[u8], row_bytes: usize, n_blocks: usize) -> ([&[T::Block]; MOST], usize) {
+fn blocks_of<T: Rows>(rows: &[u8], row_bytes: usize, n_blocks: usize) -> (&[T::Block], [usize; MOST], usize) {
     let n_rows = rows.len() / row_bytes;
-    let blocks: [&[T::Block]; MOST] =
-        std::array::from_fn(|row| T::blocks(&rows[row.min(n_rows - 1) * row_bytes..][..row_bytes]));
-    assert!(blocks.iter().all(|row| row.len() == n_blocks));
-    (blocks, n_rows)
+    assert!(n_rows > 0 && row_bytes == n_blocks * size_of::<T::Block>());
+    let mut starts = [0; MOST];
+    starts.iter_mut().zip(0..).for_each(|(start, row)| *start = n_blocks * (n_rows - 1).min(row));
+    (T::blocks(rows), starts, n_rows)
 }
 
 #[inline(always)]
@@ -176,12 +175,12 @@ fn products_of_few<S: Set, T: Rows, const N: usize>(
     let bytes_of_rows = S::Lanes::N * row_bytes;
     let ahead = AHEAD.next_multiple_of(bytes_of_rows);
     for (at, rows) in rows.chunks(bytes_of_rows).enumerate() {
-        let (blocks, n_rows) = blocks_of::<T>(rows, row_bytes, n_blocks);
+        let (all, starts, n_rows) = blocks_of::<T>(rows, row_bytes, n_blocks);
         let mut totals = [set.lanes().none(); N];
         for at in 0..n_blocks {
             let next = rows.as_ptr().wrapping_add(ahead + at * S::Lanes::N * size_of::<T::Block>());
             // SAFETY: blocks are counted up to those that all rows have.
-            let blocks = blocks.map(|row| unsafe { row.get_unchecked(at) });
+            let blocks = starts.map(|start| unsafe { all.get_unchecked(start + at) });
             each_part::<S, T>(set, blocks, next, |part, codes, factor, added| {
                 let part = at * T::N_FACTORS + part;
                 // SAFETY: the floats have N rows after one another, and as many parts as the blocks of a row of weights.
@@ -208,14 +207,14 @@ fn products_of_many<S: Set, T: Rows>(
     panel.factors.resize(n_parts * 2 * n_lanes);
     let bytes_of_rows = n_lanes * row_bytes;
     for (at, rows) in rows.chunks(bytes_of_rows).enumerate() {
-        let (blocks, n_rows) = blocks_of::<T>(rows, row_bytes, n_blocks);
+        let (all, starts, n_rows) = blocks_of::<T>(rows, row_bytes, n_blocks);
         let (codes_at, factors_at) = (panel.codes.as_mut_ptr(), panel.factors.as_mut_ptr());
         // SAFETY: blocks are counted up to those that all rows have, and there is room for the codes and factors of so many
         // parts.
         unsafe {
             for at in 0..n_blocks {
                 let next = rows.as_ptr().wrapping_add(bytes_of_rows + at * n_lanes * size_of::<T::Block>());
-                let blocks = blocks.map(|row| row.get_unchecked(at));
+                let blocks = starts.map(|start| all.get_unchecked(start + at));
                 each_part::<S, T>(set, blocks, next, |part, codes, factor, added| {
                     let part = at * T::N_FACTORS + part;
                     for (quad, codes) in codes[..T::QUADS].iter().enumerate() {
