@@ -25,8 +25,8 @@ with two threads unless a row says otherwise. A model is fine-tuned only if its 
 NOT_SHOWN = """
 ## Not shown
 
-- **GPUs,** except for less than an hour of one H100. Decode on it was wrong for some models; that is fixed, and the fix was not run on a GPU
-  yet. Mesa's software Vulkan device was tested; its times are not those of a GPU.
+- **GPUs,** except for less than an hour each of one H100 and one H200. Decode on the H100 was wrong for some models; with the fix, all
+  device tests pass on the H200. Mesa's software Vulkan device was tested; its times are not those of a GPU.
 - **Large models.** The largest model with real weights is Qwen2.5-Coder-1.5B. Those of 8B have random weights, and one row is an
   estimate.
 - **Retrieval with many questions.** Past the trained context, a task has ten questions per length on a small model, and one on SmolLM2.

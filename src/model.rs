@@ -96,7 +96,7 @@ struct Inner {
     transformer: Transformer,
 }
 
-/// What does not depend on adapters.
+/// The parts that do not depend on adapters.
 #[derive(Debug)]
 struct Base {
     file: gguf::File,

@@ -1,7 +1,7 @@
 //! Attention over keys in parts under one softmax, an op of our own for the CPU: the results of
 //! [`Builder::attention_lse`] over each part become the result over all of them.
 //!
-//! Backward needs no op of its own. With P = exp(S - lse) and D = rowsum(dO * O) the gradients of a part are those
+//! Backward needs no new op. With P = exp(S - lse) and D = rowsum(dO * O) the gradients of a part are those
 //! that [`Builder::attention_back`] takes from the joined result: its log-sum-exp and its output are of all keys.
 
 use kernels::attention_train::merge;

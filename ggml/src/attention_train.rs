@@ -9,7 +9,7 @@
 //!
 //! Backward (Dao et al., FlashAttention, algorithm 4): with P = exp(S - lse) and D = rowsum(dO * O), dV = P^T
 //! dO, dS = P * (dO V^T - D), dK = scale dS^T Q, dQ = scale dS K. Work is divided by keys, whose gradients
-//! are added up in place; queries get sums from all keys, so each of a few lanes of keys has sums of its own,
+//! are added up in place; queries get sums from all keys, so each of a few lanes of keys has its own sums,
 //! added by a second node. A softcap multiplies dS by 1 - tanh^2; sinks are in lse, and so in P and D. Lanes are given by the shapes, so no bit depends on the number of threads.
 
 use std::cell::RefCell;

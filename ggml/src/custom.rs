@@ -1,7 +1,7 @@
 //! Custom ops for the CPU: how they are made, and two of them, rotation by a table and dequantization of
 //! weights.
 //!
-//! ggml's rope computes sines again in every layer, and for every head when each has a base of its own. The
+//! ggml's rope computes sines again in every layer, and for every head when each head has its own base. The
 //! table op reads them from an input made once a micro-batch. Weights are dequantized before the product of a
 //! large batch because a float product is up to three times faster than that of some quantized types, and
 //! does not round activations to 8 bits.

@@ -2,7 +2,7 @@
 //! containers, and resource limits. Linux; elsewhere none of the files exist, and nothing limits.
 //!
 //! (Crate `sysinfo` looks at the topmost control group alone, which has no limit unless the process is in a
-//! namespace of its own, and not at those below it, or between it and the process.)
+//! private namespace, and not at those below it, or between it and the process.)
 
 use std::fs::read_to_string;
 use std::path::{Component, Path, PathBuf};

@@ -23,7 +23,7 @@ pub struct DeltaRule<'c> {
 }
 
 impl<'c> Builder<'c> {
-    /// Each channel convolved over time with weights of its own: x `[n_conv - 1 + n, channels, s]`, time first, and
+    /// Each channel convolved over time with its own weights: x `[n_conv - 1 + n, channels, s]`, time first, and
     /// weights `[n_conv, channels]`, both F32, to `[channels, n, s]`, `out[c,t] = sum over i of w[i,c] x[t+i,c]`.
     pub fn ssm_conv(&self, x: Tensor<'c>, w: Tensor<'c>) -> Result<Tensor<'c>> {
         let (n, k) = (x.ne(), w.ne());

@@ -48,7 +48,7 @@ const MAX_COPIES: usize = 4;
 struct Request<'a> {
     template: Cow<'a, str>,
     now: SystemTime,
-    /// What the template is given. `None` asks only whether it can be read.
+    /// The template's variables. `None` asks only whether it can be read.
     names: Option<Cow<'a, Map<String, Value>>>,
 }
 

@@ -16,8 +16,8 @@ pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
     Usage(text.into()).into()
 }
 
-/// What was typed is wrong: here, or as a setting that the library refuses. At a place within the work
-/// ([`Error::During`]) or in a file it is another error.
+/// True if the command line is wrong, or holds a setting that the library refuses. The same error during the work
+/// ([`Error::During`]) or in a file does not count.
 pub(crate) fn is_usage(e: &anyhow::Error) -> bool {
     e.is::<Usage>() || matches!(e.downcast_ref::<Error>(), Some(Error::Argument { .. }))
 }

@@ -93,7 +93,7 @@ pub enum Fault {
     Unstarted {
         /// The program.
         program: PathBuf,
-        /// What the system says.
+        /// The system's message.
         what: String,
     },
     /// Anything else: a limit reached, a process that died.

@@ -1,4 +1,4 @@
-//! What a GGUF file holds, as text and as JSON: metadata, tensors, the declared rope, and how it was trained.
+//! The contents of a GGUF file as text and as JSON: metadata, tensors, the declared rope, and how it was trained.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::text::{bytes, count};
 const SHORT_ARRAY: usize = 6;
 const SHORT_TEXT: usize = 100;
 
-/// What a file of any architecture holds.
+/// The contents of a file of any architecture.
 #[derive(Debug)]
 pub struct Contents<'f> {
     file: &'f File,

@@ -1,4 +1,4 @@
-//! What programs print: results on stdout, lines for people on stderr. A closed stderr is no reason to fail.
+//! Output of the programs: results on stdout, messages for people on stderr. A closed stderr is no reason to fail.
 
 use std::fmt::Display;
 use std::io::{self, Write};

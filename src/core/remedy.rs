@@ -1,6 +1,6 @@
 //! The way past an error, as data. Texts of errors name settings; a program adds its option or command.
 
-/// What gets past an error.
+/// A step that gets past an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remedy {
     /// Open the adapter's model, with the adapter.

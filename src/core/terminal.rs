@@ -64,7 +64,7 @@ impl Pieces {
         shown(&format!("{before}{kept}")).into_owned()
     }
 
-    /// What is held back at the end of the text.
+    /// The characters still held back at the end of the text.
     pub fn end(&mut self) -> String {
         shown(self.end_raw()).into_owned()
     }

@@ -53,7 +53,7 @@ impl Params {
     }
 }
 
-/// What to do, by the figures of a run.
+/// The advice that the figures of a run support.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Advice {
@@ -81,7 +81,7 @@ pub struct Report {
     pub declared: Option<String>,
     /// The spec to use; `null` if no method found a passkey.
     pub recommended: Option<String>,
-    /// What to do.
+    /// The advice.
     pub advice: Advice,
     /// Every method, the best ones first.
     pub results: Vec<Row>,

@@ -61,7 +61,7 @@ pub(super) struct Answer {
     bytes: usize,
 }
 
-/// What the thread of a request sends: the head, and then bytes, none at their end.
+/// A message from a request's thread: first the head, then bytes, an empty part at the end.
 #[derive(Debug)]
 enum Part {
     Head(u16, HeaderMap),
@@ -122,7 +122,7 @@ impl Answer {
     }
 }
 
-/// What the hub's own servers say of a file, whichever of their answers had it first.
+/// Facts about a file from the hub's servers, each from the first answer that had it.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) sha256: Option<String>,

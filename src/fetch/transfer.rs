@@ -151,7 +151,7 @@ struct Transfer<'a> {
     file: File,
     /// Bytes that are here.
     have: u64,
-    /// What the hub said of the contents in this call. Nothing of an earlier one is believed.
+    /// The hub's facts about the contents, from this call alone: those of an earlier one may be out of date.
     known: Option<Known>,
     control: &'a Control<'a>,
 }

@@ -26,8 +26,8 @@ pub enum Held {
 impl Layout {
     /// For `n_cells` tokens. Sizes that overflow count as more than there can be.
     ///
-    /// Each sequence that can be told apart has cells for its first positions, so that these are never what there is
-    /// too little of; where keys of all tokens take no more room than keys and values in those, there are none.
+    /// Each sequence that can be told apart has cells for its first positions, so that these never run out; where keys
+    /// of all tokens take no more room than keys and values in those, there are none.
     pub fn new(plan: &Plan, n_cells: usize) -> Layout {
         let n_cells = whole_blocks(n_cells);
         let ends = plan.kinds().iter().flat_map(|kind| kind.key_maps().into_iter().map(|m| kind.keys_end(m)));

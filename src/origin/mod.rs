@@ -1,6 +1,6 @@
 //! Files and folders with a record next to them of where they came from.
 //!
-//! What is unfinished is in `.partial` inside the target folder, under the target's name. It is put in place
+//! An unfinished file lies in `.partial` inside the target folder, under the target's name. It moves into place
 //! only when it is complete and on the disk.
 
 mod error;

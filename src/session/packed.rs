@@ -18,7 +18,7 @@ use crate::Token;
 /// Most tokens of a packed sequence.
 const MAX_TOKENS: usize = 1 << 24;
 
-/// What the files of a session's sequences have in common.
+/// The header that all files of a session's sequences share.
 #[derive(Debug, Clone)]
 pub(crate) struct Form(Header);
 
@@ -194,7 +194,7 @@ fn of_bytes(bytes: &[u8]) -> io::Result<Vec<Token>> {
 }
 
 impl Session {
-    /// What files of its sequences have in common.
+    /// The header that all files of its sequences share.
     pub(crate) fn form(&self) -> Form {
         Form(self.facts())
     }

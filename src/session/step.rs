@@ -11,7 +11,7 @@ use crate::model::{Error, Result};
 use crate::sampler::Sampler;
 use crate::Token;
 
-/// What the caller of [`Session::step`] wants to know about a sequence.
+/// The results that the caller of [`Session::step`] wants for a sequence.
 #[derive(Debug)]
 pub enum Want<'a> {
     /// Nothing: the tokens are read.
@@ -87,7 +87,7 @@ impl Scored {
     }
 }
 
-/// What a row of logits is reduced to.
+/// The value that a row of logits is reduced to.
 #[derive(Clone, Copy)]
 enum Asked {
     Row,
@@ -106,7 +106,7 @@ impl Step<'_> {
         }
     }
 
-    /// What is asked of the row after the token at `at`.
+    /// The value to compute from the row after the token at `at`.
     fn asked(&self, at: usize) -> Asked {
         let following = self.tokens.get(at + 1).copied();
         match self.want {

@@ -99,7 +99,7 @@ const NLL: (f64, f64) = (-0.01, 230.0);
 const PERPLEXITY: (f64, f64) = (0.99, 1e100);
 /// Scores, in percent, with room for rounding.
 const PERCENT: (f64, f64) = (-1e-6, 100.0 + 1e-6);
-/// What a machine can take; a number that is not finite would not come back out of JSON.
+/// Any finite number that is not negative: others would not survive JSON.
 const FINITE: (f64, f64) = (0.0, f64::MAX);
 /// Buckets, parts or metrics of a cell, at most: a report's work grows with them.
 const MAX_PARTS: usize = 4096;

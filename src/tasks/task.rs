@@ -183,7 +183,7 @@ pub struct Info {
 }
 
 impl Info {
-    /// What most tasks have in common: samples for a length, as many as there are, and 1 for a right answer.
+    /// Defaults that most tasks share: samples for a length, no limit on their number, and 1 for a right answer.
     pub(crate) const OF_LENGTH: Info = Info {
         name: "",
         about: "",

@@ -59,7 +59,7 @@ impl Setup {
     }
 }
 
-/// What all graphs of a training step share.
+/// State that all graphs of a training step share.
 #[derive(Clone, Copy)]
 pub(super) struct Ctx<'a> {
     pub(super) setup: &'a Setup,

@@ -105,7 +105,7 @@ const FU: Upsample = Upsample::Fu { length: 4096, keep: 0.1 };
 /// The "4M tokens" of a step: 32 sequences of 128k tokens.
 const FOUR_MILLION: u64 = 1 << 22;
 
-/// What most recipes share.
+/// Settings that most recipes share.
 const BASE: Recipe = Recipe {
     name: "",
     about: "",

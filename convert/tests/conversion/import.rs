@@ -160,7 +160,7 @@ fn what_a_folder_cannot_have_is_wrong_usage() {
     fails(&[tiny.to_str().unwrap(), "-o", out, "--pre", "gpt-2"], 2, &["--pre applies only to directories"]);
 }
 
-/// What config.json says and no key of llama.cpp can.
+/// Settings of config.json that no key of llama.cpp can express.
 #[test]
 fn what_llama_cpp_cannot_read_is_said_and_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -167,7 +167,7 @@ fn embeddings_that_cannot_be_computed_are_refused() {
     );
 }
 
-/// What PEFT drops is named.
+/// The converter names the tensors that PEFT drops.
 #[test]
 fn what_peft_drops_is_left_out_with_a_note() {
     let dir = tempfile::tempdir().unwrap();
@@ -259,7 +259,7 @@ fn an_embedding_that_the_output_follows_and_another_output_exclude_each_other() 
     assert!(e.contains("output.weight: ") && e.contains("replaces it already"), "{e}");
 }
 
-/// What an export names: the base, targets by the ends of their names.
+/// An export names its base model, and its targets by the ends of their names.
 #[test]
 fn an_export_names_its_base_and_its_targets() {
     let dir = tempfile::tempdir().unwrap();

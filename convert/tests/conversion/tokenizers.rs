@@ -135,7 +135,7 @@ fn memory_and_time_have_limits() {
     refused(|v| v["normalizer"] = many, &["tokenizer.json: normalizer: ", MEMORY, TIME]);
 }
 
-/// What the crate accepts and what it refuses, with the line that says so.
+/// Components that the crate accepts, and those that it refuses with their error.
 #[test]
 fn odd_components_end_in_a_line() {
     let components = [

@@ -273,9 +273,9 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String> {
 /// Files below directories: each once, however many links lead to it, in the order of their paths.
 #[derive(Debug, Default)]
 pub struct Walk {
-    /// What was found.
+    /// The files found.
     pub files: Vec<PathBuf>,
-    /// What was left out, and why.
+    /// The files left out, each with the reason.
     pub skipped: Vec<(PathBuf, &'static str)>,
     /// Real paths.
     seen: HashSet<PathBuf>,

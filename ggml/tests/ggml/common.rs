@@ -129,7 +129,7 @@ pub fn eval_all<const N: usize>(
     Ok(all)
 }
 
-/// What does not depend on the function that builds: compiled once.
+/// The part that does not depend on the function that builds: compiled once.
 fn compute(
     exec: &mut Executor,
     times: usize,

@@ -254,7 +254,7 @@ impl Model {
         Ok(Chat::new(conversation))
     }
 
-    /// What a RoPE method does to this model at a context, without opening a session.
+    /// The plan of a RoPE method for this model at a context, without opening a session.
     #[pyo3(signature = (rope=None, n_ctx=None))]
     fn plan(&self, rope: Option<&str>, n_ctx: Option<usize>) -> PyResult<Plan> {
         let n_ctx = n_ctx.unwrap_or(self.native.hparams().n_ctx_train);

@@ -156,8 +156,8 @@ pub(crate) fn methods(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     object(py, &rows.collect::<Vec<_>>())
 }
 
-/// What a RoPE method does to the model in a file, of which only the metadata is read. Without a method, it is the one that
-/// the file declares; without a context, the trained one.
+/// The plan of a RoPE method for the model in a file. Reads only the metadata. The default method is the one that the file
+/// declares; the default context is the trained one.
 #[pyfunction]
 #[pyo3(signature = (path, rope=None, n_ctx=None))]
 pub(crate) fn inspect(path: PathBuf, rope: Option<&str>, n_ctx: Option<usize>) -> PyResult<Plan> {

@@ -64,7 +64,7 @@ pub(crate) fn study<'py>(
     object(py, &rows.map_err(of_study)?)
 }
 
-/// What recipes of a plan mean here: the options of `ropewalk finetune`, as its program reads them.
+/// Reads the recipes of a plan as options of `ropewalk finetune`.
 struct Here {
     device: Device,
     n_threads: usize,

@@ -28,7 +28,7 @@ pub(crate) struct Callbacks {
     pub(crate) note: Option<Py<PyAny>>,
 }
 
-/// What the work reports.
+/// A report from the work.
 enum Event {
     Progress { what: String, done: u64, total: u64, figures: Vec<(&'static str, f64)> },
     Note(String),

@@ -58,7 +58,7 @@ pub(super) fn rewritten(template: &str) -> String {
     out
 }
 
-/// What a tag says, without the signs at its ends.
+/// The text of a tag, without the signs at its ends.
 fn word(inner: &str) -> &str {
     let inner = inner.strip_prefix(['-', '+']).unwrap_or(inner);
     inner.strip_suffix(['-', '+']).unwrap_or(inner).trim()

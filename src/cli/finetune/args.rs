@@ -64,9 +64,9 @@ pub(super) struct Args {
     pub(super) out: OutputArgs,
 }
 
-/// What changes what is learned, or how it is computed. A study's recipe has these options and no other one: they name
-/// no file and write none. What an option here changes must be in
-/// [`Training::settings`](ropewalk::studies::Training::settings), unless it is about the machine.
+/// Options that change the training or how it is computed. A study's recipe accepts exactly these: they name no file and
+/// write none. Unless an option concerns only the machine, its effect must show in
+/// [`Training::settings`](ropewalk::studies::Training::settings).
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Training")]
 pub(super) struct TrainingArgs {

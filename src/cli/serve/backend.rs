@@ -1,4 +1,4 @@
-//! What answers the requests of `serve`: the scheduler, the vocabulary, and the chat template, as HTTP sees them.
+//! The backend of `serve`: the scheduler, the vocabulary, and the chat template, as HTTP sees them.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -40,7 +40,7 @@ pub(super) struct Backend {
     sampler: SamplerParams,
     /// Whether the template takes the arguments of calls as objects.
     takes_objects: OnceLock<bool>,
-    /// What makes rules; an error if the vocabulary is of no use.
+    /// Makes grammar rules; an error if the vocabulary cannot.
     rules: OnceLock<Result<Rules, String>>,
 }
 

@@ -13,7 +13,7 @@ use serde_json::Value;
 pub(super) struct Special {
     /// Sorted.
     names: Vec<String>,
-    /// What they begin with.
+    /// Their first characters.
     first: Vec<char>,
     /// Bytes of the longest.
     longest: usize,
@@ -61,7 +61,7 @@ impl Special {
 /// The placeholders of one prompt.
 pub(super) struct Hidden<'a> {
     special: &'a Special,
-    /// What placeholders begin with.
+    /// The prefix of all placeholders.
     mark: String,
     /// Parts of names; whole ones are known by their places in the list.
     parts: Vec<String>,
@@ -128,7 +128,7 @@ impl<'a> Hidden<'a> {
         format!("{}{i}q", self.mark)
     }
 
-    /// What a placeholder stands for, by the digits in it.
+    /// The text that a placeholder stands for, by the digits in it.
     fn hidden(&self, digits: &str) -> Option<&str> {
         let i: usize = digits.parse().ok()?;
         let parts = || self.parts.get(i - self.special.names.len());

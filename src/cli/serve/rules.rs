@@ -29,7 +29,7 @@ const MAX_MORE: usize = 15;
 /// White space between the parts of a JSON text. Models can go on with it without end.
 const SPACE: &str = r"[\x20\x0A\x0D\x09]{1,20}";
 
-/// What makes rules for a vocabulary.
+/// Makes grammar rules for a vocabulary.
 pub(super) struct Rules {
     model: Model,
     factory: ParserFactory,

@@ -126,7 +126,7 @@ pub(super) struct Geometry<'a> {
     /// How many times the trained window the scaling of the file itself reaches: no default factor is less. 1 where it
     /// declares none.
     pub own_factor: f64,
-    /// What is left of the work that a spec out of a file may ask for; `None` for a spec that somebody typed.
+    /// The remainder of the work that a spec from a file may ask for; `None` for a spec that somebody typed.
     pub left: Option<&'a Cell<f64>>,
 }
 
@@ -183,7 +183,7 @@ impl<'a> Geometry<'a> {
     /// Takes this much work, in multiplications, from what may be asked for.
     ///
     /// # Errors
-    /// What is expected instead, if that is too little.
+    /// If less is left: the error says how much is allowed.
     pub(super) fn spend(&self, cost: f64) -> Result<(), String> {
         let most = self.left.map_or(MAX_WORK, |left| left.get().min(MAX_WORK));
         if cost > most {

@@ -23,7 +23,7 @@ pub(super) struct Own<'a> {
     kept: bool,
     /// True if the planned spec stands in a file.
     of_file: bool,
-    /// What is left of the work that files may ask for in this plan.
+    /// The remainder of the work that files may ask for in this plan.
     left: Cell<f64>,
 }
 

@@ -173,7 +173,7 @@ impl Clock {
         }
     }
 
-    /// What the clock shows; `start` is a moment before.
+    /// The time since `start`, or the process's time on the processor.
     fn read(self, start: Instant) -> Duration {
         match self {
             Clock::Wall => start.elapsed(),

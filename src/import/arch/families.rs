@@ -22,7 +22,7 @@ const PLAIN: Family = Family {
     vocab: Kinds::Bpe,
 };
 
-/// What is built like Llama.
+/// Models built like Llama.
 const LIKE_LLAMA: Family = Family {
     class: Class { rope: &["default", "linear", "yarn", "llama3"], ..Class::PLAIN },
     biases: &[("attention_bias", ".self_attn.q_proj.bias"), ("mlp_bias", ".mlp.up_proj.bias")],

@@ -23,8 +23,8 @@ fn has(component: Option<&Value>, wanted: &str) -> bool {
         || inside.filter_map(Value::as_array).flatten().any(|part| has(Some(part), wanted))
 }
 
-/// What a tokenizer.json holds by its components: BPE of bytes, or BPE of characters with bytes to fall back on. `None` for
-/// neither.
+/// The kind of a tokenizer.json by its components: BPE of bytes, or BPE of characters that falls back to bytes. `None` for
+/// any other kind.
 pub(super) fn content(file: &Tokenizer) -> Result<Option<Source>> {
     let part = |key: &str| file.object.get(key);
     let Some(model) = file.model()? else { return Ok(None) };

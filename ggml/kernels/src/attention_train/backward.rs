@@ -28,7 +28,7 @@ pub struct Inputs<'a> {
     pub d_v: HeadsMut<'a>,
     /// Factor on the products of queries and keys.
     pub scale: f32,
-    /// What a row of scores becomes.
+    /// The function that turns a row of scores into weights.
     pub row: &'a dyn Row,
     /// Query heads of a KV head.
     pub n_rep: usize,
