@@ -349,7 +349,3 @@ fn strftime(format: &str, now: SystemTime) -> String {
     let config = Config::new().lenient(true);
     BrokenDownTime::from(&now).to_string_with_config(&config, format).unwrap_or_else(|_| format.to_owned())
 }
-
-#[cfg(test)]
-#[path = "chat_tests.rs"]
-mod tests;

@@ -21,8 +21,7 @@ use crate::hparams::Hparams;
 use crate::rope::{LayerPlan, Plan, PosMap};
 
 pub use cells::{Cell, Cells, Span, CELL_BLOCK, MAX_SEQS};
-pub(crate) use layout::whole_blocks;
-pub use layout::{Held, Layout};
+pub use layout::{whole_blocks, Held, Layout};
 
 /// Keys and values of every layer.
 #[derive(Debug)]

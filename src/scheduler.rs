@@ -7,7 +7,7 @@
 //! on disk, from where a later request, also of another process, takes it.
 
 mod budget;
-mod disk;
+pub(crate) mod disk;
 mod engine;
 mod job;
 mod prefixes;

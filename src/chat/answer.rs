@@ -293,7 +293,3 @@ impl Parts {
         (content, (!thinking.trim().is_empty()).then(|| thinking.to_owned()))
     }
 }
-
-#[cfg(test)]
-#[path = "answer_tests.rs"]
-mod tests;

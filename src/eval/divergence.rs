@@ -5,6 +5,8 @@
 //! The first model is the reference: with `p` its probabilities and `q` the other's, `KL(p || q)` is the sum of
 //! `p ln(p / q)` over the vocabulary, in nats, as in `llama-perplexity --kl-divergence`.
 
+mod points;
+
 use std::time::Instant;
 
 use rayon::prelude::*;
@@ -12,7 +14,6 @@ use ropewalk_core::divergence::Divergence;
 use serde::Serialize;
 
 use super::document::pieces;
-use super::stats::Mean;
 use super::table::{number, table};
 use super::{invalid, per_second, unsupported, Document};
 use crate::control::Control;
@@ -20,6 +21,9 @@ use crate::model::{Error, Result};
 use crate::session::Session;
 use crate::vocab::Vocab;
 use crate::Token;
+use points::{buckets, mean, percent, Point};
+
+pub use points::{Bucket, Spread};
 
 /// Bytes of logits held at a time.
 const LOGITS: usize = 128 << 20;
@@ -57,23 +61,6 @@ pub struct Side {
     pub ppl: f64,
 }
 
-/// The spread of the divergence over tokens, in nats.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Spread {
-    /// Mean.
-    pub mean: f64,
-    /// Standard error of the mean, taking tokens as independent.
-    pub stderr: Option<f64>,
-    /// Median: half of the tokens are below it.
-    pub median: f64,
-    /// Nine tenths of the tokens are below it.
-    pub p90: f64,
-    /// 99 of 100 tokens are below it.
-    pub p99: f64,
-    /// The largest.
-    pub max: f64,
-}
-
 /// Result of a run. It serializes to the JSON of the command line.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
@@ -101,32 +88,6 @@ pub struct Report {
     pub tokens_per_s: f64,
     /// True if the run was stopped: the figures then cover the completed windows.
     pub interrupted: bool,
-}
-
-/// Positions `start..end` of all windows.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Bucket {
-    /// First position.
-    pub start: usize,
-    /// One past the last position.
-    pub end: usize,
-    /// Tokens scored there.
-    pub tokens: usize,
-    /// Mean divergence, nats.
-    pub kl: f64,
-    /// Same top token, in percent.
-    pub same_top: f64,
-    /// Perplexity of `a`.
-    pub ppl_a: f64,
-    /// Perplexity of `b`.
-    pub ppl_b: f64,
-}
-
-/// The figures of one token.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Point {
-    position: usize,
-    of: Divergence,
 }
 
 /// Compares two sessions on texts. `names` are the models' labels in the report.
@@ -248,52 +209,6 @@ fn logits(session: &mut Session, tokens: &[Token]) -> Result<Vec<f32>> {
     Ok(rows)
 }
 
-fn mean(values: impl Iterator<Item = f64>) -> Mean {
-    let mut mean = Mean::default();
-    values.for_each(|x| mean.push(x));
-    mean
-}
-
-fn percent<'a>(points: impl Iterator<Item = &'a Point>) -> f64 {
-    100.0 * mean(points.map(|p| f64::from(u8::from(p.of.same_top)))).mean()
-}
-
-fn buckets(points: &[Point], width: usize, ctx: usize) -> Vec<Bucket> {
-    let bucket = |start: usize| {
-        let end = (start + width).min(ctx);
-        let inside: Vec<&Point> = points.iter().filter(|p| (start..end).contains(&p.position)).collect();
-        let of = |f: fn(&Point) -> f64| mean(inside.iter().map(|p| f(p))).mean();
-        (!inside.is_empty()).then(|| Bucket {
-            start,
-            end,
-            tokens: inside.len(),
-            kl: of(|p| p.of.kl),
-            same_top: percent(inside.iter().copied()),
-            ppl_a: of(|p| p.of.nll[0]).exp(),
-            ppl_b: of(|p| p.of.nll[1]).exp(),
-        })
-    };
-    (0..ctx).step_by(width).filter_map(bucket).collect()
-}
-
-impl Spread {
-    fn new(points: &[Point]) -> Spread {
-        let mean = mean(points.iter().map(|p| p.of.kl));
-        let mut sorted: Vec<f64> = points.iter().map(|p| p.of.kl).collect();
-        sorted.sort_by(f64::total_cmp);
-        let at = |part: f64| sorted.get(((sorted.len() - 1) as f64 * part).round() as usize).copied();
-        let at = |part| at(part).unwrap_or(0.0);
-        Spread {
-            mean: mean.mean(),
-            stderr: mean.stderr(),
-            median: at(0.5),
-            p90: at(0.9),
-            p99: at(0.99),
-            max: at(1.0),
-        }
-    }
-}
-
 impl Report {
     /// The report as text: the two sides, the figures over all tokens, and a Markdown table by position.
     pub fn text(&self) -> String {
@@ -333,23 +248,5 @@ impl Report {
             out += "\ninterrupted: the figures cover the completed part\n";
         }
         out
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn positions_fall_into_their_buckets() {
-        let of = |kl| Divergence { kl, same_top: kl == 0.0, nll: [1.0, 2.0] };
-        let at = |position, kl| Point { position, of: of(kl) };
-        let points = [at(1, 0.0), at(3, 0.4), at(4, 0.2), at(9, 0.0)];
-        let found = buckets(&points, 4, 10);
-        let short: Vec<_> = found.iter().map(|b| (b.start, b.end, b.tokens, b.same_top)).collect();
-        assert_eq!(short, [(0, 4, 2, 50.0), (4, 8, 1, 0.0), (8, 10, 1, 100.0)]);
-        assert!((found[0].kl - 0.2).abs() < 1e-12 && (found[0].ppl_b - 2f64.exp()).abs() < 1e-12);
-        let spread = Spread::new(&points);
-        assert_eq!((spread.max, spread.median), (0.4, 0.2));
     }
 }

@@ -32,7 +32,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Why a try failed.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub enum Failure {
     /// The network, or a server that is busy: another try may help, this much later if the server said so.
     Network(String, Option<Duration>),
     /// The hub refused, or cannot be reached at all; another try would not help.
@@ -50,9 +50,11 @@ impl From<Error> for Failure {
 
 /// The head of an answer, and its body still to come.
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) status: u16,
-    pub(super) headers: HeaderMap,
+pub struct Answer {
+    /// Its status.
+    pub status: u16,
+    /// Its headers.
+    pub headers: HeaderMap,
     parts: Receiver<Result<Part, Failure>>,
     host: String,
     /// The time in which enough bytes must arrive, when it began, and bytes that have come since.
@@ -75,8 +77,8 @@ impl Answer {
         Answer { status: 0, headers, parts, host, time, since, bytes: 0 }
     }
 
-    #[cfg(test)]
-    pub(super) fn head(status: u16, headers: HeaderMap) -> Answer {
+    /// One of a head alone.
+    pub fn head(status: u16, headers: HeaderMap) -> Answer {
         Answer { status, headers, ..Answer::new(String::new(), Duration::ZERO, sync_channel(0).1) }
     }
 
@@ -124,12 +126,13 @@ impl Answer {
 
 /// Facts about a file from the hub's servers, each from the first answer that had it.
 #[derive(Debug, Default)]
-pub(super) struct Known {
-    pub(super) sha256: Option<String>,
+pub struct Known {
+    /// The checksum.
+    pub sha256: Option<String>,
     /// Size in bytes.
-    pub(super) bytes: Option<u64>,
+    pub bytes: Option<u64>,
     /// The commit.
-    pub(super) revision: Option<String>,
+    pub revision: Option<String>,
 }
 
 /// Asks for what is at an address of the hub, or for its bytes from `rest` on.
@@ -144,7 +147,7 @@ pub(super) fn ask(
 
 /// Sends a request and follows redirects. `get` sends one request, with the token if there is one. The token
 /// goes to the hub only, and not even there after another server was asked.
-pub(super) fn follow(
+pub fn follow(
     start: &Url,
     token: Option<&str>,
     mut get: impl FnMut(&Url, Option<&str>) -> Result<Answer, Failure>,

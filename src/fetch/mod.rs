@@ -7,9 +7,9 @@
 //! ([`pull_folder`]) is in place only when all of its files are.
 
 mod folder;
-mod http;
+pub(crate) mod http;
 mod source;
-mod transfer;
+pub(crate) mod transfer;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -155,6 +155,3 @@ fn taken(path: &Path, found: &str, asked: &str) -> Error {
 fn checksum(path: &Path, expected: &str, found: &str) -> Error {
     other(path.display(), format_args!("expected sha256 {expected}, found {found}"))
 }
-
-#[cfg(test)]
-mod tests;

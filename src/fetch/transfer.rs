@@ -114,13 +114,13 @@ pub(super) fn listing(hub: &Hub, repo: &Repo, control: &Control<'_>) -> Result<V
 }
 
 /// Path of a source below the hub's address.
-pub(super) fn path_of(request: &Request<'_>) -> String {
+pub fn path_of(request: &Request<'_>) -> String {
     let (source, revision) = (request.source, request.revision.unwrap_or("main"));
     format!("{}/resolve/{}/{}", source.repo, revision.replace('/', "%2F"), source.file)
 }
 
 /// An address of the hub, to fetch `from`. A token is refused where it could be read on its way.
-pub(super) fn address(hub: &Hub, from: &str, path: &str) -> Result<Url> {
+pub fn address(hub: &Hub, from: &str, path: &str) -> Result<Url> {
     let endpoint = hub.endpoint.as_deref().unwrap_or(PUBLIC).trim_end_matches('/');
     // It is not shown: it may hold a password.
     let wrong = "the hub's address: expected https://HOST without a name, password, or query";

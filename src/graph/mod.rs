@@ -37,13 +37,13 @@ pub use attend::{Cached, GraphInputs, KindInputs, SeenInputs};
 pub use blocks::Graph;
 pub use delta_net::{DeltaInputs, Regroup, SeqGroups};
 pub use listing::{list, Listed};
-pub use matmul::{Choice, Isa, Kernel, MatmulPolicy, Pass};
+pub use matmul::{Choice, Isa, Kernel, MatmulPolicy, Pass, LAST_THRESHOLD};
 pub use moments::Moments;
 pub use online::{
-    middle_and_half, n_tensors as n_tensors_of_tiles, n_tensors_of_single, Online, Part, Places, Single,
-    MAX_PLACE, NOWHERE, TILE_BYTES, UNSEEN,
+    cut, middle_and_half, n_tensors as n_tensors_of_tiles, n_tensors_of_single, tiles, Online, Part, Places,
+    Single, MAX_PLACE, MOST_TILES, NOWHERE, TILE_BYTES, UNSEEN,
 };
-pub(crate) use products::reduce;
+pub use products::reduce;
 pub use rotate::{turns, Pairing, Positions, Rotation};
 pub use tape::{Gradient, Recording, SavedActivation};
 

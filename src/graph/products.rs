@@ -35,7 +35,7 @@ fn known<T: Copy>(
 }
 
 /// One or more tensors joined, first to last.
-pub(crate) fn reduce<'c>(
+pub fn reduce<'c>(
     parts: impl IntoIterator<Item = Result<Tensor<'c>>>,
     join: impl Fn(Tensor<'c>, Tensor<'c>) -> Result<Tensor<'c>>,
 ) -> Result<Tensor<'c>> {

@@ -65,6 +65,6 @@ impl Layout {
 }
 
 /// Cells for as many tokens, in whole blocks.
-pub(crate) fn whole_blocks(n: usize) -> usize {
+pub fn whole_blocks(n: usize) -> usize {
     n.div_ceil(CELL_BLOCK).saturating_mul(CELL_BLOCK)
 }

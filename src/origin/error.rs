@@ -54,7 +54,7 @@ const SHOWN: usize = 200;
 
 /// The beginning of a text of a server, or of a file that others can write, in one line: the only form in which a message
 /// has such a text.
-pub(crate) fn said(text: &str) -> String {
+pub fn said(text: &str) -> String {
     let head: String = text.chars().take(SHOWN + 1).collect();
     let line = inline(&head);
     if line.chars().count() <= SHOWN {

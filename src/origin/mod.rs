@@ -3,7 +3,7 @@
 //! An unfinished file lies in `.partial` inside the target folder, under the target's name. It moves into place
 //! only when it is complete and on the disk.
 
-mod error;
+pub(crate) mod error;
 pub(crate) mod partial;
 
 use std::io::Read;

@@ -44,33 +44,3 @@ impl Budget {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Steps take a constant time and some for each token; the budget comes to where their sum is the aim.
-    #[test]
-    fn the_time_of_a_step_comes_to_the_aim() {
-        let (aim, most) = (Duration::from_millis(150), 2048);
-        let step = |n: usize, each: f64| Duration::from_secs_f64(0.05 + each * n as f64);
-        for (each, expected) in [(0.001, 100), (0.0001, 1000), (0.01, FLOOR), (0.00001, most)] {
-            let mut budget = Budget::new(None, most, 512);
-            for _ in 0..40 {
-                let n = budget.next(true, &[]);
-                budget.learn(n, step(n, each), aim);
-            }
-            let n = budget.next(true, &[]);
-            assert!(n.abs_diff(expected) <= expected / 50 + 1, "{each}: {n}, expected {expected}");
-            // The last tokens of a prompt do not change it.
-            budget.learn(1, step(1, each), aim);
-            assert_eq!(budget.next(true, &[]), n);
-            // Alone, or next to another one that is long, a prompt is read in whole micro-batches.
-            for whole in [&[5000][..], &[5], &[5000, 4000]] {
-                assert_eq!(budget.next(false, whole), 512);
-            }
-            assert_eq!(budget.next(false, &[5000, n]), n.min(512));
-        }
-        assert_eq!(Budget::new(Some(7), most, 512).next(false, &[5000, 5]), 7);
-    }
-}

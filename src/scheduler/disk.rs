@@ -7,8 +7,6 @@
 //! stands for the clock after a restart.
 
 mod store;
-#[cfg(test)]
-mod tests;
 
 use std::collections::VecDeque;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -377,6 +375,19 @@ impl State {
         self.n_bytes = self.n_bytes.saturating_sub(entry.bytes);
         Some(entry)
     }
+}
+
+/// Writes the text of a session's first sequence to a directory as a scheduler's thread does, in this thread, in which tests
+/// let a step fail. Returns the warnings.
+///
+/// # Errors
+/// Returns an error if the directory cannot be opened.
+pub fn keep(params: &DiskParams, session: &Session) -> Result<Vec<String>> {
+    let (disk, stores) = Disk::open(params, &[session])?;
+    stores.iter().for_each(|store| store.save(session, 0, b"", false));
+    disk.stop();
+    disk.run(|_, _, _| {});
+    Ok(disk.warnings())
 }
 
 fn is_ours(name: &str) -> bool {

@@ -355,42 +355,19 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-fn find(text: &[u8], what: &[u8]) -> Option<usize> {
+/// The first place of `what` in a text.
+pub fn find(text: &[u8], what: &[u8]) -> Option<usize> {
     text.windows(what.len()).position(|w| w == what)
 }
 
 /// Length of the longest suffix of `text` that is a proper prefix of `what`.
-fn longest_start(text: &[u8], what: &[u8]) -> usize {
+pub fn longest_start(text: &[u8], what: &[u8]) -> usize {
     (1..what.len().min(text.len() + 1)).rev().find(|&n| text.ends_with(&what[..n])).unwrap_or(0)
 }
 
 /// Length of `bytes` without an unfinished character at its end.
-fn whole_characters(bytes: &[u8]) -> usize {
+pub fn whole_characters(bytes: &[u8]) -> usize {
     let last = bytes.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid());
     let unfinished = std::str::from_utf8(last).is_err_and(|e| e.error_len().is_none());
     bytes.len() - if unfinished { last.len() } else { 0 }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn unfinished_characters_wait() {
-        let text = "aé漢😀".as_bytes();
-        for end in 0..=text.len() {
-            let ready = whole_characters(&text[..end]);
-            assert!(std::str::from_utf8(&text[..ready]).is_ok(), "cut at {end}");
-            assert!(end - ready < 4);
-        }
-        assert_eq!(whole_characters(&[0x80, 0x80, 0x80, 0x80]), 4, "stray bytes do not wait for ever");
-    }
-
-    #[test]
-    fn starts_of_stop_strings_are_held() {
-        assert_eq!(longest_start(b"hello <|en", b"<|end|>"), 4);
-        assert_eq!(longest_start(b"hello", b"<|end|>"), 0);
-        assert_eq!(longest_start(b"aa", b"aaa"), 2);
-        assert_eq!(find(b"xx<|end|>yy", b"<|end|>"), Some(2));
-    }
 }

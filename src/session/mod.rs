@@ -2,17 +2,17 @@
 
 mod batch;
 mod decode;
-mod generate;
+pub(crate) mod generate;
 mod inputs;
 mod landmark;
 mod many;
-mod memory;
+pub(crate) mod memory;
 mod moments;
 mod packed;
 mod probe;
 mod recurrent;
 mod saved;
-mod sequence;
+pub(crate) mod sequence;
 mod state;
 mod step;
 mod summary;

@@ -252,26 +252,9 @@ impl Session {
 
 /// Tokens that two texts share at their beginning. Most are compared by the block, which is much faster: a long prompt is
 /// compared with every text in the cache.
-pub(crate) fn n_shared(a: &[Token], b: &[Token]) -> usize {
+pub fn n_shared(a: &[Token], b: &[Token]) -> usize {
     const BLOCK: usize = 64;
     let blocks = a.chunks_exact(BLOCK).zip(b.chunks_exact(BLOCK));
     let n = blocks.take_while(|(a, b)| a == b).count() * BLOCK;
     n + a[n..].iter().zip(&b[n..]).take_while(|(a, b)| a == b).count()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::n_shared;
-
-    #[test]
-    fn shared_tokens_are_counted_to_the_first_that_differs() {
-        let text: Vec<i32> = (0..200).collect();
-        for n in [0, 1, 63, 64, 65, 127, 128, 192, 199, 200] {
-            assert_eq!(n_shared(&text, &text[..n]), n);
-            assert_eq!(n_shared(&text[..n], &text), n);
-            let mut other = text.clone();
-            other.iter_mut().skip(n).take(1).for_each(|token| *token = -1);
-            assert_eq!(n_shared(&text, &other), n);
-        }
-    }
 }

@@ -239,15 +239,15 @@ impl<'c> Attend<'c> {
 
 /// Query heads that see the same keys, as many for each of their KV heads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct HeadGroup {
-    heads: Range<usize>,
-    kv: Range<usize>,
+pub(super) struct HeadGroup {
+    pub(super) heads: Range<usize>,
+    pub(super) kv: Range<usize>,
     /// Their range in [`SeenInput`].
-    table: usize,
+    pub(super) table: usize,
 }
 
 /// Query heads, of which `n_rep` each share a KV head: those of whole KV heads, and what is left at both ends.
-fn of_whole_kv_heads(heads: Range<usize>, n_rep: usize, table: usize) -> Vec<HeadGroup> {
+pub(super) fn of_whole_kv_heads(heads: Range<usize>, n_rep: usize, table: usize) -> Vec<HeadGroup> {
     let whole = (heads.start.next_multiple_of(n_rep)).min(heads.end);
     let end = (heads.end / n_rep * n_rep).max(whole);
     let group =
@@ -260,19 +260,4 @@ fn of_whole_kv_heads(heads: Range<usize>, n_rep: usize, table: usize) -> Vec<Hea
 fn heads_of<'c>(b: &Builder<'c>, x: Tensor<'c>, heads: &Range<usize>) -> Result<Tensor<'c>> {
     let (ne, nb) = (x.ne(), x.nb());
     b.view(x, [ne[0], heads.len(), ne[2], 1], [nb[1], nb[2], nb[2] * ne[2]], nb[1] * heads.start)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn groups_of_heads_are_whole_but_at_their_ends() {
-        let group = |heads, kv| HeadGroup { heads, kv, table: 0 };
-        assert_eq!(of_whole_kv_heads(0..6, 3, 0), [group(0..6, 0..2)]);
-        assert_eq!(of_whole_kv_heads(0..4, 3, 0), [group(0..3, 0..1), group(3..4, 1..2)]);
-        assert_eq!(of_whole_kv_heads(4..9, 3, 0), [group(4..6, 1..2), group(6..9, 2..3)]);
-        assert_eq!(of_whole_kv_heads(1..2, 3, 0), [group(1..2, 0..1)]);
-        assert_eq!(of_whole_kv_heads(2..2, 2, 0), []);
-    }
 }

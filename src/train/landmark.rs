@@ -48,27 +48,3 @@ impl Text {
         text
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn landmarks_stand_behind_blocks() {
-        let tokens: Vec<Token> = (10..18).collect();
-        let sequence = Sequence { segment_starts: &[0, 3, 4], ..Sequence::new(&tokens) };
-        let weights = vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
-        let mut landmarks = Landmarks::new(4).unwrap();
-        let text = Text::plain(&sequence, weights).with_landmarks(landmarks, 99);
-        assert_eq!(text.inputs, [10, 11, 12, 99, 13, 14, 15, 99, 16]);
-        assert_eq!(text.targets, [11, 12, 99, 13, 14, 15, 99, 16, 17]);
-        assert_eq!(text.weights, [1.0, 2.0, 3.0, 3.0, 4.0, 5.0, 6.0, 6.0, 7.0]);
-        assert_eq!(text.segment_starts, [0, 4, 5]);
-        // A text that ends with a block also has the landmark of that block.
-        let sequence = Sequence::new(&tokens[..4]);
-        landmarks.in_loss = false;
-        let text = Text::plain(&sequence, vec![1.0; 3]).with_landmarks(landmarks, 99);
-        assert_eq!((text.inputs, text.targets), (vec![10, 11, 12, 99], vec![11, 12, 99, 13]));
-        assert_eq!(text.weights, [1.0, 1.0, 0.0, 1.0]);
-    }
-}

@@ -27,8 +27,6 @@ mod params;
 pub mod recipe;
 mod run;
 mod run_params;
-#[cfg(test)]
-mod s2_tests;
 mod saved;
 mod seen;
 pub mod set;

@@ -14,6 +14,7 @@ mod data;
 mod eval;
 mod evening;
 mod examples;
+mod fetch;
 mod finetune;
 mod finetune_data;
 mod finetune_ended;

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use convert::random::{write, Shape};
 use ropewalk::control::{Control, Progress, Stop};
-use ropewalk::eval::advise::{candidates, run, Advice, Params, Report};
+use ropewalk::eval::advise::{candidates, run, Advice, Params, Report, Row};
 use ropewalk::eval::{LmSource, SessionSource};
 use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams, RopeScaling};
+use ropewalk::internals::eval::choose;
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::rope::{Spec, METHODS};
 use ropewalk::session::SessionParams;
@@ -95,4 +96,54 @@ fn the_report_names_what_the_file_declares() {
     assert!(text.contains(&format!("{own} (declared)")) && !text.contains("plain (declared)"), "{text}");
     assert_eq!(serde_json::to_value(&report).unwrap()["declared"], own);
     std::fs::remove_file(path).unwrap();
+}
+
+fn row(rope: &str, ppl: f64, passkeys: Option<usize>) -> Row {
+    Row {
+        rope: rope.into(),
+        task: "advise",
+        ctx: 16384,
+        finished: true,
+        ppl_within: Some(10.0),
+        ppl_beyond: Some(ppl),
+        passkeys,
+        ..Row::default()
+    }
+}
+
+fn advised(results: Vec<Row>, declared: Option<&str>, interrupted: bool) -> (Advice, Option<String>) {
+    let declared = declared.map(String::from);
+    let mut report = Report { declared, results, samples: 20, interrupted, ..Report::default() };
+    let scaled = report.declared.is_some();
+    choose(&mut report, scaled);
+    (report.advice, report.recommended)
+}
+
+fn chosen(results: Vec<Row>) -> Option<String> {
+    advised(results, None, false).1
+}
+
+#[test]
+fn the_advice_follows_from_what_is_recommended() {
+    let found = |rope, n| vec![row(rope, 10.0, Some(n)), row("pi", 20.0, Some(0))];
+    let of = |rope, n, declared, stopped| advised(found(rope, n), declared, stopped).0;
+    assert_eq!(of("plain", 20, None, false), Advice::Keep);
+    assert_eq!(of("plain", 20, Some("yarn:factor=4"), false), Advice::Convert, "the file declares another");
+    assert_eq!(of("yarn:factor=4", 20, Some("yarn:factor=4"), false), Advice::Keep);
+    assert_eq!(of("yarn", 20, None, false), Advice::Convert);
+    assert_eq!(of("yarn", 20, None, true), Advice::Convert, "the best so far");
+    assert_eq!(of("yarn", 0, None, false), Advice::Train);
+    assert_eq!(of("yarn", 0, None, true), Advice::Repeat);
+}
+
+#[test]
+fn a_method_that_cannot_see_the_middle_is_not_chosen_for_its_perplexity() {
+    let rows =
+        vec![row("lm-infinite", 15.0, Some(3)), row("yarn", 16.0, Some(19)), row("ntk", 17.0, Some(20))];
+    assert_eq!(chosen(rows).as_deref(), Some("yarn"), "19 of 20 is within the interval of 20 of 20");
+}
+
+#[test]
+fn nothing_is_recommended_where_nothing_is_found() {
+    assert_eq!(chosen(vec![row("plain", 300.0, Some(0)), row("pi", 50.0, None)]), None);
 }

@@ -1,6 +1,9 @@
 //! LongPPL against what the package `longppl` computes from the same log-probabilities, and by hand.
 
-use ropewalk::control::{Control, Stop};
+use std::ops::Range;
+use std::sync::Mutex;
+
+use ropewalk::control::{Control, Progress, Stop};
 use ropewalk::eval::perplexity::longppl;
 use ropewalk::eval::perplexity::{run, Params, Report};
 use ropewalk::eval::protocol::{protocol, PROTOCOLS};
@@ -8,6 +11,11 @@ use ropewalk::eval::Document;
 use ropewalk::Token;
 
 use crate::fakes::{letters, Fake, BOS};
+
+#[path = "../../src/eval/perplexity/longppl/stretches.rs"]
+mod stretches;
+
+use stretches::{inside, joined};
 
 fn params(ctx: &[usize], longppl: longppl::Params) -> Params {
     Params::new(protocol("window").unwrap(), ctx.to_vec()).longppl(Some(longppl))
@@ -172,8 +180,8 @@ fn stopping_leaves_whole_documents() {
         assert!(report.interrupted && report.results[0].interrupted);
         assert_eq!((report.results[0].windows, report.results[0].longppl.unwrap().tokens), (1, 11));
     }
-    let (stop, seen) = (Stop::default(), std::sync::Mutex::new(Vec::new()));
-    let progress = |p: &ropewalk::control::Progress<'_>| {
+    let (stop, seen) = (Stop::default(), Mutex::new(Vec::new()));
+    let progress = |p: &Progress<'_>| {
         let mut seen = seen.lock().unwrap();
         seen.push((p.what.to_string(), p.done, p.total));
         if seen.len() == 4 {
@@ -191,4 +199,67 @@ fn stopping_leaves_whole_documents() {
         assert!(what.contains(words), "{what}");
     }
     assert_eq!(seen.len(), 4);
+}
+
+/// What is fed after the whole text, as ranges of it, and the number of tokens announced beforehand.
+fn again(n: usize, add_bos: bool, bounds: longppl::Params) -> (Vec<(usize, usize)>, u64) {
+    let fake = Fake { add_bos, ..Fake::new() };
+    let total = Mutex::new(0);
+    let progress = |p: &Progress<'_>| *total.lock().unwrap() = p.total;
+    let control = Control::default().with_progress(&progress);
+    run(&fake, "m", &[letters("a", n)], &params(&[100], bounds), &control).unwrap();
+    let range = |(tokens, _): &(Vec<Token>, usize)| {
+        let start = (tokens[0] - Token::from(b'a')) as usize;
+        (start, start + tokens.len())
+    };
+    let ranges = fake.calls()[1..].iter().map(range).collect();
+    (ranges, total.into_inner().unwrap())
+}
+
+#[test]
+fn short_contexts_by_hand() {
+    let bounds = longppl::Params::default().trunc_len(10).sliding_window(4);
+    let all = |n| again(n, false, bounds).0;
+    // Token 14 is the first that a context other than the whole scores.
+    assert_eq!(all(14), []);
+    assert_eq!(all(15), [(4, 15)]);
+    assert_eq!(all(18), [(4, 18)]);
+    assert_eq!(all(23), [(4, 18), (8, 22), (12, 23)]);
+    assert_eq!(all(5), []);
+    assert_eq!(again(23, false, bounds).1, 23 + 14 + 14 + 11);
+    assert_eq!(again(22, true, bounds).1, 23 + 22 + 14 + 14 + 11);
+    assert_eq!(again(23, false, bounds.trunc_len(usize::MAX).sliding_window(usize::MAX)), (vec![], 23));
+}
+
+/// The loss of each of five letters in a short context, and in the whole text of 20 tokens.
+fn by_letter(tokens: &[Token], i: usize) -> f32 {
+    // Two are key tokens. One loses exactly alpha, one has exactly -beta, and one loses nothing.
+    let losses = [(3.125, 1.0), (4.0, 1.9375), (3.0, 1.0), (9.0, 2.0), (1.0, 1.5)];
+    let (short, full) = losses[(tokens[i] - Token::from(b'a')) as usize % losses.len()];
+    if tokens.len() == 20 {
+        full
+    } else {
+        short
+    }
+}
+
+#[test]
+fn both_bounds_are_strict() {
+    let bounds = longppl::Params::default().trunc_len(3).sliding_window(2);
+    let report = measure(&Fake::with_nll(by_letter), &[letters("a", 20)], &params(&[100], bounds));
+    let found = report.results[0].longppl.unwrap();
+    // Of each letter, three are in short contexts.
+    assert_eq!(found.key_tokens, 6);
+    assert!((found.nll.unwrap() - (1.0 + 1.9375) / 2.0).abs() < 1e-12, "{found:?}");
+}
+
+#[test]
+fn stretches_join_and_hold_tokens() {
+    assert_eq!(joined(&[0..2, 2..3, 5..6, 6..6, 7..8]), [0..3, 5..6, 7..8]);
+    let held =
+        |offsets: &[Range<usize>], stretches: &[Range<usize>]| inside(offsets, stretches).collect::<Vec<_>>();
+    assert_eq!(held(&[0..1, 1..3, 3..4, 4..6, 6..7], &[1..4, 6..7]), [1, 2, 4]);
+    // A token that is longer than its stretch is none of its tokens; three of one character are.
+    assert_eq!(held(&[0..2, 2..3, 2..3, 2..3, 3..5], &[0..1, 2..3, 3..4]), [1, 2, 3]);
+    assert_eq!(held(std::slice::from_ref(&(0..1)), &[]), [0usize; 0]);
 }

@@ -2,9 +2,13 @@
 //! charts drawn of results.
 
 mod advise;
+mod bench;
+mod divergence;
 mod document;
+mod evolve;
 mod fakes;
 mod longppl;
+mod methods;
 mod passkey;
 mod perplexity;
 mod plot;
@@ -13,3 +17,6 @@ mod search;
 mod session;
 mod stats;
 mod suite;
+
+// For `src/eval/divergence/points.rs` in `divergence`, and `src/eval/search/evolve.rs` in `evolve`.
+use ropewalk::{eval, model};

@@ -18,6 +18,7 @@ struct Letters {
     info: Info,
     choices: bool,
     max_tokens: usize,
+    stop: &'static [&'static str],
 }
 
 const fn letters(name: &'static str, choices: bool, has_length: bool) -> Letters {
@@ -37,6 +38,7 @@ const fn letters(name: &'static str, choices: bool, has_length: bool) -> Letters
         },
         choices,
         max_tokens: 4,
+        stop: &["\n"],
     }
 }
 
@@ -53,8 +55,8 @@ impl Task for Letters {
                 let choices = [next, letter].map(|c| c.to_string()).to_vec();
                 (Ask::Choose(choices), Answer::choose(2, 0))
             } else {
-                let ask =
-                    Ask::Generate { max_tokens: self.max_tokens, min_tokens: 0, stop: vec!["\n".into()] };
+                let stop = self.stop.iter().map(|&text| text.to_owned()).collect();
+                let ask = Ask::Generate { max_tokens: self.max_tokens, min_tokens: 0, stop };
                 (ask, Answer::Text(next.to_string()))
             };
             Ok(Sample {
@@ -80,6 +82,7 @@ impl Task for Letters {
 }
 
 static WRITTEN: Letters = letters("written", false, true);
+static STOPPED: Letters = Letters { stop: &["", ".", "\n"], ..letters("stopped", false, true) };
 static CHOSEN: Letters = letters("chosen", true, false);
 
 fn params(lengths: &[usize]) -> Params<'static> {
@@ -280,4 +283,20 @@ fn a_stop_between_samples_keeps_what_is_done() {
     let report = run(&Fake::with_answer(knows), "fake", &WRITTEN, &how, &mut store, &control).unwrap();
     assert!(report.interrupted && report.results.len() == 1);
     assert_eq!((report.results[0].samples, report.results[0].samples_planned), (3, 6));
+}
+
+#[test]
+fn answers_end_before_the_first_stop_text() {
+    // Both stop texts, of which the last in the list comes first; one; and none.
+    let answers: [fn(Tokenizer, &[i32]) -> String; 3] = [
+        |tokenizer, prompt| knows(tokenizer, prompt).replace('z', "."),
+        |tokenizer, prompt| knows(tokenizer, prompt).replace("\nz", ".z"),
+        |tokenizer, prompt| knows(tokenizer, prompt).replace("\nz", ""),
+    ];
+    for answer in answers {
+        let report = asked(&Fake::with_answer(answer), &STOPPED, &params(&[64]), &mut Unkept);
+        assert_eq!(report.results[0].score, 100.0);
+    }
+    let wrong = Fake::with_answer(|_, _| "a.".to_owned());
+    assert_eq!(asked(&wrong, &STOPPED, &params(&[64]), &mut Unkept).results[0].score, 0.0);
 }

@@ -7,6 +7,7 @@ mod checkpoints;
 
 mod architectures;
 mod declared;
+mod errors;
 mod examples;
 mod experts;
 mod figures;
@@ -14,7 +15,12 @@ mod imported;
 mod kv;
 mod libllama;
 mod math;
+mod matmul;
+mod online;
 mod reach;
 mod reference;
 mod rotation;
 mod session;
+
+// For `src/scheduler/scores.rs` in `session::scheduler::parts`.
+use ropewalk::Token;

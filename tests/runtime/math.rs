@@ -60,3 +60,9 @@ fn a_setting_is_part_of_the_identity() {
         assert!(all[..i].iter().all(|other| other != one), "{one}");
     }
 }
+
+#[test]
+fn names_are_read_back() {
+    assert!(Math::ALL.into_iter().all(|math| math.to_string().parse() == Ok(math)));
+    assert!("F32".parse::<Math>().unwrap_err().contains("auto, f32, bf16, int8"));
+}

@@ -4,7 +4,8 @@
 use ropewalk::adapter::{AdapterMeta, AdapterReader};
 use ropewalk::control::Control;
 use ropewalk::ids::ParamId;
-use ropewalk::landmark::Landmarks;
+// Also for `src/train/seen.rs` in `parts`, where it is `crate::landmark`.
+pub(crate) use ropewalk::landmark::Landmarks;
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::train::{write_adapter, MemoryPlan, Sequence, TrainAttention, TrainParams, Trainer};
 use ropewalk::{DType, Token};

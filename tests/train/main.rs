@@ -29,8 +29,14 @@ mod math;
 mod memory;
 mod optim;
 mod overfit;
+mod parts;
 mod reaches;
 mod reference;
 mod resumed;
 mod run;
 mod same;
+mod set;
+
+// What the files in `parts` use.
+use ropewalk::internals::graph;
+use ropewalk::{hparams, model, rope, Token};

@@ -23,7 +23,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod report;
+pub(crate) mod report;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;

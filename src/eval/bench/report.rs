@@ -34,12 +34,13 @@ impl Row {
     }
 }
 
-fn mean(x: &[f64]) -> f64 {
+/// Mean of a sample; 0 of none.
+pub fn mean(x: &[f64]) -> f64 {
     x.iter().sum::<f64>() / x.len().max(1) as f64
 }
 
 /// Standard deviation of a sample (n - 1).
-fn stddev(x: &[f64]) -> f64 {
+pub fn stddev(x: &[f64]) -> f64 {
     if x.len() < 2 {
         return 0.0;
     }
@@ -47,7 +48,8 @@ fn stddev(x: &[f64]) -> f64 {
     (x.iter().map(|v| (v - m).powi(2)).sum::<f64>() / (x.len() - 1) as f64).sqrt()
 }
 
-fn median(x: &[f64]) -> f64 {
+/// Median of a sample; NaN of none.
+pub fn median(x: &[f64]) -> f64 {
     let mut sorted = x.to_vec();
     sorted.sort_by(f64::total_cmp);
     match sorted.len() {
@@ -59,17 +61,17 @@ fn median(x: &[f64]) -> f64 {
 
 /// The least that a model's tests cost.
 #[derive(Debug, Clone, Default)]
-struct Work {
+pub struct Work {
     /// Elements of the matrices that a token passes through.
-    layer_elements: f64,
+    pub layer_elements: f64,
     /// Elements of the output matrix, which only tokens whose logits are wanted pass through.
-    output_elements: f64,
+    pub output_elements: f64,
     /// Bytes of both: what writing one token reads.
-    weight_bytes: f64,
+    pub weight_bytes: f64,
     /// Bytes of keys and values for one position.
-    kv_bytes: f64,
+    pub kv_bytes: f64,
     /// Multiply-adds of attention for one query and one key, over all layers, times 2.
-    attention_flops: f64,
+    pub attention_flops: f64,
 }
 impl Work {
     fn of(model: &Model, settings: &SessionParams) -> Work {
@@ -100,21 +102,21 @@ impl Work {
         w
     }
     /// Floating-point operations of a test.
-    fn flops(&self, test: &Test) -> f64 {
+    pub fn flops(&self, test: &Test) -> f64 {
         let (n, d) = (test.n_tokens() as f64, test.depth as f64);
         let pairs = n * d + n * (n + 1.0) / 2.0;
         let outputs = if test.n_prompt > 0 { 1.0 } else { n };
         2.0 * (n * self.layer_elements + outputs * self.output_elements) + self.attention_flops * pairs
     }
     /// Bytes that writing one token reads, in the middle of the test.
-    fn bytes_per_token(&self, test: &Test) -> f64 {
+    pub fn bytes_per_token(&self, test: &Test) -> f64 {
         self.weight_bytes + self.kv_bytes * (test.depth as f64 + test.n_gen as f64 / 2.0)
     }
 }
 
 /// Bytes per second that the cores together read from memory: the best of five passes over a block that no
 /// cache holds.
-fn memory_bandwidth() -> f64 {
+pub fn memory_bandwidth() -> f64 {
     let block = vec![1u64; 1 << 25];
     (0..5)
         .map(|_| {
@@ -291,49 +293,5 @@ impl Report {
         };
         let (mean, stddev) = (mean(&r.samples), stddev(&r.samples));
         format!("| {test} | {engine} | {label} | {mean:.2} ± {stddev:.2} | {speed:.2} | {ratio} | {work} |\n")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn statistics() {
-        let x = [1.0, 2.0, 4.0, 9.0];
-        assert_eq!(mean(&x), 4.0);
-        assert_eq!(median(&x), 3.0);
-        assert_eq!(median(&x[..3]), 2.0);
-        assert!((stddev(&x) - (38.0f64 / 3.0).sqrt()).abs() < 1e-12);
-        assert_eq!(stddev(&x[..1]), 0.0);
-    }
-
-    #[test]
-    fn names_are_llama_benchs() {
-        assert_eq!(Test { n_prompt: 512, n_gen: 0, depth: 0 }.name(), "pp512");
-        assert_eq!(Test { n_prompt: 0, n_gen: 128, depth: 4096 }.name(), "tg128 @ d4096");
-    }
-
-    #[test]
-    fn work_counts_pairs_and_outputs() {
-        let w = Work {
-            layer_elements: 10.0,
-            output_elements: 100.0,
-            weight_bytes: 60.0,
-            kv_bytes: 2.0,
-            attention_flops: 4.0,
-        };
-        // 3 tokens after 5: pairs 15 + 6, one output row when reading, three when writing.
-        let read = Test { n_prompt: 3, n_gen: 0, depth: 5 };
-        assert_eq!(w.flops(&read), 2.0 * (30.0 + 100.0) + 4.0 * 21.0);
-        let write = Test { n_prompt: 0, n_gen: 3, depth: 5 };
-        assert_eq!(w.flops(&write), 2.0 * (30.0 + 300.0) + 4.0 * 21.0);
-        assert_eq!(w.bytes_per_token(&write), 60.0 + 2.0 * 6.5);
-    }
-
-    #[test]
-    fn memory_has_a_speed() {
-        let b = memory_bandwidth();
-        assert!(b > 1e8 && b < 1e13, "{b}");
     }
 }

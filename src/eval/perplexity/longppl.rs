@@ -9,10 +9,13 @@
 //! only. To measure, it uses no BOS. Both rules are followed here. Key tokens are passed from the first step to the
 //! second as spans of text, so all tokens of a character are key tokens if one of them is.
 
+mod stretches;
+
 use std::ops::Range;
 
 use serde::Serialize;
 
+use self::stretches::{inside, joined};
 use super::super::protocol::Protocol;
 use super::super::stats::{Mean, Perplexity};
 use super::super::{invalid, uninterrupted, Lm};
@@ -226,76 +229,4 @@ fn offsets(lm: &dyn Lm, tokens: &[Token]) -> Result<Vec<Range<usize>>> {
         Ok(start..begun.max(start))
     };
     tokens.iter().map(&mut offset).collect()
-}
-
-/// Stretches where each begins at the end of the one before, as one.
-fn joined(stretches: &[Range<usize>]) -> Vec<Range<usize>> {
-    let mut out: Vec<Range<usize>> = Vec::new();
-    for stretch in stretches {
-        match out.last_mut().filter(|last| last.end == stretch.start) {
-            Some(last) => last.end = stretch.end,
-            None => out.push(stretch.clone()),
-        }
-    }
-    out
-}
-
-/// The tokens that lie inside one of the stretches, both in the order of the text.
-fn inside<'a>(
-    offsets: &'a [Range<usize>],
-    stretches: &'a [Range<usize>],
-) -> impl Iterator<Item = usize> + 'a {
-    let mut at = 0;
-    offsets.iter().enumerate().filter_map(move |(i, token)| {
-        // A token that starts before a stretch waits for no other: the next token may lie inside it.
-        while let Some(stretch) = stretches.get(at).filter(|stretch| token.start >= stretch.start) {
-            if token.end <= stretch.end {
-                return Some(i);
-            }
-            at += 1;
-        }
-        None
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn short_contexts_by_hand() {
-        let params = Params { trunc_len: 10, sliding_window: 4, ..Params::default() };
-        let all = |n| params.short_contexts(n).map(|r| (r.start, r.end)).collect::<Vec<_>>();
-        // Token 14 is the first that a context other than the whole scores.
-        assert_eq!(all(14), []);
-        assert_eq!(all(15), [(4, 15)]);
-        assert_eq!(all(18), [(4, 18)]);
-        assert_eq!(all(23), [(4, 18), (8, 22), (12, 23)]);
-        assert_eq!(all(0), []);
-        assert_eq!(params.n_more(23, false), 14 + 14 + 11);
-        assert_eq!(params.n_more(23, true), 22 + 14 + 14 + 11);
-        let vast = Params { trunc_len: usize::MAX, sliding_window: usize::MAX, ..params };
-        assert_eq!(vast.n_more(1000, false), 0);
-    }
-
-    #[test]
-    fn both_bounds_are_strict() {
-        let params = Params::default();
-        assert!(params.is_key(3.125, 1.0) && params.is_key(4.0, 1.9375));
-        assert!(!params.is_key(3.0, 1.0), "a loss of exactly alpha");
-        assert!(!params.is_key(9.0, 2.0), "exactly -beta");
-        assert!(!params.is_key(1.0, 1.5));
-    }
-
-    #[test]
-    fn stretches_join_and_hold_tokens() {
-        assert_eq!(joined(&[0..2, 2..3, 5..6, 6..6, 7..8]), [0..3, 5..6, 7..8]);
-        let held = |offsets: &[Range<usize>], stretches: &[Range<usize>]| {
-            inside(offsets, stretches).collect::<Vec<_>>()
-        };
-        assert_eq!(held(&[0..1, 1..3, 3..4, 4..6, 6..7], &[1..4, 6..7]), [1, 2, 4]);
-        // A token that is longer than its stretch is none of its tokens; three of one character are.
-        assert_eq!(held(&[0..2, 2..3, 2..3, 2..3, 3..5], &[0..1, 2..3, 3..4]), [1, 2, 3]);
-        assert_eq!(held(std::slice::from_ref(&(0..1)), &[]), [0usize; 0]);
-    }
 }

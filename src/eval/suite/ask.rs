@@ -66,16 +66,3 @@ pub fn encode_pair(
     }
     Ok((encoder.prompt(bare)?, endings))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::before_stop;
-
-    #[test]
-    fn answers_end_before_the_first_stop_text() {
-        let stops = |s: &[&str]| s.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
-        assert_eq!(before_stop("a\nb. c", &stops(&[".", "\n"])), "a");
-        assert_eq!(before_stop("ab", &stops(&["", "c"])), "ab");
-        assert_eq!(before_stop("", &stops(&["\n"])), "");
-    }
-}

@@ -11,8 +11,6 @@
 //! position of a key is one number, from which the mask of each tile is made.
 
 mod single;
-#[cfg(test)]
-mod tests;
 
 use std::ops::Range;
 
@@ -32,7 +30,7 @@ pub const TILE_BYTES: usize = 64 << 20;
 const TILE_KEYS: usize = 256;
 
 /// Each tile is some forty nodes of the graph of each layer.
-const MOST_TILES: usize = 64;
+pub const MOST_TILES: usize = 64;
 
 /// Subtracted from a score for each position that a key is outside of its query's range. No score is as large, and no
 /// possible multiple overflows.
@@ -125,14 +123,14 @@ pub fn n_tensors(n_rows: usize, n_keys: impl IntoIterator<Item = usize>) -> usiz
 }
 
 /// The keys of a part, tile by tile.
-fn tiles(n_keys: usize, n_rows: usize, bytes: usize) -> impl Iterator<Item = Range<usize>> {
+pub fn tiles(n_keys: usize, n_rows: usize, bytes: usize) -> impl Iterator<Item = Range<usize>> {
     let fitting = bytes / (4 * n_rows).max(1) / TILE_KEYS * TILE_KEYS;
     let step = n_keys.div_ceil(MOST_TILES).next_multiple_of(TILE_KEYS).max(fitting).max(TILE_KEYS);
     (0..n_keys).step_by(step).map(move |first| first..(first + step).min(n_keys))
 }
 
 /// Some keys of `[d, n_keys, n_head_kv]`.
-fn cut<'c>(b: &Builder<'c>, x: Tensor<'c>, keys: &Range<usize>) -> Result<Tensor<'c>> {
+pub fn cut<'c>(b: &Builder<'c>, x: Tensor<'c>, keys: &Range<usize>) -> Result<Tensor<'c>> {
     let (ne, nb) = (x.ne(), x.nb());
     b.view(x, [ne[0], keys.len(), ne[2], 1], [nb[1], nb[2], nb[2] * ne[2]], keys.start * nb[1])
 }

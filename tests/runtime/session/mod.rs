@@ -5,17 +5,21 @@ mod equal;
 mod generate;
 mod limits;
 mod many;
+mod memory;
 mod owned;
 mod recurrent;
 mod scheduler;
 mod sequences;
 mod state;
 mod step;
+mod text;
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 
 use ropewalk::model::Model;
+// For `src/scheduler/scores.rs` in `scheduler::parts`, where it is of `crate::session`.
+use ropewalk::session::Scored;
 use ropewalk::DType;
 
 use crate::common::{assert_close, batch_of, distance, load, open, random_model, score, with_kv, KV};

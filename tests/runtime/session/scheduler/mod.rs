@@ -4,6 +4,8 @@
 mod adapters;
 mod answers;
 mod disk;
+mod full;
+mod parts;
 mod room;
 mod scores;
 mod slots;

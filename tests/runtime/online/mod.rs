@@ -2,11 +2,16 @@
 
 mod single;
 
-use ggml::backend::Device;
-use ggml::graph::Executor;
-use ggml::tensor::{Store, StoreTensor, TensorDef};
+use std::ops::Range;
 
-use super::*;
+use ggml::attention::{AttentionBranch, Scoring};
+use ggml::backend::Device;
+use ggml::graph::{Builder, Executor, InputId};
+use ggml::tensor::{Store, StoreTensor, Tensor, TensorDef};
+use ggml::{DType, Error, Result};
+use ropewalk::internals::graph::{
+    middle_and_half, tiles, Online, Part, Places, MAX_PLACE, MOST_TILES, NOWHERE,
+};
 
 const D: usize = 16;
 const N: usize = 7;

@@ -1,12 +1,17 @@
 //! A disk that fails.
 
+use std::path::Path;
+
 use files::faults::{failing_at, Step};
+use ropewalk::internals::scheduler::keep;
+use ropewalk::scheduler::{DiskParams, SchedulerParams};
+use ropewalk::DType;
 
-use super::*;
-use crate::model::{Model, ModelParams};
-use crate::session::SessionParams;
+use super::super::model;
+use super::{alone, request, run_one, session, start};
+use crate::common::{open, some_tokens};
 
-/// Texts in a directory, but for what hides and is removed by the next start.
+/// Texts in a directory, without what is hidden and removed by the next start.
 fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -17,20 +22,15 @@ fn names(dir: &Path) -> Vec<String> {
 #[test]
 fn any_step_that_fails_leaves_no_part() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.gguf");
-    let shape = convert::random::Shape::named("llama-tiny").unwrap();
-    convert::random::write(&shape, crate::DType::Q8_0, 1, &path).unwrap();
-    let model = Model::load(&path, &ModelParams::cpu()).unwrap();
-    let mut session = Session::new(&model, &SessionParams::new(64).n_threads(1)).unwrap();
-    session.append(&[1, 2, 3, 4, 5]).unwrap();
+    let (m, plan) = (model("llama-tiny", DType::F32), session(64, 1, "plain"));
+    let text = some_tokens(9, m.hparams().n_vocab);
+    let mut session = open(m, &plan);
+    session.append(&text).unwrap();
     let params = DiskParams::new(dir.path().join("texts"), 1 << 20).n_tokens(1);
-    let (disk, stores) = Disk::open(&params, &[&session]).unwrap();
     let mut steps = Vec::new();
     loop {
-        stores[0].save(&session, 0, b"", false);
-        let write = disk.lock().writes.pop_front().expect("a text that is not on disk yet");
-        let ((), step) = failing_at(steps.len(), || disk.write(write));
-        let (found, warnings) = (names(&params.dir), disk.warnings());
+        let (kept, step) = failing_at(steps.len(), || keep(&params, &session));
+        let (found, warnings) = (names(&params.dir), kept.unwrap_or_else(|e| vec![e.to_string()]));
         let Some(step) = step else {
             assert_eq!((found.len(), warnings.len()), (1, 0), "{found:?}, {warnings:?}");
             break;
@@ -38,16 +38,15 @@ fn any_step_that_fails_leaves_no_part() {
         // The last step comes when the file is in place.
         assert_eq!(found.len(), usize::from(step == Step::SyncFolder), "{step:?}: {found:?}");
         assert!(warnings.len() == 1 && warnings[0].contains("fails in a test"), "{warnings:?}");
+        found.iter().for_each(|name| std::fs::remove_file(params.dir.join(name)).unwrap());
         steps.push(step);
     }
     use Step::{Create, Rename, Sync, SyncFolder, Write};
     assert!([Create, Write, Sync, Rename, SyncFolder].iter().all(|step| steps.contains(step)), "{steps:?}");
     // Now it is known, and found.
-    stores[0].save(&session, 0, b"", false);
-    assert!(disk.lock().writes.is_empty());
-    let found = stores[0].find(&session, b"", &[1, 2, 3, 9], 3, 0).unwrap();
-    assert_eq!(
-        (found.n, disk.lock().n_bytes),
-        (3, std::fs::metadata(params.dir.join(found.name)).unwrap().len())
-    );
+    let files = names(&params.dir);
+    assert!(keep(&params, &session).unwrap().is_empty() && names(&params.dir) == files);
+    let scheduler = start(m, SchedulerParams::new(vec![plan.clone()]).disk(Some(params)));
+    let told = run_one(&scheduler, request(&text, 2));
+    assert_eq!((told.done().n_restored, told.tokens), (8, alone(m, &plan, &text, 2).0));
 }

@@ -1,7 +1,8 @@
 //! One token's attention over several branches by flash attention, against its definition in f64.
 
+use ropewalk::internals::graph::{cut, n_tensors_of_single, Single, UNSEEN};
+
 use super::*;
-use crate::graph::online::{n_tensors_of_single, Single, UNSEEN};
 
 /// Columns that no query sees, in addition to those that the case hides.
 type Hidden = Range<usize>;

@@ -92,7 +92,7 @@ fn run(case: &Case, own: bool, n_block: usize) -> Result<[Vec<f32>; 4]> {
 
 #[test]
 fn output_and_gradients_are_pytorchs() {
-    let recording: Recording = serde_json::from_str(include_str!("../../tests/reference/s2.json")).unwrap();
+    let recording: Recording = serde_json::from_str(include_str!("../../reference/s2.json")).unwrap();
     assert!(recording.cases.iter().any(|case| case.n_head % 2 == 1));
     for case in &recording.cases {
         for (own, n_block) in [(true, case.n), (true, 5), (false, case.n), (false, 7)] {

@@ -1,6 +1,6 @@
 //! Answers of each family taken apart, whole and piece by piece.
 
-use super::*;
+use ropewalk::chat::answer::{Form, Parts};
 
 /// Content and thinking of an answer that comes whole, and byte by byte.
 fn split(form: Form, prompt: &str, answer: &str) -> (String, Option<String>) {

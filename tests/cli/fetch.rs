@@ -1,17 +1,18 @@
-//! Tests of `fetch` that need no server; `tests/cli/pull.rs` runs the whole against one on this machine.
+//! Tests of `fetch` that need no server; `pull` runs the whole against one on this machine.
 
+use ropewalk::control::{Control, Progress};
+use ropewalk::fetch::{pull, Hub, Request, Source};
+use ropewalk::internals::fetch::{address, follow, path_of, Answer, Failure};
+use ropewalk::internals::origin::said;
+use ropewalk::origin::{make_file, sha256_of, Error, Origin};
 use ureq::http::{HeaderMap, HeaderValue};
 use url::Url;
-
-use super::http::{Answer, Failure};
-use super::*;
-use crate::origin::make_file;
 
 const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 fn nobody() -> Hub {
     // Port 1 of the loopback address: refused at once, no packet leaves the machine.
-    Hub { endpoint: Some("http://127.0.0.1:1".to_owned()), retries: 1, ..Hub::default() }
+    Hub::default().endpoint(Some("http://127.0.0.1:1".to_owned())).retries(1)
 }
 
 #[test]
@@ -56,7 +57,7 @@ fn a_file_that_is_here_is_checked_not_fetched() {
     let dir = dir.path();
     let source: Source = "hf:o/r/f.gguf".parse().unwrap();
     let unknown = Request::new(&source);
-    let sum = Request { sha256: Some(EMPTY), ..unknown.clone() };
+    let sum = unknown.clone().sha256(Some(EMPTY));
     let pull = |request: &Request<'_>| pull(&nobody(), request, dir, &Control::default());
     std::fs::write(dir.join("f.gguf"), "x").unwrap();
     let e = pull(&sum).unwrap_err().to_string();
@@ -77,7 +78,7 @@ fn a_hub_that_cannot_be_reached_is_one_line_and_leaves_nothing() {
     let control = Control::default().with_notes(&note);
     // Neither a refused connection nor a name that no server knows is tried again.
     // Its first part is too long for any: no server is asked.
-    let unknown = Hub { endpoint: Some(format!("http://{}.invalid", "a".repeat(64))), ..nobody() };
+    let unknown = nobody().endpoint(Some(format!("http://{}.invalid", "a".repeat(64))));
     for hub in [nobody(), unknown] {
         let e = pull(&hub, &Request::new(&source), dir.path(), &control).unwrap_err().to_string();
         assert!(e.starts_with("hf:o/r/f.gguf: ") && !e.contains("tries") && !e.contains('\n'), "{e}");
@@ -112,7 +113,7 @@ fn a_token_stays_with_the_hub_and_off_plain_http() {
                 location => answer(302, &[("location", location), ("x-linked-etag", &tag)]),
             })
         };
-        let (known, last) = http::follow(&start, Some("secret"), get).unwrap();
+        let (known, last) = follow(&start, Some("secret"), get).unwrap();
         assert_eq!((seen, last.status), (tokens, 200), "{hops:?}");
         assert_eq!(known.sha256.as_deref(), Some(EMPTY));
     }
@@ -124,7 +125,7 @@ fn a_token_stays_with_the_hub_and_off_plain_http() {
         ("https://", "an invalid address"),
     ] {
         let get = |_: &Url, _: Option<&str>| Ok(answer(302, &[("location", location)]));
-        let failure = http::follow(&start, Some("secret"), get).unwrap_err();
+        let failure = follow(&start, Some("secret"), get).unwrap_err();
         assert!(matches!(&failure, Failure::Refused(what) if what.contains(hint)), "{failure:?}");
     }
 }
@@ -132,11 +133,11 @@ fn a_token_stays_with_the_hub_and_off_plain_http() {
 #[test]
 fn the_address_of_a_source() {
     let source: Source = "hf:o/r/dir/f.gguf".parse().unwrap();
-    let path = transfer::path_of(&Request::new(&source));
-    let address = |hub: &Hub| transfer::address(hub, "x", &path).map_err(|e| e.to_string());
+    let path = path_of(&Request::new(&source));
+    let address = |hub: &Hub| self::address(hub, "x", &path).map_err(|e| e.to_string());
     let public = address(&Hub::default()).unwrap();
     assert_eq!((public.scheme(), public.path()), ("https", "/o/r/resolve/main/dir/f.gguf"));
-    let hub = |endpoint: &str| Hub { endpoint: Some(endpoint.to_owned()), ..Hub::default() };
+    let hub = |endpoint: &str| Hub::default().endpoint(Some(endpoint.to_owned()));
     assert_eq!(
         address(&hub("http://h:8/hf/")).unwrap().as_str(),
         "http://h:8/hf/o/r/resolve/main/dir/f.gguf"
@@ -146,7 +147,7 @@ fn the_address_of_a_source() {
         assert!(e.contains("expected https://HOST") && !e.contains("secret"), "{bad}: {e}");
     }
     for token in ["a b", "a\r\nX: y", "ä"] {
-        let hub = Hub { token: Some(token.to_owned()), ..Hub::default() };
+        let hub = Hub::default().token(Some(token.to_owned()));
         assert!(!address(&hub).unwrap_err().contains(token));
     }
 }
@@ -167,7 +168,7 @@ fn sums_of_known_contents() {
     let path = dir.path().join("abc");
     std::fs::write(&path, b"abc").unwrap();
     let last = std::sync::Mutex::new((0, 0));
-    let show = |p: &crate::control::Progress<'_>| *last.lock().unwrap() = (p.done, p.total);
+    let show = |p: &Progress<'_>| *last.lock().unwrap() = (p.done, p.total);
     let (sum, n) = sha256_of(&path, &Control::default().with_progress(&show)).unwrap();
     assert_eq!(sum, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     assert_eq!((n, *last.lock().unwrap()), (3, (3, 3)));

@@ -1,8 +1,11 @@
-//! Templates at the edges: marks, hostile ones, and processes apart. Those of families are in `tests/data`.
+//! Templates at the edges: marks, hostile ones, and processes apart. Those of families are in `templates`.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use super::*;
+use ropewalk::chat::apart::{Apart, Limits};
+use ropewalk::chat::{Message, Template};
+use ropewalk::model::{Error, Result};
+use serde_json::{json, Value};
 
 /// 2024-07-26 12:34:56 UTC, a Friday.
 fn day() -> SystemTime {
@@ -20,7 +23,7 @@ const PLAIN: &str = "{{ messages[0].content }}";
 fn generation_marks_print_nothing() {
     let t = "a {% generation %}b{% set x = 1 %}{% endgeneration %} c{{ x }}{%- generation -%} d {%- endgeneration %}";
     assert_eq!(render(t, &[], false).unwrap(), "a b cd");
-    let marks = serde_json::json!({"__begin": "<", "__end": ">"});
+    let marks = json!({"__begin": "<", "__end": ">"});
     let marked = Template::new(Some(t), "", "").unwrap().render_json(&[], marks.as_object().unwrap(), false);
     assert_eq!(marked.unwrap(), "a <b> c<d>");
     let e =
@@ -31,7 +34,7 @@ fn generation_marks_print_nothing() {
 /// Tags, comments, raw texts, and strings that hold the marks of each other, as Jinja2 renders them.
 #[test]
 fn marks_inside_of_other_marks_are_text() {
-    let marks = serde_json::json!({"__begin": "<", "__end": ">"});
+    let marks = json!({"__begin": "<", "__end": ">"});
     let render = |template: &str| {
         let template = Template::new(Some(template), "", "");
         template.and_then(|t| t.render_json(&[], marks.as_object().unwrap(), false))
@@ -103,16 +106,20 @@ fn hostile_templates_end_in_one_line() {
 
 #[test]
 fn dates() {
+    let shown = |format: &str, now| {
+        let source = format!("{{{{ strftime_now('{format}') }}}}");
+        Template::at(Some(&source), "", "", now).and_then(|t| t.render(&[], false)).unwrap()
+    };
     assert_eq!(
-        strftime("%Y-%m-%d %H:%M:%S %A %a %B %b %y %-d %j %% %K %", day()),
+        shown("%Y-%m-%d %H:%M:%S %A %a %B %b %y %-d %j %% %K %", day()),
         "2024-07-26 12:34:56 Friday Fri July Jul 24 26 208 % %K %"
     );
     for (days, date) in [(0, "1970-01-01"), (11_016, "2000-02-29"), (20_088, "2024-12-31")] {
         let then = SystemTime::UNIX_EPOCH + Duration::from_secs(days * 86_400);
-        assert_eq!(strftime("%Y-%m-%d", then), date);
+        assert_eq!(shown("%Y-%m-%d", then), date);
     }
     for hostile in ["%99999999999d", "%:::::z", "%.999999f", "%\u{e9}", "%^#-_0Y"] {
-        strftime(hostile, day());
+        shown(hostile, day());
     }
 }
 
@@ -120,7 +127,7 @@ fn dates() {
 #[cfg(unix)]
 #[test]
 fn a_process_that_does_not_answer_is_given_up() {
-    let limits = apart::Limits::default();
+    let limits = Limits::default();
     for (command, what) in [
         (&["sleep", "100"][..], "took longer than 0.3 s"),
         // It closes its output at once and goes on.
