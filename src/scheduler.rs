@@ -15,6 +15,7 @@ mod request;
 mod rounds;
 mod scores;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -46,7 +47,7 @@ ropewalk_core::setters! {
         /// Most requests that run at once in each session; others wait. Under a plan that evicts keys, and with recurrent
         /// layers, also at most [`SessionParams::n_seq_max`].
         pub n_running: usize,
-        /// Most requests that wait. More are refused.
+        /// Most requests of one caller that wait. More are refused.
         pub n_waiting: usize,
         /// Time that a step should take while sequences decode, in milliseconds. The tokens of prompts in it are chosen by the
         /// time of earlier steps, and are at least 32. While none decodes, and no prompt could be read in such a step next to
@@ -157,8 +158,8 @@ struct State {
     asked: Vec<Ask>,
     /// What was read from disk, with the plan and the number of the request.
     read: Vec<(usize, u64, Option<Packed>)>,
-    /// Requests that wait, as of the last step, and those that came since.
-    n_waiting: usize,
+    /// How many requests of each caller wait, as of the last step, with those that came since.
+    waiting: BTreeMap<usize, usize>,
     n_requests: usize,
     status: Status,
     /// When running requests end.
@@ -233,17 +234,18 @@ impl Scheduler {
         let plan = self.choose(&request)?;
         let n_ctx = self.plans[plan].n_ctx;
         let mut job = Job::new(&self.model, request, n_ctx, sink).map_err(Refusal::Invalid)?;
-        let cancelled = job.cancel_flag();
+        let (cancelled, caller) = (job.cancel_flag(), job.request.caller);
         let mut state = self.shared.lock();
         if state.deadline.is_some() {
             return Err(Refusal::Stopping);
         }
         let running = state.status.plans.get(plan).map_or(0, |plan| plan.running);
         let free = self.params.n_running.saturating_sub(running);
-        if state.n_waiting >= self.params.n_waiting.saturating_add(free) {
+        let waiting = state.waiting.entry(caller).or_default();
+        if *waiting >= self.params.n_waiting.saturating_add(free) {
             return Err(Refusal::Busy);
         }
-        state.n_waiting += 1;
+        *waiting += 1;
         state.n_requests += 1;
         job.id = state.n_requests as u64;
         state.new.push((plan, job));
@@ -295,8 +297,8 @@ impl Scheduler {
     /// What the scheduler is doing, as of its last step.
     pub fn status(&self) -> Status {
         let state = self.shared.lock();
-        let mut status =
-            Status { n_requests: state.n_requests, waiting: state.n_waiting, ..state.status.clone() };
+        let (n_requests, waiting) = (state.n_requests, state.waiting.values().sum());
+        let mut status = Status { n_requests, waiting, ..state.status.clone() };
         drop(state);
         self.disk.iter().for_each(|disk| disk.report(&mut status));
         status

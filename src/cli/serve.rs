@@ -159,7 +159,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let plans = plans(args, &choice, &model, specs)?;
     let sessions = plans.iter().map(|plan| plan.session.clone()).collect();
     let disk = args.prefix_dir.as_ref().map(|dir| DiskParams::new(dir, args.prefix_bytes as u64));
-    // Room for every answer of one request while another's wait: with less, some could never be served.
+    // Room for every answer of one request while another's wait, for each key: with less, some could never be served.
     let n_waiting = 2 * MAX_ANSWERS;
     let params =
         SchedulerParams::new(sessions).n_running(args.parallel.into()).n_waiting(n_waiting).disk(disk);

@@ -2,10 +2,11 @@
 
 mod parts;
 mod place;
+mod queue;
 mod restore;
 mod slots;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::budget::Budget;
@@ -19,9 +20,6 @@ use crate::kv::MAX_SEQS;
 use crate::model::{Error, Result};
 use crate::session::{n_shared, Packed, SeqId, Session, Step, Stepped, StopReason, Want};
 use crate::Token;
-
-/// Younger requests that may be admitted before one that waits for more room than they need.
-const MAX_PASSED: usize = 16;
 
 /// A request that has a sequence.
 struct Run {
@@ -69,6 +67,9 @@ pub(super) struct Engine {
     session: Session,
     running: Vec<Run>,
     waiting: VecDeque<Job>,
+    /// The turn of the last request that was admitted, and that of each caller's last request.
+    turn: u64,
+    turns: BTreeMap<usize, u64>,
     /// Requests whose beginning is read from disk, and the tokens that each takes from it.
     reading: Vec<(Job, usize)>,
     /// What was read, by the numbers of the requests; `None` if it could not be.
@@ -170,6 +171,8 @@ impl Engine {
             session,
             running: Vec::new(),
             waiting: VecDeque::new(),
+            turn: 0,
+            turns: BTreeMap::new(),
             reading: Vec::new(),
             read: Vec::new(),
             prefixes: Prefixes::new(store),
@@ -177,11 +180,6 @@ impl Engine {
             changed: false,
             did: Status::default(),
         }
-    }
-
-    pub(super) fn push(&mut self, job: Job) {
-        self.waiting.push_back(job);
-        self.changed = true;
     }
 
     /// Whether a round would do something.
@@ -193,10 +191,6 @@ impl Engine {
     /// Whether something is to come from the disk.
     pub(super) fn is_reading(&self) -> bool {
         !self.reading.is_empty()
-    }
-
-    pub(super) fn n_waiting(&self) -> usize {
-        self.waiting.len() + self.reading.len()
     }
 
     /// Takes what was read from disk for a request. The next round sees it.
@@ -214,7 +208,7 @@ impl Engine {
         let cells = self.prefixes.count(&self.session, None);
         let plan = PlanStatus {
             running: self.running.len(),
-            waiting: self.n_waiting(),
+            waiting: self.queue().count(),
             cells: self.session.n_cells().0,
             cells_used: cells.used,
             cells_kept: cells.kept,
@@ -242,8 +236,7 @@ impl Engine {
 
     /// Bytes of all scores. A request that gave its room to others has kept its own.
     fn score_bytes(&self) -> usize {
-        let reading = self.reading.iter().map(|(job, _)| job);
-        let jobs = self.running.iter().map(|run| &run.job).chain(&self.waiting).chain(reading);
+        let jobs = self.running.iter().map(|run| &run.job).chain(self.queue());
         jobs.map(|job| job.scores.n_bytes()).sum::<usize>() + self.prefixes.score_bytes()
     }
 
@@ -336,7 +329,7 @@ impl Engine {
         self.session.clear();
         self.prefixes.clear();
         self.changed = true;
-        self.waiting.extend(self.reading.drain(..).map(|(job, _)| job));
+        self.reading.drain(..).rev().for_each(|(job, _)| self.waiting.push_front(job));
         for run in std::mem::take(&mut self.running) {
             self.end(run.job, Ended::Failed(Error::Invalid(why.to_owned())));
         }
@@ -365,35 +358,6 @@ impl Engine {
         };
         self.end(job, ended);
         kept
-    }
-
-    /// Gives waiting requests a sequence, in order. One that needs more room than there is does not hold up all others.
-    fn admit(&mut self) {
-        let mut at = 0;
-        while self.changed
-            && at < self.waiting.len()
-            && self.running.len() + self.reading.len() < self.n_running
-        {
-            let Some(job) = self.waiting.remove(at) else { break };
-            match self.place(&job) {
-                Ok(mut place) => {
-                    self.waiting.iter_mut().take(at).for_each(|earlier| earlier.passed += 1);
-                    match place.found.take() {
-                        Some(found) => self.fetch(job, found),
-                        None => self.start(job, place),
-                    }
-                }
-                Err(lack) => {
-                    let holds_up = lack == Lack::Room && job.passed >= MAX_PASSED;
-                    self.waiting.insert(at, job);
-                    if holds_up {
-                        break;
-                    }
-                    at += 1;
-                }
-            }
-        }
-        self.changed = false;
     }
 
     /// Tokens that a request is given room for, when it holds so many.

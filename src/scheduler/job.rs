@@ -29,6 +29,8 @@ pub(super) enum Ended {
 pub(super) struct Job {
     /// The number of the request: younger ones have larger numbers.
     pub(super) id: u64,
+    /// Its place in the order in which callers take turns.
+    pub(super) turn: u64,
     /// The request, without its prompt.
     pub(super) request: Request,
     /// The prompt, and the tokens made so far.
@@ -87,6 +89,7 @@ impl Job {
         let text = Text::new(std::mem::take(&mut request.stop))?;
         Ok(Job {
             id: 0,
+            turn: 0,
             request,
             n_prompt: tokens.len(),
             tokens,

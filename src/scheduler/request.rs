@@ -72,6 +72,8 @@ ropewalk_core::setters! {
         pub reuse: bool,
         /// Requests share what they have read only if this is equal.
         pub salt: Vec<u8>,
+        /// Who asks, by any number. Waiting requests of different callers are admitted in turns.
+        pub caller: usize,
     }
 }
 
@@ -94,6 +96,7 @@ impl Request {
             echo: None,
             reuse: true,
             salt: Vec::new(),
+            caller: 0,
         }
     }
 }
@@ -113,7 +116,7 @@ pub enum Refusal {
         /// That plan.
         plan: usize,
     },
-    /// Too many requests wait.
+    /// Too many requests of this caller wait.
     #[error("too many requests wait")]
     Busy,
     /// The scheduler stops.

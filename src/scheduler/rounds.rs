@@ -93,7 +93,10 @@ fn serve(shared: &Shared, engines: &mut [Engine], aim: Duration) {
         let mut status = Status::default();
         engines.iter().for_each(|engine| engine.report(&mut status));
         let mut state = shared.lock();
-        state.n_waiting = state.new.len() + engines.iter().map(Engine::n_waiting).sum::<usize>();
+        let State { new, waiting, .. } = &mut *state;
+        waiting.clear();
+        let all = engines.iter().flat_map(Engine::queue).chain(new.iter().map(|(_, job)| job));
+        all.for_each(|job| *waiting.entry(job.request.caller).or_default() += 1);
         state.status = status;
         let busy = engines.iter().any(|engine| engine.has_work() || engine.is_reading());
         if deadline.is_some() && state.new.is_empty() && !busy {

@@ -237,6 +237,8 @@ pub struct Job {
     pub reuse: bool,
     /// Only jobs with equal salts share beginnings.
     pub salt: Vec<u8>,
+    /// Who asks, by the number of the key. Callers take turns.
+    pub caller: usize,
 }
 
 /// How tokens are chosen. What is `None` is the server's own setting.
@@ -423,7 +425,7 @@ pub enum FaultKind {
     },
     /// No model or plan of this name.
     NotFound,
-    /// Too many jobs wait.
+    /// Too many jobs of this caller wait.
     Busy,
     /// The server stops.
     Stopping,

@@ -66,6 +66,7 @@ fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
 pub(crate) fn prepare(app: &App, caller: Caller, common: &mut Common) -> Result<(), Fault> {
     (common.job.model, common.job.plan) = app.plan(common.model.as_deref(), common.rope.as_deref())?;
     common.job.salt = app.salt(caller, &common.job.salt);
+    common.job.caller = caller.0;
     checked(app, "logit_bias", common.job.bias.iter().map(|(token, _)| *token))
 }
 

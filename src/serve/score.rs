@@ -102,6 +102,7 @@ fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
             echo: Some(0),
             reuse: request.reuse,
             salt: app.salt(caller, request.salt.as_bytes()),
+            caller: caller.0,
             ..Job::default()
         })
     };

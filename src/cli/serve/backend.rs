@@ -208,7 +208,8 @@ impl http::Backend for Backend {
             .n_top(job.n_top)
             .echo(job.echo)
             .reuse(job.reuse)
-            .salt(job.salt);
+            .salt(job.salt)
+            .caller(job.caller);
         let sink = move |event| match events.send(told(event)) {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),

@@ -139,6 +139,8 @@ fn every_path_but_health_and_the_page_needs_the_key() {
     // What one has read, another cannot find out from the time that it takes.
     let state = site.fake.state();
     assert_ne!(state.jobs[0].salt, state.jobs[1].salt);
+    // Each has a queue.
+    assert_eq!((state.jobs[0].caller, state.jobs[1].caller), (0, 1));
 }
 
 #[test]

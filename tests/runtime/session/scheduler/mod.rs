@@ -10,6 +10,7 @@ mod room;
 mod scores;
 mod slots;
 mod together;
+mod turns;
 
 use std::ops::ControlFlow;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
