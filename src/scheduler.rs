@@ -57,6 +57,8 @@ ropewalk_core::setters! {
         pub step_tokens: Option<usize>,
         /// Tokens that a request without `n_predict` is given room for when it is admitted.
         pub reserve: usize,
+        /// Whether requests may have `echo`. Each session then takes memory for the logits of a micro-batch.
+        pub scores: bool,
         /// Keeps texts on disk that leave the cache, and those in it when the scheduler stops.
         pub disk: Option<DiskParams>,
     }
@@ -72,6 +74,7 @@ impl SchedulerParams {
             step_ms: 150,
             step_tokens: None,
             reserve: 512,
+            scores: true,
             disk: None,
         }
     }
@@ -195,7 +198,10 @@ impl Scheduler {
         }
         check_memory(first, models, &params.plans)?;
         let all = models.iter().flat_map(|model| params.plans.iter().map(move |plan| (model, plan)));
-        let open = |(model, plan)| Session::new(model, plan);
+        let open = |(model, plan): (&Model, &SessionParams)| {
+            let n_logits = if params.scores { plan.n_ubatch } else { 1 };
+            Session::new(model, &plan.clone().n_logits(n_logits))
+        };
         let sessions = all.map(open).collect::<Result<Vec<Session>>>()?;
         let plans = sessions.iter().map(info).collect();
         let flags = sessions.iter().map(Session::cancel_flag).collect();
@@ -232,6 +238,10 @@ impl Scheduler {
     /// Returns a [`Refusal`]; then nothing goes to `sink`.
     pub fn submit(&self, request: Request, sink: Sink) -> Result<Ticket, Refusal> {
         let plan = self.choose(&request)?;
+        if request.echo.is_some() && !self.params.scores {
+            let what = "scores of a prompt: this scheduler takes no memory for them".to_owned();
+            return Err(Refusal::Invalid(Error::Unsupported(what)));
+        }
         let n_ctx = self.plans[plan].n_ctx;
         let mut job = Job::new(&self.model, request, n_ctx, sink).map_err(Refusal::Invalid)?;
         let (cancelled, caller) = (job.cancel_flag(), job.request.caller);

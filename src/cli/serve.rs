@@ -80,6 +80,9 @@ struct Args {
     /// Most bytes of the files in --prefix-dir
     #[arg(long, value_name = "SIZE", default_value = "20GiB", value_parser = parse_bytes, requires = "prefix_dir")]
     prefix_bytes: usize,
+    /// Refuse scores of prompts, and take no memory for the logits of a micro-batch
+    #[arg(long)]
+    no_scores: bool,
     /// Parse special tokens such as <|im_start|> in messages
     #[arg(long)]
     trust_contents: bool,
@@ -161,8 +164,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let disk = args.prefix_dir.as_ref().map(|dir| DiskParams::new(dir, args.prefix_bytes as u64));
     // Room for every answer of one request while another's wait, for each key: with less, some could never be served.
     let n_waiting = 2 * MAX_ANSWERS;
-    let params =
-        SchedulerParams::new(sessions).n_running(args.parallel.into()).n_waiting(n_waiting).disk(disk);
+    let params = SchedulerParams::new(sessions).n_running(args.parallel.into()).n_waiting(n_waiting);
+    let params = params.scores(!args.no_scores).disk(disk);
     let scheduler = Scheduler::with_models(&models, params)?;
     let card = card(args, &choice, &models, &plans, scheduler.plans());
     let mut infos = scheduler.plans().chunks(plans.len());

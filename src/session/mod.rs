@@ -89,6 +89,9 @@ ropewalk_core::setters! {
         pub n_batch: usize,
         /// Physical batch (micro-batch) size, in tokens.
         pub n_ubatch: usize,
+        /// Tokens of a micro-batch for whose logits memory is taken at the start, 1 to `n_ubatch`. If more are wanted at
+        /// once, it is taken then.
+        pub n_logits: usize,
         /// Threads; 0 is [`default_threads`](ggml::backend::default_threads).
         pub n_threads: usize,
         /// KV cache type: f32, f16, q8_0, or q4_0.
@@ -115,6 +118,7 @@ impl SessionParams {
             n_seq_max: 1,
             n_batch: 2048,
             n_ubatch: 512,
+            n_logits: 1,
             n_threads: 0,
             kv_type: DType::F16,
             rope: None,
@@ -207,6 +211,7 @@ impl Session {
         }
         params.n_batch = params.n_batch.min(params.n_ctx);
         params.n_ubatch = params.n_ubatch.min(params.n_batch);
+        params.n_logits = params.n_logits.clamp(1, params.n_ubatch);
         let device = model.backend_device();
         let plan = Session::unchecked_plan(model, &params)?.map_err(|e| {
             match Plan::new(&Spec::plain(), hp, model.n_positions(params.n_ctx)) {
@@ -321,9 +326,10 @@ impl Session {
         let n = self.params.n_ubatch;
         let (groups, n_seqs) = (self.largest_groups(n), self.n_tables(self.params.n_seq_max));
         let (tables, of_one) = (self.largest_tables(), self.largest_of_one(n));
-        let largest = Shape { n_out: 1, groups, n_seqs, tables, ..of_one };
+        let largest = Shape { n_out: self.params.n_logits, groups, n_seqs, tables, ..of_one };
         let one = Shape {
             n_tokens: 1,
+            n_out: 1,
             n_starts: largest.n_starts.min(1),
             groups: self.largest_groups(1),
             ..largest.clone()

@@ -1,5 +1,7 @@
 //! A session in one line.
 
+use ropewalk_core::text::bytes;
+
 use super::{Attention, Session};
 
 impl Session {
@@ -20,8 +22,16 @@ impl Session {
             n if params.portable || n == 1 => ", 1 thread".to_owned(),
             n => format!(", {n} threads"),
         };
+        let n_vocab = model.hparams().n_vocab;
+        let logits = match params.n_logits {
+            1 => String::new(),
+            n => format!(
+                ", of it {} for the logits of {n} tokens",
+                bytes((n * n_vocab * size_of::<f32>()) as u64)
+            ),
+        };
         format!(
-            "{}{threads}, {attention}math {}, rope {}{source}, {}, memory {}",
+            "{}{threads}, {attention}math {}, rope {}{source}, {}, memory {}{logits}",
             model.device(),
             params.math,
             plan.spec,

@@ -168,3 +168,12 @@ fn the_page_has_the_map_that_rope_draws() {
     assert_eq!((map.status, &error["param"]), (400, &json!("rope")));
     assert!(error["message"].as_str().unwrap().contains("at their own distances"), "{error}");
 }
+
+#[test]
+fn scores_of_prompts_can_be_refused() {
+    let server = Server::new(&["--no-scores"]);
+    let refused = server.post("/v1/score", &json!({ "prompt": "hello" }));
+    assert_eq!(refused.status, 400, "{}", refused.body);
+    let body = json!({ "prompt": "hello", "max_tokens": 2, "logprobs": 1 });
+    assert!(server.post("/v1/completions", &body).ok()["choices"][0]["logprobs"].is_object());
+}

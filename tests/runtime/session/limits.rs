@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use convert::random::Shape;
 use ropewalk::model::Error;
-use ropewalk::session::{Attention, Session};
+use ropewalk::session::{Attention, Session, Step, Want};
 use ropewalk::DType;
 
 use super::{assert_close, model, open, with_kv, KV};
 use crate::common::process::is_alone;
-use crate::common::{all_logits, batch_of, params, says, some_tokens};
+use crate::common::{all_logits, batch_of, load, params, says, scratch, some_tokens};
 
 #[test]
 fn a_context_of_one_token() {
@@ -136,6 +137,26 @@ fn memory_is_what_the_tensors_take() {
     }
     let small = open(m, &params(300).n_ubatch(8)).memory().compute;
     assert!(small < open(m, &params(300)).memory().compute, "a smaller micro-batch takes less");
+}
+
+/// A micro-batch of which every token is scored takes more than is reserved for the logits of one token, and no more than
+/// what is reserved for those of all.
+#[test]
+fn the_logits_of_a_micro_batch_can_be_reserved() {
+    // A row of logits is longer than anything else of a token.
+    let shape = Shape { n_layer: 1, n_vocab: 8192, ..Shape::named("llama-tiny").unwrap() };
+    let path = scratch("limits-logits.gguf");
+    convert::random::write(&shape, DType::F32, 1, &path).unwrap();
+    let m = load(&path);
+    let text = some_tokens(300, 8192);
+    for (n_logits, grows) in [(1, true), (512, false)] {
+        let mut s = open(&m, &params(300).n_logits(n_logits));
+        assert_eq!(s.summary().contains("for the logits of 300 tokens"), !grows, "{}", s.summary());
+        let before = s.memory().compute;
+        let want = Want::Scores { n_top: 1, next: Some(5) };
+        s.step(&mut [Step { seq: 0, tokens: &text, want }]).unwrap().remove(0).unwrap();
+        assert_eq!(s.memory().compute > before, grows, "{n_logits}: {before}, {:?}", s.memory());
+    }
 }
 
 /// In ops of every device attention takes a tile of keys, however many there are: with them grow their places alone, four

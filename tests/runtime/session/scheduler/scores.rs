@@ -1,6 +1,7 @@
 //! Scores of a prompt that come from the cache: those that were told first, for whatever has read the text since.
 
-use ropewalk::scheduler::{Event, Request, Reread, SchedulerParams, Scored};
+use ropewalk::model::Error;
+use ropewalk::scheduler::{Event, Refusal, Request, Reread, SchedulerParams, Scored};
 use ropewalk::session::StopReason;
 use ropewalk::{DType, Token};
 
@@ -217,4 +218,21 @@ fn scores_go_with_their_text() {
     let told = run_one(&scheduler, request(&text[1000..1300], 2).echo(Some(1)));
     assert_eq!(told.n_cached(), 39);
     assert_eq!(bits(&told.echo[..39]), bits(&cancelled.echo[..39]));
+}
+
+/// Memory for them is taken at the start, unless none can be asked for.
+#[test]
+fn scores_of_prompts_can_be_refused() {
+    let m = model("llama-tiny", DType::F32);
+    let text = some_tokens(20, m.hparams().n_vocab);
+    let how = SchedulerParams::new(vec![session(64, 1, "plain")]);
+    for scores in [true, false] {
+        let scheduler = start(m, how.clone().scores(scores));
+        let summary = &scheduler.plans()[0].summary;
+        assert_eq!(summary.contains("for the logits of 64 tokens"), scores, "{summary}");
+        let echo = scheduler.submit(request(&text, 0).echo(Some(0)), Log::new().sink(0));
+        let refused = matches!(echo, Err(Refusal::Invalid(Error::Unsupported(_))));
+        assert_eq!((refused, echo.is_ok()), (!scores, scores));
+        assert_eq!(run_one(&scheduler, request(&text, 3).n_top(Some(1))).scores.len(), 3);
+    }
 }
