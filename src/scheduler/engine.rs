@@ -48,11 +48,13 @@ struct Place {
 }
 
 /// What a waiting request waits for.
-#[derive(PartialEq)]
 enum Lack {
-    Room,
+    /// Cells. So many of them it would leave to short requests.
+    Room(usize),
     /// Another request reads a beginning that both have.
     Beginning,
+    /// What is free is kept for others.
+    Kept,
 }
 
 /// The part of a step that is one request's.
@@ -405,6 +407,7 @@ impl Engine {
         } else {
             self.did.reread.preempted += job.held.saturating_sub(n);
         }
+        job.long = job.is_long(n);
         job.take_scores(place.scores);
         // A prompt that is to be scored has to read the last token that it shares.
         let departed = place.departed.saturating_sub(usize::from(job.request.echo.is_some()));

@@ -19,6 +19,9 @@ const MAX_BIAS: f32 = 1000.0;
 /// Most tokens that a score can have with it.
 const MAX_TOP: usize = 100;
 
+/// Most tokens that a short request has to read. Others are long, and leave room for short ones.
+pub(super) const SHORT: usize = 512;
+
 /// How a request ends.
 #[derive(Debug)]
 pub(super) enum Ended {
@@ -44,6 +47,8 @@ pub(super) struct Job {
     pub(super) preempted: usize,
     /// Tokens that it held when it gave its room to older requests.
     pub(super) held: usize,
+    /// Whether it was long when it was admitted.
+    pub(super) long: bool,
     /// Younger requests that were admitted while this one waited.
     pub(super) passed: usize,
     model: Model,
@@ -98,6 +103,7 @@ impl Job {
             n_restored: None,
             preempted: 0,
             held: 0,
+            long: false,
             passed: 0,
             model: model.clone(),
             sink,
@@ -123,6 +129,11 @@ impl Job {
     /// Whether the request runs, or ran until it was preempted.
     pub(super) fn is_admitted(&self) -> bool {
         self.admitted.is_some()
+    }
+
+    /// Whether it is long, if so many of its tokens come from the cache. What was long stays so until it ends.
+    pub(super) fn is_long(&self, n_cached: usize) -> bool {
+        self.long || self.tokens.len().saturating_sub(n_cached) > SHORT
     }
 
     pub(super) fn n_made(&self) -> usize {

@@ -1,6 +1,7 @@
 //! What a waiting request begins with: a text that the cache holds, or one on disk.
 
-use super::{Engine, Job, Lack, Place, Scores};
+use super::super::job::SHORT;
+use super::{Engine, Job, Lack, Place, Run, Scores};
 use crate::model::Result;
 use crate::session::{Prefix, SeqId};
 
@@ -51,8 +52,18 @@ impl Engine {
         if self.fits(job, donor) {
             Ok(place)
         } else {
-            Err(Lack::Room)
+            Err(Lack::Room(self.spare(job, best.n)))
         }
+    }
+
+    /// Cells that a request which takes so many tokens from the cache leaves to short ones: those of one without a number
+    /// of tokens, as far as there are so many next to its own.
+    fn spare(&self, job: &Job, n_cached: usize) -> usize {
+        if self.n_running == 1 || !job.is_long(n_cached) {
+            return 0;
+        }
+        let others = self.session.n_cells().0.saturating_sub(self.session.cells_at_most(self.target(job, 0)));
+        others.min(self.session.cells_at_most(SHORT + self.reserve))
     }
 
     /// Whether there is room for a request that begins with tokens of a sequence.
@@ -61,10 +72,16 @@ impl Engine {
         if self.running.is_empty() || self.session.plan().evict {
             return true;
         }
-        let need = self.session.cells_at_most(self.target(job, 0) - donor.map_or(0, |(_, n)| n));
-        let promised: usize = self.running.iter().map(|run| self.promised(run)).sum();
+        let n = donor.map_or(0, |(_, n)| n);
+        let need = self.session.cells_at_most(self.target(job, 0) - n);
+        let cells = |long: bool, of: &dyn Fn(&Run) -> usize| -> usize {
+            self.running.iter().filter(|run| run.job.long == long).map(of).sum()
+        };
+        let promised = |run: &Run| self.promised(run);
+        let held = cells(false, &|run| self.session.cells_at_most(run.held));
+        let spare = self.spare(job, n).saturating_sub(held).max(cells(false, &promised));
         let given = donor.map(|(seq, n)| (seq, self.session.model().n_positions(n) as i32));
         let room = self.session.n_cells().1 + self.prefixes.count(&self.session, given).kept;
-        need.saturating_add(promised) <= room
+        need.saturating_add(cells(true, &promised)).saturating_add(spare) <= room
     }
 }

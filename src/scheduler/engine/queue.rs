@@ -1,6 +1,6 @@
 //! Requests that wait, and which of them is admitted next.
 
-use super::{Engine, Job, Lack};
+use super::{Engine, Job, Lack, Place};
 
 /// Younger requests that may be admitted before one that waits for more room than they need.
 const MAX_PASSED: usize = 16;
@@ -26,13 +26,16 @@ impl Engine {
 
     /// Gives waiting requests a sequence, in order. One that needs more room than there is does not hold up all others.
     pub(super) fn admit(&mut self) {
-        let mut at = 0;
+        // Cells that short requests may have next to one that many have passed.
+        let (mut at, mut left) = (0, None);
         while self.changed
             && at < self.waiting.len()
             && self.running.len() + self.reading.len() < self.n_running
         {
             let Some(job) = self.waiting.remove(at) else { break };
-            match self.place(&job) {
+            let placed = self.place(&job);
+            let is_kept = |place: &Place| self.is_kept(&job, place.n_cached(), left);
+            match placed.and_then(|place| if is_kept(&place) { Err(Lack::Kept) } else { Ok(place) }) {
                 Ok(mut place) => {
                     self.waiting.iter_mut().take(at).for_each(|earlier| earlier.passed += 1);
                     self.turn = self.turn.max(job.turn);
@@ -42,9 +45,13 @@ impl Engine {
                     }
                 }
                 Err(lack) => {
-                    let holds_up = lack == Lack::Room && job.passed >= MAX_PASSED;
+                    if let Lack::Room(spare) = lack {
+                        if job.passed >= MAX_PASSED {
+                            left = Some(left.map_or(spare, |left: usize| left.min(spare)));
+                        }
+                    }
                     self.waiting.insert(at, job);
-                    if holds_up {
+                    if left == Some(0) {
                         break;
                     }
                     at += 1;
@@ -52,5 +59,28 @@ impl Engine {
             }
         }
         self.changed = false;
+    }
+
+    /// Whether what a request would take is kept for others: the last place for short ones, so that none of these waits for
+    /// a long prompt, and, where `left` cells are left to short ones, all others for one that has waited long.
+    fn is_kept(&self, job: &Job, n_cached: usize, left: Option<usize>) -> bool {
+        let is_long = job.is_long(n_cached);
+        let running = self.running.iter().filter(|run| run.job.long).count();
+        let reading = self.reading.iter().filter(|(job, n)| job.is_long(*n)).count();
+        if is_long && self.n_running > 1 && running + reading + 1 >= self.n_running {
+            return true;
+        }
+        let Some(left) = left else { return false };
+        let short = self.running.iter().filter(|run| !run.job.long).map(|run| run.target.max(run.held));
+        let targets = short.chain([self.target(job, 0)]);
+        is_long || targets.map(|n| self.session.cells_at_most(n)).sum::<usize>() > left
+    }
+}
+
+impl Place {
+    /// Tokens that need not be read.
+    fn n_cached(&self) -> usize {
+        let of_donor = self.donor.map_or(0, |(_, n)| n);
+        self.found.as_ref().map_or(of_donor, |found| found.n)
     }
 }

@@ -4,7 +4,7 @@ use ropewalk::scheduler::{Event, Refusal, SchedulerParams};
 use ropewalk::DType;
 
 use super::super::model;
-use super::{request, session, start, Log};
+use super::{request, session, start, Log, Ticket};
 use crate::common::some_tokens;
 
 #[test]
@@ -33,4 +33,60 @@ fn callers_take_turns_and_have_a_queue_each() {
         }
     }
     assert_eq!(order, [0, 5, 7, 1, 6, 2, 3, 4]);
+}
+
+/// When requests start and end, in order, until so many have ended.
+fn ends(log: &Log, n: usize) -> Vec<(usize, &'static str)> {
+    let (mut order, mut ended) = (Vec::new(), 0);
+    while ended < n {
+        match log.next() {
+            (id, Event::Started { .. }) => order.push((id, "starts")),
+            (id, Event::Done(_)) => {
+                order.push((id, "ends"));
+                ended += 1;
+            }
+            _ => {}
+        }
+    }
+    order
+}
+
+/// Of two places, one is for requests that have little to read.
+#[test]
+fn long_prompts_leave_a_place_to_short_ones() {
+    let m = model("llama-tiny", DType::F32);
+    let text = some_tokens(1300, m.hparams().n_vocab);
+    let how = SchedulerParams::new(vec![session(1024, 3, "plain")]).step_tokens(Some(40)).n_running(2);
+    let scheduler = start(m, how);
+    let log = Log::new();
+    let (sink, gate) = log.gated(0, |event| matches!(event, Event::Progress { .. }));
+    let mut tickets = vec![scheduler.submit(request(&text[..600], 2), sink).unwrap()];
+    gate.wait();
+    tickets.push(scheduler.submit(request(&text[600..1200], 2), log.sink(1)).unwrap());
+    tickets.push(scheduler.submit(request(&text[1200..1220], 4), log.sink(2)).unwrap());
+    gate.open();
+    let expected = [(0, "starts"), (2, "starts"), (2, "ends"), (0, "ends"), (1, "starts"), (1, "ends")];
+    assert_eq!(ends(&log, tickets.len()), expected);
+}
+
+/// Two long prompts would leave too few cells, so the second one waits, and the short ones pass it however many they are.
+#[test]
+fn long_prompts_leave_cells_to_short_ones() {
+    let m = model("llama-tiny", DType::F32);
+    let text = some_tokens(2600, m.hparams().n_vocab);
+    let how = SchedulerParams::new(vec![session(2048, 1, "plain")]).step_tokens(Some(32)).reserve(100);
+    let scheduler = start(m, how.n_running(3));
+    let log = Log::new();
+    let (sink, gate) = log.gated(0, |event| matches!(event, Event::Progress { .. }));
+    let mut tickets = vec![scheduler.submit(request(&text[..1000], 2), sink).unwrap()];
+    gate.wait();
+    let short = (0..20).map(|i| request(&text[2000 + i * 12..][..12], 1));
+    let others = [request(&text[1000..2000], 2)].into_iter().chain(short);
+    let others = others.chain([request(&text[2240..2540], 10)]);
+    let submit = |(id, request)| scheduler.submit(request, log.sink(id)).unwrap();
+    tickets.extend((1..).zip(others).map(submit).collect::<Vec<Ticket>>());
+    gate.open();
+    let order = ends(&log, tickets.len());
+    assert_eq!(order.len(), 46, "{order:?}");
+    assert_eq!(order[order.len() - 3..], [(0, "ends"), (1, "starts"), (1, "ends")], "{order:?}");
 }
