@@ -15,6 +15,7 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{watch, Semaphore};
@@ -30,6 +31,8 @@ use crate::{chat, completions, guard, models, page, responses, score, slots, tok
 const MAX_HEAD: usize = 64 << 10;
 /// Threads that read requests: as many templates and tokenizers run at a time.
 const N_BLOCKING: usize = 8;
+/// Time without a byte after which the system asks whether a client is still there, and then between two of these questions.
+const ALIVE: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(10)];
 /// Time between two looks at whether the server is to stop.
 const LOOK: Duration = Duration::from_millis(50);
 /// Time between two looks at whether a client that has sent more is still there.
@@ -164,6 +167,10 @@ fn router(app: &Arc<App>) -> Router {
 async fn connection(stream: TcpStream, app: Arc<App>, router: Router, stops: watch::Receiver<bool>) {
     // Events are small, and each is waited for.
     let _ = stream.set_nodelay(true);
+    // A client that vanished without a word would have its place, and its answer, for good.
+    let [first, next] = ALIVE;
+    let asks = TcpKeepalive::new().with_time(first).with_interval(next);
+    let _ = SockRef::from(&stream).set_tcp_keepalive(&asks);
     let stream = Arc::new(stream);
     let io =
         TokioIo::new(Timed { stream: Arc::clone(&stream), limit: app.options.write_timeout, waits: None });

@@ -123,6 +123,12 @@ impl Client {
         Client { stream: BufReader::new(stream), events: Vec::new() }
     }
 
+    /// The port that it asks from.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn port(&self) -> u16 {
+        self.stream.get_ref().local_addr().unwrap().port()
+    }
+
     /// Writes bytes as they are. A server that has answered may have closed already.
     pub(crate) fn write(&mut self, bytes: &[u8]) {
         let _ = self.stream.get_mut().write_all(bytes);

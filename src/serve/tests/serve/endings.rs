@@ -153,3 +153,26 @@ fn connections_beyond_the_limit_wait() {
     assert_eq!(third.answer().unwrap().status, 200);
     drop(second);
 }
+
+/// The system asks whether a silent client is still there: the table of connections shows the timer for it.
+#[test]
+#[cfg(target_os = "linux")]
+fn clients_that_vanish_are_noticed() {
+    let site = Site::new();
+    let mut client = site.client();
+    assert_eq!(client.ask("GET", "/health", &[], b"").status, 200);
+    let ends = [site.address.port(), client.port()].map(|port| format!(":{port:04X}"));
+    let begun = Instant::now();
+    loop {
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let own =
+            |line: &&str| line.split_whitespace().skip(1).zip(&ends).all(|(end, own)| end.ends_with(own));
+        let line = table.lines().find(own).expect("the server's end of the connection");
+        // Before it, the timer of what was sent and not yet confirmed.
+        if line.split_whitespace().nth(5).unwrap().starts_with("02:") {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "{line}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
