@@ -10,6 +10,7 @@ mod budget;
 pub(crate) mod disk;
 mod engine;
 mod job;
+mod past;
 mod prefixes;
 mod request;
 mod rounds;
@@ -31,11 +32,13 @@ use crate::session::{Packed, SeqId, Session, SessionParams};
 use disk::Disk;
 use engine::Engine;
 use job::Job;
+use past::Past;
 
 pub use crate::session::Scored;
 pub use disk::DiskParams;
 pub use request::{
-    Done, Event, Made, Mask, PlanInfo, PlanStatus, Refusal, Request, Reread, Sink, Slot, Status, StepTimes,
+    Done, Event, Made, Mask, PlanInfo, PlanStatus, Recomputed, Refusal, Request, Reread, Sink, Slot, Status,
+    StepTimes,
 };
 
 ropewalk_core::setters! {
@@ -213,7 +216,8 @@ impl Scheduler {
             (disk, stores) = (Some(opened.0), opened.1);
         }
         let mut stores = stores.into_iter();
-        let engine = |(plan, session)| Engine::new(session, plan, &params, stores.next());
+        let past = Past::new(sessions.len(), params.plans.len());
+        let engine = |(plan, session)| Engine::new(session, plan, &params, stores.next(), past.under(plan));
         let engines: Vec<Engine> = sessions.into_iter().enumerate().map(engine).collect();
         let mut state = State::default();
         engines.iter().for_each(|engine| engine.report(&mut state.status));

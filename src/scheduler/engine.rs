@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use super::budget::Budget;
 use super::disk::{Found, Store};
 use super::job::{Ended, Job};
+use super::past::Past;
 use super::prefixes::Prefixes;
 use super::request::{PlanStatus, Status};
 use super::scores::Scores;
@@ -160,6 +161,7 @@ impl Engine {
         plan: usize,
         params: &SchedulerParams,
         store: Option<Store>,
+        past: Past,
     ) -> Engine {
         let vocab = session.model().vocab();
         let ends = (0..vocab.n_tokens() as Token).filter(|&token| vocab.is_eog(token)).collect();
@@ -177,7 +179,7 @@ impl Engine {
             turns: BTreeMap::new(),
             reading: Vec::new(),
             read: Vec::new(),
-            prefixes: Prefixes::new(store),
+            prefixes: Prefixes::new(store, past),
             ends,
             changed: false,
             did: Status::default(),
@@ -395,7 +397,8 @@ impl Engine {
             Ok(seq) => seq,
             Err(e) => return self.end(job, Ended::Failed(e)),
         };
-        if job.start(self.plan, n, place.differs_at) {
+        let because = self.because(&job, &place, n);
+        if job.start(self.plan, n, place.differs_at, because) {
             self.did.n_prompt += job.n_prompt;
             self.did.n_cached += n;
             self.did.n_restored += job.n_restored.unwrap_or(0).min(n);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::request::{Done, Event, Made, Request, Sink};
+use super::request::{Done, Event, Made, Recomputed, Request, Sink};
 use super::scores::Scores;
 use crate::model::{Error, Model, Result};
 use crate::sampler::Sampler;
@@ -170,13 +170,19 @@ impl Job {
     }
 
     /// Tells the caller that the request was admitted. Returns false if it was so before.
-    pub(super) fn start(&mut self, plan: usize, n_cached: usize, differs_at: Option<usize>) -> bool {
+    pub(super) fn start(
+        &mut self,
+        plan: usize,
+        n_cached: usize,
+        differs_at: Option<usize>,
+        because: Option<Recomputed>,
+    ) -> bool {
         if self.admitted.is_some() {
             return false;
         }
         self.admitted = Some(Instant::now());
         self.n_cached = n_cached;
-        self.send(Event::Started { plan, n_cached, differs_at });
+        self.send(Event::Started { plan, n_cached, differs_at, because });
         true
     }
 

@@ -5,6 +5,7 @@
 //! longer than a short one, but not for ever.
 
 use super::disk::Store;
+use super::past::Past;
 use super::scores::Scores;
 use crate::kv::MAX_SEQS;
 use crate::model::Result;
@@ -37,6 +38,7 @@ pub(super) struct Prefixes {
     of: Vec<Option<Kept>>,
     /// Where texts that leave are kept.
     pub(super) store: Option<Store>,
+    pub(super) past: Past,
     clock: f64,
     /// Texts that were dropped or cut.
     pub(super) n_dropped: usize,
@@ -52,8 +54,8 @@ pub(super) struct Cells {
 }
 
 impl Prefixes {
-    pub(super) fn new(store: Option<Store>) -> Prefixes {
-        Prefixes { of: (0..MAX_SEQS).map(|_| None).collect(), store, clock: 0.0, n_dropped: 0 }
+    pub(super) fn new(store: Option<Store>, past: Past) -> Prefixes {
+        Prefixes { of: (0..MAX_SEQS).map(|_| None).collect(), store, past, clock: 0.0, n_dropped: 0 }
     }
 
     /// The sequences, of this salt if one is given.
@@ -95,6 +97,7 @@ impl Prefixes {
     ) -> Result<()> {
         let others: Vec<SeqId> = self.seqs(Some(salt.as_slice())).collect();
         scores.truncate(session.tokens(seq).len().saturating_sub(1));
+        self.past.note(&salt, session.tokens(seq));
         self.of[seq as usize] = Some(Kept { salt, used: self.clock, offered: false, scores });
         if session.tokens(seq).is_empty() {
             self.of[seq as usize] = None;
@@ -155,8 +158,9 @@ impl Prefixes {
 
     /// Forgets a text, also on disk.
     pub(super) fn erase(&mut self, session: &mut Session, seq: SeqId) -> Result<()> {
-        if let (Some(store), Some(kept)) = (&self.store, &self.of[seq as usize]) {
-            store.erase(session.tokens(seq), &kept.salt);
+        if let Some(kept) = &self.of[seq as usize] {
+            self.past.forget(&kept.salt, session.tokens(seq));
+            self.store.iter().for_each(|store| store.erase(session.tokens(seq), &kept.salt));
         }
         self.remove(session, seq)
     }

@@ -145,6 +145,9 @@ pub enum Event {
         /// The first token at which the prompt differs from the text in the cache that shares most with it; `None` if that
         /// text or the prompt ends there, or if they share nothing.
         differs_at: Option<usize>,
+        /// Why tokens of the prompt have to be read that might have been in the cache. `None` if all but the last one were, or
+        /// if the others are new: they go on where a cached text ends.
+        because: Option<Recomputed>,
     },
     /// A part of the prompt was read.
     Progress {
@@ -163,6 +166,27 @@ pub enum Event {
     Done(Done),
     /// An error ended the request.
     Failed(Error),
+}
+
+/// Why tokens of a prompt are read that might have been in the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recomputed {
+    /// The request is not to continue from what others have read.
+    Forbidden,
+    /// They are to be scored, and their scores were not kept.
+    Unscored,
+    /// The cache has them, but cannot be continued from there: recurrent layers had no state, or keys had left it.
+    Stateless,
+    /// They were read under this plan, and have left its cache.
+    Evicted,
+    /// They were read under another plan of this model.
+    OtherPlan,
+    /// They were read under another model, as with another adapter.
+    OtherModel,
+    /// The text in the cache that shares most with the prompt has other tokens there.
+    Differs,
+    /// No text that begins like the prompt is known.
+    Unknown,
 }
 
 /// A made token, and the text that is ready with it: see [`Piece`](crate::session::Piece).

@@ -58,6 +58,7 @@ pub(crate) struct Choice {
     pub(crate) plan: usize,
     pub(crate) done: Option<Done>,
     differs_at: Option<usize>,
+    because: Option<&'static str>,
     thinks: bool,
     n_thinking: usize,
     /// Characters of the tokens that were shown.
@@ -129,8 +130,8 @@ impl Choice {
     pub(crate) fn take(&mut self, event: Event) -> Part {
         let mut part = Part::default();
         match event {
-            Event::Started { differs_at, .. } => {
-                self.differs_at = differs_at;
+            Event::Started { differs_at, because, .. } => {
+                (self.differs_at, self.because) = (differs_at, because);
                 if let Some(echo) = self.echo.take() {
                     part.text = echo.text.to_string();
                     part.scores.extend(echo.first.map(|token| (token, None)));
@@ -343,6 +344,7 @@ impl Choice {
             "beyond_trained": self.beyond(card),
             "stop": stop,
             "cached": { "tokens": done.n_cached, "from": from, "differs_at": self.differs_at },
+            "recomputed_because": self.because,
             "queue_ms": ms(done.queue),
             "prefill_ms": ms(done.prefill),
             "decode_ms": ms(done.decode),

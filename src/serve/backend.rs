@@ -272,6 +272,8 @@ pub enum Event {
         n_cached: usize,
         /// The first token of the prompt at which the most similar cached text differs.
         differs_at: Option<usize>,
+        /// Why tokens are read that might have been cached, in a word for clients.
+        because: Option<&'static str>,
     },
     /// A step of the prompt is done.
     Progress {

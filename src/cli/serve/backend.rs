@@ -11,7 +11,7 @@ use ropewalk::chat::{tokens, Template};
 use ropewalk::plot;
 use ropewalk::rope::{Plan, Spec};
 use ropewalk::sampler::SamplerParams;
-use ropewalk::scheduler::{self, Refusal, Request, Scheduler, StepTimes};
+use ropewalk::scheduler::{self, Recomputed, Refusal, Request, Scheduler, StepTimes};
 use ropewalk::session::StopReason;
 use ropewalk::{Error, Model, Token};
 use ropewalk_serve as http;
@@ -341,8 +341,8 @@ fn refused(refusal: Refusal) -> Fault {
 
 fn told(event: scheduler::Event) -> http::Event {
     match event {
-        scheduler::Event::Started { n_cached, differs_at, .. } => {
-            http::Event::Started { n_cached, differs_at }
+        scheduler::Event::Started { n_cached, differs_at, because, .. } => {
+            http::Event::Started { n_cached, differs_at, because: because.map(word) }
         }
         scheduler::Event::Progress { done, total } => http::Event::Progress { done, total },
         scheduler::Event::Scores(scores) => http::Event::Scores(scores.into_iter().map(scored).collect()),
@@ -368,6 +368,20 @@ fn told(event: scheduler::Event) -> http::Event {
             preempted: done.preempted,
         }),
         scheduler::Event::Failed(e) => http::Event::Failed(e.to_string()),
+    }
+}
+
+/// A reason as clients read it.
+fn word(why: Recomputed) -> &'static str {
+    match why {
+        Recomputed::Forbidden => "cache_prompt",
+        Recomputed::Unscored => "scores",
+        Recomputed::Stateless => "states",
+        Recomputed::Evicted => "evicted",
+        Recomputed::OtherPlan => "other_rope",
+        Recomputed::OtherModel => "other_adapter",
+        Recomputed::Differs => "differs",
+        Recomputed::Unknown => "unknown",
     }
 }
 

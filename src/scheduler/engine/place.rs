@@ -1,6 +1,7 @@
 //! What a waiting request begins with: a text that the cache holds, or one on disk.
 
 use super::super::job::SHORT;
+use super::super::request::Recomputed;
 use super::{Engine, Job, Lack, Place, Run, Scores};
 use crate::model::Result;
 use crate::session::{Prefix, SeqId};
@@ -64,6 +65,26 @@ impl Engine {
         }
         let others = self.session.n_cells().0.saturating_sub(self.session.cells_at_most(self.target(job, 0)));
         others.min(self.session.cells_at_most(SHORT + self.reserve))
+    }
+
+    /// Why a request that takes `n` tokens from its place reads others that it might have taken.
+    pub(super) fn because(&self, job: &Job, place: &Place, n: usize) -> Option<Recomputed> {
+        let most = job.tokens.len() - 1;
+        if n >= most {
+            return None;
+        }
+        if !job.request.reuse {
+            return Some(Recomputed::Forbidden);
+        }
+        let held = place.departed.min(most);
+        let lost = self.prefixes.past.why(&job.request.salt, &job.tokens[..most], held);
+        let differs = place.differs_at.map(|_| Recomputed::Differs);
+        match lost {
+            Some(Recomputed::Evicted) => lost,
+            _ if held > n && job.request.echo.is_some() => Some(Recomputed::Unscored),
+            _ if held > n => Some(Recomputed::Stateless),
+            _ => lost.or(differs).or_else(|| (held == 0).then_some(Recomputed::Unknown)),
+        }
     }
 
     /// Whether there is room for a request that begins with tokens of a sequence.

@@ -383,7 +383,7 @@ fn make(
 ) -> Result<(Reason, usize), ()> {
     let send = |event| events.send(event).map_err(drop);
     let total = job.prompt.len();
-    send(Event::Started { n_cached: 0, differs_at: None })?;
+    send(Event::Started { n_cached: 0, differs_at: Some(3), because: Some("differs") })?;
     for done in (1..=4).map(|quarter| total * quarter / 4) {
         send(Event::Progress { done, total })?;
     }

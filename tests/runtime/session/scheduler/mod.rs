@@ -3,6 +3,7 @@
 
 mod adapters;
 mod answers;
+mod because;
 mod disk;
 mod full;
 mod parts;
@@ -17,7 +18,9 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use ropewalk::model::Model;
-use ropewalk::scheduler::{Done, Event, Request, Scheduler, SchedulerParams, Scored, Sink, Status, Ticket};
+use ropewalk::scheduler::{
+    Done, Event, Recomputed, Request, Scheduler, SchedulerParams, Scored, Sink, Status, Ticket,
+};
 use ropewalk::session::{GenerateParams, SessionParams};
 use ropewalk::{DType, Token};
 
@@ -78,6 +81,7 @@ impl Gate {
 #[derive(Debug, Default)]
 struct Told {
     started: Option<(usize, usize, Option<usize>)>,
+    because: Option<Recomputed>,
     progress: Vec<(usize, usize)>,
     echo: Vec<Scored>,
     tokens: Vec<Token>,
@@ -100,7 +104,8 @@ impl Told {
     fn take(&mut self, event: Event) -> bool {
         assert!(self.done.is_none() && self.failed.is_none(), "nothing follows the end: {event:?}");
         match event {
-            Event::Started { plan, n_cached, differs_at } => {
+            Event::Started { plan, n_cached, differs_at, because } => {
+                self.because = because;
                 assert_eq!(self.started.replace((plan, n_cached, differs_at)), None);
             }
             Event::Progress { done, total } => self.progress.push((done, total)),
