@@ -14,6 +14,7 @@ mod past;
 mod prefixes;
 mod request;
 mod rounds;
+mod saved;
 mod scores;
 
 use std::collections::BTreeMap;
@@ -37,8 +38,8 @@ use past::Past;
 pub use crate::session::Scored;
 pub use disk::DiskParams;
 pub use request::{
-    Done, Event, Made, Mask, PlanInfo, PlanStatus, Recomputed, Refusal, Request, Reread, Sink, Slot, Status,
-    StepTimes,
+    Done, Event, Made, Mask, PlanInfo, PlanStatus, Recomputed, Refusal, Request, Reread, Sink, Slot,
+    SlotFile, Status, StepTimes,
 };
 
 ropewalk_core::setters! {
@@ -340,16 +341,25 @@ impl Scheduler {
     /// Returns an error if there is no such sequence of this owner, or if a request runs in it.
     pub fn erase(&self, owner: &[u8], slot: usize) -> Result<usize> {
         let owner = owner.to_vec();
+        self.with_slot(slot, move |engine, seq| engine.erase(&owner, seq))
+    }
+
+    /// Has the thread do something with the sequence of a slot.
+    fn with_slot<T: Send + 'static>(
+        &self,
+        slot: usize,
+        what: impl FnOnce(&mut Engine, SeqId) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         let (plan, seq) = (slot / MAX_SEQS as usize, (slot % MAX_SEQS as usize) as SeqId);
         let n_plans = self.plans.len();
-        let erased = self.ask(move |engines| match engines.get_mut(plan) {
-            Some(engine) => engine.erase(&owner, seq),
+        let done = self.ask(move |engines| match engines.get_mut(plan) {
+            Some(engine) => what(engine, seq),
             None => {
                 let expected = format!("below {}", n_plans * MAX_SEQS as usize);
                 Err(Error::argument("slot", expected, slot))
             }
         });
-        erased.unwrap_or_else(|| Err(Error::Invalid("slots: the scheduler has stopped".into())))
+        done.unwrap_or_else(|| Err(Error::Invalid("slots: the scheduler has stopped".into())))
     }
 
     /// Has the thread do something between two steps; `None` if it has ended.

@@ -312,6 +312,7 @@ fn card(args: &Args, choice: &ModelChoice, models: &[Model], plans: &[Plan], inf
         build: concat!("ropewalk ", env!("CARGO_PKG_VERSION")).to_owned(),
         sampling: Sampling::default(),
         n_running: args.parallel.into(),
+        saves: args.prefix_dir.is_some(),
         adapters: args.adapter.iter().map(|(name, _)| name.clone()).collect(),
         plans: plans.iter().cycle().zip(infos).map(plan).collect(),
     }

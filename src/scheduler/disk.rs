@@ -6,9 +6,10 @@
 //! first is decided as in memory ([`prefixes`](super::prefixes)). The order of the last uses, which the files' times keep,
 //! stands for the clock after a restart.
 
+mod saved;
 mod store;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -27,6 +28,7 @@ use crate::origin::partial::make_folder;
 use crate::session::{Form, Packed, SavedSession, Session};
 use crate::Token;
 
+pub(super) use saved::Name;
 pub(super) use store::{Found, Store};
 
 /// How the names of files begin; digits of a hash follow.
@@ -125,6 +127,8 @@ pub(super) struct Disk {
     folder: Folder,
     _lock: Lock,
     state: Mutex<State>,
+    /// Files of texts that callers have saved, and their bytes.
+    saved: Mutex<BTreeMap<String, u64>>,
     /// Wakes the thread.
     work: Condvar,
     /// Wakes an engine that waits for memory, or until a text is written.
@@ -153,9 +157,16 @@ impl Disk {
         };
         let forms: Vec<(usize, Form, About)> = sessions.iter().enumerate().map(store).collect();
         let mut state = State::default();
-        let mut found = Vec::new();
+        let (mut found, mut kept) = (Vec::new(), BTreeMap::new());
         for name in folder.names(Path::new("."), MAX_NAMES)? {
-            let Some(name) = name.to_str().filter(|name| is_ours(name)) else { continue };
+            let Some(name) = name.to_str() else { continue };
+            match saved::found(&folder, name) {
+                Ok(n_bytes) => kept.extend(n_bytes.map(|n| (name.to_owned(), n))),
+                Err(e) => state.warn(format!("{e}; skipped")),
+            }
+            if !is_ours(name) {
+                continue;
+            }
             match entry(&folder, name, sessions, &forms) {
                 Ok(Some(entry)) => found.push(entry),
                 Ok(None) => {}
@@ -163,6 +174,7 @@ impl Disk {
             }
         }
         found.sort_by_key(|(used, _)| *used);
+        state.n_bytes = kept.values().sum();
         let n = found.len().max(1) as f64;
         // A full directory drops each text once while its clock rises by the worth of one.
         state.clock = found.iter().map(|(_, entry)| worth_of(entry.n_tokens)).sum::<f64>() / n;
@@ -176,6 +188,7 @@ impl Disk {
             folder,
             _lock: lock,
             state: Mutex::new(state),
+            saved: Mutex::new(kept),
             work: Condvar::new(),
             room: Condvar::new(),
         };

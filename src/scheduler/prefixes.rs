@@ -78,6 +78,10 @@ impl Prefixes {
         self.of[seq as usize].is_some()
     }
 
+    pub(super) fn salt(&self, seq: SeqId) -> Option<&[u8]> {
+        self.of[seq as usize].as_ref().map(|kept| &kept.salt[..])
+    }
+
     pub(super) fn scores(&self, seq: SeqId) -> Option<&Scores> {
         self.of[seq as usize].as_ref().map(|kept| &kept.scores)
     }

@@ -261,6 +261,17 @@ pub struct Slot {
     pub n_made: usize,
 }
 
+/// A text that was saved, or restored.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SlotFile {
+    /// Its slot.
+    pub slot: usize,
+    /// Tokens of the text.
+    pub n_tokens: usize,
+    /// Bytes of the file.
+    pub n_bytes: u64,
+}
+
 /// What a plan is doing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PlanStatus {

@@ -40,6 +40,10 @@ pub trait Backend: Send + Sync + 'static {
     fn slots(&self, owner: &[u8]) -> Vec<Slot>;
     /// Empties one of them that no job has; returns how many tokens it held. May wait for a step.
     fn erase(&self, owner: &[u8], slot: usize) -> Result<usize, Fault>;
+    /// Saves the text of one of them that no job has under a name of its owner's. May wait for a step and the disk.
+    fn save(&self, owner: &[u8], slot: usize, name: &str) -> Result<SlotFile, Fault>;
+    /// Puts a saved text into one of them, for jobs with this salt, and says where it is. May wait for a step and the disk.
+    fn restore(&self, owner: &[u8], salt: &[u8], slot: usize, name: &str) -> Result<SlotFile, Fault>;
     /// Counts of now.
     fn status(&self) -> Status;
     /// An image as SVG: at which distance each of `n` tokens sees each earlier one under a plan. A plan where all are seen
@@ -80,6 +84,8 @@ pub struct Card {
     pub sampling: Sampling,
     /// Most jobs that run at once under each plan.
     pub n_running: usize,
+    /// Whether texts of slots can be saved.
+    pub saves: bool,
     /// The names of adapters, which requests choose in place of the model.
     pub adapters: Vec<String>,
     /// The plans of the model, in the order in which `auto` tries them; at least one. Then as many for each adapter.
@@ -367,6 +373,17 @@ pub struct Slot {
     pub n_cached: usize,
     /// Tokens that the job has made.
     pub n_made: usize,
+}
+
+/// A text that was saved, or restored.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SlotFile {
+    /// Its slot.
+    pub slot: usize,
+    /// Its tokens.
+    pub n_tokens: usize,
+    /// Bytes of its file.
+    pub n_bytes: u64,
 }
 
 /// Counts of a backend: of now, and since it started.

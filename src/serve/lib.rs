@@ -27,7 +27,7 @@ mod server;
 pub use app::Options;
 pub use backend::{
     Backend, Bit, Card, ChatPrompt, Done, Event, Fault, FaultKind, Job, PlanCard, Reason, Rule, Sampling,
-    Scored, Series, Shape, Slot, Split, Status, Ticket,
+    Scored, Series, Shape, Slot, SlotFile, Split, Status, Ticket,
 };
 pub use calls::call_marks;
 pub use server::Server;

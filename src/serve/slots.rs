@@ -1,17 +1,24 @@
 //! `/slots`: what the caches hold of the caller's requests, under llama-server's names, and never a text.
 
 use std::sync::Arc;
+use std::time::Instant;
 
+use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::Extension;
 use serde_json::{json, Value};
 
+use crate::answer::ms;
 use crate::app::{blocking, App, Caller};
-use crate::backend::{Card, Fault, Slot};
+use crate::backend::{Card, Fault, Slot, SlotFile};
 use crate::error::{json_response, Refusal};
 use crate::fields::{short, Fields};
+
+const ERASE: &str = "erase";
+const SAVE: &str = "save";
+const ACTIONS: &[&str] = &[SAVE, "restore", ERASE];
 
 /// Lists them.
 pub(crate) async fn slots(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Response {
@@ -45,31 +52,51 @@ pub(crate) async fn change(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     uri: Uri,
+    body: Bytes,
 ) -> Response {
     let action = match Fields::query(uri.query().unwrap_or_default()).and_then(|mut f| f.text("action")) {
         Ok(action) => action,
         Err(fault) => return app.respond(Err(fault)),
     };
-    match action.as_deref() {
-        Some("erase") => {}
-        Some(action @ ("save" | "restore")) => {
-            let message = format!("action: {action} is not served: a request names no file");
-            let status = StatusCode::NOT_IMPLEMENTED;
-            return Refusal::new(status, "not_supported_error", None, &message).into_response();
-        }
-        _ => {
-            let found = action.as_deref().map_or_else(|| "none".to_owned(), short);
-            let what = format!("action: expected erase, found {found}");
-            return app.respond(Err(Fault::invalid("action", what)));
-        }
+    let Some(action) = action.as_deref().and_then(|action| ACTIONS.iter().find(|known| **known == action))
+    else {
+        let found = action.as_deref().map_or_else(|| "none".to_owned(), short);
+        let what = format!("action: expected {}, found {found}", ACTIONS.join(", "));
+        return app.respond(Err(Fault::invalid("action", what)));
+    };
+    if *action != ERASE && !app.backend.card().saves {
+        let message = format!("action: {action} is not served: this server keeps nothing on disk");
+        let status = StatusCode::NOT_IMPLEMENTED;
+        return Refusal::new(status, "not_supported_error", None, &message).into_response();
     }
     let for_work = Arc::clone(&app);
-    let erased = blocking(move || {
-        let wrong =
-            || Fault::invalid("id", format_args!("id: expected a slot's number, found {}", short(&id)));
-        let slot = id.parse::<usize>().map_err(|_| wrong())?;
-        let n = for_work.backend.erase(&for_work.salt(caller, &[]), slot)?;
-        Ok(json!({ "id_slot": slot, "n_erased": n }))
-    });
-    app.respond(erased.await.map(|value| json_response(&value)))
+    let done = blocking(move || act(&for_work, caller, &id, action, &body)).await;
+    app.respond(done.map(|value| json_response(&value)))
+}
+
+fn act(app: &App, caller: Caller, id: &str, action: &str, body: &[u8]) -> Result<Value, Fault> {
+    let wrong = || Fault::invalid("id", format_args!("id: expected a slot's number, found {}", short(id)));
+    let slot = id.parse::<usize>().map_err(|_| wrong())?;
+    let (backend, owner) = (&app.backend, app.salt(caller, &[]));
+    if action == ERASE {
+        let n = backend.erase(&owner, slot)?;
+        return Ok(json!({ "id_slot": slot, "n_erased": n }));
+    }
+    let mut fields = Fields::parse(body)?;
+    let name = fields.text("filename")?;
+    let name = name.ok_or_else(|| Fault::invalid("filename", "filename: expected a name, found none"))?;
+    let begun = Instant::now();
+    if action == SAVE {
+        let SlotFile { slot, n_tokens, n_bytes } = backend.save(&owner, slot, &name)?;
+        let timings = json!({ "save_ms": ms(begun.elapsed()) });
+        return Ok(json!({
+            "id_slot": slot, "filename": name, "n_saved": n_tokens, "n_written": n_bytes, "timings": timings,
+        }));
+    }
+    let salt = app.salt(caller, fields.text("cache_salt")?.unwrap_or_default().as_bytes());
+    let SlotFile { slot, n_tokens, n_bytes } = backend.restore(&owner, &salt, slot, &name)?;
+    let timings = json!({ "restore_ms": ms(begun.elapsed()) });
+    Ok(json!({
+        "id_slot": slot, "filename": name, "n_restored": n_tokens, "n_read": n_bytes, "timings": timings,
+    }))
 }

@@ -235,6 +235,18 @@ impl Session {
         saved.header.check_packed().is_ok() && n <= self.n_max() && self.check(&form.0, &saved.header).is_ok()
     }
 
+    /// Checks that a packed sequence is one of a session of this form.
+    ///
+    /// # Errors
+    /// It is none.
+    pub(crate) fn can_unpack(&self, form: &Form, packed: &Packed) -> Result<()> {
+        self.check(&form.0, &packed.header).map_err(Error::Invalid)?;
+        let mut tokens = vec![Vec::new(); MAX_SEQS as usize];
+        tokens[0] = packed.tokens.clone();
+        self.check_contents(&tokens, &packed.cells).map_err(Error::Invalid)?;
+        self.check_states(&tokens, &packed.header).map_err(Error::Invalid)
+    }
+
     /// Gives a sequence the first `n` tokens of a packed one, which must be able to continue there. Returns false if there is
     /// no room; the sequence is empty then.
     ///
@@ -242,11 +254,7 @@ impl Session {
     /// The packed sequence is none of a session of this form; the device. The sequence is empty then.
     pub(crate) fn unpack(&mut self, form: &Form, seq: SeqId, packed: &Packed, n: usize) -> Result<bool> {
         self.truncate(seq, 0)?;
-        self.check(&form.0, &packed.header).map_err(Error::Invalid)?;
-        let mut tokens = vec![Vec::new(); MAX_SEQS as usize];
-        tokens[0] = packed.tokens.clone();
-        self.check_contents(&tokens, &packed.cells).map_err(Error::Invalid)?;
-        self.check_states(&tokens, &packed.header).map_err(Error::Invalid)?;
+        self.can_unpack(form, packed)?;
         let n = n.min(packed.tokens.len());
         let end = self.model.n_positions(n) as i32;
         if !self.kv.put_in(seq, &packed.cells, end, &packed.rows)? {

@@ -239,6 +239,14 @@ impl http::Backend for Backend {
         self.scheduler.erase(owner, slot).map_err(|e| Fault::invalid("id", e))
     }
 
+    fn save(&self, owner: &[u8], slot: usize, name: &str) -> Result<http::SlotFile, Fault> {
+        self.scheduler.save(owner, slot, name).map(filed).map_err(unfiled)
+    }
+
+    fn restore(&self, owner: &[u8], salt: &[u8], slot: usize, name: &str) -> Result<http::SlotFile, Fault> {
+        self.scheduler.restore(owner, salt, slot, name).map(filed).map_err(unfiled)
+    }
+
     fn status(&self) -> http::Status {
         let status = self.scheduler.status();
         let counts = status.steps.counts.map(|n| n as u64);
@@ -283,6 +291,18 @@ fn failed(e: impl Display) -> Fault {
 
 fn invalid(e: impl Display) -> Fault {
     Fault::new(FaultKind::Invalid, e)
+}
+
+fn filed(file: scheduler::SlotFile) -> http::SlotFile {
+    http::SlotFile { slot: file.slot, n_tokens: file.n_tokens, n_bytes: file.n_bytes }
+}
+
+fn unfiled(e: Error) -> Fault {
+    match &e {
+        Error::Argument { name, .. } if name == "slot" => Fault::invalid("id", e),
+        Error::Argument { .. } | Error::Invalid(_) => Fault::invalid("filename", e),
+        _ => failed(e),
+    }
 }
 
 /// The server's sampler as requests would ask for it.

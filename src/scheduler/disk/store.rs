@@ -7,7 +7,7 @@ use ropewalk_core::text::{bytes, hex};
 use sha2::{Digest, Sha256};
 
 use super::{About, Disk, Entry, Read, Write};
-use crate::model::Error;
+use crate::model::{Error, Result};
 use crate::session::{n_shared, Form, Packed, SeqId, Session};
 use crate::Token;
 
@@ -183,6 +183,66 @@ impl Store {
         }
     }
 
+    /// A copy of a sequence, and the attachment of its file.
+    ///
+    /// # Errors
+    /// Too little memory; the device.
+    pub(in crate::scheduler) fn copy(
+        &self,
+        session: &Session,
+        seq: SeqId,
+        salt: &[u8],
+    ) -> Result<(Packed, Vec<u8>)> {
+        let needed = session.packed_bytes(seq);
+        if let Some(free) = ggml::machine::memory_available().filter(|&free| needed > free / 2) {
+            let (needed, free) = (bytes(needed), bytes(free));
+            return Err(Error::Invalid(format!("slot: a copy needs {needed}, {free} is free")));
+        }
+        let about = About { salt: hashed(salt), ..self.about.clone() };
+        Ok((session.pack(&self.form, seq)?, serde_json::to_vec(&about).unwrap_or_default()))
+    }
+
+    /// Checks that a session and a salt can have a text that was saved with this attachment.
+    ///
+    /// # Errors
+    /// It was saved under others, or no session can have written it.
+    pub(in crate::scheduler) fn check(
+        &self,
+        session: &Session,
+        packed: &Packed,
+        attachment: &[u8],
+        salt: &[u8],
+    ) -> Result<()> {
+        let refused = |what: &str| Err(Error::Invalid(format!("saved text: {what}")));
+        let Ok(about) = serde_json::from_slice::<About>(attachment) else {
+            return refused("expected one of a slot, found another session");
+        };
+        if (About { salt: about.salt.clone(), ..self.about.clone() }) != about {
+            return refused("expected one of this model and these settings, found others");
+        }
+        if about.salt != hashed(salt) {
+            return refused("expected one of this key and salt, found others");
+        }
+        let (n, n_max) = (packed.tokens().len(), session.n_max());
+        if n > n_max {
+            return refused(&format!("expected at most {n_max} tokens, found {n}"));
+        }
+        session.can_unpack(&self.form, packed)
+    }
+
+    /// Gives an empty sequence all of a text that was checked. Returns false if there is no room.
+    ///
+    /// # Errors
+    /// The device.
+    pub(in crate::scheduler) fn put(
+        &self,
+        session: &mut Session,
+        seq: SeqId,
+        packed: &Packed,
+    ) -> Result<bool> {
+        session.unpack(&self.form, seq, packed, packed.tokens().len())
+    }
+
     /// Skips a text from now on that no session can have written.
     fn refuse(&self, packed: &Packed, e: &Error) {
         let state = self.disk.lock();
@@ -199,6 +259,6 @@ impl Store {
     }
 }
 
-fn hashed(salt: &[u8]) -> String {
+pub(super) fn hashed(salt: &[u8]) -> String {
     hex(&Sha256::digest(salt))
 }

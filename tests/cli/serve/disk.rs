@@ -84,3 +84,44 @@ fn what_is_on_disk_stays_its_callers() {
         assert_eq!(server.ended(), Some(0));
     }
 }
+
+/// By a caller's own names, which lead nowhere else, and by each caller apart.
+#[test]
+fn slots_are_saved_and_restored() {
+    let dir = tempfile::tempdir().unwrap();
+    let (place, keys) = (dir.path().join("prefixes"), dir.path().join("keys.txt"));
+    std::fs::write(&keys, "one\ntwo\n").unwrap();
+    let at = ["--prefix-dir", place.to_str().unwrap(), "--api-key-file", keys.to_str().unwrap()];
+    let ask = |server: &Server, key: &str, path: &str, body: &Value| {
+        read(server.send("POST", path, Some(key), &body.to_string()))
+    };
+    let named = |name: &str| json!({ "filename": name });
+    let server = Server::new(&at);
+    let mut body = json!({ "prompt": words(20), "max_tokens": 4, "temperature": 0, "ignore_eos": true });
+    let first = cached(&ask(&server, "one", "/v1/completions", &body).ok());
+    let slots = server.get("/slots", Some("one")).ok();
+    let (id, n) = (slots[0]["id"].as_u64().unwrap(), slots[0]["n_past"].clone());
+    let path = |action: &str| format!("/slots/{id}?action={action}");
+    for name in ["../x", "/etc/passwd", "a/b", "", "\u{ff0e}", "X"] {
+        for action in ["save", "restore"] {
+            let reply = ask(&server, "one", &path(action), &named(name));
+            assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("filename")), "{name}");
+        }
+    }
+    assert_eq!(ask(&server, "two", &path("save"), &named("chat.bin")).status, 400);
+    let saved = ask(&server, "one", &path("save"), &named("chat.bin")).ok();
+    assert_eq!((&saved["id_slot"], &saved["n_saved"]), (&json!(id), &n));
+    // Killed: nothing else is written.
+    drop(server);
+    let server = Server::new(&at);
+    let reply = ask(&server, "two", &path("restore"), &named("chat.bin"));
+    assert_eq!(reply.status, 400);
+    assert!(!reply.body.contains(place.to_str().unwrap()), "{}", reply.body);
+    let restored = ask(&server, "one", &path("restore"), &named("chat.bin")).ok();
+    assert_eq!((&restored["n_restored"], &restored["n_read"]), (&n, &saved["n_written"]));
+    let again = cached(&ask(&server, "one", "/v1/completions", &body).ok());
+    assert_eq!(again.0, first.0);
+    assert!(again.1.as_u64().is_some_and(|n| n > 10), "{again:?}");
+    body["cache_salt"] = "other".into();
+    assert_eq!(cached(&ask(&server, "one", "/v1/completions", &body).ok()).1, 0);
+}

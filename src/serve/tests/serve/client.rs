@@ -34,7 +34,7 @@ impl Site {
         Site::of(Fake::saying(template, script), Options::default(), Duration::ZERO)
     }
 
-    fn of(fake: Fake, options: Options, grace: Duration) -> Site {
+    pub(crate) fn of(fake: Fake, options: Options, grace: Duration) -> Site {
         let fake = Arc::new(fake);
         let backend: Arc<Fake> = Arc::clone(&fake);
         let server = Server::bind("127.0.0.1:0".parse().unwrap(), options, backend).unwrap();

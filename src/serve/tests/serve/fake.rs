@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ropewalk_serve::{
     Backend, Bit, Card, ChatPrompt, Done, Event, Fault, FaultKind, Job, PlanCard, Reason, Rule, Sampling,
-    Scored, Shape, Slot, Split, Status, Ticket,
+    Scored, Shape, Slot, SlotFile, Split, Status, Ticket,
 };
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::UnboundedSender;
@@ -39,6 +39,8 @@ pub(crate) struct State {
     pub(crate) shapes: Vec<Shape>,
     /// Jobs as they came.
     pub(crate) jobs: Vec<Job>,
+    /// Salts, slots, and names of texts that were saved.
+    pub(crate) saved: Vec<(Vec<u8>, usize, String)>,
     /// Slots that were erased; each job has one.
     pub(crate) erased: Vec<usize>,
     /// Tickets that were dropped before the end.
@@ -82,6 +84,13 @@ impl Fake {
             ..Card::default()
         };
         Fake { card, shared: Arc::default() }
+    }
+
+    /// One that can save texts.
+    pub(crate) fn saving() -> Fake {
+        let mut fake = Fake::new();
+        fake.card.saves = true;
+        fake
     }
 
     /// One with this chat template, which says this.
@@ -329,6 +338,26 @@ impl Backend for Fake {
         let Some(found) = found else { return Err(Fault::invalid("id", "slot: expected another")) };
         self.state().erased.push(slot);
         Ok(found.n_held)
+    }
+
+    fn save(&self, owner: &[u8], slot: usize, name: &str) -> Result<SlotFile, Fault> {
+        let found = self.slots(owner).into_iter().find(|known| known.id == slot && known.job.is_none());
+        let Some(found) = found else { return Err(Fault::invalid("id", "slot: expected another")) };
+        let mut state = self.state();
+        let salt = state.jobs[slot].salt.clone();
+        state.saved.push((salt, slot, name.to_owned()));
+        Ok(SlotFile { slot, n_tokens: found.n_held, n_bytes: 1000 })
+    }
+
+    fn restore(&self, owner: &[u8], salt: &[u8], slot: usize, name: &str) -> Result<SlotFile, Fault> {
+        assert!(salt.starts_with(owner));
+        let state = self.state();
+        let own = |(of, _, known): &&(Vec<u8>, usize, String)| of == salt && known == name;
+        let found = state.saved.iter().find(own);
+        let Some((_, n, _)) = found else {
+            return Err(Fault::invalid("filename", "filename: expected another"));
+        };
+        Ok(SlotFile { slot: slot + 1, n_tokens: *n, n_bytes: 1000 })
     }
 
     fn status(&self) -> Status {

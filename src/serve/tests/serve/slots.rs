@@ -6,6 +6,7 @@ use ropewalk_serve::Options;
 use serde_json::{json, Value};
 
 use crate::client::{Answer, Site, JSON};
+use crate::fake::Fake;
 
 const PATH: &str = "/v1/completions";
 
@@ -70,12 +71,15 @@ fn a_key_sees_and_erases_its_own() {
 #[test]
 fn other_actions_are_named() {
     let site = Site::new();
-    let body = json!({ "filename": "/etc/passwd" });
+    let body = json!({ "filename": "a.bin" });
     for action in ["save", "restore"] {
         let answer = site.post(&format!("/slots/0?action={action}"), &body);
         let error = &answer.json()["error"];
         assert_eq!((answer.status, &error["type"]), (501, &json!("not_supported_error")));
-        assert_eq!(error["message"], format!("action: {action} is not served: a request names no file"));
+        assert_eq!(
+            error["message"],
+            format!("action: {action} is not served: this server keeps nothing on disk")
+        );
         // It is not worth another try.
         assert_eq!(answer.header("x-should-retry"), Some("false"));
     }
@@ -83,4 +87,42 @@ fn other_actions_are_named() {
         assert_eq!(site.expect(400, path, &json!({}))["error"]["param"], "action", "{path}");
     }
     assert_eq!(site.get("/slots/0").status, 405);
+}
+
+#[test]
+fn a_text_is_saved_and_restored_by_its_name() {
+    let site = Site::of(Fake::saving(), Options::default(), Duration::ZERO);
+    for salt in ["", "x"] {
+        site.expect(200, PATH, &json!({ "prompt": "a", "cache_salt": salt }));
+    }
+    site.fake.wait(|state| state.running == 0);
+    let ask = |action: &str, status: u16, body: Value| {
+        site.expect(status, &format!("/slots/1?action={action}"), &body)
+    };
+    let body = json!({ "filename": "chat.bin", "cache_salt": "x" });
+    let mut saved = ask("save", 200, body.clone());
+    assert!(saved["timings"]["save_ms"].as_f64().is_some_and(|ms| ms >= 0.0), "{saved}");
+    saved["timings"].take();
+    let expected =
+        json!({ "id_slot": 1, "filename": "chat.bin", "n_saved": 4, "n_written": 1000, "timings": null });
+    assert_eq!(saved, expected);
+    let mut restored = ask("restore", 200, body);
+    assert!(restored["timings"]["restore_ms"].as_f64().is_some_and(|ms| ms >= 0.0), "{restored}");
+    restored["timings"].take();
+    let expected =
+        json!({ "id_slot": 2, "filename": "chat.bin", "n_restored": 1, "n_read": 1000, "timings": null });
+    assert_eq!(restored, expected);
+    // It belongs to its salt.
+    assert_eq!(ask("restore", 400, json!({ "filename": "chat.bin" }))["error"]["param"], "filename");
+    for action in ["save", "restore"] {
+        for body in
+            [json!({}), json!({ "filename": 1 }), json!({ "filename": null }), json!({ "filename": ["a"] })]
+        {
+            assert_eq!(ask(action, 400, body)["error"]["param"], "filename");
+        }
+        let answer = site.post(&format!("/slots/x?action={action}"), &json!({ "filename": "a" }));
+        assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!("id")));
+    }
+    let answer = site.client().ask("POST", "/slots/1?action=save", &[JSON], b"[");
+    assert_eq!(answer.status, 400);
 }

@@ -8,6 +8,7 @@ mod disk;
 mod full;
 mod parts;
 mod room;
+mod saved;
 mod scores;
 mod slots;
 mod together;
