@@ -3,30 +3,35 @@
 
     python benches/serve-load.py -m models/SmolLM2-135M-Instruct.Q4_1.gguf --program target/release/ropewalk --minutes 60
 
-Clients send completions, chats, and wrong requests at random. They read the answers, read them slowly, or close the connection: at
-once, in the prompt, or in the answer. In the first half of the time, one server runs. In the second half it is stopped again and
-again, or killed (kill -9), and started again. Between, when no client asks, as many requests of full length as its cells have room
-for must run at once.
+Clients send completions, chats, scores, and wrong requests at random. They read the answers, read them slowly, or close the
+connection: at once, in the prompt, or in the answer. In the first half of the time, one server runs. In the second half it is
+stopped again and again, or killed (kill -9), and started again. Between, when no client asks, as many requests of full length as
+its cells have room for must run at once.
 
-A second server answers each of the requests alone and without reuse. An answer differs if its text does, except where the two most
-likely tokens are closer than --tie. Sums are rounded differently depending on where tokens are in the cache. With --ropewalk
-'--math f32 --kv f32', the default of --tie is enough; int8 turns it into some tenths.
+A second server answers each of the requests alone and without reuse. An answer, or the part of it that came, differs if its text
+does, except where the two most likely tokens are closer than --tie; scores differ by that much. Sums are rounded differently
+depending on where tokens are in the cache. With --ropewalk '--math f32 --kv f32', the default of --tie is enough; int8 turns it
+into some tenths.
+
+Texts that leave memory go to a directory. After each start it has whole files alone, never more than --prefix-bytes of them. The
+server's log has no warnings and no panics: a file that is damaged would be one.
 """
 
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
 import random
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Optional
 
@@ -41,27 +46,30 @@ class Load:
         self.random = random.Random(args.seed)
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
-        self.largest = 0.0
+        self.largest = self.apart = 0.0
         self.sizes: list[tuple[float, int, int, int]] = []
+        self.n_log = 0
         self.lock = threading.Lock()
         #: Set while clients may ask, and while the server may be gone.
         self.go, self.gone, self.end = threading.Event(), threading.Event(), threading.Event()
         self.idle = threading.Semaphore(0)
         self.reference = ropewalk(args, args.ctx, 1, *self.plans())
         self.expected: dict[int, str] = {}
+        self.costs: dict[int, list[float]] = {}
         self.reference_lock = threading.Lock()
         self.tokens = Tokens(self.reference)
         self.tokens.random.seed(args.seed)
         self.requests = self.make_requests()
+        self.log = open(Path(folder) / "log", "a")
         self.server = self.start()
-        self.since = time.perf_counter()
+        self.since = self.started = time.perf_counter()
 
     def plans(self) -> list[str]:
         return [option for rope in self.args.rope for option in ("--rope", rope)]
 
     def start(self) -> Server:
-        keeps = ["--prefix-dir", self.folder] if self.args.keeps else []
-        return ropewalk(self.args, self.args.ctx, self.args.parallel, *self.plans(), *keeps)
+        keeps = ["--prefix-dir", f"{self.folder}/texts", "--prefix-bytes", str(self.args.prefix_bytes)]
+        return ropewalk(self.args, self.args.ctx, self.args.parallel, *self.plans(), *keeps, log=self.log)
 
     def make_requests(self) -> list[tuple[str, dict[str, Any]]]:
         """Requests of all lengths, many with a beginning in common."""
@@ -93,6 +101,14 @@ class Load:
                     sys.exit(f"the reference failed: {answer.error}")
                 self.expected[i] = answer.text
             return self.expected[i]
+
+    def alone_costs(self, i: int) -> list[float]:
+        """The scores of a request's prompt, read alone."""
+        with self.reference_lock:
+            if i not in self.costs:
+                body = {"prompt": self.requests[i][1]["prompt"], "cache_prompt": False}
+                self.costs[i] = self.reference.post("/v1/score", body)["scores"][0]["nll"][1:]
+            return self.costs[i]
 
     def gap(self, i: int, text: str) -> float:
         """By how much the two most likely tokens differ where a text begins to differ: a difference of log-probabilities."""
@@ -128,8 +144,14 @@ class Load:
                 self.go.wait()
                 continue
             i = draw.randrange(len(self.requests))
-            way = draw.choices(["read", "slow", "wrong", "half", "at once", "soon", "later"], [50, 5, 5, 5, 10, 15, 10])[0]
-            getattr(self, f"do_{way.replace(' ', '_')}")(draw, i)
+            ways = {"read": 45, "score": 5, "slow": 5, "wrong": 5, "half": 5, "at_once": 10, "soon": 15, "later": 10}
+            (way,) = draw.choices(list(ways), list(ways.values()))
+            try:
+                getattr(self, f"do_{way}")(draw, i)
+            except BaseException as e:
+                # Those that wait for this client would wait forever.
+                self.fail(f"request {i}, {way}: {type(e).__name__}: {e}")
+                self.end.wait(1)
 
     def count(self, what: str) -> None:
         with self.lock:
@@ -140,24 +162,32 @@ class Load:
             self.wrong.append(f"{time.perf_counter() - self.since:.1f} s: {what}"[:500])
             print(self.wrong[-1], file=sys.stderr, flush=True)
 
-    def check(self, i: int, answer: Answer) -> None:
-        if answer.done and answer.error is None:
-            if answer.text == self.alone(i):
-                self.count("equal")
-                return
+    def check_text(self, i: int, answer: Answer, what: str) -> None:
+        """Whether an answer, or the beginning that came of it, is that of the request alone."""
+        expected = self.alone(i)
+        if answer.text == expected or not answer.done and expected.startswith(answer.text):
+            self.count(what)
+        else:
             gap = self.gap(i, answer.text)
             with self.lock:
                 self.largest = max(self.largest, gap)
             if gap < self.args.tie:
-                self.count("equal up to a tie")
+                self.count(f"{what} up to a tie")
             else:
                 self.count("different")
-                self.fail(f"request {i}, gap {gap:.4f}: expected {self.alone(i)!r}, found {answer.text!r}, {answer.about}")
+                self.fail(f"request {i}, gap {gap:.4f}: expected {expected!r}, found {answer.text!r}, {answer.about}")
+
+    def check(self, i: int, answer: Answer) -> None:
+        if answer.done and answer.error is None:
+            self.check_text(i, answer, "equal")
+            cached = answer.about.get("cached", {})
+            if cached.get("tokens") and cached["from"] == "disk":
+                self.count("with tokens from disk")
         elif answer.status == 429:
             self.count("busy")
             time.sleep(0.2)
         elif self.gone.is_set() or answer.sent < self.started:
-            self.count("lost by a stop or a kill")
+            self.check_text(i, answer, "lost by a stop or a kill")
             time.sleep(0.05)
         else:
             self.count("failed")
@@ -172,6 +202,29 @@ class Load:
 
     def do_slow(self, draw: random.Random, i: int) -> None:
         self.check(i, self.send(i, lambda answer: self.end.wait(0.02) and False))
+
+    def do_score(self, draw: random.Random, i: int) -> None:
+        prompt = self.requests[i][1].get("prompt", [])
+        if len(prompt) < 2:
+            self.do_read(draw, i)
+            return
+        answer, found = Answer(time.perf_counter()), {}
+        try:
+            found = self.server.post("/v1/score", {"prompt": prompt})
+            answer.error = json.dumps(found["error"]) if "error" in found else None
+            answer.status = 429 if answer.error and found["error"].get("code") == "queue_full" else 0
+        except (OSError, ValueError, http.client.HTTPException) as e:
+            answer.error = f"{type(e).__name__}: {e}"
+        if answer.error is not None:
+            self.check(i, answer)
+            return
+        costs, expected = found["scores"][0]["nll"][1:], self.alone_costs(i)
+        apart = max(abs(a - b) for a, b in zip(costs, expected)) if len(costs) == len(expected) else float("inf")
+        with self.lock:
+            self.apart = max(self.apart, apart)
+        self.count("scored")
+        if not apart < self.args.tie:
+            self.fail(f"scores of request {i}: {apart:.4f} apart, {found['ropewalk']}")
 
     def do_wrong(self, draw: random.Random, i: int) -> None:
         """What the server must refuse."""
@@ -226,7 +279,7 @@ class Load:
 
     def left(self, i: int, answer: Answer) -> None:
         if answer.error is None and not answer.done:
-            self.count("left")
+            self.check_text(i, answer, "left")
         else:
             self.check(i, answer)
 
@@ -255,6 +308,29 @@ class Load:
         n_files = len(list(Path(f"/proc/{pid}/fd").iterdir()))
         now = time.perf_counter() - self.since
         self.sizes.append((now, int(lines["VmRSS"].split()[0]), int(lines["Threads"]), n_files))
+        self.look()
+
+    def look(self, started: bool = False) -> None:
+        """Whether the directory is as it should be, and the log."""
+        files = {}
+        for path in Path(self.folder, "texts").iterdir():
+            # Texts of the last requests are still written, and others go for them.
+            with suppress(FileNotFoundError):
+                files[path.name] = path.stat().st_size
+        parts = [name for name in files if not name.startswith("prefix-") and name != ".ropewalk-lock"]
+        # Before a client asks, nothing is written.
+        if started and parts:
+            self.fail(f"expected whole files after a start, found {parts}")
+        size = sum(files.values())
+        if size > self.args.prefix_bytes:
+            self.fail(f"expected at most {self.args.prefix_bytes} bytes in files, found {size}")
+        # The server writes at the end, wherever it is read.
+        with open(self.log.name) as log:
+            log.seek(self.n_log)
+            for line in log.readlines():
+                if line.startswith("warning:") or "panicked" in line:
+                    self.fail(f"the server: {line.strip()}")
+            self.n_log = log.tell()
 
     def full(self, rope: str, n_ctx: int, found: dict[str, float]) -> None:
         """As many requests of full length as have room must run at once, and none makes room for another."""
@@ -282,13 +358,14 @@ class Load:
             self.count("kills")
             self.server.process.send_signal(signal.SIGKILL)
             self.server.process.wait()
-        self.server = self.start()
+        server = self.start()
+        self.look(started=True)
+        self.server = server
         self.started = time.perf_counter()
         self.gone.clear()
 
     def run(self) -> None:
-        self.started = time.perf_counter()
-        clients = [threading.Thread(target=self.client, args=(self.args.seed + k,)) for k in range(self.args.clients)]
+        clients = [threading.Thread(target=self.client, args=(self.args.seed + k,), daemon=True) for k in range(self.args.clients)]
         for client in clients:
             client.start()
         seconds = self.args.minutes * 60
@@ -309,6 +386,13 @@ class Load:
         for server in (self.server, self.reference):
             if server.stop() != 0:
                 self.fail("SIGTERM: expected exit code 0 at the end")
+        self.look()
+        if self.counts["stops"] >= 10 and not self.counts["with tokens from disk"]:
+            self.fail("expected tokens from disk after a stop, found none")
+
+    def kill(self) -> None:
+        self.server.process.kill()
+        self.reference.process.kill()
 
     def report(self) -> str:
         steady = [size for size in self.sizes if size[0] < self.args.minutes * 30] or self.sizes
@@ -323,7 +407,7 @@ class Load:
         failed = "\n".join(f"- {wrong}" for wrong in self.wrong[:50]) or "None."
         return (
             f"## Requests\n\n{table(['', ''], rows)}\n\nThe two most likely tokens where an answer first differs: at most "
-            f"{self.largest:.4f} apart.\n\n## When no client asks\n\n"
+            f"{self.largest:.4f} apart. Scores: at most {self.apart:.4f} apart.\n\n## When no client asks\n\n"
             f"{table(['s', 'resident MiB', 'threads', 'files'], sizes)}\n\n## Failures\n\n{failed}\n"
         )
 
@@ -347,16 +431,18 @@ def main() -> Optional[str]:
     parser.add_argument("--requests", type=int, default=200, help="different requests")
     parser.add_argument("--restart", type=float, default=0.1, help="probability of a restart in a second of the second half")
     parser.add_argument("--tie", type=float, default=1e-3, help="difference of log-probabilities below which either token is right")
+    parser.add_argument("--prefix-bytes", type=int, default=1 << 29, help="most bytes of texts on disk")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("-o", "--output", help="file to write [default: stdout]")
     args = parser.parse_args()
     args.alone, args.turns = True, 0
-    help_text = subprocess.run([args.program, "serve", "--help-all"], check=True, capture_output=True, text=True).stdout
-    args.keeps = "--prefix-dir" in help_text
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         load = Load(args, folder)
-        load.run()
+        try:
+            load.run()
+        finally:
+            load.kill()
         report = load.report()
     text = about(args, started, "`ropewalk serve` under random load") + "\n\n" + report
     if args.output is None:

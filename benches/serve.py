@@ -27,7 +27,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Optional
+from typing import Any, Optional, TextIO
 
 
 @dataclass
@@ -62,9 +62,9 @@ class Answer:
 class Server:
     """A process that answers completions at an address that it prints as JSON."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], log: Optional[TextIO] = None) -> None:
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log or subprocess.DEVNULL, text=True
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -122,7 +122,8 @@ class Server:
                             answer.times.append(now)
                 if leave is not None and leave(answer):
                     break
-        except (OSError, http.client.HTTPException) as e:
+        # An event of a server that was killed may be cut.
+        except (OSError, ValueError, http.client.HTTPException) as e:
             answer.error = f"{type(e).__name__}: {e}"
         finally:
             connection.close()
@@ -136,9 +137,11 @@ def measured(answer: Answer) -> Answer:
     return answer
 
 
-def ropewalk(args: argparse.Namespace, ctx: int, parallel: int, *more: str) -> Server:
-    command = [args.program, "serve", "-m", args.model, "--port", "0", "--json", "-q", "-t", str(args.threads)]
-    return Server([*command, "--ctx", str(ctx), "--parallel", str(parallel), *more, *args.ropewalk.split()])
+def ropewalk(args: argparse.Namespace, ctx: int, parallel: int, *more: str, log: Optional[TextIO] = None) -> Server:
+    """A server of this program. Its notes and warnings go to `log`."""
+    command = [args.program, "serve", "-m", args.model, "--port", "0", "--json", "-t", str(args.threads)]
+    command += ["--ctx", str(ctx), "--parallel", str(parallel), *more, *args.ropewalk.split()]
+    return Server(command if log else [*command, "-q"], log)
 
 
 def llama(args: argparse.Namespace, ctx: int, parallel: int) -> Server:
