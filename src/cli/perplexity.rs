@@ -172,7 +172,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let (lengths, ctx) = args.lengths()?;
     let longppl = args.longppl().map_err(usage)?;
     if let Some(longppl) = longppl {
-        longppl.check(rule).map_err(|e| usage(e.to_string()))?;
+        longppl::check(&longppl, rule).map_err(|e| usage(e.to_string()))?;
     }
     let texts = read_documents(&args.file)?;
     let choice = args.model.resolve()?;

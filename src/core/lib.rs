@@ -15,6 +15,7 @@ pub mod terminal;
 pub mod text;
 pub mod tokenizer;
 pub mod apart;
+pub mod longppl;
 #[cfg(feature = "signals")]
 pub mod signals;
 #[cfg(feature = "signals")]

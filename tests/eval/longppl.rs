@@ -1,6 +1,5 @@
 //! LongPPL against what the package `longppl` computes from the same log-probabilities, and by hand.
 
-use std::ops::Range;
 use std::sync::Mutex;
 
 use ropewalk::control::{Control, Progress, Stop};
@@ -11,11 +10,6 @@ use ropewalk::eval::Document;
 use ropewalk::Token;
 
 use crate::fakes::{letters, Fake, BOS};
-
-#[path = "../../src/eval/perplexity/longppl/stretches.rs"]
-mod stretches;
-
-use stretches::{inside, joined};
 
 fn params(ctx: &[usize], longppl: longppl::Params) -> Params {
     Params::new(protocol("window").unwrap(), ctx.to_vec()).longppl(Some(longppl))
@@ -251,15 +245,4 @@ fn both_bounds_are_strict() {
     // Of each letter, three are in short contexts.
     assert_eq!(found.key_tokens, 6);
     assert!((found.nll.unwrap() - (1.0 + 1.9375) / 2.0).abs() < 1e-12, "{found:?}");
-}
-
-#[test]
-fn stretches_join_and_hold_tokens() {
-    assert_eq!(joined(&[0..2, 2..3, 5..6, 6..6, 7..8]), [0..3, 5..6, 7..8]);
-    let held =
-        |offsets: &[Range<usize>], stretches: &[Range<usize>]| inside(offsets, stretches).collect::<Vec<_>>();
-    assert_eq!(held(&[0..1, 1..3, 3..4, 4..6, 6..7], &[1..4, 6..7]), [1, 2, 4]);
-    // A token that is longer than its stretch is none of its tokens; three of one character are.
-    assert_eq!(held(&[0..2, 2..3, 2..3, 2..3, 3..5], &[0..1, 2..3, 3..4]), [1, 2, 3]);
-    assert_eq!(held(std::slice::from_ref(&(0..1)), &[]), [0usize; 0]);
 }

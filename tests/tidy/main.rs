@@ -52,7 +52,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
         "src/core",
         &[
             &["control", "divergence", "remedy", "settings", "setters", "terminal", "text", "tokenizer"],
-            &["apart", "program", "signals"],
+            &["apart", "longppl", "program", "signals"],
             &["ids"],
             &["hparams"],
             &["rope"],

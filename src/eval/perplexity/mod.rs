@@ -91,7 +91,7 @@ pub fn run(
         }
     }
     if let Some(longppl) = params.longppl {
-        longppl.check(protocol)?;
+        longppl::check(&longppl, protocol)?;
     }
     let Some(&first) = params.lengths.first() else { return Err(invalid("no length given")) };
     let stride = params.stride.or(protocol.stride).unwrap_or(1);
@@ -135,7 +135,7 @@ pub fn run(
     };
     // Before the hours that it may take, not after them.
     shorter.iter().for_each(|what| control.note(format_args!("note: {what}")));
-    let more = |n| params.longppl.map_or(0, |longppl| longppl.n_more(n, texts.bos.is_some()));
+    let more = |n| params.longppl.map_or(0, |longppl| longppl::n_more(&longppl, n, texts.bos.is_some()));
     let to_feed = |plan: &WindowPlan| {
         plan.sample(params.max_windows).map(|w| w.n_fed() + more(w.n_fed())).sum::<usize>()
     };
