@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -128,12 +129,23 @@ impl App {
     pub(crate) fn asked(&self, fields: &mut Fields) -> Result<(usize, Option<usize>), Fault> {
         let (model, named) = self.plan(fields.text("model")?.as_deref(), fields.text("rope")?.as_deref())?;
         let n = fields.int("n", 1..=i64::from(i32::MAX))?.map(|n| n as usize);
+        let plans = &self.backend.card().plans;
+        let first = || self.first(model, n.unwrap_or(1));
+        let longest = || self.of_model(model).max_by_key(|&i| plans[i].n_max).unwrap_or(0);
+        Ok((named.or_else(first).unwrap_or_else(longest), n))
+    }
+
+    /// The plan that a request of a model gets that names none, if so many tokens have room.
+    pub(crate) fn first(&self, model: usize, n: usize) -> Option<usize> {
+        let plans = &self.backend.card().plans;
+        self.of_model(model).find(|&i| n <= plans[i].n_max)
+    }
+
+    /// The plans of a model.
+    fn of_model(&self, model: usize) -> Range<usize> {
         let card = self.backend.card();
         let each = card.plans.len() / (1 + card.adapters.len());
-        let of_model = model * each..(model + 1) * each;
-        let first = of_model.clone().find(|&i| n.unwrap_or(1) <= card.plans[i].n_max);
-        let longest = || of_model.max_by_key(|&i| card.plans[i].n_max).unwrap_or(0);
-        Ok((named.or(first).unwrap_or_else(longest), n))
+        model * each..(model + 1) * each
     }
 
     /// The names of the model, as text.

@@ -8,8 +8,9 @@ use ropewalk::{Model, ModelParams, Plan, Session, SessionParams};
 use serde_json::{json, Value};
 
 use super::{asked, Reply, Server};
+use crate::common::program::run;
 use crate::common::{assert_close, LOGITS};
-use crate::models::{model, words};
+use crate::models::{model, ok, text_file, words};
 
 /// The events of a response's stream, each with its name.
 fn typed(reply: &Reply) -> Vec<Value> {
@@ -91,6 +92,37 @@ fn scores_of_two_methods_are_those_of_echo() {
     for ((found, a), b) in difference.iter().zip(&both[0]).zip(&both[1]) {
         assert!((found - (b - a)).abs() < 1e-4, "{found} {a} {b}");
     }
+}
+
+#[test]
+fn longppl_is_that_of_perplexity() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = text_file(dir.path(), "a.txt", 300);
+    // Bounds that every token passes, so that no rounding decides.
+    let line = [
+        ["perplexity", "-m", model(), "-f", path.as_str(), "--ctx", "256", "--bos", "off"],
+        ["--device", "cpu", "-t", "1", "--math", "f32", "--kv", "f32", "--json"],
+    ];
+    let bounds = "--longppl=trunc-len=100,sliding-window=40,alpha=-100,beta=-100";
+    let measured = ok(run(&[&line.concat()[..], &["-q", bounds]].concat())).json();
+    let expected = &measured["results"][0]["longppl"];
+    let server = Server::new(&["--kv", "f32", "--rope", "plain", "--ctx", "512"]);
+    let mut tokens = server.tokens(&json!({ "content": words(300), "add_special": false }));
+    tokens.truncate(256);
+    let bounds = json!({ "trunc_len": 100, "sliding_window": 40, "alpha": -100, "beta": -100 });
+    let mut body = json!({ "prompt": tokens, "longppl": bounds });
+    let found = server.post("/v1/score", &body).ok()["scores"][0]["longppl"].clone();
+    assert_eq!((&found["key_tokens"], &expected["key_tokens"]), (&json!(116), &json!(116)));
+    let (a, b) = (found["longppl"].as_f64().unwrap(), expected["longppl"].as_f64().unwrap());
+    assert!((a / b - 1.0).abs() < 1e-4, "{a} {b}");
+    // Half of them, about, cost more in a short context.
+    body["longppl"]["alpha"] = json!(0);
+    let score = server.post("/v1/score", &body).ok()["scores"][0].clone();
+    let cost = |list: &Value, i: usize| list[i].as_f64().unwrap();
+    let more = |i: &usize| cost(&score["longppl"]["short"], *i) > cost(&score["nll"], *i);
+    let at: Vec<usize> = (140..256).filter(more).collect();
+    assert!(!at.is_empty() && at.len() < 116, "{score}");
+    assert_eq!(score["longppl"]["at"], json!(at));
 }
 
 #[test]

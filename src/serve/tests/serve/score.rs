@@ -64,6 +64,45 @@ fn two_plans_are_compared_token_by_token() {
 }
 
 #[test]
+fn tokens_that_need_the_long_context_are_found() {
+    let site = Site::new();
+    // The model of this test expects the next letter, and sees no more than one: each cost is the same in a short context.
+    let tokens: Vec<i32> = (0..70).map(|i| 97 + i % 5).collect();
+    let bounds = json!({ "trunc_len": 20, "sliding_window": 10, "alpha": -1, "beta": -1 });
+    let answer = site.expect(200, PATH, &json!({ "prompt": tokens, "longppl": bounds }));
+    let (nll, found) = (&answer["scores"][0]["nll"], &answer["scores"][0]["longppl"]);
+    let at: Vec<usize> = (30..70).filter(|i| i % 5 != 0).collect();
+    assert_eq!((&found["at"], &found["key_tokens"]), (&json!(at), &json!(32)));
+    let cost = found["nll"].as_f64().unwrap();
+    assert!((cost - 0.1).abs() < 1e-9, "{cost}");
+    assert_eq!(found["longppl"].as_f64(), Some(cost.exp()));
+    let (nll, short) = (nll.as_array().unwrap(), found["short"].as_array().unwrap());
+    assert!(short.len() == 70 && short[..30].iter().all(|cost| cost.is_null()), "{short:?}");
+    assert_eq!(short[30..], nll[30..]);
+    // The short contexts are read under the plan that the whole prompt gets, and tell nothing of the cache.
+    {
+        let state = site.fake.state();
+        let jobs: Vec<_> = state.jobs.iter().map(|job| (job.prompt.len(), job.plan, job.reuse)).collect();
+        let part = (30, Some(1), false);
+        assert_eq!(jobs, [(70, Some(1), true), part, part, part, part]);
+        assert_eq!(state.jobs[2].prompt, tokens[20..50]);
+    }
+    assert_eq!(answer["usage"]["prompt_tokens"], 70 + 4 * 30);
+    assert_eq!(answer["ropewalk"]["spec"], "yarn:factor=4,beta=32");
+
+    let bounds = json!({ "trunc_len": 20, "sliding_window": 10 });
+    let body = json!({ "prompt": tokens, "longppl": bounds, "rope": ["yarn:factor=4", "streaming"] });
+    let both = site.expect(200, PATH, &body);
+    for (i, rope) in ["yarn:factor=4", "streaming"].into_iter().enumerate() {
+        let score = &both["scores"][i];
+        assert_eq!((&score["rope"], &score["longppl"]["short"]), (&json!(rope), &found["short"]));
+        assert_eq!((&score["longppl"]["longppl"], &score["longppl"]["at"]), (&json!(null), &json!([])));
+    }
+    assert_eq!(both["difference"].as_array().map(Vec::len), Some(70));
+    assert_eq!(both["ropewalk"].as_array().map(Vec::len), Some(2));
+}
+
+#[test]
 fn what_cannot_be_scored_is_named() {
     let site = Site::new();
     for (body, param) in [
@@ -78,6 +117,13 @@ fn what_cannot_be_scored_is_named() {
         (json!({ "prompt": "a", "rope": ["plain", "plain", "plain"] }), "rope"),
         (json!({ "prompt": "a", "stream": true }), "stream"),
         (json!({ "prompt": "a", "cache_prompt": 1 }), "cache_prompt"),
+        (json!({ "prompt": "a", "longppl": 1 }), "longppl"),
+        (json!({ "prompt": "a", "longppl": true }), "longppl"),
+        (json!({ "prompt": "a", "longppl": { "trunc_len": 0 } }), "longppl.trunc_len"),
+        (json!({ "prompt": "a", "longppl": { "alpha": "x" } }), "longppl.alpha"),
+        (json!({ "prompt": "a", "longppl": { "length": 1 } }), "longppl.length"),
+        // More short contexts than a request may have.
+        (json!({ "prompt": "a".repeat(200), "longppl": { "trunc_len": 1, "sliding_window": 1 } }), "longppl"),
     ] {
         assert_eq!(site.expect(400, PATH, &body)["error"]["param"], param, "{body}");
     }
