@@ -54,8 +54,8 @@ ropewalk_core::setters! {
         /// Most requests of one caller that wait. More are refused.
         pub n_waiting: usize,
         /// Time that a step should take while sequences decode, in milliseconds. The tokens of prompts in it are chosen by the
-        /// time of earlier steps, and are at least 32. While none decodes, and no prompt could be read in such a step next to
-        /// longer ones, a step reads a micro-batch.
+        /// time that each took in earlier steps at their depth, and are at least 16. While none decodes, and no prompt could be
+        /// read in such a step next to longer ones, a step reads a micro-batch, or what it can in 16 times this time.
         pub step_ms: u64,
         /// Tokens of prompts in every step, instead of a number learned from time.
         pub step_tokens: Option<usize>,

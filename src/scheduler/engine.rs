@@ -258,7 +258,7 @@ impl Engine {
         self.restore()?;
         self.cancel(Job::is_cancelled)?;
         self.admit();
-        let parts = self.parts()?;
+        let parts = self.parts(aim)?;
         if parts.is_empty() {
             return Ok(());
         }
@@ -267,12 +267,16 @@ impl Engine {
             Step { seq: run.seq, tokens: &run.job.tokens[run.held..part.end], want: run.want(part.end) }
         });
         let mut steps: Vec<Step<'_>> = steps.collect();
-        let n_prefill: usize = steps.iter().map(|step| step.tokens.len()).filter(|&n| n > 1).sum();
+        let held = |part: &Part| self.running[part.run].held;
+        let read = parts.iter().map(|part| (part.end - held(part), held(part))).filter(|(n, _)| *n > 1);
+        let read: Vec<(usize, usize)> = read.collect();
+        let n_prefill: usize = read.iter().map(|(n, _)| n).sum();
+        let depth = read.iter().map(|(_, held)| *held).max().unwrap_or(0);
         let begun = Instant::now();
         let results = self.session.step(&mut steps)?;
         drop(steps);
         let took = begun.elapsed();
-        self.budget.learn(n_prefill, took, aim);
+        self.budget.learn(n_prefill, depth, took, aim);
         self.did.n_steps += 1;
         self.did.steps.add(took);
         // Also those that shorter ones left nothing: else they would never have their turn.

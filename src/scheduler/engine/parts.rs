@@ -1,5 +1,8 @@
 //! How a step is divided among the requests that run.
 
+use std::time::Duration;
+
+use super::super::budget::Load;
 use super::{Engine, Part, Run};
 use crate::model::Result;
 
@@ -7,8 +10,8 @@ use crate::model::Result;
 const HALVED: usize = 64;
 
 impl Engine {
-    /// What the next step reads: a token of every sequence that has one left to read, then parts of prompts.
-    pub(super) fn parts(&mut self) -> Result<Vec<Part>> {
+    /// What the next step reads: a token of every sequence that has one left to read, then parts of prompts, for this time.
+    pub(super) fn parts(&mut self, aim: Duration) -> Result<Vec<Part>> {
         loop {
             let single: Vec<usize> =
                 (0..self.running.len()).filter(|&i| self.running[i].pending() == 1).collect();
@@ -21,7 +24,10 @@ impl Engine {
                 return Ok(single.into_iter().map(|run| self.part(run, 1)).collect());
             }
             let prompts: Vec<usize> = self.running.iter().map(Run::pending).filter(|&n| n > 1).collect();
-            let budget = self.budget.next(!single.is_empty(), &prompts);
+            let read = self.running.iter().filter(|run| run.pending() > 1);
+            let depth = read.map(|run| run.held).max().unwrap_or(0);
+            let load = Load { decoding: !single.is_empty(), prompts: &prompts, depth };
+            let budget = self.budget.next(load, aim);
             let chunks = self.chunks(budget);
             let mut parts: Vec<Part> = single.iter().map(|&run| self.part(run, 1)).collect();
             let (mut cells, mut lacking) = (cells, parts.is_empty());

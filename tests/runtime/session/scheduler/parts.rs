@@ -10,32 +10,84 @@ use std::time::Duration;
 use ropewalk::session::Scored;
 use ropewalk::Token;
 
-use budget::Budget;
+use budget::{tokens, Bounds, Budget, Load, FLOOR, WIDTH};
 use scores::Scores;
 
-/// Steps take a constant time and some for each token; the budget comes to where their sum is the aim.
+const BOUNDS: Bounds = Bounds { most: 2048, whole: 512 };
+const AIM: Duration = Duration::from_millis(150);
+
+fn load(decoding: bool, prompts: &[usize]) -> Load<'_> {
+    Load { decoding, prompts, depth: 0 }
+}
+
+/// A step takes a constant time, and some for each token.
+fn step(n: usize, each: f64) -> Duration {
+    Duration::from_secs_f64(0.05 + each * n as f64)
+}
+
+#[test]
+fn a_step_is_cut_by_the_time_of_its_tokens() {
+    let (many, two): (&[usize], &[usize]) = (&[5000, 4000], &[5000, 20]);
+    // Milliseconds for a token; tokens while others decode, for two long prompts, and for one that ends.
+    for (pace, decoding, alone, ending) in [
+        (None, 16, 64, 64),
+        // A large model: 512 tokens would take 20 seconds.
+        (Some(40.0), 16, 56, 56),
+        (Some(10.0), 16, 240, 240),
+        (Some(5.0), 24, 480, 24),
+        (Some(1.0), 144, 512, 144),
+        (Some(0.1), 1496, 512, 512),
+        (Some(0.01), 2048, 512, 512),
+    ] {
+        // A little faster, so that the quotient is not below a whole number by its rounding.
+        let pace = pace.map(|ms: f64| ms / 1000.0 * 0.9999);
+        let n = |decoding: bool, prompts: &[usize]| tokens(load(decoding, prompts), pace, 0.15, BOUNDS);
+        for prompts in [many, two, &[5000]] {
+            assert_eq!(n(true, prompts), decoding, "{pace:?}");
+        }
+        assert_eq!((n(false, many), n(false, two)), (alone, ending), "{pace:?}");
+        assert_eq!((n(false, &[5000]), n(false, &[5])), (alone, alone), "{pace:?}");
+    }
+    let small = Bounds { most: 8, whole: 4 };
+    assert_eq!(tokens(load(false, many), Some(0.001), 0.15, small), 4);
+    assert_eq!(tokens(load(true, many), Some(0.001), 0.15, small), 16);
+    assert_eq!(Budget::new(Some(7), 2048, 512).next(load(false, two), AIM), 7);
+}
+
 #[test]
 fn the_time_of_a_step_comes_to_the_aim() {
-    let (aim, most) = (Duration::from_millis(150), 2048);
-    let step = |n: usize, each: f64| Duration::from_secs_f64(0.05 + each * n as f64);
-    for (each, expected) in [(0.001, 100), (0.0001, 1000), (0.01, 32), (0.00001, most)] {
-        let mut budget = Budget::new(None, most, 512);
+    for (each, expected) in [(0.001, 100), (0.0001, 1000), (0.01, FLOOR), (0.00001, BOUNDS.most)] {
+        let mut budget = Budget::new(None, BOUNDS.most, BOUNDS.whole);
         for _ in 0..40 {
-            let n = budget.next(true, &[]);
-            budget.learn(n, step(n, each), aim);
+            let n = budget.next(load(true, &[]), AIM);
+            budget.learn(n, 0, step(n, each), AIM);
         }
-        let n = budget.next(true, &[]);
-        assert!(n.abs_diff(expected) <= expected / 50 + 1, "{each}: {n}, expected {expected}");
-        // The last tokens of a prompt do not change it.
-        budget.learn(1, step(1, each), aim);
-        assert_eq!(budget.next(true, &[]), n);
-        // Alone, or next to another one that is long, a prompt is read in whole micro-batches.
-        for whole in [&[5000][..], &[5], &[5000, 4000]] {
-            assert_eq!(budget.next(false, whole), 512);
+        let n = budget.next(load(true, &[]), AIM);
+        assert!(n <= expected && expected - n <= 2 * WIDTH, "{each}: {n}, expected {expected}");
+        // The last tokens of a prompt do not change it, and one step that was held up for long at most halves it.
+        for few in [1, FLOOR] {
+            budget.learn(few, 0, step(few, each), AIM);
+            assert_eq!(budget.next(load(true, &[]), AIM), n, "{each}");
         }
-        assert_eq!(budget.next(false, &[5000, n]), n.min(512));
+        budget.learn(n, 0, Duration::from_secs(100), AIM);
+        assert!(budget.next(load(true, &[]), AIM) >= (n / 2).saturating_sub(WIDTH).max(FLOOR), "{each}");
     }
-    assert_eq!(Budget::new(Some(7), most, 512).next(false, &[5000, 5]), 7);
+}
+
+/// What is learned of short prompts is no measure of a deep one, and the other way round.
+#[test]
+fn depths_are_measured_by_themselves() {
+    let mut budget = Budget::new(None, BOUNDS.most, BOUNDS.whole);
+    let at = |depth: usize| Load { decoding: true, prompts: &[], depth };
+    budget.learn(100, 0, Duration::from_millis(99), AIM);
+    // Until it is measured, from the nearest depth below, or above.
+    assert_eq!([0, 1000, 100_000].map(|depth| budget.next(at(depth), AIM)), [144; 3]);
+    budget.learn(100, 50_000, Duration::from_millis(498), AIM);
+    assert_eq!([0, 9000, 40_000, 60_000].map(|depth| budget.next(at(depth), AIM)), [144, 144, 24, 24]);
+    assert_eq!(budget.next(at(usize::MAX), AIM), 24);
+    let mut deep = Budget::new(None, BOUNDS.most, BOUNDS.whole);
+    deep.learn(100, usize::MAX, Duration::from_millis(498), AIM);
+    assert_eq!(deep.next(at(0), AIM), 24);
 }
 
 fn scored(token: Token) -> Scored {
