@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{json, Map, Value};
 
 use crate::backend::{Backend, Card, Done, Event, Reason, Scored, Split};
-use crate::calls::{Call, Reader};
+use crate::calls::{joined, Call, Piece, Reader};
 
 /// What an answer says of itself.
 pub(crate) struct Head {
@@ -80,7 +80,7 @@ pub(crate) struct Part {
     pub(crate) scores: Vec<(i32, Option<Scored>)>,
     /// Made tokens, if they are listed.
     pub(crate) ids: Vec<i32>,
-    pub(crate) calls: Vec<Call>,
+    pub(crate) calls: Vec<Piece>,
 }
 
 impl Part {
@@ -186,9 +186,9 @@ impl Choice {
         }
     }
 
-    fn said(&mut self, part: &mut Part, text: String, calls: Vec<Call>) {
+    fn said(&mut self, part: &mut Part, text: String, calls: Vec<Piece>) {
         part.text.push_str(&text);
-        self.n_calls += calls.len();
+        self.n_calls += n_begun(&calls);
         part.calls.extend(calls);
     }
 
@@ -218,11 +218,11 @@ impl Choice {
             if message["content"] == "" {
                 message["content"] = Value::Null;
             }
-            let call = |call: &Call| {
+            let call = |call: Call| {
                 let function = json!({ "name": call.name, "arguments": call.arguments });
                 json!({ "id": call.id, "type": "function", "function": function })
             };
-            message["tool_calls"] = part.calls.iter().map(call).collect();
+            message["tool_calls"] = joined(part.calls).into_iter().map(call).collect();
         }
         json!({ "index": i, "message": message, "logprobs": logprobs, "finish_reason": finish_reason })
     }
@@ -264,21 +264,24 @@ impl Choice {
         out
     }
 
-    /// The pieces of a stream for the calls that came last.
-    pub(crate) fn called(&self, i: usize, calls: Vec<Call>) -> Vec<Value> {
-        let piece = |call: Value| {
+    /// The pieces of a stream for the pieces of calls that came last.
+    pub(crate) fn called(&self, i: usize, calls: Vec<Piece>) -> Vec<Value> {
+        let mut next = self.n_calls - n_begun(&calls);
+        let one = |piece: Piece| {
+            let call = match piece {
+                Piece::Begins { id, name } => {
+                    next += 1;
+                    let function = json!({ "name": name, "arguments": "" });
+                    json!({ "index": next - 1, "id": id, "type": "function", "function": function })
+                }
+                Piece::Arguments(text) => {
+                    json!({ "index": next.saturating_sub(1), "function": { "arguments": text } })
+                }
+            };
             let delta = json!({ "tool_calls": [call] });
             json!({ "index": i, "delta": delta, "logprobs": null, "finish_reason": null })
         };
-        let first = self.n_calls - calls.len();
-        let two = |(k, call): (usize, Call)| {
-            let function = json!({ "name": call.name, "arguments": "" });
-            let begin =
-                json!({ "index": first + k, "id": call.id, "type": "function", "function": function });
-            let rest = json!({ "index": first + k, "function": { "arguments": call.arguments } });
-            [piece(begin), piece(rest)]
-        };
-        calls.into_iter().enumerate().flat_map(two).collect()
+        calls.into_iter().map(one).collect()
     }
 
     /// Why the answer ended, in OpenAI's words, which are a closed set.
@@ -371,6 +374,11 @@ impl Choice {
             "predicted_per_second": rate(done.n_made, done.decode),
         })
     }
+}
+
+/// The calls that begin in these pieces.
+fn n_begun(calls: &[Piece]) -> usize {
+    calls.iter().filter(|piece| matches!(piece, Piece::Begins { .. })).count()
 }
 
 /// The tokens of all choices. A prompt counts once, however many answers it has.

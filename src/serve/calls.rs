@@ -5,15 +5,16 @@
 mod hermes;
 mod llama;
 mod mistral;
+mod objects;
 mod qwen;
-
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Arc;
+mod reader;
 
 use serde_json::{json, Value};
 
 use crate::backend::{Bit, Fault, Series, Shape};
 use crate::fields::{wrong, Fields};
+
+pub(crate) use reader::{joined, Call, Piece, Reader};
 
 const MAX_TOOLS: usize = 128;
 const MAX_NAME: usize = 128;
@@ -34,8 +35,10 @@ pub(crate) struct Format {
     texts: bool,
     /// All marks, which a vocabulary may have as control tokens.
     marks: &'static [&'static str],
-    /// Reads the calls at the beginning of a text, which begins with one of `begins`. Nothing follows if this is `last`.
-    read: fn(&str, bool) -> Found,
+    /// Reads the call at the beginning of a text, which begins with one of `begins`, or is inside of a list of calls.
+    read: fn(&str, At) -> Found,
+    /// Reads what follows the arguments of a call that has begun. Nothing follows the text if that is true.
+    behind: fn(&str, bool) -> After,
     /// Calls of these functions, several if that is true; none where such a form cannot be told.
     series: Option<fn(&[&Tool], bool) -> Series>,
 }
@@ -59,14 +62,39 @@ impl Format {
     }
 }
 
+/// Where a text is that may be a call.
+#[derive(Clone, Copy)]
+struct At {
+    /// Whether it is behind another call of a list.
+    inside: bool,
+    /// Whether nothing follows it.
+    last: bool,
+    /// Whether a call is sure once its arguments begin, so that they can be sent as they come.
+    sure: bool,
+}
+
 /// What a text begins with.
 enum Found {
-    /// Calls, and the bytes that they take.
-    Calls(Vec<Said>, usize),
+    /// A call, the bytes that it takes with what follows it, and whether another one of its list comes next.
+    Call(Said, usize, bool),
+    /// A call of this name, and the bytes before its arguments, which are a JSON object.
+    Begun(String, usize),
     /// More text decides.
     Open,
     /// Text.
     Text,
+}
+
+/// What follows a call.
+enum After {
+    /// Another one of its list, after so many bytes.
+    Next(usize),
+    /// Its end, of so many bytes.
+    End(usize),
+    /// More text decides.
+    Open,
+    /// Text that the form does not have there, after so many bytes.
+    Other(usize),
 }
 
 /// A call as a model writes it.
@@ -76,9 +104,9 @@ struct Said {
 }
 
 impl Said {
-    /// A call from an object with a name, and with arguments under one of these keys.
-    fn of(value: &Value, keys: &[&str]) -> Option<Said> {
-        let name = value.get("name")?.as_str()?;
+    /// A call from an object, with the name under this key and the arguments under one of these.
+    fn of(value: &Value, name: &str, keys: &[&str]) -> Option<Said> {
+        let name = value.get(name)?.as_str()?;
         let arguments = match keys.iter().find_map(|key| value.get(key)) {
             None => json!({}),
             Some(Value::String(text)) => serde_json::from_str(text).ok()?,
@@ -224,8 +252,9 @@ impl Tools {
         }
     }
 
-    /// What reads the calls of an answer, for a model with this template; none if no functions are offered.
-    pub(crate) fn reader(&self, template: Option<&str>) -> Result<Option<Reader>, Fault> {
+    /// What reads the calls of an answer, whose text must be JSON if that is true, for a model with this template; none if
+    /// no functions are offered.
+    pub(crate) fn reader(&self, template: Option<&str>, json: bool) -> Result<Option<Reader>, Fault> {
         if !self.offered() {
             return Ok(None);
         }
@@ -233,15 +262,10 @@ impl Tools {
             let what = "tools: expected a model whose chat template has calls in a known form, found another";
             return Err(Fault::invalid("tools", what));
         };
-        Ok(Some(Reader {
-            format,
-            tools: self.list.clone().into(),
-            parallel: self.parallel,
-            held: String::new(),
-            open: false,
-            blank: true,
-            n_calls: 0,
-        }))
+        // Answers that have to be calls, or that begin like one only where one comes.
+        let strict = self.list.iter().any(|tool| tool.strict);
+        let sure = self.choose != Choose::Auto || strict && !json;
+        Ok(Some(Reader::new(format, self.list.clone().into(), self.parallel, sure)))
     }
 }
 
@@ -301,135 +325,4 @@ pub(crate) fn earlier(at: &str, value: &Value) -> Result<Value, Fault> {
         Ok(json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } }))
     };
     list.iter().enumerate().map(one).collect()
-}
-
-/// A call in an answer.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Call {
-    pub(crate) id: String,
-    pub(crate) name: String,
-    /// A JSON object.
-    pub(crate) arguments: String,
-}
-
-/// Separates calls from text, in an answer that comes in pieces. What only looks like a call is text.
-#[derive(Clone)]
-pub(crate) struct Reader {
-    format: &'static Format,
-    tools: Arc<[Tool]>,
-    parallel: bool,
-    /// White space, and after it what may be a call.
-    held: String,
-    /// Whether it begins like one.
-    open: bool,
-    /// Whether only white space and calls came.
-    blank: bool,
-    n_calls: usize,
-}
-
-impl Reader {
-    /// Takes more text; the text and the calls that are ready.
-    pub(crate) fn push(&mut self, text: &str) -> (String, Vec<Call>) {
-        self.held.push_str(text);
-        // All calls end with one of these, and a long one is not to be read again with every token.
-        if self.open && !text.contains(['}', ']', '>']) {
-            return (String::new(), Vec::new());
-        }
-        self.read(false)
-    }
-
-    /// What was held back.
-    pub(crate) fn finish(&mut self) -> (String, Vec<Call>) {
-        self.read(true)
-    }
-
-    fn read(&mut self, last: bool) -> (String, Vec<Call>) {
-        let (mut text, mut calls) = (String::new(), Vec::new());
-        loop {
-            if !self.parallel && self.n_calls > 0 {
-                self.held.clear();
-                return (text, calls);
-            }
-            if !self.open {
-                let ready = self.ready(last);
-                let later = self.held.split_off(ready);
-                let now = std::mem::replace(&mut self.held, later);
-                self.blank &= now.trim().is_empty();
-                text.push_str(&now);
-                if !self.open {
-                    if last && self.n_calls > 0 && text.trim().is_empty() {
-                        text.clear();
-                    }
-                    return (text, calls);
-                }
-            }
-            let space = self.held.len() - self.held.trim_start().len();
-            match (self.format.read)(&self.held[space..], last) {
-                Found::Open if !last => return (text, calls),
-                Found::Calls(mut said, n) if said.iter().all(|call| self.tool(&call.name).is_some()) => {
-                    self.held.drain(..space + n);
-                    said.truncate(if self.parallel { usize::MAX } else { 1 });
-                    self.n_calls += said.len();
-                    calls.extend(said.into_iter().map(|said| self.call(said)));
-                }
-                _ => {
-                    let begins = self.format.begins.iter().filter(|b| self.held[space..].starts_with(**b));
-                    let n = space + begins.map(|b| b.len()).max().unwrap_or(0);
-                    text.extend(self.held.drain(..n));
-                    self.blank = false;
-                }
-            }
-            self.open = false;
-        }
-    }
-
-    fn tool(&self, name: &str) -> Option<&Tool> {
-        self.tools.iter().find(|tool| tool.name == name)
-    }
-
-    fn call(&self, said: Said) -> Call {
-        let Said { name, mut arguments } = said;
-        if let Some(tool) = self.tool(&name).filter(|_| self.format.texts) {
-            let values = arguments.as_object_mut().into_iter().flatten();
-            values.for_each(|(key, value)| qwen::typed(&tool.parameters["properties"][key.as_str()], value));
-        }
-        Call { id: id(), name, arguments: arguments.to_string() }
-    }
-
-    /// The bytes that are text. Sets `open` if a call may begin after them.
-    fn ready(&mut self, last: bool) -> usize {
-        let held = self.held.as_str();
-        let body = held.trim_start();
-        let begins = self.format.begins;
-        if self.format.whole {
-            self.open = self.blank && begins.iter().any(|b| body.starts_with(b));
-            let undecided = self.blank && !last && begins.iter().any(|b| b.starts_with(body));
-            return if self.open || undecided { 0 } else { held.len() };
-        }
-        if let Some(at) = begins.iter().filter_map(|b| held.find(b)).min() {
-            self.open = true;
-            return held[..at].trim_end().len();
-        }
-        if last {
-            return held.len();
-        }
-        let longest = begins.iter().map(|b| b.len()).max().unwrap_or(0);
-        let start = held.len().saturating_sub(longest);
-        let starts =
-            |at: &usize| held.is_char_boundary(*at) && begins.iter().any(|b| b.starts_with(&held[*at..]));
-        let at = (start..held.len()).find(starts).unwrap_or(held.len());
-        held[..at].trim_end().len()
-    }
-}
-
-/// An id of nine letters and digits, which is what Mistral's templates take.
-fn id() -> String {
-    const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
-    let mut random = RandomState::new().build_hasher().finish();
-    let mut letter = || {
-        let letter = LETTERS[(random % 36) as usize];
-        random /= 36;
-        char::from(letter)
-    };
-    (0..9).map(|_| letter()).collect()
 }

@@ -29,7 +29,7 @@ fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
     prepare(app, caller, &mut common)?;
     let messages = request.messages;
     let template = app.backend.card().chat_template.as_deref();
-    let reader = messages.tools.reader(template)?;
+    let reader = messages.tools.reader(template, request.json.is_some())?;
     let prompt = app.backend.chat_tokens(&messages.list, &messages.variables, messages.open)?;
     let param = if request.json.is_some() { "response_format" } else { "tools" };
     let shape = messages.tools.shape(template, request.json, prompt.header)?;

@@ -1,10 +1,13 @@
 //! Hermes and Qwen: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
 
-use super::{value, Format, Found, Said, Tool};
+use super::objects::Objects;
+use super::{Format, Tool};
 use crate::backend::{Bit, Series};
 
 const BEGIN: &str = "<tool_call>";
 const END: &str = "</tool_call>";
+const FORM: Objects =
+    Objects { begin: BEGIN, name: "name", arguments: &["arguments"], list: false, end: END };
 
 pub(super) const FORMAT: Format = Format {
     // Others of Qwen write each argument between tags.
@@ -13,7 +16,8 @@ pub(super) const FORMAT: Format = Format {
     whole: false,
     texts: false,
     marks: &[BEGIN, END],
-    read,
+    read: |text, at| FORM.read(text, at),
+    behind: |text, last| FORM.behind(text, last),
     series: Some(series),
 };
 
@@ -26,23 +30,5 @@ fn series(tools: &[&Tool], many: bool) -> Series {
         one_of: tools.iter().map(call).collect(),
         between: many.then(|| vec![Bit::Space]),
         ..Series::default()
-    }
-}
-
-fn read(text: &str, last: bool) -> Found {
-    let body = &text[BEGIN.len()..];
-    let (call, n) = match value(body) {
-        Ok((value, n)) => (Said::of(&value, &["arguments"]), n),
-        Err(true) => return Found::Open,
-        Err(false) => return Found::Text,
-    };
-    let Some(call) = call else { return Found::Text };
-    let rest = body[n..].trim_start();
-    match rest.strip_prefix(END) {
-        Some(after) => Found::Calls(vec![call], text.len() - after.len()),
-        // Some answers end without it.
-        None if END.starts_with(rest) && last => Found::Calls(vec![call], text.len()),
-        None if END.starts_with(rest) => Found::Open,
-        None => Found::Text,
     }
 }

@@ -1,11 +1,13 @@
 //! Mistral: `[TOOL_CALLS]` and a list of calls, or from 2025 on `[TOOL_CALLS]name[ARGS]{...}` for each call.
 
-use super::{value, Format, Found, Said, Tool};
+use super::objects::Objects;
+use super::{After, At, Format, Found, Tool};
 use crate::backend::{Bit, Series};
 
 const BEGIN: &str = "[TOOL_CALLS]";
 const ID: &str = "[CALL_ID]";
 const ARGS: &str = "[ARGS]";
+const LIST: Objects = Objects { begin: BEGIN, name: "name", arguments: &["arguments"], list: true, end: "" };
 
 pub(super) const LISTED: Format = Format {
     fits: |template| template.contains(BEGIN),
@@ -14,6 +16,7 @@ pub(super) const LISTED: Format = Format {
     texts: false,
     marks: &[BEGIN, ID, ARGS],
     read,
+    behind,
     series: Some(listed),
 };
 
@@ -40,30 +43,37 @@ fn named(tools: &[&Tool], many: bool) -> Series {
     Series { one_of: tools.iter().map(call).collect(), between: many.then(Vec::new), ..Series::default() }
 }
 
-fn read(text: &str, _: bool) -> Found {
-    let body = text[BEGIN.len()..].trim_start();
-    // A list, or a name before the next mark or the arguments.
-    let Some(at) = body.find(['[', '{']) else { return Found::Open };
-    let (name, mut rest) = (body[..at].trim(), &body[at..]);
-    if let Some(id) = rest.strip_prefix(ID) {
-        let Some(at) = id.find(ARGS) else { return Found::Open };
-        rest = &id[at..];
+fn read(text: &str, at: At) -> Found {
+    let body = text.strip_prefix(BEGIN).unwrap_or(text).trim_start();
+    if at.inside || body.starts_with('[') {
+        return LIST.read(text, at);
     }
-    let rest = rest.strip_prefix(ARGS).unwrap_or(rest);
-    let (found, n) = match value(rest) {
-        Ok(found) => found,
-        Err(true) => return Found::Open,
-        Err(false) => return Found::Text,
-    };
-    let calls: Option<Vec<Said>> = match found.as_array() {
-        Some(list) if name.is_empty() => list.iter().map(|call| Said::of(call, &["arguments"])).collect(),
-        None if !name.is_empty() && found.is_object() => {
-            Some(vec![Said { name: name.to_owned(), arguments: found.clone() }])
-        }
-        _ => None,
-    };
-    match calls {
-        Some(calls) if !calls.is_empty() => Found::Calls(calls, text.len() - rest.len() + n),
-        _ => Found::Text,
+    // A name before the next mark or the arguments.
+    let Some(n) = body.find(['[', '{']) else { return Found::Open };
+    let (name, mut rest) = (body[..n].trim(), &body[n..]);
+    if name.is_empty() {
+        return Found::Text;
+    }
+    if let Some(id) = rest.strip_prefix(ID) {
+        let Some(n) = id.find(ARGS) else { return Found::Open };
+        rest = &id[n..];
+    }
+    if [ID, ARGS].iter().any(|mark| mark.len() > rest.len() && mark.starts_with(rest)) {
+        return Found::Open;
+    }
+    let rest = rest.strip_prefix(ARGS).unwrap_or(rest).trim_start();
+    match rest.chars().next() {
+        Some('{') => Found::Begun(name.to_owned(), text.len() - rest.len()),
+        Some(_) => Found::Text,
+        None => Found::Open,
+    }
+}
+
+/// After arguments behind a name comes nothing; in a list, the rest of the object does.
+fn behind(text: &str, last: bool) -> After {
+    match text.trim_start().chars().next() {
+        Some('}' | ',') => LIST.behind(text, last),
+        None if !last => After::Open,
+        _ => After::End(0),
     }
 }

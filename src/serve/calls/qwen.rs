@@ -1,9 +1,9 @@
 //! Qwen 3 Coder and Qwen 3.5: `<tool_call><function=NAME>`, then `<parameter=KEY>VALUE</parameter>` for each argument. Values
-//! are texts; what they are, the function's schema says.
+//! are texts; what they are, the function's schema says. So calls are read when they are complete: half a value has no type.
 
 use serde_json::{json, Map, Value};
 
-use super::{Format, Found, Said};
+use super::{After, At, Format, Found, Said};
 
 const BEGIN: &str = "<tool_call>";
 const END: &str = "</tool_call>";
@@ -17,15 +17,16 @@ pub(super) const FORMAT: Format = Format {
     texts: true,
     marks: &[BEGIN, END],
     read,
+    behind: |_, _| After::Other(0),
     series: None,
 };
 
-fn read(text: &str, last: bool) -> Found {
+fn read(text: &str, at: At) -> Found {
     match call(text[BEGIN.len()..].trim_start()) {
         Ok((call, rest)) => match rest.trim_start().strip_prefix(END) {
-            Some(after) => Found::Calls(vec![call], text.len() - after.len()),
+            Some(after) => Found::Call(call, text.len() - after.len(), false),
             None if !END.starts_with(rest.trim_start()) => Found::Text,
-            None if last => Found::Calls(vec![call], text.len()),
+            None if at.last => Found::Call(call, text.len(), false),
             None => Found::Open,
         },
         Err(found) => found,

@@ -3,13 +3,14 @@
 use ropewalk_serve::{Bit, FaultKind, Series, Shape};
 use serde_json::{json, Value};
 
+use crate::called::{streamed, texts};
 use crate::client::Site;
 use crate::streams::events;
 
-const CHAT: &str = "/v1/chat/completions";
-const HERMES: &str = "{{ tools }}<tool_call>";
-const LLAMA: &str = "{{ tools }}<|start_header_id|>{\"name\": , \"parameters\": }";
-const MISTRAL: &str = "{{ tools }}[TOOL_CALLS]";
+pub(crate) const CHAT: &str = "/v1/chat/completions";
+pub(crate) const HERMES: &str = "{{ tools }}<tool_call>";
+pub(crate) const LLAMA: &str = "{{ tools }}<|start_header_id|>{\"name\": , \"parameters\": }";
+pub(crate) const MISTRAL: &str = "{{ tools }}[TOOL_CALLS]";
 const QWEN: &str = "{{ tools }}<tool_call><function=";
 
 fn tool(name: &str) -> Value {
@@ -17,7 +18,7 @@ fn tool(name: &str) -> Value {
     json!({ "type": "function", "function": { "name": name, "parameters": parameters } })
 }
 
-fn asked() -> Value {
+pub(crate) fn asked() -> Value {
     json!({ "messages": [{ "role": "user", "content": "a" }], "tools": [tool("now"), tool("weather")] })
 }
 
@@ -77,22 +78,13 @@ fn calls_are_read_in_each_form() {
             (&json!("tool_calls"), &content),
             "{script}"
         );
-        assert_eq!(&called(&choice["message"]["tool_calls"]), expected, "{script}");
+        let calls = &choice["message"]["tool_calls"];
+        assert_eq!(&called(calls), expected, "{script}");
+        let calls = texts(calls);
         // In pieces: first the name, then the arguments.
         let events = events(&site, CHAT, asked());
         let deltas: Vec<&Value> = events.iter().map(|event| &event["choices"][0]["delta"]).collect();
-        let pieces: Vec<&Value> =
-            deltas.iter().map(|d| &d["tool_calls"][0]).filter(|d| !d.is_null()).collect();
-        assert_eq!(pieces.len(), 2 * expected.len(), "{script}");
-        for (i, ((name, arguments), pair)) in expected.iter().zip(pieces.chunks(2)).enumerate() {
-            let begin = json!({
-                "index": i, "id": pair[0]["id"], "type": "function", "function": { "name": name, "arguments": "" },
-            });
-            assert_eq!((pair[0], pair[0]["id"].as_str().unwrap().len()), (&begin, 9));
-            let text = pair[1]["function"]["arguments"].as_str().unwrap();
-            assert_eq!(*pair[1], json!({ "index": i, "function": { "arguments": text } }));
-            assert_eq!(&serde_json::from_str::<Value>(text).unwrap(), arguments);
-        }
+        assert_eq!(streamed(&events), calls, "{script}");
         let text: String = deltas.iter().filter_map(|d| d["content"].as_str()).collect();
         assert_eq!(text, content.as_str().unwrap_or_default());
         assert_eq!(events.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
@@ -158,7 +150,8 @@ fn what_only_looks_like_a_call_is_text() {
         (LLAMA, "<|python_tag|>now()"),
         (LLAMA, "{\"a\": 1}"),
         (MISTRAL, "[TOOL_CALLS][]"),
-        (MISTRAL, "[TOOL_CALLS][{\"name\": \"now\", \"arguments\": {}}, 1]"),
+        (MISTRAL, "[TOOL_CALLS][{\"name\": \"other\", \"arguments\": {}}, 1]"),
+        (MISTRAL, "[TOOL_CALLS]now[ARGS]1"),
         (MISTRAL, "[TOOL_CALLS]now"),
         (MISTRAL, "[TOOL_CALLS]other[ARGS]{}"),
     ] {

@@ -1,6 +1,7 @@
 //! The server as its clients meet it: raw HTTP over sockets, and a model that answers by a rule.
 
 mod answers;
+mod called;
 mod calls;
 mod client;
 mod endings;
