@@ -163,7 +163,7 @@ class Load:
             print(self.wrong[-1], file=sys.stderr, flush=True)
 
     def check_text(self, i: int, answer: Answer, what: str) -> None:
-        """Whether an answer, or the beginning that came of it, is that of the request alone."""
+        """Compares an answer, or the beginning that came of it, with that of the request alone."""
         expected = self.alone(i)
         if answer.text == expected or not answer.done and expected.startswith(answer.text):
             self.count(what)
@@ -311,7 +311,7 @@ class Load:
         self.look()
 
     def look(self, started: bool = False) -> None:
-        """Whether the directory is as it should be, and the log."""
+        """Checks the directory of texts and the log."""
         files = {}
         for path in Path(self.folder, "texts").iterdir():
             # Texts of the last requests are still written, and others go for them.

@@ -1,5 +1,5 @@
-//! Which tokens of a text need a long context (Fang et al., arXiv 2410.23771), as the authors' package `longppl` 0.3.0
-//! finds them.
+//! The tokens of a text that need a long context (Fang et al., arXiv 2410.23771), as the package `longppl` 0.3.0 of its
+//! authors finds them.
 //!
 //! A key token is one that the model predicts well from everything before it, and much worse from a short context alone.
 //! The package passes key tokens from the model that finds them to the one that is measured as spans of text, so all tokens of
@@ -38,6 +38,12 @@ impl Params {
         })
     }
 
+    /// Tokens that are read again if `n` were read: the short contexts, and if BOS is the first one, the text without it.
+    pub fn n_more(&self, n: usize, bos: bool) -> usize {
+        let again = if bos { n.saturating_sub(1) } else { 0 };
+        again + self.short_contexts(n).map(|range| range.len()).sum::<usize>()
+    }
+
     /// Returns true if a token with these negative log-likelihoods, in nats, is a key token.
     pub fn is_key(&self, short: f64, full: f64) -> bool {
         short - full > self.alpha && full < -self.beta
@@ -56,7 +62,8 @@ pub fn key_tokens<E>(
     let offsets = offsets(pieces)?;
     let keys = is_key.iter().zip(&offsets).filter(|(&key, _)| key);
     let found: Vec<Range<usize>> = keys.map(|(_, offset)| offset.clone()).collect();
-    Ok(inside(&offsets, &joined(&found)).collect())
+    let stretches = joined(&found);
+    Ok(inside(&offsets, &stretches).collect())
 }
 
 /// The characters of the text that each token has a part in.

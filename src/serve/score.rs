@@ -164,9 +164,10 @@ fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
     Ok(Work { model, tokens, longppl, parts, choices, jobs, headers })
 }
 
-/// The short contexts of a prompt, as many as a request may have under so many plans.
+/// The short contexts of a prompt that is read under so many plans, if they are few enough for a request.
 fn parts(params: &Params, n: usize, n_plans: usize) -> Result<Vec<Range<usize>>, Fault> {
-    let most = MAX_ANSWERS / n_plans;
+    // The whole prompt is read as well.
+    let most = MAX_ANSWERS / n_plans - 1;
     let parts: Vec<Range<usize>> = params.short_contexts(n).take(most + 1).collect();
     let what = match parts.len() {
         0 => {

@@ -43,12 +43,6 @@ pub fn check(params: &Params, protocol: &Protocol) -> Result<()> {
     Ok(())
 }
 
-/// Tokens that a window of `n_fed` feeds again.
-pub(super) fn n_more(params: &Params, n_fed: usize, bos: bool) -> usize {
-    let again = if bos { n_fed - 1 } else { 0 };
-    again + params.short_contexts(n_fed).map(|range| range.len()).sum::<usize>()
-}
-
 /// LongPPL over all documents at one length.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LongPpl {

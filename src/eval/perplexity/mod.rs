@@ -135,7 +135,7 @@ pub fn run(
     };
     // Before the hours that it may take, not after them.
     shorter.iter().for_each(|what| control.note(format_args!("note: {what}")));
-    let more = |n| params.longppl.map_or(0, |longppl| longppl::n_more(&longppl, n, texts.bos.is_some()));
+    let more = |n| params.longppl.map_or(0, |longppl| longppl.n_more(n, texts.bos.is_some()));
     let to_feed = |plan: &WindowPlan| {
         plan.sample(params.max_windows).map(|w| w.n_fed() + more(w.n_fed())).sum::<usize>()
     };
