@@ -89,7 +89,7 @@ struct Document {
 /// `\n`, as Python reads text.
 ///
 /// Reading stops after about `enough` bytes, so that a large collection costs no more than what is used of it.
-pub(crate) fn read_documents(path: &Path, mut enough: u64) -> Result<Vec<String>> {
+pub fn read_documents(path: &Path, mut enough: u64) -> Result<Vec<String>> {
     let mut documents = Vec::new();
     for file in texts(path)? {
         if enough == 0 {

@@ -13,9 +13,6 @@ use sha2::{Digest, Sha256};
 
 use crate::{Answer, Ask, Encoder, Error, Info, Opt, Result, Sample, Samples, Setup, Task, Template};
 
-#[cfg(test)]
-mod tests;
-
 pub(crate) static TASKS: &[&dyn Task] = &[&Passkey];
 
 static DEPTH: Opt = Opt {
@@ -124,18 +121,18 @@ impl Task for Passkey {
 
 /// Settings of a length.
 #[derive(Clone, Copy)]
-struct Rules<'a> {
-    encoder: &'a dyn Encoder,
-    length: usize,
-    seed: u64,
-    by_tokens: bool,
-    five_digits: bool,
+pub struct Rules<'a> {
+    pub encoder: &'a dyn Encoder,
+    pub length: usize,
+    pub seed: u64,
+    pub by_tokens: bool,
+    pub five_digits: bool,
 }
 
 impl Rules<'_> {
     /// The choices of a sample. Each depends on nothing but seed, length, depth and its number: runs over other
     /// lengths, in other orders, or stopped and repeated, meet the same prompts.
-    fn draw(&self, depth: Depth, sample: usize) -> Draw {
+    pub fn draw(&self, depth: Depth, sample: usize) -> Draw {
         let digest = Sha256::digest(format!("passkey/{}/{}/{depth}/{sample}", self.seed, self.length));
         let mut random = ChaCha8Rng::from_seed(digest.into());
         let place = random.next_u64();
@@ -143,7 +140,7 @@ impl Rules<'_> {
         Draw { key: low + below(random.next_u64(), u64::from(high - low) + 1) as u32, place }
     }
 
-    fn sample(&self, depth: Depth, sample: usize, mut garbage: usize, limit: usize) -> Result<Sample> {
+    pub fn sample(&self, depth: Depth, sample: usize, mut garbage: usize, limit: usize) -> Result<Sample> {
         let draw = self.draw(depth, sample);
         // Prompts are sized with another key: where this one takes a few tokens more, the garbage is cut by steps.
         loop {
@@ -185,7 +182,7 @@ fn too_short(length: usize, need: usize) -> Error {
 
 /// The place of the key in the filler text.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Depth {
+pub enum Depth {
     /// Anywhere: `randint(0, n)` of the `n` characters of garbage before it, as in the source.
     Random,
     /// Right after the task's description (SBA's "near the start").
@@ -224,19 +221,19 @@ impl FromStr for Depth {
 
 /// The random choices of one sample, the same however much garbage there will be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Draw {
-    key: u32,
+pub struct Draw {
+    pub key: u32,
     /// Place of the key in the garbage, as a fraction of 2^64.
-    place: u64,
+    pub place: u64,
 }
 
 /// The longest key, in the middle of the garbage. Prompts are sized with it.
-const PROBE: Draw = Draw { key: 50_000, place: 1 << 63 };
+pub const PROBE: Draw = Draw { key: 50_000, place: 1 << 63 };
 
 impl Draw {
     /// The prompt with `n` characters of garbage in all. Both pieces start at the garbage's beginning, as in the
     /// source.
-    fn prompt(&self, n: usize, depth: Depth) -> String {
+    pub fn prompt(&self, n: usize, depth: Depth) -> String {
         let before = match depth {
             Depth::Random => below(self.place, n as u64 + 1) as usize,
             Depth::Start => 0,
@@ -249,7 +246,7 @@ impl Draw {
     }
 
     /// Tokens of prompt and answer.
-    fn need(&self, rules: &Rules<'_>, n: usize, depth: Depth) -> Result<usize> {
+    pub fn need(&self, rules: &Rules<'_>, n: usize, depth: Depth) -> Result<usize> {
         if n > MAX_GARBAGE {
             return Err(Error::invalid(format!(
                 "expected a length of at most {MAX_GARBAGE} characters of filler text, found one of {n}"
@@ -280,12 +277,12 @@ impl Draw {
 }
 
 /// `x` as a fraction of 2^64, scaled to `0..n`.
-fn below(x: u64, n: u64) -> u64 {
+pub fn below(x: u64, n: u64) -> u64 {
     ((u128::from(x) * u128::from(n)) >> 64) as u64
 }
 
 /// The first run of ASCII digits of a continuation as a number, the answer YaRN's script reads (there `\d+`).
-fn first_number(text: &str) -> Option<u64> {
+pub fn first_number(text: &str) -> Option<u64> {
     let digits = &text[text.find(|c: char| c.is_ascii_digit())?..];
     let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
     digits[..end].parse().ok()
@@ -294,7 +291,7 @@ fn first_number(text: &str) -> Option<u64> {
 /// How much garbage YaRN's script puts in: `n` grows by 128 characters while `need(n)` is at most `budget` tokens, and
 /// the last such `n` is used. Found by doubling and bisection, which is the same `n` wherever more garbage never means
 /// fewer tokens. `None` when not even `n = 0` fits.
-fn largest_fitting(budget: usize, need: &mut dyn FnMut(usize) -> Result<usize>) -> Result<Option<usize>> {
+pub fn largest_fitting(budget: usize, need: &mut dyn FnMut(usize) -> Result<usize>) -> Result<Option<usize>> {
     /// Characters a token may stand for; real vocabularies have few words this long, and none of them here.
     const MAX_CHARS_PER_TOKEN: usize = 64;
     if need(0)? > budget {

@@ -84,10 +84,13 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["error"],
             &["data"],
             &["task"],
-            &["text", "draws", "testing"],
+            &["text", "draws"],
             &["metrics"],
             &["ruler", "needle", "passkey", "longbench", "lveval", "infinitebench", "short", "made"],
             &["registry"],
+            &["internals"],
+            // Its test program.
+            &["tests"],
         ],
     ),
     (

@@ -6,11 +6,9 @@
 //! [`Random`] follows `Lib/random.py` and `Modules/_randommodule.c` of CPython (3.11 and later),
 //! [`RandomState`] the legacy generator of NumPy (`numpy/random/mtrand.pyx`, frozen by its compatibility policy).
 
-mod mt19937;
+pub(crate) mod mt19937;
 mod numpy;
 mod python;
-#[cfg(test)]
-mod tests;
 
-pub(crate) use numpy::RandomState;
-pub(crate) use python::Random;
+pub use numpy::RandomState;
+pub use python::Random;

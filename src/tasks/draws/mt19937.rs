@@ -7,7 +7,7 @@ const M: usize = 397;
 
 /// A generator of 32-bit words with a period of 2^19937 - 1.
 #[derive(Clone)]
-pub(super) struct Mt19937 {
+pub struct Mt19937 {
     state: [u32; N],
     /// The next word to give; `N` when the state must be renewed.
     next: usize,
@@ -27,7 +27,7 @@ impl Mt19937 {
     }
 
     /// Seeded with several words (`init_by_array`); at least one.
-    pub(super) fn from_words(key: &[u32]) -> Mt19937 {
+    pub fn from_words(key: &[u32]) -> Mt19937 {
         let mut rng = Mt19937::from_word(19_650_218);
         let state = &mut rng.state;
         let mixed = |previous: u32, factor: u32| (previous ^ (previous >> 30)).wrapping_mul(factor);
@@ -52,7 +52,7 @@ impl Mt19937 {
         rng
     }
 
-    pub(super) fn next_u32(&mut self) -> u32 {
+    pub fn next_u32(&mut self) -> u32 {
         if self.next == N {
             self.renew();
         }

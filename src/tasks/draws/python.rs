@@ -6,25 +6,25 @@ use super::mt19937::Mt19937;
 
 /// Python's generator: `random.Random(seed)`, or the module's own after `random.seed(seed)`.
 #[derive(Clone)]
-pub(crate) struct Random(Mt19937);
+pub struct Random(Mt19937);
 
 impl Random {
     /// `random.Random(seed)` of a non-negative `int`.
-    pub(crate) fn new(seed: u64) -> Random {
+    pub fn new(seed: u64) -> Random {
         let low = seed as u32;
         let high = (seed >> 32) as u32;
         Random(if high == 0 { Mt19937::from_words(&[low]) } else { Mt19937::from_words(&[low, high]) })
     }
 
     /// `random()`: at least 0, below 1.
-    pub(crate) fn random(&mut self) -> f64 {
+    pub fn random(&mut self) -> f64 {
         let high = f64::from(self.0.next_u32() >> 5);
         let low = f64::from(self.0.next_u32() >> 6);
         (high * 67_108_864.0 + low) / 9_007_199_254_740_992.0
     }
 
     /// `getrandbits(bits)`, for at most 128 bits.
-    pub(crate) fn getrandbits(&mut self, bits: u32) -> u128 {
+    pub fn getrandbits(&mut self, bits: u32) -> u128 {
         debug_assert!(bits <= 128, "{bits} bits");
         let mut value = 0;
         for word in 0..bits.min(128).div_ceil(32) {
@@ -35,7 +35,7 @@ impl Random {
     }
 
     /// `_randbelow(n)`: at least 0, below `n`, which is at least 1.
-    pub(crate) fn below(&mut self, n: usize) -> usize {
+    pub fn below(&mut self, n: usize) -> usize {
         debug_assert!(n > 0, "a number below 0");
         // One bit more than needed where n is a power of two, as in the original.
         let bits = usize::BITS - n.leading_zeros();
@@ -48,17 +48,17 @@ impl Random {
     }
 
     /// `randint(first, last)`, both included; `first <= last`.
-    pub(crate) fn randint(&mut self, first: usize, last: usize) -> usize {
+    pub fn randint(&mut self, first: usize, last: usize) -> usize {
         first + self.below(last - first + 1)
     }
 
     /// `choice(items)`, of at least one item.
-    pub(crate) fn choice<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+    pub fn choice<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len())]
     }
 
     /// `choices(items, k=k)`: with repetitions, of at least one item.
-    pub(crate) fn choices<T: Clone>(&mut self, items: &[T], k: usize) -> Vec<T> {
+    pub fn choices<T: Clone>(&mut self, items: &[T], k: usize) -> Vec<T> {
         let n = items.len() as f64;
         (0..k).map(|_| items[(self.random() * n) as usize].clone()).collect()
     }
@@ -98,19 +98,19 @@ impl Random {
     }
 
     /// `sample(items, k)`: without repetitions; `k` is at most the number of items.
-    pub(crate) fn sample<T: Clone>(&mut self, items: &[T], k: usize) -> Vec<T> {
+    pub fn sample<T: Clone>(&mut self, items: &[T], k: usize) -> Vec<T> {
         self.sample_range(items.len(), k).into_iter().map(|i| items[i].clone()).collect()
     }
 
     /// `shuffle(items)`.
-    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             items.swap(i, self.below(i + 1));
         }
     }
 
     /// `str(uuid.UUID(int=getrandbits(128), version=4))`.
-    pub(crate) fn uuid4(&mut self) -> String {
+    pub fn uuid4(&mut self) -> String {
         let random = self.getrandbits(128);
         // Version and variant of RFC 9562.
         let bits = random & !(0xf000 << 64) & !(0xc000 << 48) | 0x4000 << 64 | 0x8000 << 48;

@@ -10,29 +10,26 @@
 //! Files: `infinitebench/NAME.jsonl` in the folder of data, as the data set `xinrongzhang2022/InfiniteBench` has them:
 //! one JSON object a line with `id`, `context`, `input`, `answer` (texts) and `options` (texts).
 
-#[cfg(test)]
-mod tests;
-
 use serde::Deserialize;
 
 use crate::data::{check_answer, Records};
 use crate::metrics::infinitebench as metrics;
 use crate::{text, Answer, Ask, DataFile, Error, Info, Result, Sample, Samples, Setup, Task};
 
-struct InfiniteBench {
+pub struct InfiniteBench {
     info: Info,
     /// The prompt, with the fields `{context}`, `{question}` and `{OPTION_A}` to `{OPTION_D}`.
     prompt: &'static str,
     /// Tokens of the answer, at most.
     max_tokens: usize,
-    score: fn(&str, &[String]) -> f64,
+    pub score: fn(&str, &[String]) -> f64,
     /// True if the answer is one of four options.
     is_choice: bool,
 }
 
 /// A record of the published files.
 #[derive(Debug, Deserialize)]
-struct Record {
+pub struct Record {
     context: String,
     input: String,
     answer: Answers,
@@ -53,7 +50,7 @@ enum Answers {
 macro_rules! tasks {
     ($($id:ident $name:literal $file:literal, $score:ident $metric:literal $max_tokens:literal $is_choice:literal,
         $about:literal $prompt:literal;)*) => {
-        $(static $id: InfiniteBench = InfiniteBench {
+        $(pub static $id: InfiniteBench = InfiniteBench {
             info: Info {
                 name: $name,
                 about: $about,
@@ -145,7 +142,7 @@ impl Task for InfiniteBench {
 
 impl InfiniteBench {
     /// The right answers; for a choice the text of the option and its letter. `get_answer` of `eval_utils.py`.
-    fn golds(&self, record: &Record) -> Result<Vec<String>, String> {
+    pub fn golds(&self, record: &Record) -> Result<Vec<String>, String> {
         let answers = match &record.answer {
             Answers::One(answer) => std::slice::from_ref(answer),
             Answers::Many(answers) => answers,

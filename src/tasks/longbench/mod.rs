@@ -23,11 +23,9 @@ use crate::data::Records;
 use crate::{text, Answer, Ask, Error, Info, Judge, Opt, Result, Sample, Samples, Setup, Task, Template};
 
 mod many_shot;
-mod questions;
-mod record;
+pub(crate) mod questions;
+pub(crate) mod record;
 mod sets;
-#[cfg(test)]
-mod tests;
 
 use record::{Form, Metric, Record};
 

@@ -69,6 +69,6 @@ pub(super) fn read(file: &DataFile, folder: &Path) -> Result<Vec<Question>> {
 
 /// TREC's types in the order of LongBench's `all_classes`, with LongBench's names. These are the descriptions
 /// of the data set `trec` less their last character, a full stop in all but two.
-pub(super) fn labels() -> impl Iterator<Item = (&'static str, &'static str)> {
+pub fn labels() -> impl Iterator<Item = (&'static str, &'static str)> {
     include_str!("labels.txt").lines().filter_map(|line| line.split_once(' '))
 }

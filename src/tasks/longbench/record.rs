@@ -80,7 +80,7 @@ impl Metric {
 
 /// Which code is followed: the option `longbench`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub enum Form {
     /// LongBench's own.
     Official,
     /// That of the controlled study of long-context extension.
@@ -94,7 +94,7 @@ impl Form {
     /// are kept for the answer and the chat template. So a multiple of 1024 counts as that many thousands,
     /// and from any other length 500 are taken off. LCEG takes off nothing, and an answer to a long prompt
     /// lies after the end of `length`.
-    pub(super) fn max_prompt(self, length: usize) -> Result<usize> {
+    pub fn max_prompt(self, length: usize) -> Result<usize> {
         let (max, least) = match self {
             Form::Official => (text::thousands(length).saturating_sub(500), 502),
             Form::Lceg => (length, 2),

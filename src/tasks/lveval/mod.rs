@@ -12,10 +12,8 @@
 //! unpack, or `lveval/SET_LEVEL.jsonl`: one JSON object a line with `input`, `context`, `answers` (texts, the first
 //! of which counts) and, but for some sets, `answer_keywords`. Chinese sets also read jieba's dictionary.
 
-mod sets;
-mod shots;
-#[cfg(test)]
-mod tests;
+pub(crate) mod sets;
+pub(crate) mod shots;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -68,10 +66,10 @@ impl Score {
     }
 }
 
-struct LvEval {
+pub struct LvEval {
     info: Info,
     /// The name of the set in the names of its files.
-    set: &'static str,
+    pub set: &'static str,
     prompt: &'static str,
     /// Tokens of the answer, at most.
     max_tokens: usize,
@@ -100,7 +98,11 @@ impl Task for LvEval {
 
 impl LvEval {
     /// The samples, with what cuts Chinese into words.
-    fn samples_with<'a>(&'a self, setup: &'a Setup<'a>, words: Option<Arc<Words>>) -> Result<Samples<'a>> {
+    pub fn samples_with<'a>(
+        &'a self,
+        setup: &'a Setup<'a>,
+        words: Option<Arc<Words>>,
+    ) -> Result<Samples<'a>> {
         let length = setup.length()?;
         let level = level(setup, length)?;
         let max_prompt = max_prompt(length)?;
@@ -204,7 +206,7 @@ fn level(setup: &Setup<'_>, length: usize) -> Result<&'static str> {
 
 /// Tokens of the prompt, at most. The README has 31,500 for a model of 32k and 199,500 for one of 200k: thousands,
 /// less 500 for the answer. So a multiple of 1024 counts as that many thousands.
-fn max_prompt(length: usize) -> Result<usize> {
+pub fn max_prompt(length: usize) -> Result<usize> {
     // Two tokens are the least that has a first and a second half.
     text::thousands(length).checked_sub(RESERVE).filter(|&n| n >= 2).ok_or_else(|| {
         Error::invalid(format!(

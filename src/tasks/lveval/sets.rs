@@ -19,7 +19,7 @@ macro_rules! file {
 macro_rules! sets {
     ($($id:ident $name:literal $set:literal $prompt:literal $score:ident $metric:literal $options:ident $max:literal
         [$($dictionary:expr)?] $about:literal;)*) => {
-        $(pub(super) static $id: LvEval = LvEval {
+        $(pub static $id: LvEval = LvEval {
             info: Info {
                 name: $name,
                 about: $about,
@@ -45,8 +45,7 @@ macro_rules! sets {
 
         pub(crate) static TASKS: &[&dyn Task] = &[$(&$id,)*];
 
-        #[cfg(test)]
-        pub(super) static ALL: &[&LvEval] = &[$(&$id,)*];
+        pub static ALL: &[&LvEval] = &[$(&$id,)*];
 
         const EVERY: &[&str] = &[$($name,)*];
     };

@@ -6,7 +6,7 @@
 //! last passage but one as a rule (the example asks for passage 10 of 11). A title is the first line of a passage.
 
 /// Questions with their answers, in order; none without passages.
-pub(super) fn pseudo(context: &str, chinese: bool) -> Vec<(String, String)> {
+pub fn pseudo(context: &str, chinese: bool) -> Vec<(String, String)> {
     let titles: Vec<(&str, &str)> = titles(context).collect();
     let n = titles.len();
     let (Some(first), Some(late)) = (titles.first(), titles.get(n.saturating_sub(2))) else {
@@ -25,7 +25,7 @@ pub(super) fn pseudo(context: &str, chinese: bool) -> Vec<(String, String)> {
 }
 
 /// The number and the first line of each passage that has a line.
-pub(super) fn titles(context: &str) -> impl Iterator<Item = (&str, &str)> {
+pub fn titles(context: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut lines = context.lines().map(str::trim).filter(|line| !line.is_empty()).peekable();
     std::iter::from_fn(move || loop {
         let number = number_of(lines.next()?);

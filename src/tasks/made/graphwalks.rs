@@ -214,7 +214,7 @@ fn framed(setup: &Setup, prompt: &str) -> Result<String> {
 }
 
 /// The nodes of an answer: the list after "Final Answer:", or the first one (`_parse_list`).
-pub(super) fn parse_list(said: &str) -> Vec<&str> {
+pub fn parse_list(said: &str) -> Vec<&str> {
     const MARK: &str = "final answer:";
     let marked = said.char_indices().find_map(|(at, _)| {
         let found = said.get(at..at + MARK.len())?.eq_ignore_ascii_case(MARK);
@@ -227,7 +227,7 @@ pub(super) fn parse_list(said: &str) -> Vec<&str> {
 }
 
 /// F1 of the nodes as HELMET counts it, and whether they are exactly the right ones.
-pub(super) fn scores(said: &str, answer: &[String]) -> Vec<f64> {
+pub fn scores(said: &str, answer: &[String]) -> Vec<f64> {
     let found = parse_list(said);
     let said: HashSet<&str> = found.iter().copied().collect();
     let right: HashSet<&str> = answer.iter().map(String::as_str).collect();

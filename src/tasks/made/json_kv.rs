@@ -114,7 +114,7 @@ fn object(pairs: &[(String, String)]) -> String {
 }
 
 /// `user_template` with its shots.
-pub(super) fn user_prompt(context: &str, shots: &[(String, String)], key: &str) -> String {
+pub fn user_prompt(context: &str, shots: &[(String, String)], key: &str) -> String {
     let shots: String =
         shots.iter().map(|(key, value)| format!("Key: {key}\nCorresponding value: {value}\n\n")).collect();
     format!(
@@ -125,6 +125,6 @@ pub(super) fn user_prompt(context: &str, shots: &[(String, String)], key: &str) 
 
 /// Returns 1 if the answer contains the value, and 0 if not; case, punctuation, and articles do not count
 /// (`substring_exact_match_score` of utils.py).
-pub(super) fn substring_exact_match(said: &str, value: &str) -> f64 {
+pub fn substring_exact_match(said: &str, value: &str) -> f64 {
     f64::from(u8::from(normalize_answer(said).contains(&normalize_answer(value))))
 }

@@ -1,11 +1,9 @@
 //! Benchmarks whose samples are generated here, offline and from a seed: their protocols are published, their
 //! published rows are not needed.
 
-mod babilong;
-mod graphwalks;
-mod json_kv;
-#[cfg(test)]
-mod tests;
+pub(crate) mod babilong;
+pub(crate) mod graphwalks;
+pub(crate) mod json_kv;
 
 use crate::draws::Random;
 use crate::{Setup, Task};

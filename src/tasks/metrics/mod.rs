@@ -13,8 +13,6 @@ pub mod longbench;
 pub mod lveval;
 pub mod python;
 pub mod rouge;
-#[cfg(test)]
-mod tests;
 
 /// The normalization of SQuAD's evaluation, in most question answering metrics: lower case, without ASCII
 /// punctuation and the words "a", "an" and "the", single blanks between words.

@@ -44,7 +44,7 @@ pub(super) static TASK: Sandwich = Sandwich {
 
 /// Scores an answer: 1 if it has the expected words in a row, and the share of them that it has at all. Case and
 /// punctuation do not count.
-pub(super) fn scores(answer: &str) -> Vec<f64> {
+pub fn scores(answer: &str) -> Vec<f64> {
     let plain: String =
         answer.to_lowercase().chars().map(|c| if c.is_alphanumeric() { c } else { ' ' }).collect();
     let words: Vec<&str> = plain.split_whitespace().collect();

@@ -44,7 +44,7 @@ pub(super) static TASK: Sandwich = Sandwich {
 
 /// Distinct words of the answer that occur among the expected ones, over the number of those (`load_data` of
 /// needle_plot.py).
-pub(super) fn word_share(answer: &str) -> f64 {
+pub fn word_share(answer: &str) -> f64 {
     let expected = EXPECTED.to_lowercase();
     let expected: Vec<&str> = expected.split(' ').collect();
     let answer = answer.to_lowercase();

@@ -5,11 +5,9 @@
 //! part after the needle is shared with the previous sample.
 
 mod haystack;
-mod kamradt;
-mod lceg;
+pub(crate) mod kamradt;
+pub(crate) mod lceg;
 mod lwm;
-#[cfg(test)]
-mod tests;
 
 use self::haystack::{documents, joined, period, Haystack};
 use crate::{text, Answer, Ask, DataFile, Error, Info, Opt, Result, Sample, Samples, Setup, Task, Template};

@@ -135,6 +135,3 @@ pub fn find_all(names: &[String]) -> Result<Vec<&'static dyn Task>> {
     all.retain(|task| seen.insert(task.info().name));
     Ok(all)
 }
-
-#[cfg(test)]
-mod tests;

@@ -129,7 +129,7 @@ fn text(list: &str) -> String {
 }
 
 /// "1. first 2. second" and so on.
-fn numbered<T: AsRef<str>>(words: &[T]) -> String {
+pub fn numbered<T: AsRef<str>>(words: &[T]) -> String {
     let numbered = words.iter().enumerate().map(|(i, word)| format!("{}. {}", i + 1, word.as_ref()));
     numbered.collect::<Vec<_>>().join(" ")
 }
@@ -139,15 +139,4 @@ fn english_words(setup: &Setup<'_>) -> Result<Vec<String>> {
     let words: serde_json::Result<Map<String, Value>> = serde_json::from_slice(&ENGLISH.read(setup.data)?);
     let words = words.map_err(|e| Error::file(setup.data.join(ENGLISH.name), e))?;
     Ok(words.values().filter_map(Value::as_str).map(str::to_owned).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::numbered;
-
-    #[test]
-    fn lists_are_numbered_from_one() {
-        assert_eq!(numbered(&["one", "two"]), "1. one 2. two");
-        assert_eq!(numbered::<&str>(&[]), "");
-    }
 }

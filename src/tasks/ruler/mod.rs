@@ -10,13 +10,11 @@
 //!
 //! Draws continue from one sample to the next, so sample 7 is the seventh, whichever is requested first.
 
-mod cwe;
+pub(crate) mod cwe;
 mod fit;
-mod fwe;
-mod niah;
-mod qa;
-#[cfg(test)]
-mod tests;
+pub(crate) mod fwe;
+pub(crate) mod niah;
+pub(crate) mod qa;
 mod vt;
 mod words;
 
@@ -48,7 +46,7 @@ tasks! {
 }
 
 /// Tasks that look for needles.
-pub(crate) const NIAH: &[&str] = NAMES.split_at(8).0;
+pub const NIAH: &[&str] = NAMES.split_at(8).0;
 
 static RULER: Opt = Opt {
     name: "ruler",
@@ -96,7 +94,7 @@ enum Version {
 }
 
 /// The score of an answer, by the texts that it must contain.
-type Metric = fn(&str, &[String]) -> f64;
+pub type Metric = fn(&str, &[String]) -> f64;
 
 /// A sample as a generator makes it.
 struct Draft {
@@ -187,18 +185,18 @@ fn word_list(setup: &Setup<'_>, file: &DataFile) -> Result<Vec<String>> {
     Ok(text.lines().map(|line| line.trim_end().to_owned()).collect())
 }
 
-fn judge(metric: Metric, references: Vec<String>) -> Judge {
+pub fn judge(metric: Metric, references: Vec<String>) -> Judge {
     Box::new(move |answer| vec![metric(&postprocess(answer.text()), &references)])
 }
 
 /// An answer as it is judged: blanks around it gone, control characters made newlines (`eval/evaluate.py`).
-fn postprocess(text: &str) -> String {
+pub fn postprocess(text: &str) -> String {
     let text: String = text.trim().chars().map(|c| if c < ' ' { '\n' } else { c }).collect();
     text.trim().to_owned()
 }
 
 /// The share of the references that the text contains, whatever their case (`eval/synthetic/constants.py`).
-fn string_match_all(text: &str, references: &[String]) -> f64 {
+pub fn string_match_all(text: &str, references: &[String]) -> f64 {
     if references.is_empty() {
         return 0.0;
     }
@@ -208,7 +206,7 @@ fn string_match_all(text: &str, references: &[String]) -> f64 {
 }
 
 /// 1 if the text contains any reference, whatever its case (`eval/synthetic/constants.py`).
-fn string_match_part(text: &str, references: &[String]) -> f64 {
+pub fn string_match_part(text: &str, references: &[String]) -> f64 {
     let text = text.to_lowercase();
     f64::from(u8::from(references.iter().any(|reference| text.contains(&reference.to_lowercase()))))
 }

@@ -11,7 +11,7 @@ use crate::text::{is_python_space, Punkt};
 use crate::{DataFile, Error, Info, Opt, Result, Setup};
 
 /// Tokens of an answer.
-pub(super) const ANSWER: usize = 128;
+pub const ANSWER: usize = 128;
 
 /// One line of the haystack of noise.
 pub(super) const NOISE: &str =

@@ -1,7 +1,7 @@
 //! Questions on documents, among them the ones that answer it: SQuAD 2.0 (`qa_1`, one document) and HotpotQA
 //! (`qa_2`, two).
 
-mod read;
+pub(crate) mod read;
 
 use super::{
     fit, info, prompt, seed, string_match_part, Draft, Generator, Synthetic, Version, HOTPOTQA, SAMPLES,
@@ -35,23 +35,23 @@ pub(super) static QA_2: Synthetic = Synthetic {
 
 /// Questions and the documents they are on.
 #[derive(Debug, PartialEq)]
-struct Set {
+pub struct Set {
     /// Different ones, sorted.
-    documents: Vec<String>,
-    questions: Vec<Question>,
+    pub documents: Vec<String>,
+    pub questions: Vec<Question>,
     /// Numbers of the documents of the same article, which are placed with the question's before any others.
-    articles: Vec<Vec<usize>>,
+    pub articles: Vec<Vec<usize>>,
 }
 
 #[derive(Debug, PartialEq)]
-struct Question {
-    text: String,
+pub struct Question {
+    pub text: String,
     /// Any of them is right; at least one.
-    answers: Vec<String>,
+    pub answers: Vec<String>,
     /// Numbers of the documents that belong to it, those that answer it among them.
-    documents: Vec<usize>,
+    pub documents: Vec<usize>,
     /// Number of its article, if there are articles.
-    article: Option<usize>,
+    pub article: Option<usize>,
 }
 
 fn generator<'a>(
@@ -174,7 +174,7 @@ impl Prompts<'_> {
 }
 
 /// `str()` of a list of strings, as Python writes it: the search of 2024 counts the answers in this form.
-fn python_list(texts: &[String]) -> String {
+pub fn python_list(texts: &[String]) -> String {
     let mut out = String::from("[");
     for (i, text) in texts.iter().enumerate() {
         if i > 0 {
@@ -184,17 +184,4 @@ fn python_list(texts: &[String]) -> String {
     }
     out.push(']');
     out
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn lists_are_written_as_python_does() {
-        let list = |texts: &[&str]| {
-            super::python_list(&texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>())
-        };
-        assert_eq!(list(&[]), "[]");
-        assert_eq!(list(&["France", "it's"]), r#"['France', "it's"]"#);
-        assert_eq!(list(&["'\"\\", "a\tb\n\x01é\u{a0}"]), r#"['\'"\\', 'a\tb\n\x01é\xa0']"#);
-    }
 }

@@ -8,7 +8,7 @@
 use serde_json::{Map, Value};
 
 /// The rows of a stream, objects by columns' names.
-pub(super) fn rows(bytes: &[u8]) -> Option<Vec<Value>> {
+pub fn rows(bytes: &[u8]) -> Option<Vec<Value>> {
     let (mut at, mut fields, mut rows) = (0, Vec::new(), Vec::new());
     loop {
         // A mark of four bytes, then the length of the message's description, which is 0 at the end.

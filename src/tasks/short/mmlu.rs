@@ -24,7 +24,7 @@ static LISTED: [DataFile; 114] = {
     files
 };
 
-pub(super) static FILES: [&DataFile; 114] = {
+pub static FILES: [&DataFile; 114] = {
     let mut files = [&LISTED[0]; 114];
     let mut i = 1;
     while i < files.len() {

@@ -16,14 +16,12 @@
 //! Under a chat template the whole prompt is one message of the user's, and choices begin without a blank, as
 //! with `--apply_chat_template`; a description, which the harness makes the system's message, begins it.
 
-mod arrow;
-mod mmlu;
-mod prompt;
-mod python;
+pub(crate) mod arrow;
+pub(crate) mod mmlu;
+pub(crate) mod prompt;
+pub(crate) mod python;
 mod score;
-mod source;
-#[cfg(test)]
-mod tests;
+pub(crate) mod source;
 
 use prompt::{Part, Pool};
 use source::{Question, ReadFile};
@@ -63,14 +61,14 @@ static SHOTS_10: Opt = shots("10");
 static SHOTS_25: Opt = shots("25");
 
 /// A task of lm-evaluation-harness.
-struct Short {
+pub struct Short {
     info: Info,
     /// Description of the examples, for reports.
     examples: &'static str,
     /// Text between examples (`fewshot_delimiter`).
     between: &'static str,
     kind: Asking,
-    load: fn(ReadFile<'_>) -> Result<Vec<Part>>,
+    pub load: fn(ReadFile<'_>) -> Result<Vec<Part>>,
 }
 
 /// How a task asks and judges.
@@ -91,7 +89,7 @@ fn whole(description: &str, questions: Vec<Question>, pool: Pool) -> Vec<Part> {
 }
 
 /// A subject of MMLU, whose questions come from its two files.
-fn mmlu_part(read: ReadFile<'_>, [dev, test]: &[&'static DataFile; 2]) -> Result<Part> {
+pub fn mmlu_part(read: ReadFile<'_>, [dev, test]: &[&'static DataFile; 2]) -> Result<Part> {
     let subject = dev.name.split('/').nth(2).unwrap_or_default();
     let about = subject.replace('_', " ");
     Ok(Part {
@@ -111,11 +109,10 @@ const SENTENCE: &[&str] = &["\n", ".", ","];
 /// Tasks: the properties of each that are not common to all, and its prompt.
 macro_rules! tasks {
     ($($id:ident { $($info:tt)* } { $($asking:tt)* })*) => {
-        $(static $id: Short = Short { info: Info { $($info)* ..INFO }, $($asking)* };)*
+        $(pub static $id: Short = Short { info: Info { $($info)* ..INFO }, $($asking)* };)*
         pub(crate) static TASKS: &[&dyn Task] = &[$(&$id),*];
 
-        #[cfg(test)]
-        static ALL: &[&Short] = &[$(&$id),*];
+        pub static ALL: &[&Short] = &[$(&$id),*];
     };
 }
 
@@ -257,7 +254,7 @@ impl Task for Short {
 
 impl Short {
     /// The samples of questions that were read.
-    fn samples_from<'a>(&'a self, setup: &'a Setup<'a>, parts: Vec<Part>) -> Result<Samples<'a>> {
+    pub fn samples_from<'a>(&'a self, setup: &'a Setup<'a>, parts: Vec<Part>) -> Result<Samples<'a>> {
         let shots = setup.number(self.info.options[0], 0..=MAX_SHOTS)?;
         let all: Vec<(usize, usize)> = parts
             .iter()
@@ -323,7 +320,7 @@ impl Short {
         }
     }
 
-    fn judge(&self, question: &Question) -> Judge {
+    pub fn judge(&self, question: &Question) -> Judge {
         let targets = question.targets.clone();
         match self.kind {
             Asking::Choice => {

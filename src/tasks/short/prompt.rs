@@ -7,12 +7,12 @@ use crate::draws::Random;
 use crate::{Error, Result};
 
 /// Questions with a description and examples of their own: a task, or one of MMLU's subjects.
-pub(super) struct Part {
+pub struct Part {
     /// The subject, for sets that have several.
-    pub(super) subject: Option<&'static str>,
+    pub subject: Option<&'static str>,
     /// Text before the examples.
     pub(super) description: String,
-    pub(super) questions: Vec<Question>,
+    pub questions: Vec<Question>,
     pub(super) pool: Pool,
 }
 

@@ -8,7 +8,7 @@ pub(super) fn strip(text: &str) -> &str {
 }
 
 /// `str.capitalize()`: the first character in title case, the others in lower case.
-pub(super) fn capitalize(text: &str) -> String {
+pub fn capitalize(text: &str) -> String {
     let Some(first) = text.chars().next() else { return String::new() };
     let lower = text.to_lowercase();
     // What the first character became is replaced; lower case of the whole keeps the rule of the final sigma.

@@ -12,17 +12,17 @@ use crate::{DataFile, Error, Result};
 
 /// A question, as the templates of lm-evaluation-harness make it of a document.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Question {
+pub struct Question {
     /// Name of the sample, if the set gives it one.
-    pub(super) name: Option<String>,
+    pub name: Option<String>,
     /// Text of the question (`doc_to_text`).
-    pub(super) text: String,
+    pub text: String,
     /// The choices offered (`doc_to_choice`); none where an answer is written.
-    pub(super) choices: Vec<String>,
+    pub choices: Vec<String>,
     /// The right choice.
-    pub(super) gold: usize,
+    pub gold: usize,
     /// Right answers where one is written (`doc_to_target`); the first one is shown in examples.
-    pub(super) targets: Vec<String>,
+    pub targets: Vec<String>,
 }
 
 impl Question {
@@ -34,7 +34,7 @@ impl Question {
 }
 
 /// Reads a file of data: out of the user's folder; tests have their own.
-pub(super) type ReadFile<'a> = &'a dyn Fn(&DataFile) -> Result<Vec<u8>>;
+pub type ReadFile<'a> = &'a dyn Fn(&DataFile) -> Result<Vec<u8>>;
 
 /// The questions of a file of Arrow, in its order.
 fn rows<T: DeserializeOwned>(
@@ -125,7 +125,7 @@ pub(super) fn hellaswag(read: ReadFile<'_>, file: &DataFile) -> Result<Vec<Quest
 }
 
 /// `preprocess` of HellaSwag: what is left of WikiHow's markup is taken out.
-pub(super) fn without_wikihow(text: &str) -> String {
+pub fn without_wikihow(text: &str) -> String {
     let text = strip(text).replace(" [title]", ". ");
     let mut out = String::new();
     let mut rest = text.as_str();

@@ -4,7 +4,7 @@ mod punkt;
 
 use crate::{Encoder, Result};
 
-pub(crate) use punkt::Punkt;
+pub use punkt::Punkt;
 
 /// Returns true if Python takes the character for white space (`str.isspace`, `\s` of `re`): four separators of ASCII
 /// more than Unicode's property White_Space.
@@ -50,7 +50,7 @@ pub(crate) const SEAM: usize = 16;
 /// `max / 2` tokens, made of both together (`joined`) or of one after the other.
 ///
 /// BOS counts among the first ones. The runner makes tokens of the text again: up to [`SEAM`] more.
-pub(crate) fn cut_middle(encoder: &dyn Encoder, prompt: String, max: usize, joined: bool) -> Result<String> {
+pub fn cut_middle(encoder: &dyn Encoder, prompt: String, max: usize, joined: bool) -> Result<String> {
     let (tokens, bos) = (encoder.encode(&prompt)?, encoder.n_bos());
     if tokens.len().saturating_add(bos) <= max {
         return Ok(prompt);

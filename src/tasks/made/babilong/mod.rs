@@ -4,11 +4,9 @@
 //! EleutherAI has different prompts and a laxer score.) The published samples were drawn without a seed and counted
 //! in tokens of GPT-2; these are drawn from a seed and counted in the model's.
 
-mod noise;
-mod pcg64;
+pub(crate) mod noise;
+pub(crate) mod pcg64;
 mod worlds;
-#[cfg(test)]
-mod tests;
 
 use std::path::PathBuf;
 
@@ -150,7 +148,7 @@ impl Task for BabiLong {
 }
 
 /// The prompt of a task (`get_formatted_input` with `DEFAULT_TEMPLATE`).
-fn prompt(task: usize, context: &str, question: &str) -> String {
+pub fn prompt(task: usize, context: &str, question: &str) -> String {
     let (prompt, context) = (PROMPTS[task - 1], context.trim());
     let text = format!("{prompt}\n<context>\n{context}\n</context>\n\nQuestion: {question}");
     text.trim().into()
@@ -173,13 +171,13 @@ fn fitting(setup: &Setup, task: usize, random: &mut Random, size: usize) -> Resu
 }
 
 /// `TASK_LABELS` of tasks 1 to 4.
-const PLACES: [&str; 6] = ["bathroom", "bedroom", "garden", "hallway", "kitchen", "office"];
+pub const PLACES: [&str; 6] = ["bathroom", "bedroom", "garden", "hallway", "kitchen", "office"];
 /// Labels of task 5, in lower case.
-const GIFTS: [&str; 7] = ["bill", "fred", "jeff", "mary", "apple", "football", "milk"];
+pub const GIFTS: [&str; 7] = ["bill", "fred", "jeff", "mary", "apple", "football", "milk"];
 
 /// Returns true if the first sentence of the answer names the right label and no other, those of the question aside
 /// (`compare_answers` of metrics.py). Labels are in lower case.
-fn compare_answers(target: &str, said: &str, question: &str, labels: &[&str]) -> bool {
+pub fn compare_answers(target: &str, said: &str, question: &str, labels: &[&str]) -> bool {
     let said = said.to_lowercase();
     let said = [".", "<context>", "<example>"]
         .iter()

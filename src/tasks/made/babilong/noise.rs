@@ -71,19 +71,19 @@ impl Sentences {
 }
 
 /// `NoiseInjectionDataset`: facts at random places between background sentences, in their order.
-pub(super) struct Noise {
+pub struct Noise {
     sentences: Sentences,
     random: DefaultRng,
 }
 
 impl Noise {
     /// Both draw with the seed, as the published code's defaults do.
-    pub(super) fn new(texts: &[String], seed: u64) -> Noise {
+    pub fn new(texts: &[String], seed: u64) -> Noise {
         Noise { sentences: Sentences::new(texts, seed), random: DefaultRng::new(seed) }
     }
 
     /// A text of `size` tokens with the facts in it; the facts have fewer.
-    pub(super) fn hide(&mut self, setup: &Setup, facts: &[String], size: usize) -> Result<String> {
+    pub fn hide(&mut self, setup: &Setup, facts: &[String], size: usize) -> Result<String> {
         let facts = tokens_of(setup.encoder, facts)?;
         let taken: usize = facts.iter().map(Vec::len).sum();
         let background = self.sentences.sample(setup, size.saturating_sub(taken))?;

@@ -1,7 +1,7 @@
 //! `numpy.random.default_rng`: PCG64 (O'Neill 2014, XSL-RR on 128 bits) seeded through `SeedSequence`.
 
 /// NumPy's generator, as far as BABILong draws from it.
-pub(super) struct DefaultRng {
+pub struct DefaultRng {
     state: u128,
     increment: u128,
     /// The upper half of a word whose lower half was drawn.
@@ -12,7 +12,7 @@ const MULTIPLIER: u128 = 0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645;
 
 impl DefaultRng {
     /// `np.random.default_rng(seed)`.
-    pub(super) fn new(seed: u64) -> DefaultRng {
+    pub fn new(seed: u64) -> DefaultRng {
         let words = seed_words(seed);
         let wide = |at: usize| u128::from(words[at]) << 64 | u128::from(words[at + 1]);
         let mut rng = DefaultRng { state: 0, increment: wide(2) << 1 | 1, half: None };
@@ -38,7 +38,7 @@ impl DefaultRng {
     }
 
     /// `choice(n)`: below `n`, which is at least 1 (Lemire's method, as `integers(0, n)` uses it).
-    pub(super) fn choice(&mut self, n: u32) -> u32 {
+    pub fn choice(&mut self, n: u32) -> u32 {
         debug_assert!(n > 0, "a choice of none");
         if n <= 1 {
             return 0;

@@ -41,7 +41,7 @@ struct Hotpot {
 }
 
 /// The answerable questions of SQuAD 2.0.
-pub(super) fn squad(json: &[u8]) -> Result<Set, String> {
+pub fn squad(json: &[u8]) -> Result<Set, String> {
     let squad: Squad = serde_json::from_slice(json).map_err(|e| format!("expected SQuAD 2.0: {e}"))?;
     let mut contexts = Vec::new();
     let mut questions = Vec::new();
@@ -64,7 +64,7 @@ pub(super) fn squad(json: &[u8]) -> Result<Set, String> {
     Ok(set(contexts, questions, articles))
 }
 
-pub(super) fn hotpotqa(json: &[u8]) -> Result<Set, String> {
+pub fn hotpotqa(json: &[u8]) -> Result<Set, String> {
     let asked: Vec<Hotpot> = serde_json::from_slice(json).map_err(|e| format!("expected HotpotQA: {e}"))?;
     let mut contexts = Vec::new();
     let mut questions = Vec::new();
@@ -99,46 +99,4 @@ fn set(mut all: Vec<String>, mut questions: Vec<Question>, mut articles: Vec<Vec
         *document = numbers[*document];
     }
     Set { documents, questions, articles }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn squad_has_articles_and_hotpotqa_has_not() {
-        let json = br#"{"version": "v2.0", "data": [
-            {"title": "Two", "paragraphs": [
-                {"context": "Water is wet.", "qas": [
-                    {"question": "What is wet?", "id": "1", "is_impossible": false,
-                     "answers": [{"text": "Water", "answer_start": 0}, {"text": "water", "answer_start": 0}]},
-                    {"question": "What is dry?", "id": "2", "is_impossible": true, "answers": [],
-                     "plausible_answers": [{"text": "Water", "answer_start": 0}]}]},
-                {"context": "Sand is dry.", "qas": []}]},
-            {"title": "One", "paragraphs": [
-                {"context": "Water is wet.", "qas": [
-                    {"question": "How is water?", "id": "3", "is_impossible": false,
-                     "answers": [{"text": "wet", "answer_start": 9}]}]}]}]}"#;
-        let set = squad(json).expect("SQuAD");
-        assert_eq!(set.documents, ["Sand is dry.", "Water is wet."]);
-        assert_eq!(set.articles, [vec![1, 0], vec![1]]);
-        let found: Vec<_> =
-            set.questions.iter().map(|q| (q.text.as_str(), q.documents[0], q.article)).collect();
-        assert_eq!(found, [("What is wet?", 1, Some(0)), ("How is water?", 1, Some(1))]);
-        assert_eq!(set.questions[0].answers, ["Water", "water"]);
-
-        let json = br#"[{"_id": "1", "question": "Who?", "answer": "Ann", "type": "bridge", "level": "hard",
-            "supporting_facts": [["B", 0]], "context": [["B", ["Ann ", "is."]], ["A", []], ["B", ["Ann is."]]]}]"#;
-        let set = hotpotqa(json).expect("HotpotQA");
-        assert_eq!(set.documents, ["A\n", "B\nAnn is."]);
-        assert_eq!(set.questions[0].documents, [1, 0, 1]);
-    }
-
-    #[test]
-    fn other_data_is_an_error() {
-        for json in ["", "null", r#"{"data":[{"paragraphs":[{"context":1,"qas":[]}]}]}"#] {
-            assert!(squad(json.as_bytes()).is_err(), "{json}");
-            assert!(hotpotqa(json.as_bytes()).is_err(), "{json}");
-        }
-    }
 }

@@ -16,8 +16,6 @@
 //!
 //! Letters and cases are those of Unicode.
 
-#[cfg(test)]
-mod tests;
 mod token;
 
 use std::collections::{HashMap, HashSet};
@@ -47,7 +45,7 @@ static ENGLISH: DataFile = DataFile {
 /// A sentence splitter with its trained parameters.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Punkt {
+pub struct Punkt {
     #[serde(skip)]
     nltk: Nltk,
     abbrev_types: HashSet<String>,
@@ -76,7 +74,7 @@ enum First {
 
 impl Punkt {
     /// The data that [`Punkt::english`] reads.
-    pub(crate) const ENGLISH: &'static DataFile = &ENGLISH;
+    pub const ENGLISH: &'static DataFile = &ENGLISH;
 
     /// With NLTK's English parameters.
     pub(crate) fn english(setup: &Setup<'_>) -> Result<Punkt> {
@@ -86,12 +84,12 @@ impl Punkt {
 
     /// `nltk.PunktSentenceTokenizer()` of NLTK 3.10: a full stop ends a sentence unless it is part of an ellipsis, or of
     /// an initial or a number before something that does not look like a beginning.
-    pub(crate) fn untrained() -> Punkt {
+    pub fn untrained() -> Punkt {
         Punkt { nltk: Nltk::Regex, ..Punkt::default() }
     }
 
     /// The sentences of a text (`sent_tokenize`), without the white space between them.
-    pub(crate) fn sentences<'t>(&self, text: &'t str) -> Vec<&'t str> {
+    pub fn sentences<'t>(&self, text: &'t str) -> Vec<&'t str> {
         let mut spans = Vec::new();
         let mut start = 0;
         for candidate in candidates(self.nltk, text) {

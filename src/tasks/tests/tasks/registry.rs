@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use ropewalk_core::control::{Control, Stop};
+use ropewalk_tasks::{find, Answer, Ask, DataFile, Error, Setup, Task, GROUPS, TASKS};
 
 use crate::testing::{error, setup, Simple};
-use crate::{find, Answer, Ask, DataFile, Error, Setup, Task, GROUPS, TASKS};
 
 fn link(from: &Path, to: &Path) {
     assert!(from.exists(), "{} is missing: `make models` fetches what tests need", from.display());

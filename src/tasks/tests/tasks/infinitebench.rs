@@ -3,27 +3,19 @@
 
 use std::collections::BTreeMap;
 
+use ropewalk_tasks::internals::infinitebench::{InfiniteBench, EN_DIA, EN_MC, EN_QA, EN_SUM, ZH_QA};
+use ropewalk_tasks::metrics::infinitebench as metrics;
+use ropewalk_tasks::{Answer, Ask, Encoder, Result, Setup, Task};
 use serde_json::Value;
 
-use super::{InfiniteBench, EN_DIA, EN_MC, EN_QA, EN_SUM, ZH_QA};
-use crate::metrics::infinitebench as metrics;
 use crate::testing::{all, error, setup, sha256, Simple};
-use crate::{Answer, Ask, Encoder, Result, Setup, Task};
 
-const ALL: &[(&InfiniteBench, &str, &str)] = &[
-    (&EN_SUM, "longbook_sum_eng", include_str!("../tests/fixtures/infinitebench/longbook_sum_eng.jsonl")),
-    (&EN_QA, "longbook_qa_eng", include_str!("../tests/fixtures/infinitebench/longbook_qa_eng.jsonl")),
-    (
-        &EN_MC,
-        "longbook_choice_eng",
-        include_str!("../tests/fixtures/infinitebench/longbook_choice_eng.jsonl"),
-    ),
-    (
-        &EN_DIA,
-        "longdialogue_qa_eng",
-        include_str!("../tests/fixtures/infinitebench/longdialogue_qa_eng.jsonl"),
-    ),
-    (&ZH_QA, "longbook_qa_chn", include_str!("../tests/fixtures/infinitebench/longbook_qa_chn.jsonl")),
+static ALL: &[(&InfiniteBench, &str, &str)] = &[
+    (&EN_SUM, "longbook_sum_eng", include_str!("../fixtures/infinitebench/longbook_sum_eng.jsonl")),
+    (&EN_QA, "longbook_qa_eng", include_str!("../fixtures/infinitebench/longbook_qa_eng.jsonl")),
+    (&EN_MC, "longbook_choice_eng", include_str!("../fixtures/infinitebench/longbook_choice_eng.jsonl")),
+    (&EN_DIA, "longdialogue_qa_eng", include_str!("../fixtures/infinitebench/longdialogue_qa_eng.jsonl")),
+    (&ZH_QA, "longbook_qa_chn", include_str!("../fixtures/infinitebench/longbook_qa_chn.jsonl")),
 ];
 
 fn data() -> tempfile::TempDir {
@@ -38,7 +30,7 @@ fn data() -> tempfile::TempDir {
 #[test]
 fn metrics_are_those_of_the_official_code() {
     let recorded: BTreeMap<String, Vec<(String, Vec<String>, String)>> =
-        serde_json::from_str(include_str!("../tests/fixtures/infinitebench/metrics.json")).unwrap();
+        serde_json::from_str(include_str!("../fixtures/infinitebench/metrics.json")).unwrap();
     assert_eq!(recorded.len(), 5);
     for (file, cases) in &recorded {
         assert!(cases.len() >= 300, "{file} has {} cases", cases.len());
@@ -63,7 +55,7 @@ fn prompts_are_those_of_the_official_code() {
     let folder = data();
     let (plain, with_bos) = (Simple::default(), Simple::framed(1, [""; 2]));
     let recorded: Vec<(String, usize, usize, usize, usize, String, Value)> =
-        serde_json::from_str(include_str!("../tests/fixtures/infinitebench/prompts.json")).unwrap();
+        serde_json::from_str(include_str!("../fixtures/infinitebench/prompts.json")).unwrap();
     assert_eq!(recorded.len(), 5 * 5 * 2 * 3);
     for (file, max, n_bos, i, budget, digest, shown) in &recorded {
         let (task, ..) = ALL.iter().find(|(_, name, _)| name == file).unwrap();
@@ -81,7 +73,7 @@ fn prompts_are_those_of_the_official_code() {
 #[test]
 fn right_answers_are_those_of_the_official_code() {
     let labels: BTreeMap<String, Vec<Vec<String>>> =
-        serde_json::from_str(include_str!("../tests/fixtures/infinitebench/labels.json")).unwrap();
+        serde_json::from_str(include_str!("../fixtures/infinitebench/labels.json")).unwrap();
     for (task, file, records) in ALL {
         let found: Vec<Vec<String>> =
             records.lines().map(|line| task.golds(&serde_json::from_str(line).unwrap()).unwrap()).collect();
@@ -114,7 +106,7 @@ fn damaged_files_are_named_with_their_line() {
     let encoder = Simple::default();
     let setup = setup(&encoder, folder.path(), 4000, &[]);
     let find = |task: &InfiniteBench, lines: &str, expected: &str| {
-        std::fs::write(folder.path().join(task.info.files[0].name), lines).unwrap();
+        std::fs::write(folder.path().join(task.info().files[0].name), lines).unwrap();
         let found = error(task, &setup);
         assert!(found.contains(expected), "expected {expected:?}, found {found:?}");
     };
@@ -142,6 +134,6 @@ fn damaged_files_are_named_with_their_line() {
         &format!("{good}\n{}", record(r#"["a", "E"]"#, options)),
         "line 2: expected an option as `answer`",
     );
-    std::fs::write(folder.path().join(EN_MC.info.files[0].name), good).unwrap();
+    std::fs::write(folder.path().join(EN_MC.info().files[0].name), good).unwrap();
     assert_eq!(all(&EN_MC, &setup).unwrap()[0].expected, Answer::Text("D".to_owned()));
 }

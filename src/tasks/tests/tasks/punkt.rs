@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use ropewalk_tasks::internals::text::Punkt;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-
-use super::{Punkt, ENGLISH};
 
 #[derive(Deserialize)]
 struct Recorded {
@@ -21,7 +20,7 @@ struct Essays {
 }
 
 fn recorded() -> Recorded {
-    serde_json::from_str(include_str!("../../tests/fixtures/punkt/sentences.json")).expect("sentences.json")
+    serde_json::from_str(include_str!("../fixtures/punkt/sentences.json")).expect("sentences.json")
 }
 
 /// A published file, where `make models` puts it.
@@ -33,7 +32,7 @@ fn published(name: &str) -> String {
 }
 
 fn english() -> Punkt {
-    serde_json::from_str(&published(ENGLISH.name)).expect("the parameters")
+    serde_json::from_str(&published(Punkt::ENGLISH.name)).expect("the parameters")
 }
 
 #[test]

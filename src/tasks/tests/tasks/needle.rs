@@ -2,12 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
+use ropewalk_tasks::internals::data::read_documents;
+use ropewalk_tasks::internals::needle::{scores, word_share};
+use ropewalk_tasks::{Answer, Ask, Encoder, Result, Task, Template, Token};
 use serde::Deserialize;
 
-use super::{kamradt, lceg, TASKS};
-use crate::data::read_documents;
 use crate::testing::{all, error, setup, sha256, task, Simple};
-use crate::{Answer, Ask, Encoder, Result, Template, Token};
+
+/// The tasks, of which the second reads JSON Lines here.
+fn tasks() -> [&'static dyn Task; 3] {
+    ["needle_lceg", "needle_lwm", "needle_kamradt"].map(task)
+}
 
 #[derive(Deserialize)]
 struct Official {
@@ -39,7 +44,7 @@ struct Prompts {
 }
 
 fn official() -> Official {
-    serde_json::from_str(include_str!("../tests/fixtures/needle/official.json")).expect("fixture")
+    serde_json::from_str(include_str!("../fixtures/needle/official.json")).expect("fixture")
 }
 
 /// A folder with the fixture's texts, and a JSONL file of them.
@@ -90,7 +95,7 @@ fn lceg_scores_are_the_published_ones() {
     let cases = official().lceg.scores;
     assert!(cases.len() >= 200);
     for (answer, score) in cases {
-        assert_eq!(lceg::word_share(&answer), score, "{answer:?}");
+        assert_eq!(word_share(&answer), score, "{answer:?}");
     }
 }
 
@@ -146,7 +151,7 @@ fn kamradt_prompts_are_the_published_ones() {
 
 #[test]
 fn kamradt_scores() {
-    let row = |answer| kamradt::scores(answer);
+    let row = |answer| scores(answer);
     assert_eq!(row("Eat a sandwich, and sit in Dolores Park on a sunny day!"), [1.0, 1.0]);
     assert_eq!(row("It is to eat a sandwich and sit in\nDolores Park on a sunny day"), [1.0, 1.0]);
     assert_eq!(row("Sit in Dolores Park on a sunny day and eat a sandwich."), [0.0, 1.0]);
@@ -160,7 +165,7 @@ fn samples_fit_their_length() {
     let official = official();
     let (_folder, texts, books) = haystacks(&official);
     let simple = Simple::default();
-    for (task, haystack) in TASKS.iter().zip([&texts, &books, &texts]) {
+    for (task, haystack) in tasks().into_iter().zip([&texts, &books, &texts]) {
         for length in [300, 1000, 4096] {
             let options = [("haystack", haystack.as_str()), ("depths", "0/37/100")];
             let setup = setup(&simple, Path::new(""), length, &options);
@@ -272,9 +277,9 @@ fn a_template_that_does_not_fit_is_an_error_that_says_so() {
     let (_folder, texts, books) = haystacks(&official);
     // A chat template with a long system prompt.
     let wordy = Simple::framed(0, [&".".repeat(150), ""]);
-    for (task, haystack) in TASKS.iter().zip([&texts, &books, &texts]) {
+    for (task, haystack) in tasks().into_iter().zip([&texts, &books, &texts]) {
         let setup = setup(&wordy, Path::new(""), 1000, &[("haystack", haystack), ("depths", "1")]);
-        let message = error(*task, &setup);
+        let message = error(task, &setup);
         assert!(message.contains("the protocol leaves 200 tokens"), "{message}");
         let taken: usize = message.rsplit(' ').next().unwrap().parse().expect(&message);
         assert!((201..350).contains(&taken), "{message}");
@@ -304,7 +309,7 @@ fn needles_stand_behind_sentences_with_tokenizers_that_begin_with_a_blank() {
     let official = official();
     let (_folder, texts, books) = haystacks(&official);
     let blank = Blank::default();
-    for (task, haystack) in TASKS.iter().zip([&texts, &books, &texts]) {
+    for (task, haystack) in tasks().into_iter().zip([&texts, &books, &texts]) {
         let setup =
             setup(&blank, Path::new(""), 2000, &[("haystack", haystack), ("depths", "0/25/50/75/100")]);
         for sample in task.samples(&setup).unwrap().iter.take(5) {
@@ -324,9 +329,9 @@ fn a_tokenizer_that_loses_the_needle_is_an_error() {
     let official = official();
     let (_folder, texts, books) = haystacks(&official);
     let lower = Lower::default();
-    for (task, haystack) in TASKS.iter().zip([&texts, &books, &texts]) {
+    for (task, haystack) in tasks().into_iter().zip([&texts, &books, &texts]) {
         let setup = setup(&lower, Path::new(""), 1000, &[("haystack", haystack)]);
-        let message = error(*task, &setup);
+        let message = error(task, &setup);
         assert!(message.contains("does not give the needle back: expected \"The "), "{message}");
         assert!(message.contains("found \"the "), "{message}");
     }

@@ -4,14 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
+use ropewalk_tasks::internals::babilong::{compare_answers, prompt, DefaultRng, Noise, GIFTS, PLACES};
+use ropewalk_tasks::internals::text::Punkt;
+use ropewalk_tasks::{Answer, Ask, Encoder, Sample, Task};
 use serde::Deserialize;
 
-use super::noise::Noise;
-use super::pcg64::DefaultRng;
-use super::{compare_answers, prompt, BabiLong, GIFTS, PLACES, QA1, QA2, QA3, QA4, QA5};
-use crate::testing::{self, all, setup, sha256, Simple};
-use crate::text::Punkt;
-use crate::{Answer, Ask, Encoder, Sample};
+use crate::testing::{self, all, setup, sha256, task, Simple};
 
 #[derive(Deserialize)]
 struct Official {
@@ -38,10 +36,13 @@ struct Made {
 }
 
 fn official() -> Official {
-    serde_json::from_str(include_str!("../../tests/fixtures/made/babilong.json")).expect("fixture")
+    serde_json::from_str(include_str!("../fixtures/made/babilong.json")).expect("fixture")
 }
 
-static TASKS: [&BabiLong; 5] = [&QA1, &QA2, &QA3, &QA4, &QA5];
+/// The task of a number, from 1 to 5.
+fn qa(number: usize) -> &'static dyn Task {
+    task(&format!("babilong_qa{number}"))
+}
 
 #[test]
 fn draws_are_those_of_numpy() {
@@ -100,7 +101,7 @@ fn scores_are_the_published_ones() {
 }
 
 /// Samples of a task from the fixture's books: all fit, the right answer is right, silence is not.
-fn samples(task: &BabiLong, length: usize, n: usize, seed: Option<u64>) -> Vec<Sample> {
+fn samples(task: &dyn Task, length: usize, n: usize, seed: Option<u64>) -> Vec<Sample> {
     let folder = tempfile::tempdir().unwrap();
     for (i, book) in official().books.iter().enumerate() {
         std::fs::write(folder.path().join(format!("{i}.txt")), book).unwrap();
@@ -238,7 +239,7 @@ fn beside(facts: &[Vec<&str>], place: &str, direction: &str) -> String {
 
 #[test]
 fn answers_follow_from_the_prompt() {
-    for (i, task) in TASKS.iter().enumerate() {
+    for (i, task) in (1..=5).map(qa).enumerate() {
         let mut answers = BTreeSet::new();
         let mut most = 0;
         for (length, seed) in [(900, None), (3000, Some(7)), (3000, Some(8))] {
@@ -260,7 +261,7 @@ fn answers_follow_from_the_prompt() {
 
 #[test]
 fn facts_stand_anywhere_in_the_book() {
-    let places: Vec<f64> = samples(&QA4, 2000, 100, None)
+    let places: Vec<f64> = samples(qa(4), 2000, 100, None)
         .iter()
         .map(|sample| {
             let (_, context) = sample.prompt.rsplit_once("<context>\n").unwrap();
@@ -277,7 +278,7 @@ fn facts_stand_anywhere_in_the_book() {
 
 #[test]
 fn samples_depend_on_seed_and_number_alone() {
-    for task in TASKS {
+    for task in (1..=5).map(qa) {
         let prompts =
             |seed, n| samples(task, 1500, n, seed).into_iter().map(|s| s.prompt).collect::<Vec<_>>();
         let five = prompts(None, 5);
@@ -293,7 +294,7 @@ fn what_makes_no_sense_is_an_error_that_says_so() {
     let simple = Simple::default();
     let error = |length| {
         let options = [("background", file.to_str().unwrap())];
-        testing::error(&QA3, &setup(&simple, Path::new(""), length, &options))
+        testing::error(qa(3), &setup(&simple, Path::new(""), length, &options))
     };
     assert!(error(2000).contains("book.txt"));
     std::fs::write(&file, " \n").unwrap();
@@ -305,6 +306,6 @@ fn what_makes_no_sense_is_an_error_that_says_so() {
         let message = error(length);
         let (_, enough) = message.split_once("expected at least ").expect(&message);
         let enough: usize = enough.split(' ').next().unwrap().parse().unwrap();
-        assert_eq!(samples(&QA3, enough, 20, None).len(), 20);
+        assert_eq!(samples(qa(3), enough, 20, None).len(), 20);
     }
 }

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use ropewalk_tasks::internals::ruler::{
+    hotpotqa, judge, numbered, postprocess, python_list, squad, string_match_all, string_match_part, Metric,
+    ANSWER, NIAH, ZETA_2,
+};
+use ropewalk_tasks::{find, Answer, Ask, Encoder, Result, Setup, Token};
 use serde::Deserialize;
 
-use super::{judge, postprocess, string_match_all, string_match_part, Metric};
 use crate::testing::{self, all, sha256, task};
-use crate::{Answer, Ask, Encoder, Result, Setup, Token};
 
 /// A tokenizer that counts tokens, and has none.
 struct Fixed {
@@ -148,7 +151,7 @@ fn check_both(name: &str) {
 
 #[test]
 fn niah() {
-    for name in super::NIAH {
+    for name in NIAH {
         check_both(name);
     }
 }
@@ -183,19 +186,19 @@ fn lengths_beyond_the_data() {
 fn lengths_that_hold_no_sample() {
     let encoder = PLAIN;
     let data = data();
-    for task in super::TASKS {
+    for task in find("ruler").unwrap() {
         let name = task.info().name;
         for version in ["2024", "current"] {
             for length in [0, 1, 150, 1 << 25, usize::MAX] {
-                let error = testing::error(*task, &setup(&encoder, &data, version, length));
+                let error = testing::error(task, &setup(&encoder, &data, version, length));
                 assert!(error.contains("expected a length of"), "{name}, {version}, {length}: {error}");
             }
         }
         let mut setup = setup(&encoder, &data, "2023", 4096);
-        assert!(testing::error(*task, &setup).contains("2023"), "{name}");
+        assert!(testing::error(task, &setup).contains("2023"), "{name}");
         setup.options.clear();
         setup.seed = Some(1 << 32);
-        assert!(testing::error(*task, &setup).contains("seed"), "{name}");
+        assert!(testing::error(task, &setup).contains("seed"), "{name}");
     }
 }
 
@@ -209,7 +212,7 @@ fn needles_stand_at_the_depth_asked_for() {
         setup.samples = Some(6);
         all(task(name), &setup)
     };
-    for name in super::NIAH {
+    for name in NIAH {
         for version in ["2024", "current"] {
             let drawn = samples(name, version, None).unwrap();
             assert_eq!(drawn[0].tags.len(), 1, "{name}");
@@ -217,7 +220,7 @@ fn needles_stand_at_the_depth_asked_for() {
             for (i, sample) in fixed.iter().enumerate() {
                 let depth = [0, 50, 100][i % 3];
                 assert_eq!(sample.tags[1], ("depth", depth.to_string()), "{name}");
-                assert!(encoder.count(&sample.prompt).unwrap() + super::niah::ANSWER <= 4096, "{name}");
+                assert!(encoder.count(&sample.prompt).unwrap() + ANSWER <= 4096, "{name}");
                 let needle = format!(" for {} is: ", sample.tags[0].1.split(", ").next().unwrap());
                 let at = sample.prompt.find(&needle).unwrap() as f64 / sample.prompt.len() as f64;
                 // Sentences and lines of unlike length, the question after, and up to three needles on each side.
@@ -250,7 +253,7 @@ fn needles_stand_at_the_depth_asked_for() {
 #[test]
 fn tokenizer_without_tokens() {
     let (one_token, data) = (Fixed { frame: BASE, count: |_| 1 }, data());
-    for name in super::NIAH.iter().chain(&["vt"]) {
+    for name in NIAH.iter().chain(&["vt"]) {
         for version in ["2024", "current"] {
             let error = testing::error(task(name), &setup(&one_token, &data, version, 4096));
             assert!(error.contains("expected a tokenizer"), "{name}, {version}: {error}");
@@ -350,4 +353,60 @@ fn uneven_names() {
             }
         }
     }
+}
+
+#[test]
+fn squad_has_articles_and_hotpotqa_has_not() {
+    let json = br#"{"version": "v2.0", "data": [
+        {"title": "Two", "paragraphs": [
+            {"context": "Water is wet.", "qas": [
+                {"question": "What is wet?", "id": "1", "is_impossible": false,
+                 "answers": [{"text": "Water", "answer_start": 0}, {"text": "water", "answer_start": 0}]},
+                {"question": "What is dry?", "id": "2", "is_impossible": true, "answers": [],
+                 "plausible_answers": [{"text": "Water", "answer_start": 0}]}]},
+            {"context": "Sand is dry.", "qas": []}]},
+        {"title": "One", "paragraphs": [
+            {"context": "Water is wet.", "qas": [
+                {"question": "How is water?", "id": "3", "is_impossible": false,
+                 "answers": [{"text": "wet", "answer_start": 9}]}]}]}]}"#;
+    let set = squad(json).expect("SQuAD");
+    assert_eq!(set.documents, ["Sand is dry.", "Water is wet."]);
+    assert_eq!(set.articles, [vec![1, 0], vec![1]]);
+    let found: Vec<_> = set.questions.iter().map(|q| (q.text.as_str(), q.documents[0], q.article)).collect();
+    assert_eq!(found, [("What is wet?", 1, Some(0)), ("How is water?", 1, Some(1))]);
+    assert_eq!(set.questions[0].answers, ["Water", "water"]);
+
+    let json = br#"[{"_id": "1", "question": "Who?", "answer": "Ann", "type": "bridge", "level": "hard",
+        "supporting_facts": [["B", 0]], "context": [["B", ["Ann ", "is."]], ["A", []], ["B", ["Ann is."]]]}]"#;
+    let set = hotpotqa(json).expect("HotpotQA");
+    assert_eq!(set.documents, ["A\n", "B\nAnn is."]);
+    assert_eq!(set.questions[0].documents, [1, 0, 1]);
+}
+
+#[test]
+fn other_data_is_an_error() {
+    for json in ["", "null", r#"{"data":[{"paragraphs":[{"context":1,"qas":[]}]}]}"#] {
+        assert!(squad(json.as_bytes()).is_err(), "{json}");
+        assert!(hotpotqa(json.as_bytes()).is_err(), "{json}");
+    }
+}
+
+#[test]
+fn lists_are_numbered_from_one() {
+    assert_eq!(numbered(&["one", "two"]), "1. one 2. two");
+    assert_eq!(numbered::<&str>(&[]), "");
+}
+
+#[test]
+fn zeta_of_two_is_that_of_scipy() {
+    // scipy.special.zeta(2.0), SciPy 1.17.1.
+    assert_eq!(ZETA_2, 1.644_934_066_848_226_4);
+}
+
+#[test]
+fn lists_are_written_as_python_does() {
+    let list = |texts: &[&str]| python_list(&texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>());
+    assert_eq!(list(&[]), "[]");
+    assert_eq!(list(&["France", "it's"]), r#"['France', "it's"]"#);
+    assert_eq!(list(&["'\"\\", "a\tb\n\x01é\u{a0}"]), r#"['\'"\\', 'a\tb\n\x01é\xa0']"#);
 }

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use ropewalk_tasks::metrics::{longbench, rouge};
 use serde_json::Value;
-
-use super::{longbench, rouge};
 
 fn strings(value: &Value) -> Vec<String> {
     value.as_array().unwrap().iter().map(|s| s.as_str().unwrap().to_owned()).collect()
@@ -13,7 +12,7 @@ fn strings(value: &Value) -> Vec<String> {
 #[test]
 fn equal_to_the_code_of_longbench() {
     let recorded: BTreeMap<String, Vec<(String, Value, String)>> =
-        serde_json::from_str(include_str!("../tests/fixtures/metrics/longbench.json")).unwrap();
+        serde_json::from_str(include_str!("../fixtures/metrics/longbench.json")).unwrap();
     assert_eq!(recorded.len(), 6);
     for (metric, cases) in &recorded {
         assert!(cases.len() >= 200, "{metric} has {} cases", cases.len());

@@ -5,9 +5,8 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use ropewalk_core::control::Control;
+use ropewalk_tasks::{Encoder, Result, Sample, Setup, Task, Template, Token};
 use sha2::{Digest, Sha256};
-
-use crate::{Encoder, Result, Sample, Setup, Task, Template, Token};
 
 /// Tokens are the matches of `<s>|[A-Za-z]+|[0-9]|[^A-Za-z0-9 ]| +`; decoding joins them, without the first kind.
 #[derive(Default)]
@@ -86,7 +85,7 @@ pub(crate) fn setup<'a>(
 
 /// The task of a name.
 pub(crate) fn task(name: &str) -> &'static dyn Task {
-    crate::find(name).unwrap_or_else(|e| panic!("{e}"))[0]
+    ropewalk_tasks::find(name).unwrap_or_else(|e| panic!("{e}"))[0]
 }
 
 /// All samples of a task, as many as it says.

@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use ropewalk_tasks::internals::{graphwalks, json_kv};
+use ropewalk_tasks::{Answer, Ask, Encoder, Sample, Template};
 use serde::Deserialize;
 
-use super::{graphwalks, json_kv};
 use crate::testing::{self, all, setup, sha256, task, Simple};
-use crate::{Answer, Ask, Encoder, Sample, Template};
 
 /// So many samples of a length, all of which fit it, give full marks to the right answer and none to silence.
 fn samples(name: &str, length: usize, n: usize, options: &[(&str, &str)]) -> Vec<Sample> {
@@ -46,7 +46,7 @@ struct KvPrompt(String, Vec<(String, String)>, String, String);
 #[test]
 fn json_kv_prompts_and_scores_are_the_published_ones() {
     let official: OfficialKv =
-        serde_json::from_str(include_str!("../tests/fixtures/made/json_kv.json")).expect("fixture");
+        serde_json::from_str(include_str!("../fixtures/made/json_kv.json")).expect("fixture");
     for KvPrompt(context, shots, key, hash) in official.prompts {
         let prompt = json_kv::user_prompt(&context, &shots, &key) + "\nCorresponding value:";
         assert_eq!(sha256(&prompt), hash);
@@ -100,7 +100,7 @@ struct OfficialWalks {
 #[test]
 fn graphwalks_scores_are_the_published_ones() {
     let official: OfficialWalks =
-        serde_json::from_str(include_str!("../tests/fixtures/made/graphwalks.json")).expect("fixture");
+        serde_json::from_str(include_str!("../fixtures/made/graphwalks.json")).expect("fixture");
     assert_eq!(official.tail, "context\n\nquestion\n\nFinal Answer:");
     assert!(official.cases.len() >= 200);
     for (said, answer, f1, exact) in official.cases {

@@ -2,13 +2,12 @@
 
 use std::fmt::Debug;
 
+use ropewalk_tasks::internals::draws::{Mt19937, Random, RandomState};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Random, RandomState};
-
 fn recorded() -> Value {
-    serde_json::from_str(include_str!("../tests/fixtures/random/draws.json")).expect("draws.json")
+    serde_json::from_str(include_str!("../fixtures/random/draws.json")).expect("draws.json")
 }
 
 fn get<T: DeserializeOwned>(draws: &Value, name: &str) -> T {
@@ -82,7 +81,7 @@ fn numpy() {
 /// The first word of the reference code for its own seed, `init_by_array({0x123, 0x234, 0x345, 0x456})`.
 #[test]
 fn reference_output() {
-    let mut rng = super::mt19937::Mt19937::from_words(&[0x123, 0x234, 0x345, 0x456]);
+    let mut rng = Mt19937::from_words(&[0x123, 0x234, 0x345, 0x456]);
     assert_eq!(rng.next_u32(), 1_067_595_299);
     assert_eq!(rng.next_u32(), 955_945_823);
 }

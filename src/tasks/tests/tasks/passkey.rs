@@ -3,8 +3,10 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use super::*;
-use crate::testing::{setup, Simple};
+use ropewalk_tasks::internals::passkey::{below, first_number, largest_fitting, Depth, Draw, Rules, PROBE};
+use ropewalk_tasks::{Answer, Template};
+
+use crate::testing::{setup, task, Simple};
 
 fn rules(encoder: &Simple, seed: u64, length: usize) -> Rules<'_> {
     Rules { encoder, length, seed, by_tokens: false, five_digits: false }
@@ -105,13 +107,13 @@ fn settings_that_cannot_be_are_refused() {
     let encoder = Simple::default();
     for (depth, found) in [("", ""), ("1.5", "1.5"), ("start/-0.1", "-0.1"), ("NaN", "NaN"), ("end", "end")] {
         let setup = setup(&encoder, Path::new(""), 700, &[("depth", depth)]);
-        let e = Passkey.samples(&setup).err().unwrap().to_string();
+        let e = task("passkey").samples(&setup).err().unwrap().to_string();
         assert_eq!(e, format!("depth: expected random, start or a number from 0 to 1, found {found:?}"));
     }
     let huge = setup(&encoder, Path::new(""), i32::MAX as usize, &[("sizing", "longlora")]);
-    let e = Passkey.samples(&huge).err().unwrap().to_string();
+    let e = task("passkey").samples(&huge).err().unwrap().to_string();
     assert!(e.starts_with("expected a length of at most 67108864 characters"), "{e}");
     let mut chat = setup(&encoder, Path::new(""), 700, &[("scoring", "tokens")]);
     chat.template = Template::Chat;
-    assert!(Passkey.samples(&chat).err().unwrap().to_string().contains("use scoring number"));
+    assert!(task("passkey").samples(&chat).err().unwrap().to_string().contains("use scoring number"));
 }

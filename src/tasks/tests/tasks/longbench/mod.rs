@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::record::Form;
+use ropewalk_tasks::internals::longbench::Form;
+use ropewalk_tasks::{Answer, Ask, Encoder, Sample, Task, Template};
+
 use crate::testing::{all, error, setup, sha256, task, Simple};
-use crate::{Answer, Ask, Encoder, Sample, Task, Template};
 
 mod many_shot;
 
@@ -36,8 +37,7 @@ fn of_form(dataset: &str, form: &str, length: usize, bos: usize) -> Vec<Sample> 
 #[test]
 fn prompts_equal_those_of_the_official_code() {
     type Row = (String, String, usize, usize, usize, usize, usize, usize, String);
-    let rows: Vec<Row> =
-        serde_json::from_str(include_str!("../../tests/fixtures/longbench/prompts.json")).unwrap();
+    let rows: Vec<Row> = serde_json::from_str(include_str!("../../fixtures/longbench/prompts.json")).unwrap();
     assert_eq!(rows.len(), 16 * 3 * 5 * 2);
     let mut made = BTreeMap::new();
     for (dataset, form, length, bos, i, most, least, chars, hash) in rows {
@@ -55,7 +55,7 @@ fn prompts_equal_those_of_the_official_code() {
 #[test]
 fn some_prompts_in_full() {
     let rows: Vec<(String, String, usize, usize, usize, String)> =
-        serde_json::from_str(include_str!("../../tests/fixtures/longbench/texts.json")).unwrap();
+        serde_json::from_str(include_str!("../../fixtures/longbench/texts.json")).unwrap();
     assert!(rows.len() >= 16, "{} prompts", rows.len());
     for (dataset, form, length, bos, i, text) in rows {
         assert_eq!(of_form(&dataset, &form, length, bos)[i].prompt, text, "{dataset}, {form}");
@@ -65,7 +65,7 @@ fn some_prompts_in_full() {
 #[test]
 fn scores_equal_those_of_the_official_code() {
     let rows: Vec<(String, String, usize, String, String)> =
-        serde_json::from_str(include_str!("../../tests/fixtures/longbench/scores.json")).unwrap();
+        serde_json::from_str(include_str!("../../fixtures/longbench/scores.json")).unwrap();
     assert_eq!(rows.len(), 16 * 2 * 2 * 8);
     let mut made = BTreeMap::new();
     for (dataset, form, i, prediction, percent) in rows {

@@ -4,11 +4,17 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use ropewalk_tasks::internals::draws::Random;
+use ropewalk_tasks::internals::short::{
+    capitalize, mmlu_part, rows, without_wikihow, Part, Question, ReadFile, Short, ALL, ARC_CHALLENGE, FILES,
+    GSM8K_COT, GSM8K_TASK, HELLASWAG_TASK, MMLU, NQ_OPEN_TASK, PIQA_TASK, TRIVIAQA_TASK,
+};
+use ropewalk_tasks::{
+    Answer, Ask, DataFile, Encoder, Likelihood, Result, Sample, Setup, Task, Template, Token,
+};
 use serde_json::Value;
 
-use super::*;
 use crate::testing::sha256;
-use crate::{Encoder, Likelihood, Token};
 
 /// A byte is a token.
 struct Bytes;
@@ -53,10 +59,10 @@ fn own(file: &DataFile) -> Result<Vec<u8>> {
 }
 
 fn parts(task: &Short, read: ReadFile<'_>) -> Vec<Part> {
-    if task.info.name != "mmlu" {
+    if task.info().name != "mmlu" {
         return (task.load)(read).unwrap();
     }
-    let mut files = mmlu::FILES.as_chunks::<2>().0.iter();
+    let mut files = FILES.as_chunks::<2>().0.iter();
     vec![mmlu_part(read, files.find(|[dev, _]| dev.name.contains("anatomy")).unwrap()).unwrap()]
 }
 
@@ -89,15 +95,15 @@ fn digest(sample: &Sample) -> String {
 fn prompts_and_choices_are_those_of_the_harness() {
     let record = json("own.json");
     for task in ALL {
-        let expected = &record["tasks"][task.info.name];
+        let expected = &record["tasks"][task.info().name];
         let made = own_samples(task);
         for (sample, expected) in made.iter().zip(expected["first"].as_array().unwrap()) {
             let expected: Vec<String> = serde_json::from_value(expected.clone()).unwrap();
-            assert_eq!(recorded(sample), expected, "{}", task.info.name);
+            assert_eq!(recorded(sample), expected, "{}", task.info().name);
         }
         let expected: Vec<String> = serde_json::from_value(expected["sha256"].clone()).unwrap();
-        assert!(expected.len() >= 100, "{}: {} recorded", task.info.name, expected.len());
-        assert_eq!(made.iter().map(digest).collect::<Vec<_>>(), expected, "{}", task.info.name);
+        assert!(expected.len() >= 100, "{}: {} recorded", task.info().name, expected.len());
+        assert_eq!(made.iter().map(digest).collect::<Vec<_>>(), expected, "{}", task.info().name);
     }
 }
 
@@ -113,15 +119,16 @@ fn published_prompts_are_those_of_the_harness() {
         let read = |file: &DataFile| file.read(&folder);
         let parts = (task.load)(&read).unwrap();
         let n: usize = parts.iter().map(|p| p.questions.len()).sum();
-        let made = if task.info.name == "mmlu" {
+        let made = if task.info().name == "mmlu" {
             // The first two of each subject were recorded.
             let two = Setup { samples: Some(2), ..self::setup(&folder) };
             parts.into_iter().flat_map(|part| samples(task, &two, vec![part])).collect()
         } else {
             samples(task, &setup, parts)
         };
-        let expected: Vec<String> = serde_json::from_value(record["tasks"][task.info.name].clone()).unwrap();
-        assert_eq!(made.iter().map(digest).collect::<Vec<_>>(), expected, "{}", task.info.name);
+        let expected: Vec<String> =
+            serde_json::from_value(record["tasks"][task.info().name].clone()).unwrap();
+        assert_eq!(made.iter().map(digest).collect::<Vec<_>>(), expected, "{}", task.info().name);
         let sizes = BTreeMap::from([
             ("mmlu", 14_042),
             ("hellaswag", 10_042),
@@ -132,12 +139,12 @@ fn published_prompts_are_those_of_the_harness() {
             ("gsm8k", 1_319),
             ("gsm8k_cot", 1_319),
         ]);
-        assert_eq!(n, sizes[task.info.name], "{}", task.info.name);
+        assert_eq!(n, sizes[task.info().name], "{}", task.info().name);
         // Every question can be answered, and no prompt fails.
         let every = Setup { samples: None, ..self::setup(&folder) };
         for sample in task.samples(&every).unwrap().iter {
             let sample = sample.unwrap();
-            assert_eq!((sample.judge)(&sample.expected)[0], 1.0, "{}: {}", task.info.name, sample.id);
+            assert_eq!((sample.judge)(&sample.expected)[0], 1.0, "{}: {}", task.info().name, sample.id);
         }
     }
 }
@@ -149,11 +156,11 @@ fn filters_and_exact_match_are_those_of_the_harness() {
     for case in record["text"].as_array().unwrap() {
         let (name, targets, said, expected): (String, Vec<String>, String, Vec<f64>) =
             serde_json::from_value(case.clone()).unwrap();
-        let task = ALL.iter().find(|t| t.info.name == name).unwrap();
+        let task = ALL.iter().find(|t| t.info().name == name).unwrap();
         let question = Question { name: None, text: String::new(), choices: vec![], gold: 0, targets };
         let found = (task.judge(&question))(&Answer::Text(said.clone()));
         assert_eq!(found, expected, "{name}: {said:?} for {:?}", question.targets);
-        assert_eq!(found.len(), task.info.metrics.len());
+        assert_eq!(found.len(), task.info().metrics.len());
         let count = counts.entry(name).or_insert([0; 2]);
         count[usize::from(found[0] == 1.0)] += 1;
     }
@@ -188,8 +195,8 @@ fn texts_of_hellaswag_are_cleaned_as_the_harness_does() {
     for case in cases {
         let (text, cleaned, capitalized): (String, String, String) =
             serde_json::from_value(case.clone()).unwrap();
-        assert_eq!(source::without_wikihow(&text), cleaned, "{text:?}");
-        assert_eq!(python::capitalize(&text), capitalized, "{text:?}");
+        assert_eq!(without_wikihow(&text), cleaned, "{text:?}");
+        assert_eq!(capitalize(&text), capitalized, "{text:?}");
     }
 }
 
@@ -197,7 +204,7 @@ fn texts_of_hellaswag_are_cleaned_as_the_harness_does() {
 fn who_knows_gets_all_who_says_nothing_gets_nothing() {
     for task in ALL {
         for sample in own_samples(task) {
-            let n = task.info.metrics.len();
+            let n = task.info().metrics.len();
             let right = (sample.judge)(&sample.expected);
             assert_eq!(right[0], 1.0, "{}: {:?}", sample.id, sample.expected);
             assert_eq!(right.len(), n);
@@ -209,8 +216,8 @@ fn who_knows_gets_all_who_says_nothing_gets_nothing() {
 
 #[test]
 fn random_choices_score_chance() {
-    let mut random = crate::draws::Random::new(3);
-    for task in ALL.iter().filter(|t| t.info.chance.is_some()) {
+    let mut random = Random::new(3);
+    for task in ALL.iter().filter(|t| t.info().chance.is_some()) {
         let (mut score, mut chance, mut variance) = (0.0, 0.0, 0.0);
         for sample in own_samples(task) {
             let Ask::Choose(choices) = &sample.ask else { panic!("{} has no choices", sample.id) };
@@ -220,7 +227,7 @@ fn random_choices_score_chance() {
                 (chance, variance) = (chance + p, variance + p * (1.0 - p));
             }
         }
-        assert!((score - chance).abs() < 4.0 * variance.sqrt(), "{}: {score} of {chance}", task.info.name);
+        assert!((score - chance).abs() < 4.0 * variance.sqrt(), "{}: {score} of {chance}", task.info().name);
     }
 }
 
@@ -311,9 +318,9 @@ fn damaged_files_are_errors() {
 fn cut_off_arrow_is_an_error() {
     for name in ["mmlu_dev.arrow", "arc_validation.arrow"] {
         let bytes = fixture(name);
-        assert!(arrow::rows(&bytes).is_some_and(|rows| rows.len() > 1));
+        assert!(rows(&bytes).is_some_and(|rows| rows.len() > 1));
         for len in 0..bytes.len() - 8 {
-            assert!(arrow::rows(&bytes[..len]).is_none(), "{name}: {len} of {} bytes", bytes.len());
+            assert!(rows(&bytes[..len]).is_none(), "{name}: {len} of {} bytes", bytes.len());
         }
     }
 }

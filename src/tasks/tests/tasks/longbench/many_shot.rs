@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::super::questions::labels;
+use ropewalk_tasks::internals::longbench::labels;
+
 use super::*;
 
 /// Examples of a prompt, and the question.

@@ -4,21 +4,27 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ropewalk_tasks::internals::lveval::{
+    max_prompt, pseudo, titles, LvEval, ALL, CMRC, HOTPOTWIKIQA, LIC, LOOGLE_CR, LOOGLE_SD,
+};
+use ropewalk_tasks::internals::text::cut_middle;
+use ropewalk_tasks::metrics::chinese::Words;
+use ropewalk_tasks::metrics::lveval as metrics;
+use ropewalk_tasks::{Answer, Ask, Encoder, Result, Sample, Setup, Task};
 use serde_json::Value;
 
-use super::sets::{ALL, CMRC, HOTPOTWIKIQA, LIC, LOOGLE_CR, LOOGLE_SD};
-use super::{max_prompt, shots, LvEval};
-use crate::metrics::chinese::Words;
-use crate::metrics::lveval as metrics;
 use crate::testing::{setup, sha256, Simple};
-use crate::text::cut_middle;
-use crate::{Answer, Ask, Encoder, Result, Sample, Setup};
 
-const EN: &str = include_str!("../tests/fixtures/lveval/en.jsonl");
-const ZH: &str = include_str!("../tests/fixtures/lveval/zh.jsonl");
+const EN: &str = include_str!("../fixtures/lveval/en.jsonl");
+const ZH: &str = include_str!("../fixtures/lveval/zh.jsonl");
 
 fn words() -> Arc<Words> {
-    Arc::new(Words::new(include_str!("../tests/fixtures/lveval/dict.txt")).unwrap())
+    Arc::new(Words::new(include_str!("../fixtures/lveval/dict.txt")).unwrap())
+}
+
+/// Whether a set has to cut Chinese into words, with jieba's dictionary.
+fn is_chinese(task: &LvEval) -> bool {
+    task.info().files.iter().any(|file| file.name.starts_with("jieba/"))
 }
 
 /// A folder of data with the recorded records as the 16k level of every set.
@@ -27,7 +33,7 @@ fn data() -> tempfile::TempDir {
     for task in ALL {
         let of = folder.path().join("lveval").join(task.set);
         std::fs::create_dir_all(&of).unwrap();
-        let records = if task.score.is_chinese() { ZH } else { EN };
+        let records = if is_chinese(task) { ZH } else { EN };
         std::fs::write(of.join(format!("{}_16k.jsonl", task.set)), records).unwrap();
     }
     folder
@@ -51,7 +57,7 @@ fn metrics_are_those_of_the_official_code() {
     let words = words();
     type Case = (String, Vec<String>, Option<String>, String);
     let recorded: BTreeMap<String, Vec<Case>> =
-        serde_json::from_str(include_str!("../tests/fixtures/lveval/metrics.json")).unwrap();
+        serde_json::from_str(include_str!("../fixtures/lveval/metrics.json")).unwrap();
     assert_eq!(recorded.len(), 5);
     for (set, cases) in &recorded {
         assert!(cases.len() >= 250, "{set} has {} cases", cases.len());
@@ -75,7 +81,7 @@ fn metrics_are_those_of_the_official_code() {
 fn chinese_words_are_those_of_jieba() {
     let words = words();
     let recorded: Vec<(String, Vec<String>)> =
-        serde_json::from_str(include_str!("../tests/fixtures/lveval/words.json")).unwrap();
+        serde_json::from_str(include_str!("../fixtures/lveval/words.json")).unwrap();
     assert!(recorded.len() >= 500);
     for (text, expected) in &recorded {
         assert_eq!(&words.cut(text), expected, "{text:?}");
@@ -87,7 +93,7 @@ fn prompts_are_those_of_the_official_code() {
     let folder = data();
     let (plain, with_bos) = (Simple::default(), Simple::framed(1, [""; 2]));
     let recorded: Vec<(String, usize, usize, usize, usize, String, Value)> =
-        serde_json::from_str(include_str!("../tests/fixtures/lveval/prompts.json")).unwrap();
+        serde_json::from_str(include_str!("../fixtures/lveval/prompts.json")).unwrap();
     assert_eq!(recorded.len(), 11 * 5 * 2 * 3);
     for (set, max, n_bos, i, budget, digest, shown) in &recorded {
         let task = ALL.iter().find(|t| t.set == set).unwrap();
@@ -112,7 +118,7 @@ fn right_answers_get_full_marks_and_silence_none() {
             let found = samples(task, &setup).unwrap();
             assert_eq!(found.len(), 3);
             for sample in found {
-                assert_eq!((sample.judge)(&sample.expected), [task.info.best], "{}", task.info.name);
+                assert_eq!((sample.judge)(&sample.expected), [task.info().best], "{}", task.info().name);
                 assert_eq!((sample.judge)(&Answer::Text(String::new())), [0.0]);
                 assert_eq!((sample.judge)(&Answer::Text("猫 dog".to_owned())), [0.0]);
                 assert_eq!(sample.tags, [("level", "16k".to_owned())]);
@@ -179,10 +185,10 @@ fn three_questions_stand_before_the_real_one_for_utk() {
 #[test]
 fn headings_of_passages_take_several_forms() {
     let context = "Passage 1\n\nA\nPassage 2 of the book\n### 文章2：\n B \n#Passage 3\n### Passage 4\nC";
-    let found: Vec<_> = shots::titles(context).collect();
+    let found: Vec<_> = titles(context).collect();
     assert_eq!(found, [("1", "A"), ("2", "B"), ("4", "C")]);
-    assert_eq!(shots::titles("Passage\nPassages 7\n文章\n").count(), 0);
-    assert!(shots::pseudo("nothing", false).is_empty());
+    assert_eq!(titles("Passage\nPassages 7\n文章\n").count(), 0);
+    assert!(pseudo("nothing", false).is_empty());
 }
 
 #[test]
