@@ -241,13 +241,14 @@ impl Scheduler {
     ///
     /// # Errors
     /// Returns a [`Refusal`]; then nothing goes to `sink`.
-    pub fn submit(&self, request: Request, sink: Sink) -> Result<Ticket, Refusal> {
+    pub fn submit(&self, mut request: Request, sink: Sink) -> Result<Ticket, Refusal> {
         let plan = self.choose(&request)?;
         if request.echo.is_some() && !self.params.scores {
             let what = "scores of a prompt: this scheduler takes no memory for them".to_owned();
             return Err(Refusal::Invalid(Error::Unsupported(what)));
         }
         let n_ctx = self.plans[plan].n_ctx;
+        request.n_predict = request.n_predict.or(self.plans[plan].n_answer);
         let mut job = Job::new(&self.model, request, n_ctx, sink).map_err(Refusal::Invalid)?;
         let (cancelled, caller) = (job.cancel_flag(), job.request.caller);
         let mut state = self.shared.lock();
@@ -481,6 +482,7 @@ fn info(session: &Session) -> PlanInfo {
         beyond_trained: n_max > session.model().hparams().n_ctx_train,
         notes: plan.notes.clone(),
         evicts: plan.evict,
+        n_answer: plan.evict.then_some(session.params().n_ctx),
         summary: session.summary(),
     }
 }

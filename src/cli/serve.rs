@@ -294,6 +294,7 @@ fn card(args: &Args, choice: &ModelChoice, models: &[Model], plans: &[Plan], inf
         n_max: info.n_max,
         beyond_trained: info.beyond_trained,
         evicts: info.evicts,
+        n_answer: info.n_answer,
         notes: info.notes.clone(),
     };
     Card {
@@ -321,12 +322,14 @@ fn card(args: &Args, choice: &ModelChoice, models: &[Model], plans: &[Plan], inf
 /// Says what one request may have under a plan, and how many of these have room.
 fn announce(out: &OutputArgs, choice: &ModelChoice, name: &str, plan: &Plan, info: &PlanInfo) {
     out.note(format_args!("{}: {}", models::label(choice), info.summary));
-    let most = match info.evicts {
-        true => "any number of".to_owned(),
-        false => format!("up to {}", count(info.n_max as u64)),
+    let most = match info.n_answer {
+        Some(n) => {
+            format!("any number of tokens a request, {} of an answer without max_tokens", count(n as u64))
+        }
+        None => format!("up to {} tokens a request", count(info.n_max as u64)),
     };
     let n = plan.session.n_seq_max;
     let requests = if n == 1 { "request" } else { "requests" };
-    out.note(format_args!("{name}: {most} tokens a request; memory for {n} {requests} of that length"));
+    out.note(format_args!("{name}: {most}; memory for {n} {requests} of that length"));
     info.notes.iter().for_each(|note| out.note(format_args!("note: {note}")));
 }

@@ -46,7 +46,7 @@ ropewalk_core::setters! {
         /// model under which the prompt and `n_predict` tokens fit. Without `n_predict`, a plan with room for
         /// [`SchedulerParams::reserve`](super::SchedulerParams) tokens goes before one with room for a single token.
         pub plan: Option<usize>,
-        /// Maximum number of tokens to make; 0 only reads the prompt. `None`: as many as fit.
+        /// Maximum number of tokens to make; 0 only reads the prompt. `None`: as many as fit, or [`PlanInfo::n_answer`].
         pub n_predict: Option<usize>,
         /// Minimum number of tokens before an end-of-generation token, and before a text of `stop` ends the text.
         pub n_min: usize,
@@ -238,6 +238,9 @@ pub struct PlanInfo {
     pub notes: Vec<String>,
     /// True if keys that no later token sees leave the cache.
     pub evicts: bool,
+    /// Maximum tokens of an answer whose request has no number. Without it, a plan that evicts keys would never end one:
+    /// there it is the context. `None`: as many as fit.
+    pub n_answer: Option<usize>,
     /// The session in one line.
     pub summary: String,
 }

@@ -124,6 +124,8 @@ pub struct PlanCard {
     pub beyond_trained: bool,
     /// Whether a request needs the same memory at any length.
     pub evicts: bool,
+    /// Most tokens of an answer whose request does not say; none for as many as fit.
+    pub n_answer: Option<usize>,
     /// What is worth knowing about the plan.
     pub notes: Vec<String>,
 }
@@ -221,7 +223,7 @@ pub struct Job {
     pub model: usize,
     /// The plan by its number among all; none for the first of the model's that fits.
     pub plan: Option<usize>,
-    /// Most tokens to generate; 0 reads the prompt only.
+    /// Most tokens to generate; 0 reads the prompt only. None is the plan's own number.
     pub max_tokens: Option<usize>,
     /// How tokens are chosen.
     pub sampling: Sampling,

@@ -50,6 +50,7 @@ fn plan(plan: &PlanCard) -> Value {
         "spec": plan.spec,
         "n_ctx": plan.n_max,
         "beyond_trained": plan.beyond_trained,
+        "default_max_tokens": plan.n_answer,
         "notes": plan.notes,
     })
 }

@@ -183,11 +183,14 @@ impl Jobs {
                 let what = format!("n: expected at most {MAX_TOKENS} tokens of all prompts, found more");
                 return Err(Fault::invalid("n", what));
             }
-            let most = job.prompt.len().saturating_add(job.max_tokens.unwrap_or(usize::MAX));
+            let (n_prompt, max_tokens) = (job.prompt.len(), job.max_tokens);
             let (sender, events) = unbounded_channel();
             let ticket = app.backend.submit(job, sender)?;
             choice.plan = ticket.plan;
-            beyond |= card.plans.get(ticket.plan).is_some_and(|plan| most.min(plan.n_max) > card.n_ctx_train);
+            beyond |= card.plans.get(ticket.plan).is_some_and(|plan| {
+                let most = n_prompt.saturating_add(max_tokens.or(plan.n_answer).unwrap_or(usize::MAX));
+                most.min(plan.n_max) > card.n_ctx_train
+            });
             let (app, since) = (Arc::clone(app), Instant::now());
             list.push(Some(Running { app, events, _guard: ticket.guard, since, last: None, ended: false }));
         }

@@ -265,6 +265,8 @@ fn a_plan_says_what_fits() {
     let request = json!({ "n": 30, "fits": true, "beyond_trained": false, "bytes": 3000, "at_once": 2 });
     assert_eq!(found["request"], request);
     assert_eq!(plan("?rope=plain&n=40")["request"]["at_once"], 1);
+    let answers = ["?rope=plain", "?rope=streaming"].map(|query| plan(query)["default_max_tokens"].clone());
+    assert_eq!(answers, [Value::Null, json!(50)]);
     let found = plan("?n=100&rope=plain")["request"].clone();
     assert_eq!(
         (&found["fits"], &found["beyond_trained"], &found["at_once"]),

@@ -61,6 +61,7 @@ impl Fake {
             n_max,
             beyond_trained: n_max > 64,
             evicts: n_max > 256,
+            n_answer: (n_max > 256).then_some(50),
             notes: Vec::new(),
         };
         let card = Card {

@@ -238,3 +238,19 @@ fn a_dropped_scheduler_ends_its_requests() {
     assert!(matches!(told.done().reason, StopReason::Cancelled | StopReason::Length), "{:?}", told.done());
     assert_eq!(ticket.plan(), 0);
 }
+
+/// What the context does not end has an end all the same.
+#[test]
+fn an_answer_under_a_plan_that_evicts_ends() {
+    let m = model("llama-tiny", DType::F32);
+    let text = some_tokens(20, m.hparams().n_vocab);
+    let plan = session(96, 1, "lm-infinite:window=64,evict=true");
+    let scheduler = one_plan(m, plan.clone());
+    assert_eq!(scheduler.plans()[0].n_answer, Some(96));
+    let told = run_one(&scheduler, Request::new(text.clone()).ignore_eos(true));
+    assert_eq!((told.done().reason, told.done().n_made), (StopReason::Length, 96));
+    assert_eq!(told.tokens, alone(m, &plan, &text, 96).0);
+    // A request that has a number gets as many, also more.
+    assert_eq!(run_one(&scheduler, request(&text, 100)).done().n_made, 100);
+    assert_eq!(one_plan(m, session(96, 1, "plain")).plans()[0].n_answer, None);
+}
