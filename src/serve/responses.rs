@@ -1,23 +1,23 @@
 //! `POST /v1/responses`: OpenAI's newer form of a chat, without what a server would have to store.
 
+mod events;
+
 use std::collections::VecDeque;
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{ready, Context, Poll};
 
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::response::{sse, Response};
+use axum::response::Response;
 use axum::Extension;
 use serde_json::{json, Map, Value};
 
+use self::events::Events;
 use crate::answer::{usage, Choice, Part};
 use crate::app::{answered, blocking, new_id, App, Caller};
 use crate::backend::{Bit, Event, Fault};
 use crate::completions::{each, prepare, rule};
-use crate::error::{json_response, Refusal};
+use crate::error::json_response;
 use crate::fields::{short, wrong, Fields};
 use crate::stream::{begin, count, send, Jobs};
 use crate::wire::{common, form, messages, Common, Messages, Stream, MAX_COUNT, MAX_MESSAGES, MAX_TOP};
@@ -270,15 +270,22 @@ async fn run(app: Arc<App>, work: Work) -> Result<Response, Fault> {
                 let response = answer.object("in_progress");
                 answer.event(kind, json!({ "response": response }));
             }
-            send(&app, stream.ping, Events { app: Arc::clone(&app), jobs, answer, finished: false })
+            send(&app, stream.ping, Events::new(&app, jobs, answer))
         }
         None => {
+            let mut events = Vec::new();
             while let Some(next) = jobs.next().await {
-                let (_, event) = next?;
-                answer.take(&app, event);
-                answer.events.clear();
+                events.push(next?.1);
             }
-            json_response(&answer.end(&app).into())
+            // The scores of a long answer take a while to write.
+            let whole = blocking(move || {
+                for event in events {
+                    answer.take(&app, event);
+                    answer.events.clear();
+                }
+                Ok(json_response(&answer.end(&app).into()))
+            });
+            whole.await?
         }
     };
     response.headers_mut().extend(headers);
@@ -434,49 +441,5 @@ impl Answer {
         out.insert("ropewalk".to_owned(), self.choice.about(app.backend.card()));
         out.insert("timings".to_owned(), self.choice.timings());
         out
-    }
-}
-
-/// The body of a stream.
-struct Events {
-    app: Arc<App>,
-    jobs: Jobs,
-    answer: Answer,
-    finished: bool,
-}
-
-impl futures_core::Stream for Events {
-    type Item = Result<sse::Event, Infallible>;
-
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = self.get_mut();
-        loop {
-            if let Some(data) = this.answer.events.pop_front() {
-                let event = sse::Event::default().event(data["type"].as_str().unwrap_or_default());
-                return Poll::Ready(Some(Ok(event.data(data.to_string()))));
-            }
-            if this.finished {
-                return Poll::Ready(None);
-            }
-            match ready!(this.jobs.poll(cx)) {
-                Some(Ok((_, event))) => this.answer.take(&this.app, event),
-                Some(Err(fault)) => {
-                    // In both forms that clients look for.
-                    let mut error = Refusal::of(&fault, this.app.backend.card()).event();
-                    for name in ["code", "message", "param"] {
-                        error[name] = error["error"][name].clone();
-                    }
-                    this.answer.event("error", error);
-                    this.finished = true;
-                }
-                None => {
-                    let response = this.answer.end(&this.app);
-                    let status = response["status"].as_str().unwrap_or_default();
-                    let kind = format!("response.{status}");
-                    this.answer.event(&kind, json!({ "response": response }));
-                    this.finished = true;
-                }
-            }
-        }
     }
 }

@@ -1,5 +1,6 @@
 //! A model over bytes that answers with the last text of its prompt, backwards.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -46,6 +47,8 @@ pub(crate) struct State {
     /// Tickets that were dropped before the end.
     pub(crate) cancelled: usize,
     pub(crate) running: usize,
+    /// Names of the threads that asked for the bytes of tokens.
+    pub(crate) threads: BTreeSet<String>,
 }
 
 pub(crate) struct Fake {
@@ -242,6 +245,8 @@ impl Backend for Fake {
     }
 
     fn piece(&self, token: i32) -> Vec<u8> {
+        let thread = std::thread::current();
+        self.state().threads.insert(thread.name().unwrap_or("none").to_owned());
         bytes(token)
     }
 

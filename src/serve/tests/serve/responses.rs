@@ -318,3 +318,22 @@ fn a_fault_in_a_stream_is_its_last_event() {
     let long = json!({ "input": "a".repeat(90), "rope": "plain", "stream": true });
     assert_eq!(site.expect(400, PATH, &long)["error"]["code"], "context_length_exceeded");
 }
+
+/// While one of them writes the numbers of a long answer, others are answered: that is done on threads that may block.
+#[test]
+fn scores_are_written_where_it_may_take_long() {
+    let site = Site::new();
+    let include = json!(["message.output_text.logprobs"]);
+    let echo = json!({ "prompt": "abc", "echo": true, "logprobs": 2, "max_tokens": 2 });
+    let chat = [json!({ "role": "user", "content": "abc" })];
+    for (path, body) in [
+        ("/v1/responses", json!({ "input": "abc", "include": include, "top_logprobs": 2 })),
+        ("/v1/score", json!({ "prompt": "abc" })),
+        ("/v1/completions", echo),
+        ("/v1/chat/completions", json!({ "messages": chat, "logprobs": true, "top_logprobs": 2 })),
+    ] {
+        site.expect(200, path, &body);
+        let threads = std::mem::take(&mut site.fake.state().threads);
+        assert!(threads.iter().eq(["serve"]), "{path}: {threads:?}");
+    }
+}
