@@ -113,7 +113,8 @@ pub struct Template {
 #[derive(Debug)]
 enum How {
     Here(Box<Environment<'static>>),
-    Apart(Apart, SystemTime),
+    /// At this time, or when it is used.
+    Apart(Apart, Option<SystemTime>),
 }
 
 impl Template {
@@ -146,7 +147,7 @@ impl Template {
     pub fn new_apart(source: &str, bos: &str, eos: &str, apart: &Apart) -> Result<Template> {
         let now = SystemTime::now();
         apart::render(apart, source, now, None)?;
-        Ok(Template::made(How::Apart(apart.clone(), now), Some(source), bos, eos))
+        Ok(Template::made(How::Apart(apart.clone(), Some(now)), Some(source), bos, eos))
     }
 
     /// A template from its source; ChatML when `source` is `None`. Dates in the prompt are today's, in UTC.
@@ -168,6 +169,18 @@ impl Template {
     fn made(how: How, source: Option<&str>, bos: &str, eos: &str) -> Template {
         let text = source.unwrap_or(CHATML).to_owned();
         Template { how, source: text, bos: bos.to_owned(), eos: eos.to_owned(), fallback: source.is_none() }
+    }
+
+    /// The template with the date of each rendering in the prompt, for programs that run for days.
+    #[must_use]
+    pub fn dated_by_use(mut self) -> Template {
+        match &mut self.how {
+            How::Here(env) => {
+                env.add_function("strftime_now", |format: &str| strftime(format, SystemTime::now()));
+            }
+            How::Apart(_, now) => *now = None,
+        }
+        self
     }
 
     /// Returns true if the model has no template and ChatML is used.
@@ -248,7 +261,9 @@ impl Template {
                 std::panic::catch_unwind(std::panic::AssertUnwindSafe(render))
                     .map_or_else(panicked, |text| text.map_err(|e| error(&e)))
             }
-            How::Apart(apart, now) => apart::render(apart, &self.source, *now, Some(names)),
+            How::Apart(apart, now) => {
+                apart::render(apart, &self.source, now.unwrap_or_else(SystemTime::now), Some(names))
+            }
         }
     }
 

@@ -151,7 +151,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     check_names(&id(args, &choice), &args.adapter)?;
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice, &args.out)?;
-    let template = template::ready(&model, &interrupt.control())?;
+    let template = template::ready(&model, &interrupt.control())?.dated_by_use();
     if template.is_fallback() {
         args.out.note("note: the file has no chat template; using the ChatML form");
     }

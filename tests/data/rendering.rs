@@ -123,6 +123,16 @@ fn dates() {
     }
 }
 
+#[test]
+fn dates_can_be_those_of_each_use() {
+    let fixed = Template::at(Some("{{ strftime_now('%Y-%m-%d') }}"), "", "", day()).unwrap();
+    assert_eq!(fixed.render(&[], false).unwrap(), "2024-07-26");
+    let before = SystemTime::now();
+    let text = fixed.dated_by_use().render(&[], false).unwrap();
+    let days = [before, SystemTime::now()].map(|now| strftime("%Y-%m-%d", now));
+    assert!(days.contains(&text), "{text}: {days:?}");
+}
+
 /// Whatever the other process does, rendering ends: in time, and with one line.
 #[cfg(unix)]
 #[test]

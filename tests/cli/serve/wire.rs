@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use gguf::Value as Key;
 use ropewalk::math::Math;
 use ropewalk::plot::Map;
 use ropewalk::{Model, ModelParams, Plan, Session, SessionParams};
@@ -9,7 +10,7 @@ use serde_json::{json, Value};
 
 use super::{asked, Reply, Server};
 use crate::common::program::run;
-use crate::common::{assert_close, LOGITS};
+use crate::common::{assert_close, rewritten, LOGITS};
 use crate::models::{model, ok, text_file, words};
 
 /// The events of a response's stream, each with its name.
@@ -208,4 +209,19 @@ fn scores_of_prompts_can_be_refused() {
     assert_eq!(refused.status, 400, "{}", refused.body);
     let body = json!({ "prompt": "hello", "max_tokens": 2, "logprobs": 1 });
     assert!(server.post("/v1/completions", &body).ok()["choices"][0]["logprobs"].is_object());
+}
+
+/// A server runs for days.
+#[test]
+fn the_time_in_a_prompt_is_that_of_the_request() {
+    let dir = tempfile::tempdir().unwrap();
+    rewritten(Path::new(model()), &dir.path().join("dated.gguf"), &[], |writer| {
+        let template = b"{{ strftime_now('%H:%M:%S.%f') }}";
+        writer.set("tokenizer.chat_template", Key::String(template.to_vec()));
+    });
+    let server = Server::start(dir.path(), &["serve", "-m", "dated.gguf"]);
+    let body = json!({ "messages": [{ "role": "user", "content": "hello" }] });
+    let times = [0, 1].map(|_| server.post("/apply-template", &body).ok()["prompt"].clone());
+    assert!(times[0].as_str().is_some_and(|time| time.contains('.')), "{times:?}");
+    assert_ne!(times[0], times[1]);
 }
