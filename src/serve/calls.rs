@@ -9,7 +9,7 @@ mod objects;
 mod qwen;
 mod reader;
 
-use serde_json::{json, Value};
+use serde_json::{json, Map, Value};
 
 use crate::backend::{Bit, Fault, Series, Shape};
 use crate::fields::{wrong, Fields};
@@ -181,8 +181,8 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
-    /// Takes the fields about functions.
-    pub(crate) fn take(fields: &mut Fields) -> Result<Tools, Fault> {
+    /// Takes the fields about functions. What they say of one is in an object under `inner`, or beside its type.
+    pub(crate) fn take(fields: &mut Fields, inner: Option<&str>) -> Result<Tools, Fault> {
         let given = match fields.take("tools") {
             None => Vec::new(),
             Some(Value::Array(list)) if list.len() <= MAX_TOOLS => list,
@@ -190,7 +190,7 @@ impl Tools {
         };
         let mut list: Vec<Tool> = Vec::new();
         for (i, value) in given.iter().enumerate() {
-            let tool = tool(&format!("tools[{i}]"), value)?;
+            let tool = tool(&format!("tools[{i}]"), value, inner)?;
             if list.iter().any(|other| other.name == tool.name) {
                 let what = format!("tools: expected each name once, found {} again", tool.name);
                 return Err(Fault::invalid("tools", what));
@@ -202,16 +202,20 @@ impl Tools {
             Some(Value::String(text)) if text == "none" => Choose::None,
             Some(Value::String(text)) if text == "auto" => Choose::Auto,
             Some(Value::String(text)) if text == "required" && !list.is_empty() => Choose::Required,
-            Some(value) => match value["function"]["name"].as_str() {
-                Some(name) if list.iter().any(|tool| tool.name == name) => Choose::Named(name.to_owned()),
-                _ => {
-                    let what = "none, auto, required, or a function of `tools`";
-                    let found = value.pointer("/function/name").unwrap_or(&value);
-                    return Err(wrong("tool_choice", what, found));
+            Some(value) => {
+                let name = &inner.map_or(&value, |inner| &value[inner])["name"];
+                match name.as_str().filter(|name| list.iter().any(|tool| tool.name == *name)) {
+                    Some(name) => Choose::Named(name.to_owned()),
+                    None => {
+                        let what = "none, auto, required, or a function of `tools`";
+                        let found = if name.is_null() { &value } else { name };
+                        return Err(wrong("tool_choice", what, found));
+                    }
                 }
-            },
+            }
         };
         let parallel = fields.bool("parallel_tool_calls")?.unwrap_or(true);
+        let given = if inner.is_some() { given } else { given.iter().map(nested).collect() };
         Ok(Tools { list, given: given.into(), choose, parallel })
     }
 
@@ -269,13 +273,23 @@ impl Tools {
     }
 }
 
+/// A function as chats have it, which has what is said of it beside its type.
+fn nested(value: &Value) -> Value {
+    let fields = value.as_object().into_iter().flatten();
+    let said = fields.filter(|(name, value)| *name != "type" && !value.is_null());
+    let function: Map<String, Value> = said.map(|(name, value)| (name.clone(), value.clone())).collect();
+    json!({ "type": "function", "function": function })
+}
+
 /// One of the functions of a request.
-fn tool(at: &str, value: &Value) -> Result<Tool, Fault> {
+fn tool(at: &str, value: &Value, inner: Option<&str>) -> Result<Tool, Fault> {
     if value["type"] != "function" {
         return Err(wrong(&format!("{at}.type"), "function", &value["type"]));
     }
-    let function = &value["function"];
-    let at = format!("{at}.function");
+    let (function, at) = match inner {
+        Some(inner) => (&value[inner], format!("{at}.{inner}")),
+        None => (value, at.to_owned()),
+    };
     if !function.is_object() {
         return Err(wrong(&at, "an object", function));
     }

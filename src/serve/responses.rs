@@ -1,6 +1,7 @@
 //! `POST /v1/responses`: OpenAI's newer form of a chat, without what a server would have to store.
 
 mod events;
+mod request;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,182 +16,14 @@ use serde_json::{json, Map, Value};
 use self::events::Events;
 use crate::answer::{usage, Choice, Part};
 use crate::app::{answered, blocking, new_id, App, Caller};
-use crate::backend::{Bit, Event, Fault};
+use crate::backend::{Event, Fault};
+use crate::calls::Piece;
 use crate::completions::{each, prepare, rule};
 use crate::error::json_response;
-use crate::fields::{short, wrong, Fields};
 use crate::stream::{begin, count, send, Jobs};
-use crate::wire::{common, form, messages, Common, Messages, Stream, MAX_COUNT, MAX_MESSAGES, MAX_TOP};
+use crate::wire::Stream;
 
-/// Fields that are known but not served, with the values that ask for nothing.
-#[rustfmt::skip]
-const NOT_SERVED: &[(&str, &[&str])] = &[
-    ("background", &["false"]), ("context_management", &["[]"]), ("conversation", &[]), ("max_tool_calls", &[]),
-    ("moderation", &[]), ("n", &["1"]), ("previous_response_id", &[]), ("prompt", &[]), ("prompt_logprobs", &[]),
-    ("response_format", &[]), ("return_progress", &["false"]), ("return_token_ids", &["false"]),
-    ("service_tier", &["\"auto\"", "\"default\""]), ("store", &["false"]), ("tool_choice", &["\"none\"", "\"auto\""]),
-    ("tools", &["[]"]), ("truncation", &["\"disabled\""]),
-];
-
-/// The one thing that can be included.
-const LOGPROBS: &str = "message.output_text.logprobs";
-
-/// A request, and what the answer repeats of it.
-pub(crate) struct Request {
-    common: Common,
-    messages: Messages,
-    /// The JSON that the text is to be.
-    form: Option<Bit>,
-    repeated: Map<String, Value>,
-}
-
-/// Reads a request.
-pub(crate) fn read(body: &[u8]) -> Result<Request, Fault> {
-    let mut fields = Fields::parse(body)?;
-    for (name, neutral) in NOT_SERVED {
-        fields.refuse(name, neutral)?;
-    }
-    let mut repeated = Map::new();
-    for name in ["instructions", "max_output_tokens", "temperature", "top_logprobs", "top_p"] {
-        repeated.insert(name.to_owned(), fields.peek(name));
-    }
-    repeated.insert("metadata".to_owned(), fields.object("metadata")?.unwrap_or_default().into());
-    repeated.insert("user".to_owned(), fields.text("user")?.into());
-    let parallel = fields.bool("parallel_tool_calls")?.unwrap_or(true);
-    repeated.insert("parallel_tool_calls".to_owned(), parallel.into());
-    let reasoning = fields.object("reasoning")?.unwrap_or_default();
-    let effort = reasoning.get("effort").cloned().unwrap_or_default();
-    if !matches!(effort, Value::Null | Value::String(_)) {
-        return Err(wrong("reasoning.effort", "a text", &effort));
-    }
-    for name in ["summary", "generate_summary"] {
-        refuse("reasoning", &reasoning, name, &["\"auto\""])?;
-    }
-    repeated.insert("reasoning".to_owned(), json!({ "effort": effort, "summary": null }));
-    let text = fields.object("text")?.unwrap_or_default();
-    refuse("text", &text, "verbosity", &["\"medium\""])?;
-    let format = text.get("format").filter(|format| !format.is_null());
-    let format = format.cloned().unwrap_or_else(|| json!({ "type": "text" }));
-    let form = form("text.format", &format, None)?;
-    repeated.insert("text".to_owned(), json!({ "format": format }));
-
-    let scored = included(&mut fields)?;
-    let n_top = fields.count("top_logprobs", MAX_TOP)?;
-    let max_tokens = fields.count("max_output_tokens", MAX_COUNT)?;
-    let list = input(&mut fields)?;
-    // From here on it is a chat.
-    fields.put("messages", list.into());
-    if !effort.is_null() {
-        fields.put("reasoning_effort", effort);
-    }
-    let messages = messages(&mut fields)?;
-    let mut common = common(&mut fields)?;
-    common.job.n_top = n_top.or(scored.then_some(0));
-    common.job.max_tokens = max_tokens.or(common.job.max_tokens);
-    Ok(Request { common, messages, form, repeated })
-}
-
-/// Refuses a field of an object, unless it asks for nothing.
-fn refuse(object: &str, fields: &Map<String, Value>, name: &str, neutral: &[&str]) -> Result<(), Fault> {
-    match fields.get(name).filter(|value| !value.is_null()).map(Value::to_string) {
-        Some(value) if !neutral.contains(&value.as_str()) => {
-            let name = format!("{object}.{name}");
-            Err(Fault::invalid(&name, format_args!("{name}: not served yet")))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Whether log-probabilities are asked for.
-fn included(fields: &mut Fields) -> Result<bool, Fault> {
-    let list = match fields.take("include") {
-        None => return Ok(false),
-        Some(Value::Array(list)) => list,
-        Some(other) => return Err(wrong("include", "a list", &other)),
-    };
-    match list.iter().find(|name| *name != LOGPROBS) {
-        None => Ok(!list.is_empty()),
-        Some(Value::String(name)) => {
-            let what = format!("include: {} is not served yet", short(name));
-            Err(Fault::invalid("include", what))
-        }
-        Some(other) => Err(wrong("include", "a list of texts", other)),
-    }
-}
-
-/// The messages of a chat: the instructions, then the items of the input.
-fn input(fields: &mut Fields) -> Result<Vec<Value>, Fault> {
-    let mut list = Vec::new();
-    if let Some(text) = fields.text("instructions")? {
-        list.push(json!({ "role": "system", "content": text }));
-    }
-    let items = match fields.take("input") {
-        Some(Value::String(text)) => vec![json!({ "role": "user", "content": text })],
-        Some(Value::Array(items)) if (1..MAX_MESSAGES).contains(&items.len()) => items,
-        Some(other) => {
-            let expected = format!("a text or a list of 1 to {} items", MAX_MESSAGES - 1);
-            return Err(wrong("input", &expected, &other));
-        }
-        None => return Err(Fault::invalid("input", "input: expected a text or items, found none")),
-    };
-    let mut thought = None;
-    for (i, item) in items.into_iter().enumerate() {
-        list.extend(message(i, item, &mut thought)?);
-    }
-    if list.is_empty() {
-        return Err(Fault::invalid("input", "input: expected a message, found none"));
-    }
-    Ok(list)
-}
-
-/// An item as a message. Reasoning is none: it goes with the message after it.
-fn message(i: usize, item: Value, thought: &mut Option<String>) -> Result<Option<Value>, Fault> {
-    let mut item = match item {
-        Value::Object(item) => item,
-        other => return Err(wrong(&format!("input[{i}]"), "an object", &other)),
-    };
-    let at = |name: &str| format!("input[{i}].{name}");
-    let kind = item.get("type").cloned().unwrap_or_default();
-    match kind.as_str() {
-        None if kind.is_null() => {}
-        Some("message") => {}
-        Some("reasoning") => {
-            refuse(&format!("input[{i}]"), &item, "encrypted_content", &[])?;
-            let content = item.remove("content").filter(|content| !content.is_null());
-            *thought = content.map(|content| text(&at("content"), content)).transpose()?;
-            return Ok(None);
-        }
-        Some(name) => {
-            let what = format!("{}: {} is not served yet", at("type"), short(name));
-            return Err(Fault::invalid(&at("type"), what));
-        }
-        None => return Err(wrong(&at("type"), "message or reasoning", &kind)),
-    }
-    let role = item.get("role").cloned().unwrap_or_default();
-    if !matches!(role.as_str(), Some("system" | "developer" | "user" | "assistant")) {
-        return Err(wrong(&at("role"), "system, developer, user, or assistant", &role));
-    }
-    let content = text(&at("content"), item.remove("content").unwrap_or_default())?;
-    let mut out = json!({ "role": role, "content": content });
-    if let Some(thought) = thought.take().filter(|_| role == "assistant") {
-        out["reasoning_content"] = thought.into();
-    }
-    Ok(Some(out))
-}
-
-/// A content: a text, or parts of text.
-fn text(name: &str, content: Value) -> Result<String, Fault> {
-    let parts = match content {
-        Value::String(text) => return Ok(text),
-        Value::Array(parts) => parts,
-        other => return Err(wrong(name, "a text or parts of text", &other)),
-    };
-    let one = |part: &Value| match (part["type"].as_str(), part["text"].as_str()) {
-        (Some("input_text" | "output_text" | "reasoning_text" | "text"), Some(text)) => Ok(text.to_owned()),
-        _ => Err(wrong(name, "parts of text", part)),
-    };
-    Ok(parts.iter().map(one).collect::<Result<Vec<_>, _>>()?.join("\n"))
-}
+pub(crate) use request::read;
 
 /// Answers a request.
 pub(crate) async fn responses(
@@ -223,11 +56,15 @@ fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
     let request = read(body)?;
     let (mut common, messages) = (request.common, request.messages);
     prepare(app, caller, &mut common)?;
+    let template = app.backend.card().chat_template.as_deref();
+    let reader = messages.tools.reader(template, request.form.is_some())?;
     let prompt = app.backend.chat_tokens(&messages.list, &messages.variables, messages.open)?;
-    let shape = messages.tools.shape(None, request.form, prompt.header)?;
-    common.job.rule = rule(app, shape, prompt.thinks, "text.format")?;
+    let param = if request.form.is_some() { "text.format" } else { "tools" };
+    let shape = messages.tools.shape(template, request.form, prompt.header)?;
+    common.job.rule = rule(app, shape, prompt.thinks, param)?;
     common.job.stop.extend(prompt.stop);
-    let mut choice = Choice::new(0, common.job.n_top.is_some(), None, Some((prompt.split)()));
+    let choice = Choice::new(0, common.job.n_top.is_some(), None, Some((prompt.split)()));
+    let mut choice = choice.with_calls(reader);
     let jobs = each(&common, &prompt.tokens);
     let (jobs, headers) = begin(app, jobs, std::slice::from_mut(&mut choice))?;
     let (head, id) = (app.head(common.model.as_deref(), true), new_id(""));
@@ -241,8 +78,6 @@ fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
         "incomplete_details": null,
         "previous_response_id": null,
         "store": false,
-        "tool_choice": "auto",
-        "tools": [],
         "truncation": "disabled",
         "usage": null,
     });
@@ -292,32 +127,53 @@ async fn run(app: Arc<App>, work: Work) -> Result<Response, Fault> {
     Ok(response)
 }
 
-/// Reasoning or text, one of the parts of an answer.
+/// One of the parts of an answer.
 struct Item {
     id: String,
-    thinks: bool,
+    kind: Kind,
     status: &'static str,
+    /// The text, or the arguments of a call.
     text: String,
     scores: Vec<Value>,
+}
+
+#[derive(PartialEq)]
+enum Kind {
+    Thinking,
+    Text,
+    Call { id: String, name: String },
 }
 
 impl Item {
     fn object(&self) -> Value {
         let content = if self.status == "in_progress" { Vec::new() } else { vec![self.part()] };
         let (id, status) = (&self.id, self.status);
-        if self.thinks {
-            json!({ "id": id, "type": "reasoning", "status": status, "summary": [], "content": content })
-        } else {
-            json!({ "id": id, "type": "message", "status": status, "role": "assistant", "content": content })
+        match &self.kind {
+            Kind::Thinking => {
+                json!({ "id": id, "type": "reasoning", "status": status, "summary": [], "content": content })
+            }
+            Kind::Text => {
+                json!({ "id": id, "type": "message", "status": status, "role": "assistant", "content": content })
+            }
+            Kind::Call { id: call, name } => json!({
+                "id": id, "type": "function_call", "status": status, "call_id": call, "name": name, "arguments": self.text,
+            }),
         }
     }
 
+    /// The content; null for a call, which has none.
     fn part(&self) -> Value {
-        if self.thinks {
-            json!({ "type": "reasoning_text", "text": self.text })
-        } else {
-            json!({ "type": "output_text", "text": self.text, "annotations": [], "logprobs": self.scores })
+        match self.kind {
+            Kind::Thinking => json!({ "type": "reasoning_text", "text": self.text }),
+            Kind::Text => {
+                json!({ "type": "output_text", "text": self.text, "annotations": [], "logprobs": self.scores })
+            }
+            Kind::Call { .. } => Value::Null,
         }
+    }
+
+    fn is_call(&self) -> bool {
+        matches!(self.kind, Kind::Call { .. })
     }
 }
 
@@ -349,12 +205,14 @@ impl Answer {
         self.events.push_back(data);
     }
 
-    /// An event about the content of the last item.
+    /// An event about the last item, or about its content if it has some.
     fn tell(&mut self, kind: &str, mut data: Value) {
         if let Some(item) = self.items.last() {
             data["item_id"] = item.id.as_str().into();
             data["output_index"] = (self.items.len() - 1).into();
-            data["content_index"] = json!(0);
+            if !item.is_call() {
+                data["content_index"] = json!(0);
+            }
         }
         self.event(kind, data);
     }
@@ -362,29 +220,64 @@ impl Answer {
     /// Takes what happened to the job.
     fn take(&mut self, app: &App, event: Event) {
         let mut part: Part = self.choice.take(event);
+        let mut calls = std::mem::take(&mut part.calls);
+        // More of a call comes before what follows it, and a call after the text before it.
+        if self.items.last().is_some_and(Item::is_call) {
+            self.calls(std::mem::take(&mut calls));
+        }
         let mut logprobs = self.choice.logprobs(&part.scores, true, app.backend.as_ref());
         if let Some(text) = part.thinking.take() {
-            self.grow(true, &text, Vec::new());
+            self.grow(&Kind::Thinking, &text, Vec::new());
         } else if let Some(Value::Array(scores)) = logprobs.get_mut("content").map(Value::take) {
             self.scores.extend(scores);
         }
         if !part.text.is_empty() {
             let scores = std::mem::take(&mut self.scores);
-            self.grow(false, &part.text, scores);
+            self.grow(&Kind::Text, &part.text, scores);
+        }
+        self.calls(calls);
+    }
+
+    fn calls(&mut self, pieces: Vec<Piece>) {
+        for piece in pieces {
+            // Scores are those of texts.
+            self.scores.clear();
+            match piece {
+                Piece::Begins { id, name } => self.add("fc", Kind::Call { id, name }),
+                // Of a call that other text has ended.
+                Piece::Arguments(text) if !self.items.last().is_some_and(Item::is_call) => {
+                    self.grow(&Kind::Text, &text, Vec::new());
+                }
+                Piece::Arguments(text) => {
+                    self.tell("response.function_call_arguments.delta", json!({ "delta": text }));
+                    if let Some(item) = self.items.last_mut() {
+                        item.text.push_str(&text);
+                    }
+                }
+            }
         }
     }
 
-    /// Adds to the last item, or to a new one if that is of the other kind.
-    fn grow(&mut self, thinks: bool, text: &str, scores: Vec<Value>) {
-        if self.items.last().is_none_or(|item| item.thinks != thinks) {
-            self.close("completed");
-            let n = self.items.len();
-            let id = format!("{}_{}{n:02x}", if thinks { "rs" } else { "msg" }, self.id);
-            let item = Item { id, thinks, status: "in_progress", text: String::new(), scores: Vec::new() };
-            let (object, part) = (item.object(), item.part());
-            self.items.push(item);
-            self.event("response.output_item.added", json!({ "output_index": n, "item": object }));
+    /// Ends the last item and begins another one.
+    fn add(&mut self, prefix: &str, kind: Kind) {
+        self.close("completed");
+        let n = self.items.len();
+        let id = format!("{prefix}_{}{n:02x}", self.id);
+        let item = Item { id, kind, status: "in_progress", text: String::new(), scores: Vec::new() };
+        let (object, part) = (item.object(), item.part());
+        self.items.push(item);
+        self.event("response.output_item.added", json!({ "output_index": n, "item": object }));
+        if !part.is_null() {
             self.tell("response.content_part.added", json!({ "part": part }));
+        }
+    }
+
+    /// Adds to the last item, or to a new one if that is of another kind.
+    fn grow(&mut self, kind: &Kind, text: &str, scores: Vec<Value>) {
+        let thinks = *kind == Kind::Thinking;
+        if self.items.last().is_none_or(|item| item.kind != *kind) {
+            let (prefix, kind) = if thinks { ("rs", Kind::Thinking) } else { ("msg", Kind::Text) };
+            self.add(prefix, kind);
         }
         if thinks {
             self.tell("response.reasoning_text.delta", json!({ "delta": text }));
@@ -401,14 +294,21 @@ impl Answer {
     fn close(&mut self, status: &'static str) {
         let Some(item) = self.items.last_mut() else { return };
         item.status = status;
-        let (thinks, object, part) = (item.thinks, item.object(), item.part());
-        if thinks {
-            self.tell("response.reasoning_text.done", json!({ "text": part["text"] }));
-        } else {
-            let done = json!({ "text": part["text"], "logprobs": part["logprobs"] });
-            self.tell("response.output_text.done", done);
+        let (object, part) = (item.object(), item.part());
+        match &item.kind {
+            Kind::Thinking => self.tell("response.reasoning_text.done", json!({ "text": part["text"] })),
+            Kind::Text => {
+                let done = json!({ "text": part["text"], "logprobs": part["logprobs"] });
+                self.tell("response.output_text.done", done);
+            }
+            Kind::Call { name, .. } => {
+                let done = json!({ "name": name, "arguments": item.text });
+                self.tell("response.function_call_arguments.done", done);
+            }
         }
-        self.tell("response.content_part.done", json!({ "part": part }));
+        if !part.is_null() {
+            self.tell("response.content_part.done", json!({ "part": part }));
+        }
         let at = self.items.len() - 1;
         self.event("response.output_item.done", json!({ "output_index": at, "item": object }));
     }
@@ -419,7 +319,7 @@ impl Answer {
         let complete = self.choice.finish() != "length";
         let status = if complete { "completed" } else { "incomplete" };
         if self.items.is_empty() {
-            self.grow(false, "", Vec::new());
+            self.grow(&Kind::Text, "", Vec::new());
         }
         self.close(status);
         let mut out = self.object(status);

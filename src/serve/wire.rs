@@ -199,8 +199,14 @@ pub(crate) fn form(at: &str, format: &Value, inner: Option<&str>) -> Result<Opti
     }
 }
 
-/// Takes a conversation and the variables of its template.
+/// Takes a conversation, its functions, and the variables of its template.
 pub(crate) fn messages(fields: &mut Fields) -> Result<Messages, Fault> {
+    let tools = Tools::take(fields, Some("function"))?;
+    conversation(fields, tools)
+}
+
+/// The same with functions that were taken.
+pub(crate) fn conversation(fields: &mut Fields, mut tools: Tools) -> Result<Messages, Fault> {
     let list = match fields.take("messages") {
         Some(Value::Array(list)) if (1..=MAX_MESSAGES).contains(&list.len()) => list,
         Some(other) => {
@@ -217,7 +223,6 @@ pub(crate) fn messages(fields: &mut Fields) -> Result<Messages, Fault> {
     if let Some(effort) = fields.text("reasoning_effort")? {
         variables.insert("reasoning_effort".to_owned(), effort.into());
     }
-    let mut tools = Tools::take(fields)?;
     if tools.offered() {
         variables.insert("tools".to_owned(), tools.given.take());
     }

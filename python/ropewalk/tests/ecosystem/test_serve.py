@@ -277,6 +277,14 @@ def test_functions_are_called(tmp_path: Path) -> None:
         messages: Any = [*CHAT, answer.message.model_dump(exclude_none=True), result]
         again = client.chat.completions.create(messages=messages, tool_choice="none", **settings).choices[0]
         assert again.message.tool_calls is None and again.finish_reason in ("stop", "length")
+        # The same through responses.
+        flat: Any = {"tools": [{"type": "function", **tools[0]["function"]}], "tool_choice": "required", "parallel_tool_calls": False}
+        asked: Any = {"model": "tiny", "input": CHAT, "temperature": 0, "max_output_tokens": 400, **flat}
+        (item,) = client.responses.create(**asked).output
+        assert item.type == "function_call" and item.name == "weather" and item.arguments == call.function.arguments
+        kind = "response.function_call_arguments.delta"
+        deltas = [event.delta for event in client.responses.create(**asked, stream=True) if event.type == kind]
+        assert len(deltas) > 1 and "".join(deltas) == item.arguments
 
 
 def test_responses_are_chats(client: openai.OpenAI) -> None:

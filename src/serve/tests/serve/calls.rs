@@ -13,7 +13,7 @@ pub(crate) const LLAMA: &str = "{{ tools }}<|start_header_id|>{\"name\": , \"par
 pub(crate) const MISTRAL: &str = "{{ tools }}[TOOL_CALLS]";
 const QWEN: &str = "{{ tools }}<tool_call><function=";
 
-fn tool(name: &str) -> Value {
+pub(crate) fn tool(name: &str) -> Value {
     let parameters = json!({ "type": "object", "properties": { "city": { "type": "string" } } });
     json!({ "type": "function", "function": { "name": name, "parameters": parameters } })
 }

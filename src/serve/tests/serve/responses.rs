@@ -20,7 +20,7 @@ fn open(site: &Site, mut body: Value) -> Client {
 }
 
 /// All events, each named twice, with their numbers in order.
-fn events(site: &Site, body: Value) -> Vec<Value> {
+pub(crate) fn events(site: &Site, body: Value) -> Vec<Value> {
     let mut client = open(site, body);
     let mut out: Vec<Value> = Vec::new();
     while let Some(event) = client.event() {
@@ -33,7 +33,7 @@ fn events(site: &Site, body: Value) -> Vec<Value> {
     out
 }
 
-fn kinds(events: &[Value]) -> Vec<&str> {
+pub(crate) fn kinds(events: &[Value]) -> Vec<&str> {
     events.iter().map(|event| event["type"].as_str().unwrap().trim_start_matches("response.")).collect()
 }
 
@@ -292,7 +292,15 @@ fn items_are_checked_one_by_one() {
         (json!({ "role": "user" }), "input[1].content"),
         (json!({ "role": "user", "content": [{ "type": "input_image" }] }), "input[1].content"),
         (json!({ "type": 1, "role": "user", "content": "a" }), "input[1].type"),
-        (json!({ "type": "function_call_output", "call_id": "c", "output": "a" }), "input[1].type"),
+        (json!({ "type": "custom_tool_call_output", "call_id": "c", "output": "a" }), "input[1].type"),
+        (json!({ "type": "function_call_output", "output": "a" }), "input[1].call_id"),
+        (json!({ "type": "function_call_output", "call_id": "c" }), "input[1].output"),
+        (json!({ "type": "function_call", "call_id": "c", "arguments": "{}" }), "input[1].name"),
+        (
+            json!({ "type": "function_call", "call_id": "c", "name": "f", "arguments": {} }),
+            "input[1].arguments",
+        ),
+        (json!({ "type": "function_call", "name": "f", "arguments": "{}" }), "input[1].call_id"),
         (json!({ "type": "item_reference", "id": "msg_1" }), "input[1].type"),
         (json!({ "type": "reasoning", "encrypted_content": "x" }), "input[1].encrypted_content"),
         (json!({ "type": "reasoning", "content": 1 }), "input[1].content"),
