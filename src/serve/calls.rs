@@ -2,10 +2,14 @@
 //!
 //! A family's form is a file with a [`Format`], and a line in [`FORMATS`].
 
+mod cohere;
+mod deepseek;
+mod granite;
 mod hermes;
 mod llama;
 mod mistral;
 mod objects;
+mod phi;
 mod qwen;
 mod reader;
 
@@ -20,8 +24,18 @@ const MAX_TOOLS: usize = 128;
 const MAX_NAME: usize = 128;
 
 /// The forms, in the order in which templates are compared with them.
-const FORMATS: &[&Format] =
-    &[&mistral::NAMED, &mistral::LISTED, &hermes::FORMAT, &qwen::FORMAT, &llama::FORMAT];
+const FORMATS: &[&Format] = &[
+    &mistral::NAMED,
+    &mistral::LISTED,
+    &hermes::FORMAT,
+    &qwen::FORMAT,
+    &phi::FORMAT,
+    &granite::FORMAT,
+    &cohere::FORMAT,
+    &deepseek::BLOCKS,
+    &deepseek::PLAIN,
+    &llama::FORMAT,
+];
 
 /// How a family of models writes calls.
 pub(crate) struct Format {

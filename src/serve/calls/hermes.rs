@@ -1,8 +1,7 @@
 //! Hermes and Qwen: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
 
 use super::objects::Objects;
-use super::{Format, Tool};
-use crate::backend::{Bit, Series};
+use super::Format;
 
 const BEGIN: &str = "<tool_call>";
 const END: &str = "</tool_call>";
@@ -18,17 +17,5 @@ pub(super) const FORMAT: Format = Format {
     marks: &[BEGIN, END],
     read: |text, at| FORM.read(text, at),
     behind: |text, last| FORM.behind(text, last),
-    series: Some(series),
+    series: Some(|tools, many| FORM.series(tools, many)),
 };
-
-fn series(tools: &[&Tool], many: bool) -> Series {
-    let call = |tool: &&Tool| -> Vec<Bit> {
-        let begin = [Bit::Mark(BEGIN), Bit::Space];
-        begin.into_iter().chain(tool.object("arguments")).chain([Bit::Space, Bit::Mark(END)]).collect()
-    };
-    Series {
-        one_of: tools.iter().map(call).collect(),
-        between: many.then(|| vec![Bit::Space]),
-        ..Series::default()
-    }
-}

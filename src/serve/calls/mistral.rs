@@ -17,7 +17,7 @@ pub(super) const LISTED: Format = Format {
     marks: &[BEGIN, ID, ARGS],
     read,
     behind,
-    series: Some(listed),
+    series: Some(|tools, many| LIST.series(tools, many)),
 };
 
 pub(super) const NAMED: Format = Format {
@@ -25,16 +25,6 @@ pub(super) const NAMED: Format = Format {
     series: Some(named),
     ..LISTED
 };
-
-fn listed(tools: &[&Tool], many: bool) -> Series {
-    let text = |text: &str| Bit::Text(text.to_owned());
-    Series {
-        begin: vec![Bit::Mark(BEGIN), Bit::Space, text("[")],
-        one_of: tools.iter().map(|tool| tool.object("arguments").to_vec()).collect(),
-        between: many.then(|| vec![text(", ")]),
-        end: vec![text("]")],
-    }
-}
 
 fn named(tools: &[&Tool], many: bool) -> Series {
     let call = |tool: &&Tool| {

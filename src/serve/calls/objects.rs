@@ -1,6 +1,7 @@
 //! Calls that are JSON objects, with marks around them or in a list.
 
-use super::{value, After, At, Found, Said};
+use super::{value, After, At, Found, Said, Tool};
+use crate::backend::{Bit, Series};
 
 /// Such a form.
 pub(super) struct Objects {
@@ -85,6 +86,34 @@ impl Objects {
             After::End(more) => After::End(n + more),
             After::Other(more) => After::Other(n + more),
             After::Open => After::Open,
+        }
+    }
+
+    /// As [`super::Format`] has it.
+    pub(super) fn series(&self, tools: &[&Tool], many: bool) -> Series {
+        let text = |text: &str| Bit::Text(text.to_owned());
+        let end = (!self.end.is_empty()).then_some(Bit::Mark(self.end));
+        if self.list {
+            return Series {
+                begin: vec![Bit::Mark(self.begin), Bit::Space, text("[")],
+                one_of: tools.iter().map(|tool| tool.object(self.arguments[0]).to_vec()).collect(),
+                between: many.then(|| vec![text(", ")]),
+                end: std::iter::once(text("]")).chain(end).collect(),
+            };
+        }
+        let call = |tool: &&Tool| -> Vec<Bit> {
+            let begin = [Bit::Mark(self.begin), Bit::Space];
+            begin
+                .into_iter()
+                .chain(tool.object(self.arguments[0]))
+                .chain([Bit::Space])
+                .chain(end.clone())
+                .collect()
+        };
+        Series {
+            one_of: tools.iter().map(call).collect(),
+            between: many.then(|| vec![Bit::Space]),
+            ..Series::default()
         }
     }
 

@@ -265,7 +265,7 @@ fn functions_are_checked() {
 }
 
 /// The form of the answer that a request asks for.
-fn shape(template: &str, more: Value) -> Option<Shape> {
+pub(crate) fn shape(template: &str, more: Value) -> Option<Shape> {
     let site = Site::saying(template, "b");
     let mut body = asked();
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -275,12 +275,12 @@ fn shape(template: &str, more: Value) -> Option<Shape> {
     state.shapes.pop()
 }
 
-fn arguments() -> Bit {
+pub(crate) fn arguments() -> Bit {
     let schema = json!({ "type": "object", "properties": { "city": { "type": "string" } } });
     Bit::Json { schema, strict: false }
 }
 
-fn text(text: &str) -> Bit {
+pub(crate) fn text(text: &str) -> Bit {
     Bit::Text(text.to_owned())
 }
 

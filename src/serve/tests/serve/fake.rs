@@ -434,6 +434,7 @@ fn make(
     let limit = job.max_tokens.unwrap_or(usize::MAX).min(room - total);
     let script = shared.0.lock().unwrap().script.clone();
     let said: Option<Vec<i32>> = script.map(|text| text.bytes().map(i32::from).chain([EOS]).collect());
+    let (scripted, mut bytes_held) = (said.is_some(), Vec::new());
     let mut rule = said.unwrap_or_else(|| answer(&job.prompt)).into_iter();
     for n_made in 0.. {
         if n_made == limit {
@@ -462,7 +463,11 @@ fn make(
             return Ok((Reason::End, n_made));
         }
         if token < 256 || job.special {
-            pending += &String::from_utf8_lossy(&bytes(token));
+            bytes_held.extend(bytes(token));
+            // A script has whole characters.
+            if !scripted || std::str::from_utf8(&bytes_held).is_ok() {
+                pending += &String::from_utf8_lossy(&std::mem::take(&mut bytes_held));
+            }
         }
         let found = job.stop.iter().filter_map(|stop| pending.find(stop.as_str())).min();
         let starts = |n: &usize| {

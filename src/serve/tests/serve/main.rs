@@ -7,6 +7,7 @@ mod client;
 mod endings;
 mod errors;
 mod fake;
+mod families;
 mod functions;
 mod hostile;
 mod listed;
