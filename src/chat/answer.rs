@@ -130,6 +130,10 @@ pub struct Parts {
     /// Text that may be the beginning of a mark.
     held: String,
     header: String,
+    /// Whom the header names before its channel.
+    to: Option<String>,
+    /// Whether calls of functions are content.
+    calls: bool,
     thinking: String,
     content: String,
     /// Text that comes with tool calls. It is the content if there is no other.
@@ -153,10 +157,20 @@ impl Parts {
             at,
             held: empty(),
             header: empty(),
+            to: None,
+            calls: false,
             thinking: empty(),
             content: empty(),
             aside: empty(),
         }
+    }
+
+    /// The same answer, with the messages of gpt-oss to functions as content, if that is true: each with its header, as
+    /// `<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>`. They are thinking otherwise.
+    #[must_use]
+    pub fn with_calls(mut self, calls: bool) -> Parts {
+        self.calls = calls;
+        self
     }
 
     /// Takes more text. What of it belongs to a part is returned, to be shown.
@@ -214,17 +228,34 @@ impl Parts {
         let opens = Some(&mark) == self.form.marks().first();
         match self.form {
             Form::Channels => match mark {
+                // It may name a function before, after the role.
                 "<|channel|>" => {
+                    self.to = recipient(&self.header);
                     self.header.clear();
                     self.at = At::Header;
                 }
                 "<|message|>" => {
-                    let name = self.header.trim_start();
-                    let thinks = name.starts_with("analysis") || name.contains("to=");
+                    let to = recipient(&self.header).or_else(|| self.to.take());
+                    let function = to.as_deref().and_then(|to| to.strip_prefix("functions."));
+                    if let Some(name) = function.filter(|_| self.calls) {
+                        let call =
+                            format!("<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>");
+                        self.at = At::In(Part::Content);
+                        return self.text(&call, shown);
+                    }
+                    let thinks = self.header.trim_start().starts_with("analysis") || to.is_some();
                     self.break_line(if thinks { Part::Thinking } else { Part::Content });
                     self.at = At::In(if thinks { Part::Thinking } else { Part::Content });
                 }
-                _ => self.at = At::Header,
+                "<|constrain|>" => {
+                    self.header.push(' ');
+                    self.at = At::Header;
+                }
+                _ => {
+                    self.header.clear();
+                    self.to = None;
+                    self.at = At::Header;
+                }
             },
             Form::Cohere => match mark {
                 "<|START_THINKING|>" => self.at = At::In(Part::Thinking),
@@ -292,4 +323,9 @@ impl Parts {
         };
         (content, (!thinking.trim().is_empty()).then(|| thinking.to_owned()))
     }
+}
+
+/// Whom the header of a message names.
+fn recipient(header: &str) -> Option<String> {
+    header.split_whitespace().find_map(|word| word.strip_prefix("to=")).map(str::to_owned)
 }

@@ -5,6 +5,7 @@
 mod cohere;
 mod deepseek;
 mod granite;
+mod harmony;
 mod hermes;
 mod llama;
 mod mistral;
@@ -34,6 +35,7 @@ const FORMATS: &[&Format] = &[
     &cohere::FORMAT,
     &deepseek::BLOCKS,
     &deepseek::PLAIN,
+    &harmony::FORMAT,
     &llama::FORMAT,
 ];
 
@@ -67,12 +69,23 @@ impl Format {
         let mark = self.begins[0];
         if calls.begin.is_empty() {
             // Each call begins with it.
-            calls.one_of.iter_mut().for_each(|call| drop(call.remove(0)));
+            calls.one_of.iter_mut().for_each(|call| strip(call, mark));
             calls.between.iter_mut().for_each(|between| between.push(Bit::Mark(mark)));
         } else {
             calls.begin.remove(0);
         }
         Shape { trigger: Some(mark), any: vec![calls], ..Shape::default() }
+    }
+}
+
+/// Removes a text from the beginning of a series, which begins with it.
+fn strip(bits: &mut Vec<Bit>, mut text: &str) {
+    while !text.is_empty() && !bits.is_empty() {
+        text = match bits.remove(0) {
+            Bit::Mark(mark) => text.strip_prefix(mark).unwrap_or_default(),
+            Bit::Text(part) => text.strip_prefix(part.as_str()).unwrap_or_default(),
+            _ => "",
+        };
     }
 }
 

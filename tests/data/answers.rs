@@ -63,11 +63,43 @@ fn answers_are_taken_apart_as_their_family_does() {
             "",
             "{}",
         ),
+        (
+            Form::Channels,
+            "<|start|>assistant",
+            " to=functions.now<|channel|>commentary json<|message|>{}<|call|>",
+            "",
+            "{}",
+        ),
         (Form::Channels, "", "<|channel|>analysis<|message|>cut off", "", "cut off"),
         (Form::Channels, "", "<|chann", "", ""),
     ] {
         let found = split(form, prompt, answer);
         assert_eq!((&*found.0, found.1.as_deref().unwrap_or("")), (content, thinking), "{form:?}: {answer}");
+    }
+}
+
+/// The recipient stands in the channel's header or before it, and the type of the content may have a mark.
+#[test]
+fn calls_of_gpt_oss_can_be_content() {
+    let call = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{\"a\":1}";
+    let thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant";
+    for (answer, content, thinking) in [
+        (format!("{call}<|call|>"), call, ""),
+        (format!("{thought}{call}<|call|>"), call, "Hm."),
+        (format!("{thought} to=functions.now<|channel|>commentary json<|message|>{{\"a\":1}}"), call, "Hm."),
+        (" to=functions.now<|channel|>commentary <|constrain|>json<|message|>{\"a\":1}".into(), call, ""),
+        ("<|channel|>commentary to=functions.now<|constrain|>json<|message|>{\"a\":1}".into(), call, ""),
+        ("<|channel|>analysis to=python code<|message|>1".into(), "", "1"),
+        ("<|channel|>commentary to=functions.now <|message|>1<|end|><|start|>assistant<|channel|>final<|message|>b".into(),
+            "<|channel|>commentary to=functions.now <|constrain|>json<|message|>1b", ""),
+    ] {
+        let mut parts = Parts::new(Form::Channels, "<|start|>assistant").with_calls(true);
+        let mut found = [String::new(), String::new()];
+        let pieces: Vec<_> = answer.chars().flat_map(|c| parts.push(c.encode_utf8(&mut [0; 4]))).collect();
+        for (part, text) in pieces.into_iter().chain(parts.rest()) {
+            found[usize::from(part == Part::Thinking)] += &text;
+        }
+        assert_eq!(found, [content, thinking], "{answer}");
     }
 }
 

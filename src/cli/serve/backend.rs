@@ -168,7 +168,7 @@ impl http::Backend for Backend {
         let start = (text.len().saturating_sub(TAIL)..=text.len()).find(|&at| text.is_char_boundary(at));
         let tail = text[start.unwrap_or(0)..].to_owned();
         let (form, marks) = (self.form, Arc::clone(&self.marks));
-        let channels = form == Form::Channels;
+        let (channels, calls) = (form == Form::Channels, variables.contains_key("tools"));
         let opens = |mark: &&str| !channels && tail.trim_end().ends_with(*mark);
         let thinks = form.marks().first().filter(|mark| opens(mark)).and(form.marks().get(1)).copied();
         let header = match channels && !tail.ends_with("<|message|>") {
@@ -176,7 +176,7 @@ impl http::Backend for Backend {
             false => Vec::new(),
         };
         let split = move || -> Box<dyn http::Split> {
-            Box::new(Split::new(Parts::new(form, &tail), Arc::clone(&marks)))
+            Box::new(Split::new(Parts::new(form, &tail).with_calls(calls), Arc::clone(&marks)))
         };
         Ok(ChatPrompt {
             tokens: tokens.map_err(|e| Fault::invalid("messages", e))?,

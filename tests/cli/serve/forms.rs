@@ -9,12 +9,14 @@ use super::{asked, Server};
 use crate::common::rewritten;
 use crate::models::model;
 
-/// The tiny model with a chat template that has functions.
-fn caller(dir: &Path) -> Server {
-    let template = "{% for t in tools or [] %}{{ t.function | tojson }}{% endfor %}{% for m in messages %}<|im_start|>\
-                    {{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.arguments \
-                    | tojson }}</tool_call>{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}\
-                    <|im_start|>assistant\n{% endif %}";
+/// A chat template that has functions.
+const TEMPLATE: &str = "{% for t in tools or [] %}{{ t.function | tojson }}{% endfor %}{% for m in messages %}<|im_start|>\
+                        {{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.arguments \
+                        | tojson }}</tool_call>{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}\
+                        <|im_start|>assistant\n{% endif %}";
+
+/// The tiny model with a chat template.
+fn caller(dir: &Path, template: &str) -> Server {
     rewritten(Path::new(model()), &dir.join("caller.gguf"), &[], |writer| {
         writer.set("tokenizer.chat_template", Key::String(template.as_bytes().to_vec()));
     });
@@ -122,7 +124,7 @@ fn schemas_that_cannot_be_served_are_refused_and_the_server_goes_on() {
 #[test]
 fn functions_that_must_be_called_are() {
     let dir = tempfile::tempdir().unwrap();
-    let server = caller(dir.path());
+    let server = caller(dir.path(), TEMPLATE);
     let parameters = json!({
         "type": "object", "properties": { "a": { "enum": ["x", "yy"] } }, "required": ["a"], "additionalProperties": false,
     });
@@ -177,4 +179,30 @@ fn functions_that_must_be_called_are() {
     // A model without calls.
     let reply = Server::new(&[]).post(CHAT, &body);
     assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("tools")));
+}
+
+/// In the channels of gpt-oss, a call is a message of the model's.
+#[test]
+fn calls_are_told_from_other_messages() {
+    let dir = tempfile::tempdir().unwrap();
+    let template = "{% for t in tools or [] %}functions.{{ t.function | tojson }}{% endfor %}{% for m in messages %}<|start|>\
+                    {{ m.role }}<|channel|>final<|message|>{{ m.content }}<|end|>{% endfor %}<|start|>assistant";
+    let server = caller(dir.path(), template);
+    let parameters = json!({
+        "type": "object", "properties": { "a": { "enum": ["x", "yy"] } }, "required": ["a"], "additionalProperties": false,
+    });
+    let body = json!({
+        "messages": [{ "role": "user", "content": "a" }], "tool_choice": "required", "seed": 1,
+        "tools": [{ "type": "function", "function": { "name": "f", "parameters": parameters } }],
+    });
+    let choice = server.post(CHAT, &body).ok()["choices"][0].clone();
+    assert_eq!(
+        (&choice["finish_reason"], &choice["message"]["content"]),
+        (&json!("tool_calls"), &Value::Null)
+    );
+    let function = &choice["message"]["tool_calls"][0]["function"];
+    assert_eq!(function["name"], "f");
+    let arguments: Value = serde_json::from_str(function["arguments"].as_str().unwrap()).unwrap();
+    assert!(arguments == json!({ "a": "x" }) || arguments == json!({ "a": "yy" }), "{choice}");
+    assert!(choice["message"].get("reasoning_content").is_none(), "{choice}");
 }

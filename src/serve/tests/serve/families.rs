@@ -12,6 +12,7 @@ const GRANITE: &str = "{{ tools }}<|start_of_role|><|tool_call|>";
 const PHI: &str = "{{ tools }}<|tool_call|><|/tool_call|>";
 const COHERE: &str = "{{ tools }}<|START_ACTION|>[{\"tool_name\": }]";
 const R1: &str = "{{ tools }}<｜tool▁calls▁begin｜>```json";
+const HARMONY: &str = "{{ tools }}functions<|channel|><|message|>";
 const V31: &str = "{{ tools }}<｜tool▁calls▁begin｜>";
 
 #[test]
@@ -85,6 +86,55 @@ fn what_only_looks_like_a_call_of_a_family_is_text() {
         );
         assert!(choice["message"].get("tool_calls").is_none(), "{script}");
     }
+}
+
+/// A message to a function, which ends the answer of gpt-oss.
+#[test]
+fn calls_of_gpt_oss_are_messages() {
+    let header = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>";
+    let arguments = r#"{"city": "Bergen"}"#;
+    for script in [
+        format!("{header}{arguments}<|call|>"),
+        format!("{header}{arguments}"),
+        format!("<|channel|>commentary to=functions.weather<|message|>\n{arguments}"),
+    ] {
+        let site = Site::saying(HARMONY, &script);
+        let choice = &site.expect(200, CHAT, &asked())["choices"][0];
+        let expected = [("weather".to_owned(), arguments.to_owned())];
+        assert_eq!(texts(&choice["message"]["tool_calls"]), expected, "{script}");
+        assert_eq!(
+            (&choice["message"]["content"], &choice["finish_reason"]),
+            (&Value::Null, &json!("tool_calls"))
+        );
+        assert_eq!(streamed(&events(&site, CHAT, asked())), expected, "{script}");
+    }
+    for script in [
+        "<|channel|>commentary to=functions.other <|constrain|>json<|message|>{}",
+        "<|channel|>commentary to=functions.now <|constrain|>json<|message|>1",
+        "<|channel|>commentary to=functions.now",
+        "<|channel|>commentary<|message|>I ask.",
+    ] {
+        let choice = Site::saying(HARMONY, script).expect(200, CHAT, &asked())["choices"][0].clone();
+        assert_eq!(
+            (&choice["message"]["content"], &choice["finish_reason"]),
+            (&json!(script), &json!("stop"))
+        );
+    }
+}
+
+/// The channel's name calls for a call where calls are held to their schema.
+#[test]
+fn calls_of_gpt_oss_can_be_asked_for() {
+    let to = text(" to=functions.now ");
+    let rest = [Bit::Mark("<|constrain|>"), text("json"), Bit::Mark("<|message|>")];
+    let found = shape(HARMONY, json!({ "tool_choice": "required" })).unwrap().any.remove(0);
+    let call =
+        [&[Bit::Mark("<|channel|>"), text("commentary"), to.clone()][..], &rest, &[arguments()]].concat();
+    assert_eq!((&found.one_of[0], found.one_of.len(), found.between), (&call, 2, None));
+    let mut strict = tool("now");
+    strict["function"]["strict"] = json!(true);
+    let free = shape(HARMONY, json!({ "tools": [strict] })).unwrap();
+    assert_eq!((free.trigger, &free.any[0].one_of[0][0]), (Some("<|channel|>commentary"), &to));
 }
 
 /// What a model must write is what is read.
@@ -171,6 +221,7 @@ fn templates_say_which_form_their_calls_have() {
     let of = |template: &str| call_marks(template).first().copied();
     for (template, mark) in [
         (include_str!("../../../../tests/data/chat/families/command-r7b.jinja"), "<|START_ACTION|>"),
+        (include_str!("../../../../tests/data/chat/families/gpt-oss.jinja"), "<|channel|>"),
         (include_str!("../../../../tests/data/chat/families/granite.jinja"), "<|tool_call|>"),
         (include_str!("../../../../tests/data/chat/families/llama3.jinja"), "<|python_tag|>"),
         (include_str!("../../../../tests/data/chat/families/mistral.jinja"), "[TOOL_CALLS]"),
