@@ -315,6 +315,7 @@ fn card(args: &Args, choice: &ModelChoice, models: &[Model], plans: &[Plan], inf
         n_running: args.parallel.into(),
         saves: args.prefix_dir.is_some(),
         adapters: args.adapter.iter().map(|(name, _)| name.clone()).collect(),
+        scales: args.adapter.iter().map(|(_, adapter)| adapter.scale).collect(),
         plans: plans.iter().cycle().zip(infos).map(plan).collect(),
     }
 }

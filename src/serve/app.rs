@@ -124,6 +124,39 @@ impl App {
         Ok((i, plan.map(|plan| i * plans.len() + plan)))
     }
 
+    /// The model and the plan of a request that asks for adapters by their numbers: one of them at most, at the scale that
+    /// it was loaded with. The model that it names may be the same adapter, or the model without one.
+    pub(crate) fn under(
+        &self,
+        model: usize,
+        plan: Option<usize>,
+        lora: &[(usize, f32)],
+    ) -> Result<(usize, Option<usize>), Fault> {
+        let (card, n) = (self.backend.card(), self.backend.card().adapters.len());
+        let refused = |what: String| Err(Fault::invalid("lora", format_args!("lora: expected {what}")));
+        if let Some((id, _)) = lora.iter().find(|(id, _)| *id >= n) {
+            return refused(format!("numbers of the {n} adapters, from 0, found {id}"));
+        }
+        let on: Vec<(usize, f32)> = lora.iter().copied().filter(|(_, scale)| *scale != 0.0).collect();
+        let asked = match on[..] {
+            [] => 0,
+            [(id, scale)] => {
+                let loaded = card.scales.get(id).copied().unwrap_or(1.0);
+                if scale != loaded {
+                    let what = format!("the scale {loaded} that adapter {id} was loaded with, or 0");
+                    return refused(format!("{what}, found {scale}"));
+                }
+                id + 1
+            }
+            _ => return refused(format!("one adapter at a time, found {}", on.len())),
+        };
+        if model != 0 && model != asked {
+            return refused("the adapter that model names, or none, found another".to_owned());
+        }
+        let each = card.plans.len() / (1 + n);
+        Ok((asked, plan.map(|plan| asked * each + plan % each)))
+    }
+
     /// The plan that a query is about, and its number of tokens. It is the one that a request of this length would get, or
     /// else the longest, if the query names none.
     pub(crate) fn asked(&self, fields: &mut Fields) -> Result<(usize, Option<usize>), Fault> {

@@ -88,6 +88,8 @@ pub struct Card {
     pub saves: bool,
     /// The names of adapters, which requests choose in place of the model.
     pub adapters: Vec<String>,
+    /// The scales that they were loaded with.
+    pub scales: Vec<f32>,
     /// The plans of the model, in the order in which `auto` tries them; at least one. Then as many for each adapter.
     pub plans: Vec<PlanCard>,
 }

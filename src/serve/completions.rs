@@ -64,7 +64,15 @@ fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
 
 /// Completes what a request asks of a job by what the server knows.
 pub(crate) fn prepare(app: &App, caller: Caller, common: &mut Common) -> Result<(), Fault> {
-    (common.job.model, common.job.plan) = app.plan(common.model.as_deref(), common.rope.as_deref())?;
+    let (model, plan) = app.plan(common.model.as_deref(), common.rope.as_deref())?;
+    (common.job.model, common.job.plan) = match &common.lora {
+        Some(lora) => app.under(model, plan, lora)?,
+        None => (model, plan),
+    };
+    if common.job.model != model {
+        // The answer names what has made it.
+        common.model = app.backend.card().adapters.get(common.job.model - 1).cloned();
+    }
     common.job.salt = app.salt(caller, &common.job.salt);
     common.job.caller = caller.0;
     checked(app, "logit_bias", common.job.bias.iter().map(|(token, _)| *token))

@@ -40,6 +40,7 @@ pub(crate) struct Request {
 pub(crate) fn read(body: &[u8]) -> Result<Request, Fault> {
     let mut fields = Fields::parse(body)?;
     fields.refuse("stream", &["false"])?;
+    fields.refuse("lora", &["[]"])?;
     let mut list = match fields.take("prompt") {
         Some(value) => prompts(value)?,
         None => return Err(Fault::invalid("prompt", "prompt: expected a text or tokens, found none")),

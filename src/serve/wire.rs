@@ -13,6 +13,7 @@ pub(crate) const MAX_TOP: u32 = 20;
 const MAX_STOPS: usize = 64;
 const MAX_STOP_BYTES: usize = 1024;
 const MAX_BIASES: usize = 4096;
+const MAX_LORAS: usize = 64;
 pub(crate) const MAX_MESSAGES: usize = 16_384;
 pub(crate) const MAX_COUNT: u32 = i32::MAX as u32;
 /// Tokens of a completion whose request does not say: OpenAI's default.
@@ -25,7 +26,7 @@ const NOT_SERVED: &[(&str, &[&str])] = &[
     ("continue_final_message", &["false"]), ("documents", &["[]"]), ("function_call", &["\"none\"", "\"auto\""]),
     ("functions", &["[]"]), ("grammar", &["\"\""]), ("guided_choice", &[]), ("guided_grammar", &[]), ("guided_json", &[]),
     ("guided_regex", &[]), ("id_slot", &["-1"]), ("include_stop_str_in_output", &["false"]), ("json_schema", &[]),
-    ("length_penalty", &["1", "1.0"]), ("lora", &["[]"]), ("mirostat", &["0"]), ("modalities", &["[\"text\"]"]), ("n_predict", &[]),
+    ("length_penalty", &["1", "1.0"]), ("mirostat", &["0"]), ("modalities", &["[\"text\"]"]), ("n_predict", &[]),
     ("n_probs", &["0"]), ("prediction", &[]), ("priority", &["0"]), ("prompt_embeds", &[]),
     ("samplers", &[]), ("stop_token_ids", &["[]"]),
     ("structured_outputs", &[]), ("suffix", &["\"\""]), ("thinking_budget_tokens", &[]),
@@ -49,6 +50,8 @@ const OWN_VARIABLES: &[&str] = &[
 pub(crate) struct Common {
     pub(crate) model: Option<String>,
     pub(crate) rope: Option<String>,
+    /// Adapters by their numbers, and their scales.
+    pub(crate) lora: Option<Vec<(usize, f32)>>,
     /// Answers for each prompt.
     pub(crate) n: usize,
     /// None for an answer in one piece.
@@ -267,6 +270,7 @@ pub(crate) fn common(fields: &mut Fields) -> Result<Common, Fault> {
     Ok(Common {
         model: fields.text("model")?,
         rope: fields.text("rope")?,
+        lora: lora(fields)?,
         n: fields.int("n", 1..=MAX_ANSWERS as i64)?.map_or(1, |n| n as usize),
         stream: streams.then_some(Stream { usage, progress, ping }),
         ids: fields.bool("return_token_ids")?.unwrap_or(false),
@@ -311,6 +315,21 @@ fn sampling(fields: &mut Fields) -> Result<Sampling, Fault> {
         seed: fields.int("seed", i64::MIN..=i64::MAX)?.map(|seed| seed as u32),
         min_tokens: fields.count("min_tokens", MAX_COUNT)?,
     })
+}
+
+fn lora(fields: &mut Fields) -> Result<Option<Vec<(usize, f32)>>, Fault> {
+    let list = match fields.take("lora") {
+        None => return Ok(None),
+        Some(Value::Array(list)) if list.len() <= MAX_LORAS => list,
+        Some(other) => return Err(wrong("lora", &format!("a list of at most {MAX_LORAS}"), &other)),
+    };
+    let one = |(i, entry): (usize, &Value)| -> Result<(usize, f32), Fault> {
+        let bad = |name: &str, expected: &str| wrong(&format!("lora[{i}].{name}"), expected, &entry[name]);
+        let id = token(&entry["id"]).ok_or_else(|| bad("id", "an adapter's number"))?;
+        let scale = entry["scale"].as_f64().ok_or_else(|| bad("scale", "a number"))?;
+        Ok((id as usize, scale as f32))
+    };
+    list.iter().enumerate().map(one).collect::<Result<Vec<_>, _>>().map(Some)
 }
 
 fn bias(fields: &mut Fields) -> Result<Vec<(i32, f32)>, Fault> {

@@ -35,6 +35,20 @@ fn an_adapter_is_asked_by_its_name() {
             assert_eq!(whole["usage"]["prompt_tokens_details"]["cached_tokens"], cached, "{name}");
         }
     }
+    // By their numbers, as llama-server has them, at the scales that they were loaded with.
+    for (i, lora) in
+        [json!([]), json!([{ "id": 0, "scale": 1.0 }]), json!([{ "id": 1, "scale": 2 }])].iter().enumerate()
+    {
+        let mut body = asked(12);
+        body["lora"] = lora.clone();
+        let whole = server.post("/v1/completions", &body).ok();
+        let name = ["tiny", "novels", "more"][i];
+        assert_eq!((&whole["choices"][0]["text"], &whole["model"]), (&expected[i].1, &json!(name)));
+    }
+    let mut body = asked(12);
+    body["lora"] = json!([{ "id": 1, "scale": 1 }]);
+    let reply = server.post("/v1/completions", &body);
+    assert!(reply.status == 400 && reply.body.contains("the scale 2 that adapter 1"), "{}", reply.body);
     let mut body = asked(12);
     body["model"] = "novel".into();
     let reply = server.post("/v1/completions", &body);

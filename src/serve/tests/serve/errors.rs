@@ -108,7 +108,6 @@ fn fields_that_are_not_served_are_named_and_not_ignored() {
         ("best_of", json!(2)),
         ("tools", json!([{ "type": "function" }])),
         ("response_format", json!({ "type": "json_object" })),
-        ("lora", json!([{ "id": 0 }])),
         ("grammar", json!("root ::= \"a\"")),
         ("continue_final_message", json!(true)),
         ("n_probs", json!(3)),

@@ -90,6 +90,14 @@ impl Fake {
         Fake { card, shared: Arc::default() }
     }
 
+    /// One with two adapters.
+    pub(crate) fn adapted() -> Fake {
+        let mut fake = Fake::new();
+        (fake.card.adapters, fake.card.scales) = (vec!["novels".into(), "laws".into()], vec![1.0, 0.5]);
+        fake.card.plans = vec![fake.card.plans; 3].concat();
+        fake
+    }
+
     /// One that can save texts.
     pub(crate) fn saving() -> Fake {
         let mut fake = Fake::new();

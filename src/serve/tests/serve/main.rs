@@ -1,5 +1,6 @@
 //! The server as its clients meet it: raw HTTP over sockets, and a model that answers by a rule.
 
+mod adapters;
 mod answers;
 mod called;
 mod calls;
