@@ -1,6 +1,6 @@
 //! Answers of each family taken apart, whole and piece by piece.
 
-use ropewalk::chat::answer::{Form, Parts};
+use ropewalk::chat::answer::{Form, Part, Parts};
 
 /// Content and thinking of an answer that comes whole, and byte by byte.
 fn split(form: Form, prompt: &str, answer: &str) -> (String, Option<String>) {
