@@ -48,8 +48,9 @@ ropewalk_core::setters! {
     pub struct SchedulerParams {
         /// One session for each, of each model. A request that names none takes the first that has room for it.
         pub plans: Vec<SessionParams>,
-        /// Most requests that run at once in each session; others wait. Under a plan that evicts keys, and with recurrent
-        /// layers, also at most [`SessionParams::n_seq_max`].
+        /// Most requests that run at once in each session; others wait. Next to requests that have more than 512 tokens to
+        /// read, one more may run that has fewer. Under a plan that evicts keys, and with recurrent layers, all of them
+        /// are at most [`SessionParams::n_seq_max`].
         pub n_running: usize,
         /// Most requests of one caller that wait. More are refused.
         pub n_waiting: usize,

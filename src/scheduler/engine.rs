@@ -50,7 +50,7 @@ struct Place {
 
 /// What a waiting request waits for.
 enum Lack {
-    /// Cells. So many of them it would leave to short requests.
+    /// Cells. It would leave this number of them to short requests.
     Room(usize),
     /// Another request reads a beginning that both have.
     Beginning,
@@ -82,6 +82,8 @@ pub(super) struct Engine {
     /// End-of-generation tokens.
     ends: Vec<Token>,
     n_running: usize,
+    /// One more, for a short request next to long ones, if there can be so many.
+    n_places: usize,
     reserve: usize,
     /// Whether a waiting request might be admitted now.
     changed: bool,
@@ -171,6 +173,7 @@ impl Engine {
             plan,
             budget: Budget::new(params.step_tokens, session.params().n_batch, session.params().n_ubatch),
             n_running: params.n_running.min(most),
+            n_places: (params.n_running + 1).min(most),
             reserve: params.reserve,
             session,
             running: Vec::new(),

@@ -47,7 +47,7 @@ pub(super) struct Job {
     pub(super) preempted: usize,
     /// Tokens that it held when it gave its room to older requests.
     pub(super) held: usize,
-    /// Whether it was long when it was admitted.
+    /// Whether it had much to read when it was first looked at.
     pub(super) long: bool,
     /// Younger requests that were admitted while this one waited.
     pub(super) passed: usize,

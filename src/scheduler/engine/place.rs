@@ -2,7 +2,7 @@
 
 use super::super::job::SHORT;
 use super::super::request::Recomputed;
-use super::{Engine, Job, Lack, Place, Run, Scores};
+use super::{Engine, Job, Lack, Place, Scores};
 use crate::model::Result;
 use crate::session::{Prefix, SeqId};
 
@@ -60,7 +60,7 @@ impl Engine {
     /// Cells that a request which takes so many tokens from the cache leaves to short ones: those of one without a number
     /// of tokens, as far as there are so many next to its own.
     fn spare(&self, job: &Job, n_cached: usize) -> usize {
-        if self.n_running == 1 || !job.is_long(n_cached) {
+        if self.n_places == 1 || !job.is_long(n_cached) {
             return 0;
         }
         let others = self.session.n_cells().0.saturating_sub(self.session.cells_at_most(self.target(job, 0)));
@@ -95,14 +95,18 @@ impl Engine {
         }
         let n = donor.map_or(0, |(_, n)| n);
         let need = self.session.cells_at_most(self.target(job, 0) - n);
-        let cells = |long: bool, of: &dyn Fn(&Run) -> usize| -> usize {
-            self.running.iter().filter(|run| run.job.long == long).map(of).sum()
-        };
-        let promised = |run: &Run| self.promised(run);
-        let held = cells(false, &|run| self.session.cells_at_most(run.held));
-        let spare = self.spare(job, n).saturating_sub(held).max(cells(false, &promised));
+        let (mut promised, mut of_short, mut held) = (0, 0, 0);
+        for run in &self.running {
+            if run.job.long {
+                promised += self.promised(run);
+            } else {
+                of_short += self.promised(run);
+                held += self.session.cells_at_most(run.held);
+            }
+        }
+        let of_short = self.spare(job, n).saturating_sub(held).max(of_short);
         let given = donor.map(|(seq, n)| (seq, self.session.model().n_positions(n) as i32));
         let room = self.session.n_cells().1 + self.prefixes.count(&self.session, given).kept;
-        need.saturating_add(cells(true, &promised)).saturating_add(spare) <= room
+        need.saturating_add(promised).saturating_add(of_short) <= room
     }
 }

@@ -28,14 +28,20 @@ impl Engine {
     pub(super) fn admit(&mut self) {
         // Cells that short requests may have next to one that many have passed.
         let (mut at, mut left) = (0, None);
-        while self.changed
-            && at < self.waiting.len()
-            && self.running.len() + self.reading.len() < self.n_running
-        {
-            let Some(job) = self.waiting.remove(at) else { break };
-            let placed = self.place(&job);
-            let is_kept = |place: &Place| self.is_kept(&job, place.n_cached(), left);
-            match placed.and_then(|place| if is_kept(&place) { Err(Lack::Kept) } else { Ok(place) }) {
+        while self.changed && at < self.waiting.len() && self.n_taken() < self.n_places() {
+            if self.waiting[at].long && !self.takes_long() {
+                at += 1;
+                continue;
+            }
+            let Some(mut job) = self.waiting.remove(at) else { break };
+            let mut placed = self.place(&job);
+            if let Ok(place) = &placed {
+                job.long = job.is_long(place.n_cached());
+                if self.is_kept(&job, left) {
+                    placed = Err(Lack::Kept);
+                }
+            }
+            match placed {
                 Ok(mut place) => {
                     self.waiting.iter_mut().take(at).for_each(|earlier| earlier.passed += 1);
                     self.turn = self.turn.max(job.turn);
@@ -61,19 +67,39 @@ impl Engine {
         self.changed = false;
     }
 
-    /// Whether what a request would take is kept for others: the last place for short ones, so that none of these waits for
-    /// a long prompt, and, where `left` cells are left to short ones, all others for one that has waited long.
-    fn is_kept(&self, job: &Job, n_cached: usize, left: Option<usize>) -> bool {
-        let is_long = job.is_long(n_cached);
-        let running = self.running.iter().filter(|run| run.job.long).count();
-        let reading = self.reading.iter().filter(|(job, n)| job.is_long(*n)).count();
-        if is_long && self.n_running > 1 && running + reading + 1 >= self.n_running {
+    fn n_taken(&self) -> usize {
+        self.running.len() + self.reading.len()
+    }
+
+    fn n_long(&self) -> usize {
+        let reading = self.reading.iter().map(|(job, _)| job);
+        self.running.iter().map(|run| &run.job).chain(reading).filter(|job| job.long).count()
+    }
+
+    /// Requests that may run now. Next to long ones there is a place for a short one, so that it waits for no long prompt.
+    fn n_places(&self) -> usize {
+        if self.n_long() == 0 {
+            self.n_running
+        } else {
+            self.n_places
+        }
+    }
+
+    /// Whether there is a place for a long request.
+    fn takes_long(&self) -> bool {
+        self.n_taken() < self.n_running && self.n_long() < (self.n_places - 1).max(1)
+    }
+
+    /// Whether what a request would take is kept for others: a place for short ones, and, where `left` cells are left to
+    /// these, all other cells for one that has waited long.
+    fn is_kept(&self, job: &Job, left: Option<usize>) -> bool {
+        if job.long && !self.takes_long() {
             return true;
         }
         let Some(left) = left else { return false };
         let short = self.running.iter().filter(|run| !run.job.long).map(|run| run.target.max(run.held));
         let targets = short.chain([self.target(job, 0)]);
-        is_long || targets.map(|n| self.session.cells_at_most(n)).sum::<usize>() > left
+        job.long || targets.map(|n| self.session.cells_at_most(n)).sum::<usize>() > left
     }
 }
 

@@ -49,7 +49,7 @@ pub(crate) const SEAM: usize = 16;
 /// The prompt, cut in its middle where it has more than `max` tokens: the text of the first and of the last
 /// `max / 2` tokens, made of both together (`joined`) or of one after the other.
 ///
-/// BOS counts among the first ones. The runner makes tokens of the text again: up to [`SEAM`] more.
+/// BOS counts among the first ones. The runner makes tokens of the text again: up to 16 more.
 pub fn cut_middle(encoder: &dyn Encoder, prompt: String, max: usize, joined: bool) -> Result<String> {
     let (tokens, bos) = (encoder.encode(&prompt)?, encoder.n_bos());
     if tokens.len().saturating_add(bos) <= max {
