@@ -32,6 +32,11 @@ fn ask(dir: &Path) -> usize {
         Event::Failed(e) => panic!("{e}"),
         _ => None,
     });
+    // Whatever it is: restored, or refused in one line.
+    if let Err(e) = scheduler.restore(b"", b"", 0, "text") {
+        let line = e.to_string();
+        assert!(!line.is_empty() && !line.contains('\n'), "{line:?}");
+    }
     scheduler.stop(std::time::Duration::ZERO);
     for warning in scheduler.warnings() {
         assert!(!warning.is_empty() && !warning.contains('\n'), "{warning:?}");
@@ -51,6 +56,8 @@ fn empty() -> PathBuf {
 pub fn run(bytes: &[u8]) -> bool {
     let dir = empty();
     let bytes = with_digest(bytes, |bytes| Sha256::digest(bytes).into());
+    // Also as a text that a caller without a key has saved.
+    std::fs::write(dir.join("saved-e3b0c44298fc1c14-text"), &bytes).unwrap();
     std::fs::write(dir.join("prefix-00000000000000000000000000000000"), bytes).unwrap();
     ask(&dir) > 0
 }

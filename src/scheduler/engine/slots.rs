@@ -73,10 +73,10 @@ impl Engine {
             self.kept(owner, seq)?;
         }
         self.store()?.check(&self.session, packed, attachment, &salt)?;
-        let (n, n_states) = (packed.tokens().len(), packed.states().len().max(1));
+        let n = packed.tokens().len();
         let no_room =
             || Error::Invalid(format!("slot: no room for {n} tokens next to those of running requests"));
-        if !self.make_room(self.session.cells_at_most(n), n_states)? {
+        if !self.make_room(self.session.cells_at_most(n), 1)? {
             return Err(no_room());
         }
         if self.prefixes.holds(seq) {
