@@ -34,6 +34,7 @@ const PATHS: &[&str] = &[
     "/health",
     "/map",
     "/metrics",
+    "/openapi.json",
     "/plan",
     "/props",
     "/slots",

@@ -30,7 +30,7 @@ pub use backend::{
     Scored, Series, Shape, Slot, SlotFile, Split, Status, Ticket,
 };
 pub use calls::call_marks;
-pub use server::Server;
+pub use server::{routes, Server};
 pub use wire::MAX_ANSWERS;
 
 /// Whether a body is one that a path such as `/v1/completions` takes, as far as can be said without a model.

@@ -11,7 +11,7 @@ use serde_json::{json, Value};
 use crate::answer::number;
 use crate::app::{blocking, App};
 use crate::backend::{Card, Fault, FaultKind, PlanCard};
-use crate::error::{json_response, Refusal};
+use crate::error::{json_response, json_text, Refusal};
 use crate::fields::{short, Fields};
 
 /// The model and its adapters by their own names, and once for each plan.
@@ -136,6 +136,11 @@ fn fitting(app: &App, mut fields: Fields) -> Result<Value, Fault> {
         });
     }
     Ok(out)
+}
+
+/// What is asked and answered, for programs.
+pub(crate) async fn openapi() -> Response {
+    json_text(include_str!("openapi.json").to_owned())
 }
 
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {

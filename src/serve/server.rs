@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post};
+use axum::routing::{get, post, MethodRouter};
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -131,31 +131,51 @@ async fn ended(connections: &mut JoinSet<()>) {
     while connections.join_next().await.is_some() {}
 }
 
+/// A path, and what answers it.
+type Route = (&'static str, fn() -> MethodRouter<Arc<App>>);
+
+/// Next to the files of the page.
+const GET: &[Route] = &[
+    ("/map", || get(page::map)),
+    ("/openapi.json", || get(models::openapi)),
+    ("/health", || get(models::health)),
+    ("/v1/health", || get(models::health)),
+    ("/metrics", || get(models::metrics)),
+    ("/v1/models", || get(models::models)),
+    ("/v1/models/{*id}", || get(models::model)),
+    ("/props", || get(models::props)),
+    ("/plan", || get(models::plan_for)),
+    ("/slots", || get(slots::slots)),
+    ("/tokenizer_info", || get(tokens::tokenizer_info)),
+];
+
+const POST: &[Route] = &[
+    ("/slots/{id}", || post(slots::change)),
+    ("/tokenize", || post(tokens::tokenize)),
+    ("/detokenize", || post(tokens::detokenize)),
+    ("/apply-template", || post(tokens::apply_template)),
+    ("/v1/completions", || post(completions::completions)),
+    ("/v1/chat/completions", || post(chat::chat)),
+    ("/v1/chat/completions/input_tokens", || post(tokens::input_tokens)),
+    ("/v1/responses", || post(responses::responses)),
+    ("/v1/responses/input_tokens", || post(responses::input_tokens)),
+    ("/v1/score", || post(score::score)),
+];
+
+/// What is answered: methods and paths, in which braces stand for a part.
+pub fn routes() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let files = page::FILES.iter().map(|file| ("GET", file.path));
+    let of = |method: &'static str, list: &'static [Route]| list.iter().map(move |(path, _)| (method, *path));
+    files.chain(of("GET", GET)).chain(of("POST", POST))
+}
+
 fn router(app: &Arc<App>) -> Router {
     let files = page::FILES.iter().fold(Router::new(), |router: Router<Arc<App>>, file| {
         router.route(file.path, get(move || async move { file.response() }))
     });
-    files
-        .route("/map", get(page::map))
-        .route("/health", get(models::health))
-        .route("/v1/health", get(models::health))
-        .route("/metrics", get(models::metrics))
-        .route("/v1/models", get(models::models))
-        .route("/v1/models/{*id}", get(models::model))
-        .route("/props", get(models::props))
-        .route("/plan", get(models::plan_for))
-        .route("/slots", get(slots::slots))
-        .route("/slots/{id}", post(slots::change))
-        .route("/tokenizer_info", get(tokens::tokenizer_info))
-        .route("/tokenize", post(tokens::tokenize))
-        .route("/detokenize", post(tokens::detokenize))
-        .route("/apply-template", post(tokens::apply_template))
-        .route("/v1/completions", post(completions::completions))
-        .route("/v1/chat/completions", post(chat::chat))
-        .route("/v1/chat/completions/input_tokens", post(tokens::input_tokens))
-        .route("/v1/responses", post(responses::responses))
-        .route("/v1/responses/input_tokens", post(responses::input_tokens))
-        .route("/v1/score", post(score::score))
+    let routes = GET.iter().chain(POST);
+    routes
+        .fold(files, |router, (path, handler)| router.route(path, handler()))
         .fallback(models::missing)
         .method_not_allowed_fallback(models::wrong_method)
         // The guard has read the body already, up to its own limit.

@@ -13,6 +13,7 @@ mod functions;
 mod hostile;
 mod listed;
 mod lm_eval;
+mod openapi;
 mod page;
 mod responses;
 mod score;
