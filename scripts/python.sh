@@ -95,7 +95,8 @@ tests() {
 ecosystem() {
     [ -x "$ecosystem/bin/pip" ] || python3 -m venv "$ecosystem"
     "$ecosystem/bin/pip" install --quiet 'torch>=2.15,<3' 'transformers>=5.24,<6' 'peft>=0.21,<1' 'lm-eval[api]>=0.4.13,<0.5' \
-        'openai>=3.51,<4' 'langchain-openai>=1.7.4,<2' 'inspect_ai>=0.3.285,<0.4' 'pytest>=8,<10'
+        'openai>=3.51,<4' 'langchain-openai>=1.7.4,<2' 'inspect_ai>=0.3.285,<0.4' \
+        'schemathesis>=4.32.5,<5' 'pytest>=8,<10'
     "$ecosystem/bin/pip" install --quiet --force-reinstall --no-deps "$wheels"/ropewalk-*.whl
     python3 scripts/packages.py "$data" short <models/packages.json
     cd "$CARGO_TARGET_DIR/python"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,18 @@ def serving(path: Path, *more: object) -> Iterator[str]:
             assert server.wait() == 0
         finally:
             server.kill()
+
+
+def metrics(url: str) -> dict[str, float]:
+    with urllib.request.urlopen(f"{url}/metrics") as response:
+        lines = response.read().decode().splitlines()
+    pairs = [line.rsplit(" ", 1) for line in lines if not line.startswith("#")]
+    return {name: float(value) for name, value in pairs}
+
+
+def answered(url: str, status: int) -> float:
+    """How many requests for an answer got a status."""
+    return sum(n for name, n in metrics(url).items() if "requests_total" in name and f'status="{status}"' in name)
 
 
 def session(model: ropewalk.Model, rope: str = "plain", ctx: int = 512) -> ropewalk.Session:

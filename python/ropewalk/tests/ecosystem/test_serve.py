@@ -6,7 +6,6 @@ import asyncio
 import json
 import math
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Optional
@@ -19,7 +18,7 @@ import pytest
 from conftest import SENTENCE
 from langchain_core.exceptions import ContextOverflowError
 from langchain_openai import ChatOpenAI
-from served import CHAT, hermes, serving, session
+from served import CHAT, answered, hermes, metrics, serving, session
 
 import ropewalk
 import ropewalk.lm_eval  # registers the harness's model
@@ -34,18 +33,6 @@ def url(path: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def client(url: str) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{url}/v1", api_key="none")
-
-
-def metrics(url: str) -> dict[str, float]:
-    with urllib.request.urlopen(f"{url}/metrics") as response:
-        lines = response.read().decode().splitlines()
-    pairs = [line.rsplit(" ", 1) for line in lines if not line.startswith("#")]
-    return {name: float(value) for name, value in pairs}
-
-
-def answered(url: str, status: int) -> float:
-    """How many requests for an answer got a status."""
-    return sum(n for name, n in metrics(url).items() if "requests_total" in name and f'status="{status}"' in name)
 
 
 def test_models_are_listed(client: openai.OpenAI) -> None:
