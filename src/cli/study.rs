@@ -7,7 +7,7 @@ use clap::{Args as _, FromArgMatches};
 use ropewalk::finetune::JobError;
 use ropewalk::remedy::Remedy;
 use ropewalk::studies::{self, Settings, Training};
-use ropewalk::study::{self, merge, report, Folder, Plan, Results, Summary};
+use ropewalk::study::{merge, report, Folder, Plan, Results, Summary};
 use ropewalk::tasks::Task;
 use ropewalk::DType;
 use serde_json::json;
@@ -24,10 +24,10 @@ pub(crate) const COMMAND: Command = Command {
     about: "Run a plan of models, methods, and tasks, and write one report",
     details: "PLAN names models, methods, tasks, and lengths; docs/guide/studies.md describes it. Each combination is \
               a cell, saved in a separate file, so an interrupted study resumes where it stopped. A failed cell \
-              is a row of the report, with the reason. --shard runs one of several equal parts. \
-              `study merge DIR.. -o OUT` merges the directories of all parts.",
+              is a row of the report, with the reason. Units are cells for one machine: --units lists them, and --unit \
+              measures one in DIR/parts/ID. `study merge DIR/parts -o DIR` merges them and writes the report.",
     example: "study examples/study-small.toml -o out/study --plan\n\
-              study examples/study-small.toml -o out/study --shard 1/2",
+              study examples/study-small.toml -o out/study",
     args: |command| {
         let force = "Replace any file that has the name of an output [default: replace only earlier outputs]";
         Args::augment_args(command).mut_arg("force", |arg| arg.help(force))
@@ -35,9 +35,12 @@ pub(crate) const COMMAND: Command = Command {
     run: |m| run(&Args::from_arg_matches(m)?),
 };
 
+/// The error of a study that a signal has stopped.
+const RESUME: &str = "interrupted: run the same command again to resume";
+
 #[derive(Debug, clap::Args)]
 struct Args {
-    /// Plan (a TOML file), or `merge` and the directories of all parts
+    /// Plan (a TOML file), or `merge` and directories of results, or of parts
     #[arg(value_name = "PLAN | merge DIR..", required = true, num_args = 1..)]
     plan: Vec<PathBuf>,
     /// Directory for the results and the report
@@ -46,11 +49,19 @@ struct Args {
     /// Print the cells, tokens, memory, and time needed, and measure nothing
     ///
     /// The exit code is 1 if a cell cannot be measured
-    #[arg(long = "plan")]
+    #[arg(long = "plan", group = "mode")]
     listing: bool,
-    /// Run part I of N equal parts
-    #[arg(long, value_name = "I/N")]
-    shard: Option<String>,
+    /// Print the units, with the cost and the memory of each, the most expensive first
+    ///
+    /// A unit is all cells of a model under a method that is trained, or those of a model under a method at one length.
+    /// Nothing is written, and the model is not run. With -q, only the IDs of units with cells left, one on each line
+    #[arg(long, group = "mode")]
+    units: bool,
+    /// Measure one unit, in DIR/parts/ID
+    ///
+    /// Cells with a result in DIR are not measured again. SIGTERM and SIGHUP stop it in order; the same command resumes it
+    #[arg(long, value_name = "ID", group = "mode", value_parser = unit_id)]
+    unit: Option<String>,
     /// KV cache type
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types())]
     kv: DType,
@@ -70,8 +81,10 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let mut settings = Settings::default().program(&program);
     if args.plan[0].as_os_str() == "merge" {
         let dirs = &args.plan[1..];
-        if dirs.is_empty() {
-            return Err(usage("merge: expected the folders of the parts"));
+        if dirs.is_empty() || args.listing || args.units || args.unit.is_some() {
+            return Err(usage(
+                "merge: expected directories of results, or of parts, and no --plan, --units, or --unit",
+            ));
         }
         let (folder, plan) = merge(dirs, args.force.output(&args.out), &settings)?;
         let report = report::write(&folder, &plan)?;
@@ -79,10 +92,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
         return finish(args, &folder, &plan, summary, report.counts());
     }
     let [path] = &args.plan[..] else { return Err(usage("expected one plan")) };
-    if let Some(text) = &args.shard {
-        settings.shard = text.parse().map_err(|e: study::Error| usage(e.to_string()))?;
-    }
     let plan = Plan::read(path, &settings)?;
+    let unit = args.unit.as_deref().map(|id| plan.unit(id)).transpose()?;
     let interrupt = Interrupt::install()?;
     settings.session = args.machine.session(args.kv);
     settings.device = args.machine.device_and_threads().0.into();
@@ -94,16 +105,48 @@ fn run(args: &Args) -> anyhow::Result<()> {
         let results = Results::open(&args.out, &plan, &settings)?;
         let listing = studies::list(&plan, results.as_ref(), &settings, &control)?;
         args.output.result(&listing, || listing.text(&plan.title))?;
-        let n: usize = listing.rows.iter().map(|row| row.problems.len()).sum();
+        let n: usize = listing.rows.iter().map(|row| row.work.problems.len()).sum();
         ensure!(n == 0, "{}: {n} of {} cells cannot be measured", path.display(), listing.cells);
         return Ok(());
     }
-    let folder = Folder::open(args.force.output(&args.out), &plan, &settings)?;
-    let done = {
-        let draw = draw(args.output.progress(plan.len() as u64, "measuring", Unit::Steps));
-        studies::run(&plan, &folder, &settings, &control.with_progress(&draw))?
+    if args.units {
+        let results = Results::open(&args.out, &plan, &settings)?;
+        let units = studies::units(&plan, results.as_ref(), &settings, &control)?;
+        let left = || units.units.iter().filter(|unit| unit.is_left());
+        return args.output.result(&units, || match args.output.quiet {
+            true => left().map(|unit| format!("{}\n", unit.id)).collect(),
+            false => units.text(&plan.title),
+        });
+    }
+    let draw = draw(args.output.progress(plan.len() as u64, "measuring", Unit::Steps));
+    let control = control.with_progress(&draw);
+    let out = args.force.output(&args.out);
+    let Some(unit) = unit else {
+        let folder = Folder::open(out, &plan, &settings)?;
+        let done = studies::run(&plan, &folder, &settings, &control);
+        drop(draw);
+        let done = done?;
+        return finish(args, &folder, &plan, done.summary, done.report.counts());
     };
-    finish(args, &folder, &plan, done.summary, done.report.counts())
+    let (id, folder) = (unit.id.clone(), Folder::open_unit(out, &plan, unit, &settings)?);
+    let summary = studies::measure(&plan, &folder, &settings, &control);
+    drop(draw);
+    let summary = summary?;
+    let part = folder.path().display();
+    args.output.result(&json!({ "unit": id, "part": part.to_string(), "summary": summary }), || {
+        let Summary { cells, known, measured, failed, .. } = summary;
+        format!("{cells} cells: {measured} measured now, {known} before, {failed} failed now\n{part}\n")
+    })?;
+    interrupt::check(summary.stopped, RESUME)
+}
+
+/// The ID of a unit, as it is typed.
+fn unit_id(text: &str) -> Result<String, String> {
+    let is_digit = |c: u8| c.is_ascii_digit() || (b'a'..=b'f').contains(&c);
+    match text.len() == 12 && text.bytes().all(is_digit) {
+        true => Ok(text.to_owned()),
+        false => Err("expected 12 hexadecimal digits, as `study PLAN --units` prints them".into()),
+    }
 }
 
 /// This program, for the library's study.
@@ -158,5 +201,5 @@ fn finish(
             html.display()
         ))?;
     }
-    interrupt::check(summary.stopped, "interrupted: run the same command again to resume")
+    interrupt::check(summary.stopped, RESUME)
 }

@@ -1,7 +1,7 @@
 //! A study, run in this process: each cell of a plan is measured in sessions, after the training that its method asks for.
 //!
-//! The crate [`study`] has the plan, the directory of results, and the report. [`run()`] measures, and
-//! [`list()`] estimates the cost. Reasons of failed cells have the names of settings in backticks, as in
+//! The crate [`study`] has the plan, the directory of results, and the report. [`run()`] measures, [`measure()`]
+//! measures a unit of it, and [`list()`] and [`units()`] estimate the cost. Reasons of failed cells have the names of settings in backticks, as in
 //! [`finetune`](crate::finetune); [`Program::reason`] can word them otherwise.
 //!
 //! ```
@@ -45,7 +45,7 @@ use crate::finetune::JobError;
 use crate::model::Device;
 use crate::session::SessionParams;
 use crate::study::report::{self, Report};
-use crate::study::{self, Folder, Known, Listing, Names, Plan, Results, Shard, Summary};
+use crate::study::{self, Folder, Known, Listing, Names, Plan, Results, Summary, Units};
 use crate::tasks::{self, Task};
 
 pub use training::Training;
@@ -59,8 +59,6 @@ ropewalk_core::setters! {
         pub device: Device,
         /// Maximum number of prompts answered together, if memory allows.
         pub parallel: usize,
-        /// Part of the cells that is measured.
-        pub shard: Shard,
         /// Program that renders chat templates in a child process. `None` renders them in this process, which is safe only
         /// for trusted model files.
         pub template: Option<Apart>,
@@ -70,13 +68,12 @@ ropewalk_core::setters! {
 }
 
 impl Default for Settings<'_> {
-    /// Measures all cells on the best device, without recipes.
+    /// Measures on the best device, without recipes.
     fn default() -> Self {
         Settings {
             session: SessionParams::new(0),
             device: Device::Auto,
             parallel: 8,
-            shard: Shard::ALL,
             template: None,
             program: &(),
         }
@@ -127,8 +124,8 @@ pub struct Done {
     pub report: Report,
 }
 
-/// Measures the cells of the shard that have no result yet, and writes the report. Progress is in cells. Notes are
-/// failed cells, unread keys of models, and the notes of training.
+/// Measures the cells that have no result yet, and writes the report. Progress is in cells. Notes are failed cells, unread
+/// keys of models, and the notes of training.
 ///
 /// # Errors
 /// Returns an error if the directory's results cannot be read or written. A cell that fails is a result. If `control`
@@ -139,12 +136,25 @@ pub fn run(
     settings: &Settings<'_>,
     control: &Control<'_>,
 ) -> study::Result<Done> {
-    let mut runner = SessionRunner::new(plan, settings, *control);
-    let summary = study::run(plan, folder, &mut runner, settings.shard, control)?;
+    let summary = measure(plan, folder, settings, control)?;
     Ok(Done { summary, report: report::write(folder, plan)? })
 }
 
-/// Estimates the cost of the shard's cells. `results` are those of the study, if it has begun. Nothing is written.
+/// Measures like [`run()`], and writes no report: for the directory of a unit, of which a merge makes one.
+///
+/// # Errors
+/// Returns the errors of [`run()`].
+pub fn measure(
+    plan: &Plan,
+    folder: &Folder,
+    settings: &Settings<'_>,
+    control: &Control<'_>,
+) -> study::Result<Summary> {
+    let mut runner = SessionRunner::new(plan, settings, *control);
+    study::run(plan, folder, &mut runner, control)
+}
+
+/// Estimates the cost of the cells. `results` are those of the study, if it has begun. Nothing is written.
 ///
 /// # Errors
 /// Returns an error if the results cannot be read, or if `control` stops the work.
@@ -155,5 +165,20 @@ pub fn list(
     control: &Control<'_>,
 ) -> study::Result<Listing> {
     let mut runner = SessionRunner::new(plan, settings, *control);
-    study::list(plan, results, &mut runner, settings.shard, control)
+    study::list(plan, results, &mut runner, control)
+}
+
+/// Estimates the cost of the units, without running the model. `results` are those of the study, or of its units, if it has
+/// begun. Nothing is written.
+///
+/// # Errors
+/// Returns the errors of [`list()`].
+pub fn units(
+    plan: &Plan,
+    results: Option<&Results>,
+    settings: &Settings<'_>,
+    control: &Control<'_>,
+) -> study::Result<Units> {
+    let mut runner = SessionRunner::new(plan, settings, *control);
+    study::list_units(plan, results, &mut runner, control)
 }

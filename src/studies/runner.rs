@@ -43,7 +43,7 @@ pub(super) struct SessionRunner<'a> {
     loaded: Option<Loaded>,
     hashes: HashMap<PathBuf, Result<String, String>>,
     documents: HashMap<Vec<PathBuf>, Vec<Document>>,
-    /// Prompt tokens per second, by model.
+    /// Floating-point operations per second, by model.
     speeds: HashMap<PathBuf, f64>,
 }
 
@@ -172,12 +172,8 @@ impl Runner for SessionRunner<'_> {
     fn estimate(&mut self, cell: &Cell<'_>) -> Result<Estimate, String> {
         let texts = cell.task.texts.clone();
         let documents = if cell.task.is_perplexity() { self.documents(&texts)? } else { Vec::new() };
-        let (known, settings) = (self.speeds.get(&cell.model.path).copied(), self.settings);
+        let settings = self.settings;
         let loaded = self.load(cell, None)?;
-        let speed = match known {
-            Some(speed) => speed,
-            None => measure(&loaded.model, settings).map_err(|e| e.to_string())?,
-        };
         let length = cell.length.or(cell.task.ctx).unwrap_or(1024);
         let long = cell.task.name == "longppl";
         let samples = cell.task.samples.or_else(|| {
@@ -211,10 +207,32 @@ impl Runner for SessionRunner<'_> {
         let n_ctx = usize::try_from(length).map_err(|e| e.to_string())?;
         let params = session(settings, n_ctx, spec);
         let bytes = Session::bytes_needed(&loaded.model, &params).map_err(|e| e.to_string())?;
-        let seconds = tokens as f64 / speed;
-        self.speeds.insert(cell.model.path.clone(), speed);
-        Ok(Estimate { tokens, bytes: bytes as u64, seconds })
+        Ok(Estimate { tokens, bytes: bytes as u64, cost: cost(&loaded.model, tokens, n_ctx) })
     }
+
+    fn estimate_training(&mut self, cell: &Cell<'_>) -> Result<Estimate, String> {
+        let Some(recipe) = &cell.method.train else { return Ok(Estimate::default()) };
+        let program = self.settings.program;
+        let training = program.training(&recipe.args, cell.method.spec.as_deref())?;
+        let loaded = self.load(cell, None)?;
+        training.estimate(&loaded.model).map_err(|e| program.reason(&e))
+    }
+
+    fn speed(&mut self, cell: &Cell<'_>) -> Result<f64, String> {
+        if let Some(speed) = self.speeds.get(&cell.model.path) {
+            return Ok(*speed);
+        }
+        let settings = self.settings;
+        let loaded = self.load(cell, None)?;
+        let speed = measure(&loaded.model, settings).map_err(|e| e.to_string())?;
+        self.speeds.insert(cell.model.path.clone(), speed);
+        Ok(speed)
+    }
+}
+
+/// Floating-point operations of so many tokens of texts of this length.
+pub(super) fn cost(model: &Model, tokens: u64, length: usize) -> f64 {
+    eval::bench::flops_of_text(model, length) / length.max(1) as f64 * tokens as f64
 }
 
 /// Settings of a session of this context under this spec.
@@ -234,7 +252,7 @@ fn n_tokens(model: &Model, document: &Document) -> usize {
     }
 }
 
-/// Tokens per second of a short prompt.
+/// Floating-point operations per second, of a short prompt.
 fn measure(model: &Model, settings: &Settings<'_>) -> Result<f64> {
     let mut session = Session::new(model, &session(settings, PROBE, Some(Spec::plain())))?;
     let n_vocab = model.hparams().n_vocab;
@@ -243,7 +261,7 @@ fn measure(model: &Model, settings: &Settings<'_>) -> Result<f64> {
     session.clear();
     let start = Instant::now();
     session.append(&tokens)?;
-    Ok(PROBE as f64 / start.elapsed().as_secs_f64().max(1e-9))
+    Ok(cost(model, PROBE as u64, PROBE) / start.elapsed().as_secs_f64().max(1e-9))
 }
 
 /// Tokens that an adapter was trained on, as it says.

@@ -4,11 +4,17 @@ use std::path::{Path, PathBuf};
 
 use gguf::Output;
 
+use super::runner::cost;
 use crate::control::Control;
 use crate::data::Source;
 use crate::finetune::{self, Job, JobError, Result};
 use crate::model::{Device, Model, ModelParams};
-use crate::train::{checkpoint, LoraParams, Settings, TrainParams, Trainable};
+use crate::study::Estimate;
+use crate::train::{checkpoint, Checkpointing, LoraParams, MemoryPlan, Settings, TrainParams, Trainable};
+
+/// How many times the operations of a forward pass a step takes: that pass twice, since activations are computed again, and
+/// the gradient with twice as many.
+const PASSES: f64 = 4.0;
 
 /// The training of a recipe.
 #[derive(Debug, Clone)]
@@ -31,6 +37,19 @@ impl Training {
         let rope = settings.rope.as_ref().map(ToString::to_string);
         let (settings, texts) = (trainer_in_words(&settings), texts_in_words(&self.job));
         Ok(format!("{rope:?}, {settings}, {batch}, {optimiser:?}, {texts}"))
+    }
+
+    /// Estimates what the training takes. The memory is the least that suffices, for what a machine has left decides how many
+    /// activations are kept.
+    pub(super) fn estimate(&self, model: &Model) -> Result<Estimate> {
+        let mut settings = self.job.at_context(model, &self.job.settings()?)?;
+        settings.checkpointing = settings.checkpointing.or(Some(Checkpointing::Inputs));
+        let (batch, optim) = self.job.optimiser(settings.n_ctx);
+        let of_step = (batch as u64).saturating_mul(settings.n_ctx as u64);
+        let tokens = optim.schedule.steps.saturating_mul(of_step);
+        let (device, host) = MemoryPlan::new(model, &settings)?.totals();
+        let bytes = device.saturating_add(host) as u64;
+        Ok(Estimate { tokens, bytes, cost: PASSES * cost(model, tokens, settings.n_ctx) })
     }
 
     /// Trains an adapter to `output`, with checkpoints and log in the same folder, which replace as much. Resumes

@@ -3,8 +3,8 @@
 //!
 //! This crate does not run models. A [`Plan`] describes the study and gives its [`Cell`]s. [`run`] lets a
 //! [`Runner`] measure them one after another, and keeps each [`CellResult`] in a separate file, so that a study
-//! can be stopped, resumed, split into shards, and combined by [`merge`]. [`report::Report`] shows a folder of
-//! results as one HTML page and as Markdown.
+//! can be stopped, resumed, cut into [`Unit`]s for several machines, and combined by [`merge`].
+//! [`report::Report`] shows a folder of results as one HTML page and as Markdown.
 #![forbid(unsafe_code)]
 
 mod error;
@@ -12,9 +12,11 @@ mod plan;
 mod cell;
 mod outcome;
 mod stats;
+mod units;
 mod folder;
 pub mod report;
 mod run;
+mod work;
 
 pub use cell::{Cell, Key};
 pub use error::{Error, Result};
@@ -23,5 +25,7 @@ pub use outcome::{Breakdown, Bucket, CellResult, Failure, Metric, Record, State}
 pub use plan::{
     Attention, Known, Method, Model, Names, Parameters, Plan, Recipe, Task, Template, Trained, MAX_CELLS,
 };
-pub use run::{list, run, Estimate, Listing, Row, Runner, Shard, Summary};
+pub use run::{run, Estimate, Runner, Summary};
 pub use stats::{pearson, spearman};
+pub use units::Unit;
+pub use work::{list, list_units, Listing, Row, UnitRow, Units, Work};

@@ -140,6 +140,25 @@ impl CellResult {
     }
 }
 
+/// Figures of the machine, which no report shows.
+const OF_MACHINE: [&str; 2] = ["seconds", "tokens_per_s"];
+
+impl CellResult {
+    /// The first figure, less those of the machine, in which another result of the same cell differs: its name, the value
+    /// here, and the one there, each as JSON that fits into a line.
+    pub(crate) fn difference(&self, other: &CellResult) -> Option<(String, String, String)> {
+        let figures = |result: &CellResult| match serde_json::to_value(result) {
+            Ok(serde_json::Value::Object(figures)) => figures,
+            _ => serde_json::Map::new(),
+        };
+        let others = figures(other);
+        let mut own = figures(self).into_iter().filter(|(name, _)| !OF_MACHINE.contains(&name.as_str()));
+        let (name, own) = own.find(|(name, value)| others.get(name) != Some(value))?;
+        let short = |value: &serde_json::Value| value.to_string().chars().take(80).collect();
+        Some((name.clone(), short(&own), short(others.get(&name)?)))
+    }
+}
+
 /// Why a cell has no figures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {

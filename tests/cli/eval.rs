@@ -1,6 +1,7 @@
 //! `eval`, `perplexity --against`, `advise` and `study` from the outside: what they print, keep and refuse.
 
 use crate::common::program::{run, run_in, Output};
+use crate::hub;
 use crate::models::{model, ok, text_file};
 
 fn on_model<'a>(args: &[&'a str]) -> Vec<&'a str> {
@@ -293,12 +294,37 @@ fn a_study_is_measured_cut_up_and_put_together() {
         (&4.into(), &0.into()),
         "{again}"
     );
-    for part in ["1/2", "2/2"] {
-        ok(study(&["plan.toml", "-o", &format!("part{}", &part[..1]), "--shard", part]));
+    let units = study(&["plan.toml", "-o", "cut", "--units", "--json"]).json();
+    assert!(!dir.path().join("cut").exists(), "a listing leaves nothing");
+    let rows = units["units"].as_array().unwrap();
+    // Two methods at two lengths. What cannot be measured costs nothing, and is a row of the report all the same.
+    let costs: Vec<f64> = rows.iter().map(|row| row["cost"].as_f64().unwrap()).collect();
+    assert!(costs.len() == 4 && costs[0] > 1.2 * costs[1] && costs[1] > 0.0, "{costs:?}");
+    assert!(costs[2..] == [0.0, 0.0] && rows[3]["problems"].as_array().unwrap().len() == 2, "{units}");
+    assert!(rows[0]["length"] == 1536 && rows[0]["bytes"].as_u64().unwrap() > 100_000, "{units}");
+    for row in rows {
+        let id = row["id"].as_str().unwrap();
+        let done = study(&["plan.toml", "-o", "cut", "--unit", id, "--json"]).json();
+        let part = format!("cut/parts/{id}");
+        assert_eq!((&done["unit"], &done["part"]), (&row["id"], &part.as_str().into()), "{done}");
+        assert_eq!(done["summary"]["cells"], row["cells"], "{done}");
+        assert_eq!(hub::names(&dir.path().join(part).join("cells")).len(), 2);
     }
-    ok(study(&["merge", "part1", "part2", "-o", "merged"]));
-    assert_eq!(report("merged"), report("whole"));
-    refused(&study(&["plan.toml", "-o", "whole", "--shard", "3/2"]), 2, &["shard"]);
+    ok(study(&["merge", "cut/parts", "-o", "cut"]));
+    assert_eq!(report("cut"), report("whole"));
+    let left = ok(study(&["plan.toml", "-o", "cut", "--units"])).stdout;
+    assert_eq!(left.lines().collect::<Vec<_>>(), [&rows[2]["id"], &rows[3]["id"]]);
+    refused(&study(&["plan.toml", "-o", "whole", "--unit", "0123"]), 2, &["--unit", "12 hexadecimal digits"]);
+    refused(
+        &study(&["plan.toml", "-o", "whole", "--unit", "0123456789ab", "--plan"]),
+        2,
+        &["cannot be used with"],
+    );
+    refused(
+        &study(&["plan.toml", "-o", "whole", "--unit", "0123456789ab"]),
+        1,
+        &["plan.toml", "0123456789ab"],
+    );
     std::fs::write(dir.path().join("other.toml"), PLAN.replace("Two", "Three").replace("MODEL", model()))
         .unwrap();
     let other = study(&["other.toml", "-o", "whole"]);

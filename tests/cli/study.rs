@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::common::program::{run_in, Output};
+use crate::common::program::{command, run_in, Output};
 use crate::finetune::Folder;
 use crate::hub;
 
@@ -88,13 +88,67 @@ fn a_recipe_is_trained_and_its_adapter_measured() {
 }
 
 #[test]
-fn shards_with_a_recipe_are_merged() {
+fn a_trained_method_is_one_unit() {
     let folder = with_plan(WORDS);
-    let done = |args: &[&str]| study(&folder, args).json();
-    assert_eq!(done(&["plan.toml", "-o", "one", "--shard", "1/2"])["failed"], 0);
-    assert_eq!(done(&["plan.toml", "-o", "two", "--shard", "2/2"])["failed"], 0);
-    let merged = done(&["merge", "one", "two", "-o", "all"]);
+    let units = study(&folder, &["plan.toml", "-o", "out", "--units"]).json();
+    let rows = units["units"].as_array().unwrap();
+    // The training costs most: two steps of 48 tokens, forward and backward.
+    let trained = &rows[0];
+    assert!(rows.len() == 3 && trained["trains"] == true && trained["cells"] == 2, "{units}");
+    assert_eq!((&trained["tokens"], &trained["length"]), (&(2 * 48 + 48 + 64).into(), &().into()), "{units}");
+    let [first, second] = [0, 1].map(|i| rows[i]["bytes"].as_u64().unwrap());
+    assert!(first >= second && second > 0, "{units}");
+    for row in rows {
+        let done = study(&folder, &["plan.toml", "-o", "out", "--unit", row["id"].as_str().unwrap()]).json();
+        assert_eq!(done["summary"]["measured"], row["cells"], "{done}");
+        let adapters = Path::new(done["part"].as_str().unwrap()).join("adapters");
+        assert_eq!(
+            names(&folder.dir.path().join(adapters), ".gguf").len(),
+            usize::from(row["trains"] == true)
+        );
+    }
+    let merged = study(&folder, &["merge", "out/parts", "-o", "out"]).json();
     assert_eq!((&merged["done"], &merged["missing"]), (&4.into(), &0.into()), "{merged}");
+    study(&folder, &["plan.toml", "-o", "whole"]).json();
+    for name in ["report.html", "report.md"] {
+        let read = |out: &str| std::fs::read_to_string(folder.file(out).join(name)).unwrap();
+        assert_eq!(read("out"), read("whole"));
+    }
+    // Nothing is left, in either folder.
+    let units = study(&folder, &["plan.toml", "-o", "whole", "--units"]).json();
+    assert!(units["done"] == 4 && units["cost"] == 0.0, "{units}");
+}
+
+/// What a scheduler sends when the time is up, or to make room: the training saves a checkpoint, and resumes from it.
+#[cfg(unix)]
+#[test]
+fn a_unit_that_is_asked_to_stop_resumes() {
+    use crate::common::process::{hang_up_as_usual, signal, wait_until};
+    hang_up_as_usual();
+    let words = [&WORDS[2..], &["--steps", "100000", "--set", "save-every=0"]].concat();
+    let folder = with_plan(&words);
+    let units = study(&folder, &["plan.toml", "-o", "out", "--units"]).json();
+    let id = units["units"][0]["id"].as_str().unwrap();
+    let adapters = folder.file(&format!("out/parts/{id}/adapters"));
+    let steps = || {
+        let log = names(&adapters, ".log.jsonl").pop();
+        let log = log.and_then(|log| std::fs::read_to_string(adapters.join(log)).ok()).unwrap_or_default();
+        log.lines().filter(|line| line.contains("\"lr\"")).count()
+    };
+    for (name, code) in [("-HUP", 129), ("-TERM", 143)] {
+        let before = steps();
+        let mut unit = command(&["study", "plan.toml", "-o", "out", "--unit", id]);
+        unit.args(["--device", "cpu", "-t", "1", "-q"]).current_dir(folder.dir.path());
+        let mut child = unit.spawn().unwrap();
+        wait_until("it trains", || steps() > before);
+        signal(child.id(), name);
+        assert_eq!(child.wait().unwrap().code(), Some(code));
+        // The last checkpoint is of where it stopped.
+        let saved = names(&adapters, ".checkpoints").pop().unwrap();
+        let saved = hub::names(&adapters.join(saved)).pop().unwrap();
+        assert_eq!(saved, format!("step-{:08}.safetensors", steps()));
+    }
+    assert!(hub::names(&folder.file(&format!("out/parts/{id}/cells"))).is_empty());
 }
 
 /// The second run finds the checkpoints of a first one that got half as far, as if it had been killed.

@@ -89,6 +89,7 @@ const ROWS: &[Row] = &[
     out("advise --output", "odd.json", "advise -q -m MODEL -f words.txt --ctx 64 --search -o AT"),
     row("study PLAN | merge DIR", "odd.toml", "study AT -o out -q"),
     row("study PLAN | merge DIR: a part", "odd", "study merge AT -o out -q"),
+    dir("study PLAN | merge DIR: in parts", "parts/odd", "study merge parts -o out -q"),
     dir("study --output", "odd", "study plan.toml -o AT -q --device cpu -t 1"),
     row("serve --model", "odd.gguf", "serve -q -m AT --port 0"),
     row("serve --lora", "odd.gguf", "serve -q -m MODEL --port 0 --lora AT"),
@@ -154,7 +155,7 @@ const TRAIN: &str = "--ctx 32 --steps 1 --set held-out=0 --device cpu -t 1 -q -o
 #[rustfmt::skip]
 const NO_PATHS: &[&str] = &[
     "N", "N,...", "TYPE", "DEVICE", "ADDRESS", "ORIGIN", "KIND", "SPEC", "T", "K", "P", "S", "NAME", "NAME,...", "WHETHER", "KEY=VALUE,...",
-    "I/N", "ENGINE", "X", "A", "R", "SIZE", "HEX", "ORG/REPO", "SHAPE", "PATTERN=TYPE", "TASK,",
+    "ID", "ENGINE", "X", "A", "R", "SIZE", "HEX", "ORG/REPO", "SHAPE", "PATTERN=TYPE", "TASK,",
     "NAME|hf:ORG/REPO[/FILE",
 ];
 /// Options whose values are texts themselves, or names below a directory, which `tests/cli/pull_planted.rs` is about.

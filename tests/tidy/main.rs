@@ -121,10 +121,11 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["error"],
             &["plan"],
             &["cell"],
-            &["outcome", "stats"],
+            &["outcome", "stats", "units"],
             &["folder"],
             &["report"],
             &["run"],
+            &["work"],
             // Its test program.
             &["tests"],
         ],

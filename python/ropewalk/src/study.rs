@@ -8,7 +8,7 @@ use ropewalk::chat::apart::Apart;
 use ropewalk::finetune::Job;
 use ropewalk::gguf::Output;
 use ropewalk::studies::{self, Program, Settings, Training};
-use ropewalk::study::{report, Error, Folder, Plan, Shard};
+use ropewalk::study::{report, Error, Folder, Plan};
 use ropewalk::tasks::Task;
 use ropewalk::train::recipe::Recipe;
 use ropewalk::train::set::Group;
@@ -22,11 +22,12 @@ use crate::work::{self, Callbacks};
 
 /// Measures every model of a plan under every method, by every task, at every length. `plan` is a TOML file. The results and
 /// a report go to the directory `output`; a study that was stopped resumes there. Recipes of the plan are trained first.
-/// `shard` is a part of the cells, such as `1/4`. `progress` counts cells; `on_note` gets lines of text, such as the reasons
+/// `unit` is the ID of a unit, as `ropewalk study PLAN --units` prints it: then only its cells are measured, in a directory in
+/// `output`, for `ropewalk study merge`. `progress` counts cells; `on_note` gets lines of text, such as the reasons
 /// of failed cells. Returns a dict for each cell.
 #[pyfunction]
 #[pyo3(signature = (
-    plan, output, *, device="auto", shard=None, kv="f16", parallel=8, n_threads=0, math="auto", force=false, progress=None,
+    plan, output, *, device="auto", unit=None, kv="f16", parallel=8, n_threads=0, math="auto", force=false, progress=None,
     on_note=None
 ))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
@@ -35,7 +36,7 @@ pub(crate) fn study<'py>(
     plan: PathBuf,
     output: PathBuf,
     device: &str,
-    shard: Option<&str>,
+    unit: Option<&str>,
     kv: &str,
     parallel: usize,
     n_threads: usize,
@@ -46,19 +47,25 @@ pub(crate) fn study<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let here = Here { device: device.into(), n_threads, renders: chat::program(py)? };
     let session = args::session(0, kv, n_threads, math)?;
-    let shard = shard.map_or(Ok(Shard::ALL), str::parse).map_err(of_study)?;
     let callbacks = Callbacks { progress, note: on_note, ..Callbacks::default() };
     let rows = work::run(py, &callbacks, |control| -> Result<Vec<_>, Error> {
         let settings = Settings::default()
             .session(session)
             .device(here.device.clone())
             .parallel(parallel)
-            .shard(shard)
             .template(Some(here.renders.clone()))
             .program(&here);
         let plan = Plan::read(&plan, &settings)?;
-        let folder = Folder::open(Output::new(output, force), &plan, &settings)?;
-        studies::run(&plan, &folder, &settings, control)?;
+        let output = Output::new(output, force);
+        let folder = match unit {
+            Some(id) => Folder::open_unit(output, &plan, plan.unit(id)?, &settings)?,
+            None => Folder::open(output, &plan, &settings)?,
+        };
+        if unit.is_some() {
+            studies::measure(&plan, &folder, &settings, control)?;
+        } else {
+            studies::run(&plan, &folder, &settings, control)?;
+        }
         Ok(report::rows(&plan, &folder.records()?))
     })?;
     object(py, &rows.map_err(of_study)?)

@@ -66,15 +66,19 @@ def test_a_study_is_that_of_the_program(plan: Path, tmp_path: Path, cli: Cli) ->
     assert run() == rows and not notes
 
 
-def test_part_of_a_study(plan: Path, tmp_path: Path) -> None:
-    rows = ropewalk.study(plan, tmp_path / "part", device="cpu", n_threads=1, shard="1/3")
-    assert [row["finished"] for row in rows] == [True] * 2 + [False] * 4
-    with pytest.raises(ropewalk.ArgumentError, match="shard"):
-        ropewalk.study(plan, tmp_path / "part", shard="4/3")
+def test_a_unit_of_a_study(plan: Path, tmp_path: Path, cli: Cli) -> None:
+    out = tmp_path / "out"
+    units = cli("study", plan, "-o", out, "--units", "--device", "cpu")["units"]
+    assert [unit["trains"] for unit in units] == [True] + [False] * 4
+    rows = ropewalk.study(plan, out, device="cpu", n_threads=1, unit=units[0]["id"])
+    assert [row["finished"] for row in rows] == [False] * 4 + [True] * 2
+    assert (out / "parts" / units[0]["id"] / "cells").exists() and not (out / "report.html").exists()
+    with pytest.raises(ropewalk.ArgumentError, match="expected the ID of a unit"):
+        ropewalk.study(plan, out, unit="1/3")
     other = tmp_path / "other.toml"
     other.write_text(plan.read_text().replace("128", "256"))
-    with pytest.raises(ropewalk.ArgumentError, match="part"):
-        ropewalk.study(other, tmp_path / "part")
+    with pytest.raises(ropewalk.ArgumentError, match="another plan"):
+        ropewalk.study(other, out / "parts" / units[0]["id"])
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ use crate::rope::Spec;
 use crate::session::{Session, SessionParams};
 use crate::Token;
 
+pub(crate) use report::flops_of_text;
 pub use report::{Report, Row};
 
 /// One test: tokens to read at once, or to write one by one, after `depth` others that are in the context

@@ -114,6 +114,11 @@ impl Work {
     }
 }
 
+/// Floating-point operations of a text of `n` tokens, with the logits of all.
+pub(crate) fn flops_of_text(model: &Model, n: usize) -> f64 {
+    Work::of(model, &SessionParams::new(0)).flops(&Test { n_prompt: 0, n_gen: n, depth: 0 })
+}
+
 /// Bytes per second that the cores together read from memory: the best of five passes over a block that no
 /// cache holds.
 pub fn memory_bandwidth() -> f64 {

@@ -1,6 +1,6 @@
 //! The folder of a study: a copy of its plan, and a file for each cell.
 //!
-//! Folders are handed around: a shard comes from another machine, a study from somebody else. What is read here goes
+//! Folders are handed around: a part comes from another machine, a study from somebody else. What is read here goes
 //! through [`files::foreign`], what is written goes into folders that are no links, and a result counts only if it is
 //! one of the plan's and its figures are possible.
 
@@ -23,16 +23,24 @@ use self::records::Planned;
 use crate::cell::Key;
 use crate::outcome::Record;
 use crate::plan::{Names, COPY};
+use crate::units::Unit;
 use crate::{Error, Plan, Result};
+
+/// The folder of a study that has the folders of its units, each of the name of its ID.
+const PARTS: &str = "parts";
 
 /// The folder of a study, held by this process alone.
 ///
 /// `plan.toml` is a copy of the plan, `cells/HASH.json` what became of a cell, `samples/HASH.jsonl` its
 /// samples, `adapters/` what was trained, `old/` results under another state of the model or the texts.
+///
+/// The folder of a unit is `parts/ID` in that of its study. It has the same form, and is merged into a study's.
 #[derive(Debug)]
 pub struct Folder {
     output: Output,
     results: Results,
+    /// The unit that it is for, and the results of the study if it has some.
+    unit: Option<(Unit, Option<Results>)>,
     _lock: files::Lock,
 }
 
@@ -45,7 +53,7 @@ pub struct Results {
 }
 
 impl Results {
-    /// Opens the results of a plan; `None` if there is no folder, or no study in it.
+    /// Opens the results of a plan; `None` if there is no folder, or no study and no unit of one in it.
     ///
     /// # Errors
     /// It holds another plan; a link or something else stands for a part of it; the disk.
@@ -54,7 +62,7 @@ impl Results {
             Err(e) if e.source.kind() == ErrorKind::NotFound => return Ok(None),
             found => found?,
         };
-        let found = is_of(&contents, plan, names)?;
+        let found = is_of(&contents, plan, names)? || contents.path().join(PARTS).is_dir();
         Ok(found.then(|| Results { contents, planned: Planned::new(plan) }))
     }
 
@@ -63,7 +71,25 @@ impl Results {
     /// # Errors
     /// A file that is no result of the plan's cells; the disk.
     pub fn get(&self, hash: &str) -> Result<Option<Record>> {
-        self.planned.read(&self.contents, hash)
+        self.planned.read(&self.contents, &cell_file(hash), hash)
+    }
+
+    /// Returns true if a cell has been measured.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Results::get`].
+    pub fn has(&self, hash: &str) -> Result<bool> {
+        Ok(self.get(hash)?.is_some_and(|record| record.result().is_some()))
+    }
+
+    /// Returns true if a cell has been measured in the folder of a unit.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Results::get`].
+    pub(crate) fn has_in_unit(&self, id: &str, hash: &str) -> Result<bool> {
+        let at = Path::new(PARTS).join(id).join(cell_file(hash));
+        let record = self.planned.read(&self.contents, &at, hash)?;
+        Ok(record.is_some_and(|record| record.result().is_some()))
     }
 }
 
@@ -113,7 +139,29 @@ impl Folder {
             make(&path.join(name))?;
         }
         files::remove_orphans(&path.join("cells"));
-        Ok(Folder { output, results: Results { contents, planned: Planned::new(plan) }, _lock: lock })
+        let results = Results { contents, planned: Planned::new(plan) };
+        Ok(Folder { output, results, unit: None, _lock: lock })
+    }
+
+    /// Opens the folder of a unit in that of its study, at `path`. What is measured there is not measured again.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Folder::open`] about either folder; but other units may run.
+    pub fn open_unit(path: impl Into<Output>, plan: &Plan, unit: Unit, names: &dyn Names) -> Result<Folder> {
+        let study = path.into();
+        fs::create_dir_all(study.path()).map_err(|e| Error::io(study.path(), e))?;
+        let results = Results::open(study.path(), plan, names)?;
+        let parts = study.join(PARTS);
+        let part = parts.join(&unit.id);
+        for folder in [&parts, &part] {
+            make(folder.path())?;
+        }
+        Ok(Folder { unit: Some((unit, results)), ..Folder::open(part, plan, names)? })
+    }
+
+    /// The unit that it is for; `None` in the folder of a study.
+    pub fn unit(&self) -> Option<&Unit> {
+        self.unit.as_ref().map(|(unit, _)| unit)
     }
 
     /// Where it is.
@@ -157,6 +205,15 @@ impl Folder {
     /// Returns the errors of [`Results::get`].
     pub fn get(&self, hash: &str) -> Result<Option<Record>> {
         self.results.get(hash)
+    }
+
+    /// Returns true if a cell has been measured, here or in the folder of the study that has this one.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Results::get`].
+    pub(crate) fn is_measured(&self, hash: &str) -> Result<bool> {
+        let of_study = self.unit.as_ref().and_then(|(_, results)| results.as_ref());
+        Ok(self.results.has(hash)? || of_study.map_or(Ok(false), |results| results.has(hash))?)
     }
 
     /// Keeps the result of a cell, at once or not at all.
@@ -229,10 +286,14 @@ fn samples_file(hash: &str) -> PathBuf {
 
 /// Makes a folder, which may be there, but not as a link: results would be written to where it leads.
 fn make(path: &Path) -> Result<()> {
+    match fs::create_dir(path) {
+        // Maybe by another unit, at this moment.
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+        done => return done.map_err(|e| Error::io(path, e)),
+    }
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => Ok(()),
         Ok(_) => Err(Error::folder(path, "expected a folder, found a link or a file")),
-        Err(e) if e.kind() == ErrorKind::NotFound => fs::create_dir(path).map_err(|e| Error::io(path, e)),
         Err(e) => Err(Error::io(path, e)),
     }
 }

@@ -13,7 +13,7 @@ use crate::{Error, Plan, Result};
 /// Bytes of a file of results, at most: many times what a cell has. It bounds every list and text of a result.
 pub(super) const MAX_RECORD: u64 = 4 << 20;
 /// Files of results that are read, at most: every cell of the largest plan, and as many that are stale.
-const MAX_FILES: usize = 2 * crate::MAX_CELLS;
+pub(super) const MAX_FILES: usize = 2 * crate::MAX_CELLS;
 
 /// Cells of a plan by name, and whether their figure is a perplexity: what a result may be of.
 #[derive(Debug)]
@@ -24,16 +24,15 @@ impl Planned {
         Planned(plan.cells().map(|cell| (cell.key(), cell.task.is_perplexity())).collect())
     }
 
-    /// The result that is kept under a hash, if there is one.
+    /// The result of a hash that is kept in a file of the folder, if there is one.
     ///
     /// # Errors
     /// No regular file, or none that can be the result of a planned cell; the disk.
-    pub(super) fn read(&self, folder: &foreign::Folder, hash: &str) -> Result<Option<Record>> {
-        let at = super::cell_file(hash);
-        let Some(bytes) = folder.read(&at, MAX_RECORD)? else { return Ok(None) };
+    pub(super) fn read(&self, folder: &foreign::Folder, at: &Path, hash: &str) -> Result<Option<Record>> {
+        let Some(bytes) = folder.read(at, MAX_RECORD)? else { return Ok(None) };
         let expected = |e: String| {
             Error::folder(
-                &folder.path().join(&at),
+                &folder.path().join(at),
                 format!("expected the result of a cell of the plan: {e}; delete it"),
             )
         };
@@ -67,7 +66,10 @@ impl Planned {
             (!hash.starts_with('.')).then_some(hash)
         };
         // One that is gone since was put aside.
-        Ok(names.into_iter().filter_map(hash).filter_map(|hash| self.read(folder, &hash).transpose()))
+        Ok(names
+            .into_iter()
+            .filter_map(hash)
+            .filter_map(|hash| self.read(folder, &super::cell_file(&hash), &hash).transpose()))
     }
 
     /// Every result, by what its cell is called.

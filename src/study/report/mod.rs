@@ -1,7 +1,7 @@
 //! The report of a study: one self-contained HTML page, and the same as Markdown.
 //!
 //! Both follow from the plan and the results alone: no times, hosts or dates, so that a study that was stopped
-//! and resumed, or put together from shards, has the same report as one done in one go.
+//! and resumed, or merged from parts, has the same report as one done in one go.
 
 mod page;
 mod data;

@@ -294,7 +294,7 @@ def study(
     output: _Path,
     *,
     device: str = "auto",
-    shard: str | None = None,
+    unit: str | None = None,
     kv: str = "f16",
     parallel: int = 8,
     n_threads: int = 0,

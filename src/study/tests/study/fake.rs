@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use files::Output;
 use ropewalk_core::control::{Control, Stop};
 use ropewalk_study::{
-    run, Breakdown, Bucket, Cell, CellResult, Estimate, Failure, Folder, Known, Metric, Plan, Result, Runner,
-    Shard, Summary, SAMPLES,
+    merge, run, Breakdown, Bucket, Cell, CellResult, Estimate, Failure, Folder, Known, Metric, Plan, Result,
+    Runner, Summary, Unit, SAMPLES,
 };
 
 /// Returns the benchmarks that a name stands for.
@@ -94,6 +94,9 @@ name = "arc_challenge"
 ctx = 8192
 "#;
 
+/// Tokens that the recipe of [`PLAN`] takes.
+pub(crate) const TRAINING: u64 = 100_000;
+
 /// A plan with its texts in a separate folder.
 pub(crate) struct Study {
     pub(crate) dir: tempfile::TempDir,
@@ -119,15 +122,40 @@ impl Study {
         Folder::open(self.at(name), &self.plan(), &find)
     }
 
-    /// Runs a shard into a folder, and writes the report.
-    pub(crate) fn run(&self, name: &str, fake: &mut Fake, shard: &str) -> Result<Summary> {
-        let (plan, folder) = (self.plan(), self.open(name)?);
-        let stop = fake.stop.clone();
-        let control = Control::default().with_stop(&stop);
-        let shard: Shard = shard.parse()?;
-        let summary = run(&plan, &folder, fake, shard, &control)?;
-        ropewalk_study::report::write(&folder, &plan)?;
+    /// Runs the study in a folder, and writes the report.
+    pub(crate) fn run(&self, name: &str, fake: &mut Fake) -> Result<Summary> {
+        let folder = self.open(name)?;
+        let summary = self.run_in(&folder, fake)?;
+        ropewalk_study::report::write(&folder, &self.plan())?;
         Ok(summary)
+    }
+
+    /// Runs a unit in the folder of its study.
+    pub(crate) fn run_unit(&self, name: &str, unit: &Unit, fake: &mut Fake) -> Result<Summary> {
+        self.run_in(&Folder::open_unit(self.at(name), &self.plan(), unit.clone(), &find)?, fake)
+    }
+
+    fn run_in(&self, folder: &Folder, fake: &mut Fake) -> Result<Summary> {
+        let stop = fake.stop.clone();
+        run(&self.plan(), folder, fake, &Control::default().with_stop(&stop))
+    }
+
+    /// Merges folders into another one, and writes the report.
+    pub(crate) fn merge(&self, names: &[&str], out: &str) -> Result<()> {
+        let dirs: Vec<PathBuf> = names.iter().map(|name| self.at(name)).collect();
+        let (folder, plan) = merge(&dirs, self.at(out), &find)?;
+        ropewalk_study::report::write(&folder, &plan)?;
+        Ok(())
+    }
+
+    /// Removes the results of all tasks but one from a folder.
+    pub(crate) fn keep(&self, name: &str, task: &str) {
+        for record in self.open(name).unwrap().records().unwrap().values().filter(|r| r.cell.task != task) {
+            for (part, ending) in [("cells", "json"), ("samples", "jsonl")] {
+                let file = format!("{}.{ending}", record.hash);
+                std::fs::remove_file(self.at(name).join(part).join(file)).unwrap();
+            }
+        }
     }
 
     /// Both reports of a folder.
@@ -296,6 +324,14 @@ impl Runner for Fake {
 
     fn estimate(&mut self, cell: &Cell<'_>) -> Result<Estimate, String> {
         let tokens = cell.length.unwrap_or(100) * cell.task.samples.unwrap_or(8);
-        Ok(Estimate { tokens, bytes: 1 << 20, seconds: tokens as f64 / 1000.0 })
+        Ok(Estimate { tokens, bytes: 1 << 20, cost: tokens as f64 })
+    }
+
+    fn estimate_training(&mut self, _: &Cell<'_>) -> Result<Estimate, String> {
+        Ok(Estimate { tokens: TRAINING, bytes: 2 << 20, cost: TRAINING as f64 })
+    }
+
+    fn speed(&mut self, _: &Cell<'_>) -> Result<f64, String> {
+        Ok(1000.0)
     }
 }

@@ -1,4 +1,4 @@
-//! Shards and folders that somebody else filled.
+//! Parts and folders that somebody else filled.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,11 +16,13 @@ methods = [{ name = "plain", spec = "plain" }]
 tasks = [{ name = "perplexity" }, { name = "vt" }]
 "#;
 
-/// A sound shard `good`, and `bad` with all cells of the other half.
-fn shards() -> Study {
+/// A sound part `good`, and `bad` with all other cells.
+fn parts() -> Study {
     let study = Study::new(PLAN);
-    study.run("good", &mut Fake::default(), "1/2").unwrap();
-    study.run("bad", &mut Fake::default(), "2/2").unwrap();
+    for (name, task) in [("good", "perplexity"), ("bad", "vt")] {
+        study.run(name, &mut Fake::default()).unwrap();
+        study.keep(name, task);
+    }
     fs::write(study.at("private"), "PRIVATE KEY").unwrap();
     study
 }
@@ -71,7 +73,7 @@ fn refused(study: &Study, name: &Path, why: &str) {
 /// Puts a file with these bytes in the place of a sound one.
 #[track_caller]
 fn damaged(part: &str, change: impl FnOnce(&str) -> Vec<u8>, why: &str) {
-    let study = shards();
+    let study = parts();
     let path = only(&study.at("bad").join(part));
     let bytes = change(&fs::read_to_string(&path).unwrap());
     fs::write(&path, bytes).unwrap();
@@ -104,8 +106,10 @@ fn cells_that_cannot_be_are_not_merged() {
 fn a_likelihood_beyond_all_measure_is_named_in_every_folder() {
     for nll in ["1000", "710", "231", "-1", "1e308"] {
         let study = Study::new(PLAN);
-        study.run("good", &mut Fake::default(), "2/2").unwrap();
-        study.run("bad", &mut Fake::default(), "1/2").unwrap();
+        for (name, task) in [("good", "vt"), ("bad", "perplexity")] {
+            study.run(name, &mut Fake::default()).unwrap();
+            study.keep(name, task);
+        }
         let path = only(&study.at("bad/cells"));
         let mut cell: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         for bucket in cell["state"]["done"]["buckets"].as_array_mut().unwrap() {
@@ -114,7 +118,7 @@ fn a_likelihood_beyond_all_measure_is_named_in_every_folder() {
         fs::write(&path, cell.to_string()).unwrap();
         refused(&study, &path, "nll of a bucket: expected -0.01 to 230.0");
         // The study's folder and that of a merge report it as well.
-        let said = study.run("bad", &mut Fake::default(), "1/1").unwrap_err().to_string();
+        let said = study.run("bad", &mut Fake::default()).unwrap_err().to_string();
         assert!(said.contains(path.to_str().unwrap()), "{said}");
         let said = merge(&[study.at("good")], study.at("bad"), &find).unwrap_err().to_string();
         assert!(said.contains(path.to_str().unwrap()), "{said}");
@@ -124,7 +128,7 @@ fn a_likelihood_beyond_all_measure_is_named_in_every_folder() {
 /// A sparse file takes no room on its sender's disk.
 #[test]
 fn samples_are_samples_of_a_size() {
-    let study = shards();
+    let study = parts();
     let path = only(&study.at("bad/samples"));
     let file = fs::File::options().write(true).truncate(true).open(&path).unwrap();
     file.set_len((1 << 30) + 1).unwrap();
@@ -169,10 +173,10 @@ mod unix {
     }
 
     #[test]
-    fn nothing_but_files_is_read_from_a_shard() {
+    fn nothing_but_files_is_read_from_a_part() {
         for part in ["cells", "samples", "plan.toml"] {
             for i in 0..6 {
-                let study = shards();
+                let study = parts();
                 let path = study.at("bad").join(part);
                 let path = if path.is_dir() { only(&path) } else { path };
                 fs::remove_file(&path).unwrap();
@@ -183,23 +187,23 @@ mod unix {
         }
         // Folders on the way are no links either.
         for part in ["cells", "samples"] {
-            let study = shards();
+            let study = parts();
             let path = study.at("bad").join(part);
             fs::rename(&path, study.at("moved")).unwrap();
             symlink(study.at("moved"), &path).unwrap();
             refused(&study, Path::new(part), "symbolic link");
         }
         // Nor is the lock.
-        let study = shards();
+        let study = parts();
         symlink(study.at("made"), study.at("bad/.ropewalk-lock")).unwrap();
         refused(&study, &study.at("bad/.ropewalk-lock"), "symbolic link");
         assert!(!study.at("made").exists());
     }
 
     #[test]
-    fn a_shard_that_cannot_be_written_is_merged_and_left_as_it_was() {
-        let study = shards();
-        study.run("whole", &mut Fake::default(), "1/1").unwrap();
+    fn a_part_that_cannot_be_written_is_merged_and_left_as_it_was() {
+        let study = parts();
+        study.run("whole", &mut Fake::default()).unwrap();
         let before = tree(&study.at("bad"));
         let all = ["bad", "bad/cells", "bad/samples", "bad/adapters"];
         let mode = |mode| {
@@ -230,30 +234,30 @@ mod unix {
     #[test]
     fn a_study_writes_into_its_own_folder_only() {
         for part in ["cells", "samples", "adapters"] {
-            let study = shards();
+            let study = parts();
             fs::create_dir(study.at("elsewhere")).unwrap();
             fs::remove_dir_all(study.at("bad").join(part)).unwrap();
             symlink(study.at("elsewhere"), study.at("bad").join(part)).unwrap();
-            let said = study.run("bad", &mut Fake::default(), "1/1").unwrap_err().to_string();
+            let said = study.run("bad", &mut Fake::default()).unwrap_err().to_string();
             assert!(said.contains(part) && said.contains("found a link"), "{said}");
             assert_eq!(tree(&study.at("elsewhere")), []);
         }
         // Samples of a cell that is measured next: a link to a private file, and one to nowhere.
-        let study = shards();
+        let study = parts();
         let names: Vec<_> = tree(&study.at("good/samples"))
             .into_iter()
             .map(|(p, _)| p.file_name().unwrap().to_owned())
             .collect();
         symlink(study.at("private"), study.at("bad/samples").join(&names[0])).unwrap();
         symlink(study.at("made"), study.at("bad/samples").join(&names[1])).unwrap();
-        let summary = study.run("bad", &mut Fake::default(), "1/1").unwrap();
+        let summary = study.run("bad", &mut Fake::default()).unwrap();
         assert_eq!((summary.failed, summary.measured), (2, 0), "{summary:?}");
         assert_eq!(fs::read_to_string(study.at("private")).unwrap(), "PRIVATE KEY");
         assert!(!study.at("made").exists() && study.reports("bad").0.contains("symbolic link"));
         // Its plan, and a plan that is named, wait for nobody.
         fs::remove_file(study.at("bad/plan.toml")).unwrap();
         pipe(&study.at("bad/plan.toml"));
-        let said = study.run("bad", &mut Fake::default(), "1/1").unwrap_err().to_string();
+        let said = study.run("bad", &mut Fake::default()).unwrap_err().to_string();
         assert!(said.contains("bad/plan.toml") && said.contains("not a regular file"), "{said}");
         for (path, why) in [("bad/plan.toml", "not a regular file"), ("bad", "not a regular file")] {
             let said = Plan::read(&study.at(path), &find).unwrap_err().to_string();
@@ -264,7 +268,7 @@ mod unix {
         // Texts are hashed, not waited for: their cells fail.
         fs::remove_file(study.at("essays.txt")).unwrap();
         pipe(&study.at("essays.txt"));
-        let summary = study.run("new", &mut Fake::default(), "1/1").unwrap();
+        let summary = study.run("new", &mut Fake::default()).unwrap();
         assert_eq!((summary.failed, summary.measured), (2, 2), "{summary:?}");
     }
 }

@@ -7,3 +7,4 @@ mod plans;
 mod possible;
 mod runs;
 mod stats;
+mod units;

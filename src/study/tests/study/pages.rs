@@ -28,7 +28,7 @@ fn check_nesting(html: &str) {
 #[test]
 fn a_page_needs_nothing_else_and_hides_nothing() {
     let study = Study::new(PLAN);
-    study.run("s", &mut Fake::default(), "1/1").unwrap();
+    study.run("s", &mut Fake::default()).unwrap();
     let (html, markdown) = study.reports("s");
     check_nesting(&html);
     for outside in ["src=", "href=", "url(", "@import", "<script", "<link", "<iframe", "onload", "onclick"] {
@@ -80,7 +80,7 @@ fn a_page_needs_nothing_else_and_hides_nothing() {
 #[test]
 fn perplexity_by_position_has_bands_where_errors_are_known() {
     let study = Study::new(PLAN);
-    study.run("s", &mut Fake::default(), "1/1").unwrap();
+    study.run("s", &mut Fake::default()).unwrap();
     let known = |html: &str| {
         let (_, after) = html.split_once("<h2>Perplexity by position</h2>").unwrap();
         let section = after.split("<h2>").next().unwrap();
@@ -96,7 +96,7 @@ fn perplexity_by_position_has_bands_where_errors_are_known() {
         }
         std::fs::write(&path, cell.to_string()).unwrap();
     }
-    assert_eq!(study.run("s", &mut Fake::default(), "1/1").unwrap().measured, 0);
+    assert_eq!(study.run("s", &mut Fake::default()).unwrap().measured, 0);
     assert_eq!(known(&study.reports("s").0), (false, false));
 }
 
@@ -104,7 +104,7 @@ fn perplexity_by_position_has_bands_where_errors_are_known() {
 fn tables_hold_the_figures_of_the_cells() {
     let study = Study::new(PLAN);
     let mut fake = Fake { scores: Some(("yarn, vt, 8192", 12.34)), ..Fake::default() };
-    study.run("s", &mut fake, "1/1").unwrap();
+    study.run("s", &mut fake).unwrap();
     let (_, markdown) = study.reports("s");
     let table = |caption: &str| -> Vec<Vec<String>> {
         let (_, after) = markdown.split_once(caption).unwrap_or_else(|| panic!("no {caption:?}"));
@@ -157,7 +157,7 @@ fn tables_hold_the_figures_of_the_cells() {
     let few = Study::new(
         &PLAN.replace("name = \"lm-infinite\"\nspec = \"lm-infinite\"", "name = \"x\"\nspec = \"plain\""),
     );
-    few.run("s", &mut Fake::default(), "1/1").unwrap();
+    few.run("s", &mut Fake::default()).unwrap();
     assert!(few.reports("s").1.contains("| too few |"));
 }
 
@@ -169,7 +169,7 @@ fn scores_by_length_are_drawn_once_for_the_same_tasks() {
             "title = \"x\"\nlengths = [4096, 8192]\nmodels = [{{ name = \"m\", path = \"m.gguf\" }}]\n\
              methods = [{{ name = \"a\" }}]\ntasks = [{tasks}]\n"
         ));
-        study.run("s", &mut Fake::default(), "1/1").unwrap();
+        study.run("s", &mut Fake::default()).unwrap();
         let html = study.reports("s").0;
         let labels = html.split("aria-label=\"").skip(1).filter_map(|after| after.split('"').next());
         labels.filter(|l| l.contains(" by length")).map(str::to_owned).collect::<Vec<_>>()
@@ -214,7 +214,7 @@ fn forms_of_other_studies_appear_with_their_tasks() {
         .replace("name = \"cwe\"", "name = \"longbench\"")
         .replace("name = \"vt\"", "name = \"needle_lwm\"\nlabel = \"cities\"");
     let study = Study::new(&plan);
-    let summary = study.run("s", &mut Fake::default(), "1/1").unwrap();
+    let summary = study.run("s", &mut Fake::default()).unwrap();
     let tasks = 3 * (1 + 2 + 2 + 1 + 2) + 2;
     assert_eq!(summary.measured, (7 + 6) * tasks, "one method is of the small model only");
     let (html, markdown) = study.reports("s");
@@ -246,7 +246,7 @@ fn text_of_models_and_files_stays_text() {
     let notes = vec![evil.to_owned(), "a | b\n# c\u{202e}\u{1b}[31m `d` *e* [f](g)".to_owned()];
     let mut fake =
         Fake { notes, fails: Some(("yarn, vt", "</title><img src=x onerror=alert(1)>")), ..Fake::default() };
-    study.run("s", &mut fake, "1/1").unwrap();
+    study.run("s", &mut fake).unwrap();
     let (html, markdown) = study.reports("s");
     check_nesting(&html);
     for text in [&html, &markdown] {
@@ -272,10 +272,10 @@ fn a_page_for_the_browser() {
         stop_after: Some(150),
         ..Fake::default()
     };
-    study.run("s", &mut fake, "1/1").unwrap();
+    study.run("s", &mut fake).unwrap();
     std::fs::copy(study.at("s/report.html"), folder.join("hostile.html")).unwrap();
     let study = Study::new(PLAN);
-    study.run("s", &mut Fake::default(), "1/1").unwrap();
+    study.run("s", &mut Fake::default()).unwrap();
     std::fs::copy(study.at("s/report.html"), folder.join("whole.html")).unwrap();
     std::fs::copy(study.at("s/report.md"), folder.join("whole.md")).unwrap();
 }

@@ -1,10 +1,10 @@
-//! Running, stopping, sharding, merging.
+//! Running, stopping, listing, merging.
 
 use files::faults::{failing_at, Step};
 use ropewalk_core::control::{Control, Stop};
-use ropewalk_study::{list, merge, Error, Results, Shard, State};
+use ropewalk_study::{list, Error, Results, State};
 
-use crate::fake::{find, Fake, Study, PLAN};
+use crate::fake::{find, Fake, Study, PLAN, TRAINING};
 
 /// 7 methods x (3 perplexity + 6 passkey + 12 others + 2 short).
 const CELLS: usize = 7 * 23;
@@ -13,13 +13,13 @@ const CELLS: usize = 7 * 23;
 fn a_study_stopped_again_and_again_has_the_report_of_one_in_one_go() {
     let study = Study::new(PLAN);
     let mut whole = Fake::default();
-    let summary = study.run("whole", &mut whole, "1/1").unwrap();
+    let summary = study.run("whole", &mut whole).unwrap();
     assert_eq!((summary.cells, summary.measured, summary.failed), (CELLS, CELLS, 0));
     assert_eq!((whole.trained, whole.ran.len()), (1, CELLS));
     let mut ran = Vec::new();
     for after in [1, 13, 60] {
         let mut fake = Fake { stop_after: Some(after), ..Fake::default() };
-        let summary = study.run("parts", &mut fake, "1/1").unwrap();
+        let summary = study.run("parts", &mut fake).unwrap();
         assert!(summary.stopped && summary.measured == after && summary.known == ran.len(), "{summary:?}");
         let (html, markdown) = study.reports("parts");
         assert!(html.contains("This study is not whole") && html.contains("not run"), "{html}");
@@ -27,7 +27,7 @@ fn a_study_stopped_again_and_again_has_the_report_of_one_in_one_go() {
         ran.extend(fake.ran);
     }
     let mut rest = Fake::default();
-    let summary = study.run("parts", &mut rest, "1/1").unwrap();
+    let summary = study.run("parts", &mut rest).unwrap();
     assert_eq!((summary.known, summary.stopped), (74, false));
     ran.extend(rest.ran);
     assert_eq!(ran, whole.ran, "each cell was measured once, in order");
@@ -43,38 +43,11 @@ fn a_study_stopped_again_and_again_has_the_report_of_one_in_one_go() {
 }
 
 #[test]
-fn shards_put_together_have_the_report_of_one_run() {
+fn parts_of_different_models_or_plans_are_not_mixed() {
     let study = Study::new(PLAN);
-    study.run("whole", &mut Fake::default(), "1/1").unwrap();
-    let mut ran = 0;
-    for (name, shard) in [("a", "1/3"), ("b", "2/3"), ("c", "3/3")] {
-        let mut fake = Fake::default();
-        let summary = study.run(name, &mut fake, shard).unwrap();
-        assert!(summary.cells.abs_diff(CELLS / 3) <= 1, "{summary:?}");
-        ran += fake.ran.len();
-    }
-    assert_eq!(ran, CELLS);
-    let dirs = ["c", "a", "b"].map(|name| study.at(name));
-    let (folder, plan) = merge(&dirs, study.at("merged"), &find).unwrap();
-    ropewalk_study::report::write(&folder, &plan).unwrap();
-    assert_eq!(std::fs::read_dir(study.at("merged/samples")).unwrap().count(), CELLS);
-    drop(folder);
-    assert_eq!(study.reports("merged"), study.reports("whole"));
-    // Nothing is left to do in the merged folder.
-    let summary = study.run("merged", &mut Fake::default(), "1/1").unwrap();
-    assert_eq!((summary.known, summary.measured), (CELLS, 0));
-    // Into one of them: the same again.
-    let (folder, plan) = merge(&dirs, study.at("a"), &find).unwrap();
-    ropewalk_study::report::write(&folder, &plan).unwrap();
-    assert_eq!(study.reports("a"), study.reports("whole"));
-}
-
-#[test]
-fn shards_of_different_models_or_plans_are_not_mixed() {
-    let study = Study::new(PLAN);
-    study.run("a", &mut Fake::default(), "1/1").unwrap();
-    study.run("b", &mut Fake { identity: "another model", ..Fake::default() }, "1/1").unwrap();
-    let said = merge(&[study.at("a"), study.at("b")], study.at("ab"), &find).unwrap_err().to_string();
+    study.run("a", &mut Fake::default()).unwrap();
+    study.run("b", &mut Fake { identity: "another model", ..Fake::default() }).unwrap();
+    let said = study.merge(&["a", "b"], "ab").unwrap_err().to_string();
     assert!(said.contains("another state of model") && !said.contains('\n'), "{said}");
     // Both files are named, so that one can be looked at and removed.
     for name in ["a", "b"] {
@@ -83,18 +56,17 @@ fn shards_of_different_models_or_plans_are_not_mixed() {
         assert!(paths.any(|path| said.contains(&path)), "{name}: {said}");
     }
     let other = Study::new(&PLAN.replace("samples = 20", "samples = 21"));
-    other.run("c", &mut Fake::default(), "1/1").unwrap();
-    let said = merge(&[study.at("a"), other.at("c")], study.at("ac"), &find).unwrap_err().to_string();
+    other.run("c", &mut Fake::default()).unwrap();
+    let said = study.merge(&["a", other.at("c").to_str().unwrap()], "ac").unwrap_err().to_string();
     assert!(said.contains("another tasks, lengths, samples or seeds"), "{said}");
-    assert!(merge(&[], study.at("x"), &find).is_err());
-    assert!(merge(&[study.at("nowhere")], study.at("x"), &find).is_err());
+    assert!(study.merge(&[], "x").is_err() && study.merge(&["nowhere"], "x").is_err());
 }
 
 #[test]
 fn failed_cells_are_rows_that_say_why_and_are_tried_again() {
     let study = Study::new(PLAN);
     let mut fake = Fake { fails: Some(("dca, vt", "out of memory: 8 GiB <wanted>")), ..Fake::default() };
-    let summary = study.run("s", &mut fake, "1/1").unwrap();
+    let summary = study.run("s", &mut fake).unwrap();
     assert_eq!((summary.measured, summary.failed), (CELLS - 3, 3));
     let (html, markdown) = study.reports("s");
     assert!(html.contains("small, dca, vt, 4096 tokens"), "{html}");
@@ -104,10 +76,10 @@ fn failed_cells_are_rows_that_say_why_and_are_tried_again() {
     // Means of what is left say of how many parts they are: 3 of 4 tasks of RULER, at 3 lengths 9 of 12.
     assert!(html.contains("<small>3 of 4</small>") && html.contains("<small>9 of 12</small>"));
     let mut again = Fake::default();
-    let summary = study.run("s", &mut again, "1/1").unwrap();
+    let summary = study.run("s", &mut again).unwrap();
     assert_eq!((summary.known, summary.measured, summary.failed), (CELLS - 3, 3, 0));
     assert!(again.ran.iter().all(|key| key.contains("dca, vt")));
-    study.run("whole", &mut Fake::default(), "1/1").unwrap();
+    study.run("whole", &mut Fake::default()).unwrap();
     assert_eq!(study.reports("s"), study.reports("whole"));
 }
 
@@ -115,29 +87,29 @@ fn failed_cells_are_rows_that_say_why_and_are_tried_again() {
 fn what_cannot_be_trained_or_read_fails_its_own_cells_only() {
     let study = Study::new(PLAN);
     let mut fake = Fake { fails: Some(("training", "")), unreadable: Some("pi"), ..Fake::default() };
-    let summary = study.run("s", &mut fake, "1/1").unwrap();
+    let summary = study.run("s", &mut fake).unwrap();
     assert_eq!((fake.trained, summary.failed, summary.measured), (1, 2 * 23, CELLS - 2 * 23));
     let (html, _) = study.reports("s");
     assert!(html.contains("training: the loss is not a number") && html.contains("small.gguf: no such file"));
     // A figure that is not a number is also a failure.
     let mut fake = Fake { scores: Some(("yarn, trained, cwe", f64::NAN)), ..Fake::default() };
-    let summary = study.run("s", &mut fake, "1/1").unwrap();
+    let summary = study.run("s", &mut fake).unwrap();
     assert_eq!((summary.failed, summary.measured), (3, 2 * 23 - 3));
     let (html, _) = study.reports("s");
     assert!(html.contains("value: expected -1e-6 to 100.000001, found NaN (&quot;accuracy&quot;)"), "{html}");
-    study.run("s", &mut Fake::default(), "1/1").unwrap();
-    study.run("whole", &mut Fake::default(), "1/1").unwrap();
+    study.run("s", &mut Fake::default()).unwrap();
+    study.run("whole", &mut Fake::default()).unwrap();
     assert_eq!(study.reports("s"), study.reports("whole"));
 }
 
 #[test]
 fn results_of_another_model_or_text_are_put_aside() {
     let study = Study::new(PLAN);
-    study.run("s", &mut Fake::default(), "1/1").unwrap();
+    study.run("s", &mut Fake::default()).unwrap();
     std::fs::write(study.at("essays.txt"), "Another essay.\n").unwrap();
-    let summary = study.run("s", &mut Fake::default(), "1/1").unwrap();
+    let summary = study.run("s", &mut Fake::default()).unwrap();
     assert_eq!((summary.put_aside, summary.measured, summary.known), (21, 21, CELLS - 21));
-    let summary = study.run("s", &mut Fake { identity: "x", ..Fake::default() }, "1/1").unwrap();
+    let summary = study.run("s", &mut Fake { identity: "x", ..Fake::default() }).unwrap();
     assert_eq!((summary.put_aside, summary.measured), (CELLS, CELLS));
     assert_eq!(std::fs::read_dir(study.at("s/old")).unwrap().count(), CELLS + 21);
 }
@@ -146,14 +118,14 @@ fn results_of_another_model_or_text_are_put_aside() {
 fn two_studies_do_not_share_a_folder() {
     let study = Study::new(PLAN);
     let held = study.open("s").unwrap();
-    let said = study.run("s", &mut Fake::default(), "1/1").unwrap_err().to_string();
+    let said = study.run("s", &mut Fake::default()).unwrap_err().to_string();
     assert!(said.contains("another study runs here") && !said.contains('\n'), "{said}");
     drop(held);
-    study.run("s", &mut Fake { stop_after: Some(2), ..Fake::default() }, "1/1").unwrap();
+    study.run("s", &mut Fake { stop_after: Some(2), ..Fake::default() }).unwrap();
     // Comments and white space do not make another plan.
     let text = format!("# The same.\n{PLAN}");
     std::fs::write(study.at("plan.toml"), text).unwrap();
-    study.run("s", &mut Fake { stop_after: Some(2), ..Fake::default() }, "1/1").unwrap();
+    study.run("s", &mut Fake { stop_after: Some(2), ..Fake::default() }).unwrap();
     for (from, to, key) in [
         ("samples = 20", "samples = 21", "tasks"),
         ("small.gguf", "large.gguf", "paths"),
@@ -164,7 +136,7 @@ fn two_studies_do_not_share_a_folder() {
     ] {
         assert!(PLAN.contains(from));
         std::fs::write(study.at("plan.toml"), PLAN.replacen(from, to, 1)).unwrap();
-        let said = study.run("s", &mut Fake::default(), "1/1").unwrap_err().to_string();
+        let said = study.run("s", &mut Fake::default()).unwrap_err().to_string();
         assert!(said.contains("another plan") && said.contains(key) && !said.contains('\n'), "{said}");
     }
 }
@@ -172,11 +144,11 @@ fn two_studies_do_not_share_a_folder() {
 #[test]
 fn a_full_disk_is_an_error_and_loses_nothing() {
     let study = Study::new(PLAN);
-    study.run("whole", &mut Fake::default(), "1/1").unwrap();
+    study.run("whole", &mut Fake::default()).unwrap();
     let mut steps = Vec::new();
     // The first cells, each in turn kept from the disk at some step.
     for n in 0..25 {
-        let (done, step) = failing_at(n, || study.run("s", &mut Fake::default(), "1/1"));
+        let (done, step) = failing_at(n, || study.run("s", &mut Fake::default()));
         let step = step.unwrap();
         let said = done.unwrap_err().to_string();
         assert!(said.contains("fails in a test") && !said.contains('\n'), "{step:?}: {said}");
@@ -190,62 +162,41 @@ fn a_full_disk_is_an_error_and_loses_nothing() {
     for step in [Step::Create, Step::Write, Step::Sync, Step::Rename] {
         assert!(steps.contains(&step), "{step:?} was never reached");
     }
-    study.run("s", &mut Fake::default(), "1/1").unwrap();
+    study.run("s", &mut Fake::default()).unwrap();
     assert_eq!(study.reports("s"), study.reports("whole"));
 }
 
 #[test]
 fn a_listing_says_what_is_left() {
     let study = Study::new(PLAN);
-    let list = |results: Option<&Results>, shard: &str| {
-        let control = Control::default();
+    let list = |results: Option<&Results>| {
         let mut fake = Fake { unreadable: Some("streaming"), ..Fake::default() };
-        list(&study.plan(), results, &mut fake, shard.parse().unwrap(), &control).unwrap()
+        list(&study.plan(), results, &mut fake, &Control::default()).unwrap()
     };
-    let all = list(None, "1/1");
-    assert_eq!((all.cells, all.done, all.rows.len(), all.bytes), (CELLS, 0, 7, 1 << 20));
+    let all = list(None);
+    assert_eq!((all.cells, all.done, all.rows.len(), all.bytes), (CELLS, 0, 7, 2 << 20));
     // (4096 + 8192 + 12288) tokens x (8 windows + 20 samples x (2 passkey + 4 tasks)) + 2 short x 20 x 100.
     let row = (4096 + 8192 + 12288) * (8 + 20 * 6) + 2 * 20 * 100;
-    assert_eq!((all.rows[0].tokens, all.tokens), (row, 6 * row));
-    assert!((all.seconds - 6.0 * row as f64 / 1000.0).abs() < 1e-6);
-    assert_eq!((all.rows[6].problems.len(), all.rows[0].problems.len()), (23, 0));
-    assert!(all.rows[6].problems[0].contains("no such file"));
-    assert_eq!(list(None, "2/2").cells + list(None, "1/2").cells, CELLS);
+    let tokens = |i: usize| all.rows[i].work.tokens;
+    assert_eq!((tokens(0), tokens(3), all.tokens), (row, row + TRAINING, 6 * row + TRAINING));
+    assert!((all.seconds - all.tokens as f64 / 1000.0).abs() < 1e-6);
+    let problems = |i: usize| &all.rows[i].work.problems;
+    assert_eq!((problems(6).len(), problems(0).len()), (23, 0));
+    assert!(problems(6)[0].contains("no such file"));
     let stop = Stop::default();
     stop.request();
     let (mut fake, control) = (Fake::default(), Control::default().with_stop(&stop));
-    let part = ropewalk_study::list(&study.plan(), None, &mut fake, Shard::ALL, &control);
+    let part = ropewalk_study::list(&study.plan(), None, &mut fake, &control);
     assert!(matches!(part, Err(Error::Stopped)), "{part:?}");
     // Nothing is made where no study is.
     let results = || Results::open(&study.at("s"), &study.plan(), &find).unwrap();
     assert!(results().is_none() && !study.at("s").exists());
     std::fs::create_dir(study.at("s")).unwrap();
     assert!(results().is_none() && std::fs::read_dir(study.at("s")).unwrap().next().is_none());
-    study.run("s", &mut Fake { stop_after: Some(30), ..Fake::default() }, "1/1").unwrap();
+    study.run("s", &mut Fake { stop_after: Some(30), ..Fake::default() }).unwrap();
     // Also while a study runs.
     let folder = study.open("s").unwrap();
-    let left = list(results().as_ref(), "1/1");
+    let left = list(results().as_ref());
     assert_eq!((left.cells, left.done, left.rows[0].done, left.rows[1].done), (CELLS, 30, 23, 7));
     assert!(!folder.records().unwrap().values().any(|r| matches!(r.state, State::Failed(_))));
-}
-
-#[test]
-fn shards_are_parts_that_make_up_the_whole() {
-    for n in [1, 2, 7, 161] {
-        for of in [1, 2, 3, 10, 200] {
-            let shards: Vec<Shard> = (1..=of).map(|i| format!("{i}/{of}").parse().unwrap()).collect();
-            for index in 0..n {
-                assert_eq!(
-                    shards.iter().filter(|s| s.has(index, n)).count(),
-                    1,
-                    "{index} of {n}, {of} shards"
-                );
-            }
-        }
-    }
-    for bad in ["", "1", "0/2", "3/2", "1/0", "a/b", "1/2/3", "-1/2", "1/1000001"] {
-        let said = bad.parse::<Shard>().unwrap_err().to_string();
-        assert!(said.contains("shard: expected i/N"), "{said}");
-    }
-    assert_eq!("2/3".parse::<Shard>().unwrap().to_string(), "2/3");
 }
