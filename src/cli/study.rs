@@ -1,9 +1,11 @@
 //! `ropewalk study`: every method by every task at every length of a plan, and one report.
 
+mod slurm;
+
 use std::path::PathBuf;
 
 use anyhow::ensure;
-use clap::{Args as _, FromArgMatches};
+use clap::{ArgMatches, Args as _, FromArgMatches};
 use ropewalk::finetune::JobError;
 use ropewalk::remedy::Remedy;
 use ropewalk::studies::{self, Settings, Training};
@@ -18,6 +20,7 @@ use super::interrupt::{self, Interrupt};
 use super::options::{kv_types, ForceArgs, MachineArgs};
 use super::output::{self, OutputArgs, Unit};
 use super::{hints, models, template, usage, Command};
+use slurm::Jobs;
 
 pub(crate) const COMMAND: Command = Command {
     name: "study",
@@ -25,14 +28,15 @@ pub(crate) const COMMAND: Command = Command {
     details: "PLAN names models, methods, tasks, and lengths; docs/guide/studies.md describes it. Each combination is \
               a cell, saved in a separate file, so an interrupted study resumes where it stopped. A failed cell \
               is a row of the report, with the reason. Units are cells for one machine: --units lists them, and --unit \
-              measures one in DIR/parts/ID. `study merge DIR/parts -o DIR` merges them and writes the report.",
+              measures one in DIR/parts/ID. `study merge DIR/parts -o DIR` merges them and writes the report. \
+              --slurm writes a job array that does so on a cluster.",
     example: "study examples/study-small.toml -o out/study --plan\n\
               study examples/study-small.toml -o out/study",
     args: |command| {
         let force = "Replace any file that has the name of an output [default: replace only earlier outputs]";
         Args::augment_args(command).mut_arg("force", |arg| arg.help(force))
     },
-    run: |m| run(&Args::from_arg_matches(m)?),
+    run: |m| run(&Args::from_arg_matches(m)?, m),
 };
 
 /// The error of a study that a signal has stopped.
@@ -62,6 +66,18 @@ struct Args {
     /// Cells with a result in DIR are not measured again. SIGTERM and SIGHUP stop it in order; the same command resumes it
     #[arg(long, value_name = "ID", group = "mode", value_parser = unit_id)]
     unit: Option<String>,
+    /// Write the scripts of a Slurm job array that measures the units, and of a job that merges them, to DIR/launch
+    ///
+    /// Words after -- are options of sbatch, such as --partition=long. Tasks stop before the time limit, and resume. All
+    /// nodes must have this program, the model, and DIR at the same paths
+    #[arg(long, group = "mode")]
+    slurm: bool,
+    /// Submit both with sbatch
+    #[arg(long, requires = "slurm")]
+    submit: bool,
+    /// Options of sbatch, as --NAME=VALUE
+    #[arg(last = true, value_name = "SBATCH-OPTION", requires = "slurm")]
+    sbatch: Vec<String>,
     /// KV cache type
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types())]
     kv: DType,
@@ -76,15 +92,13 @@ struct Args {
     output: OutputArgs,
 }
 
-fn run(args: &Args) -> anyhow::Result<()> {
+fn run(args: &Args, matches: &ArgMatches) -> anyhow::Result<()> {
     let program = Program(&args.machine);
     let mut settings = Settings::default().program(&program);
     if args.plan[0].as_os_str() == "merge" {
         let dirs = &args.plan[1..];
-        if dirs.is_empty() || args.listing || args.units || args.unit.is_some() {
-            return Err(usage(
-                "merge: expected directories of results, or of parts, and no --plan, --units, or --unit",
-            ));
+        if dirs.is_empty() || matches.contains_id("mode") {
+            return Err(usage("merge: expected directories of results, or of parts, and no other mode"));
         }
         let (folder, plan) = merge(dirs, args.force.output(&args.out), &settings)?;
         let report = report::write(&folder, &plan)?;
@@ -109,9 +123,17 @@ fn run(args: &Args) -> anyhow::Result<()> {
         ensure!(n == 0, "{}: {n} of {} cells cannot be measured", path.display(), listing.cells);
         return Ok(());
     }
-    if args.units {
+    let out = args.force.output(&args.out);
+    if args.units || args.slurm {
         let results = Results::open(&args.out, &plan, &settings)?;
         let units = studies::units(&plan, results.as_ref(), &settings, &control)?;
+        if args.slurm {
+            let mut jobs = Jobs::write(path, &out, &units, matches, &args.sbatch)?;
+            if args.submit {
+                jobs.submit()?;
+            }
+            return args.output.result(&jobs.json(), || jobs.text());
+        }
         let left = || units.units.iter().filter(|unit| unit.is_left());
         return args.output.result(&units, || match args.output.quiet {
             true => left().map(|unit| format!("{}\n", unit.id)).collect(),
@@ -120,7 +142,6 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     let draw = draw(args.output.progress(plan.len() as u64, "measuring", Unit::Steps));
     let control = control.with_progress(&draw);
-    let out = args.force.output(&args.out);
     let Some(unit) = unit else {
         let folder = Folder::open(out, &plan, &settings)?;
         let done = studies::run(&plan, &folder, &settings, &control);

@@ -42,6 +42,8 @@ mod recipes;
 mod rope;
 #[cfg(unix)]
 mod serve;
+#[cfg(unix)]
+mod slurm;
 mod stages;
 mod stopped;
 mod study;

@@ -25,7 +25,7 @@ train = {{ args = {words:?}, data = ["texts"] }}
     )
 }
 
-const WORDS: &[&str] =
+pub(crate) const WORDS: &[&str] =
     &["--steps", "2", "--ctx", "48", "--ubatch", "20", "--set", "held-out=2", "--lr", "0.01"];
 
 pub(crate) fn study(folder: &Folder, args: &[&str]) -> Output {

@@ -156,6 +156,7 @@ const TRAIN: &str = "--ctx 32 --steps 1 --set held-out=0 --device cpu -t 1 -q -o
 const NO_PATHS: &[&str] = &[
     "N", "N,...", "TYPE", "DEVICE", "ADDRESS", "ORIGIN", "KIND", "SPEC", "T", "K", "P", "S", "NAME", "NAME,...", "WHETHER", "KEY=VALUE,...",
     "ID", "ENGINE", "X", "A", "R", "SIZE", "HEX", "ORG/REPO", "SHAPE", "PATTERN=TYPE", "TASK,",
+    "SBATCH-OPTION",
     "NAME|hf:ORG/REPO[/FILE",
 ];
 /// Options whose values are texts themselves, or names below a directory, which `tests/cli/pull_planted.rs` is about.
