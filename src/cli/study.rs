@@ -17,7 +17,7 @@ use serde_json::json;
 use super::engine::draw;
 use super::finetune::{options, recipe};
 use super::interrupt::{self, Interrupt};
-use super::options::{kv_types, ForceArgs, MachineArgs};
+use super::options::{kv_types, read_file, ForceArgs, MachineArgs};
 use super::output::{self, OutputArgs, Unit};
 use super::{hints, models, template, usage, Command};
 use slurm::Jobs;
@@ -44,7 +44,9 @@ const RESUME: &str = "interrupted: run the same command again to resume";
 
 #[derive(Debug, clap::Args)]
 struct Args {
-    /// Plan (a TOML file), or `merge` and directories of results, or of parts
+    /// Plan (a TOML file; - reads stdin), or `merge` and directories of results, or of parts
+    ///
+    /// Paths in a plan start from its directory, and those of stdin from the working directory
     #[arg(value_name = "PLAN | merge DIR..", required = true, num_args = 1..)]
     plan: Vec<PathBuf>,
     /// Directory for the results and the report
@@ -106,7 +108,13 @@ fn run(args: &Args, matches: &ArgMatches) -> anyhow::Result<()> {
         return finish(args, &folder, &plan, summary, report.counts());
     }
     let [path] = &args.plan[..] else { return Err(usage("expected one plan")) };
-    let plan = Plan::read(path, &settings)?;
+    let plan = match path.as_os_str() == "-" {
+        true => {
+            let (name, bytes) = read_file(path, Plan::MAX_BYTES)?;
+            Plan::parse(name.as_ref(), bytes, &settings)?
+        }
+        false => Plan::read(path, &settings)?,
+    };
     let unit = args.unit.as_deref().map(|id| plan.unit(id)).transpose()?;
     let interrupt = Interrupt::install()?;
     settings.session = args.machine.session(args.kv);

@@ -186,6 +186,39 @@ fn a_listing_writes_nothing() {
     assert_eq!((done(), hub::names(&out)), (4, names));
 }
 
+/// For launchers that send a plan to a machine without it.
+#[test]
+fn a_plan_from_stdin_is_that_of_the_working_directory() {
+    let folder = with_plan(WORDS);
+    let units = study(&folder, &["plan.toml", "-o", "out", "--units"]).json();
+    let frozen = units["units"].as_array().unwrap().iter().find(|unit| unit["trains"] == false).unwrap();
+    let id = frozen["id"].as_str().unwrap();
+    let elsewhere = folder.file("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    let from_stdin = |text: &[u8]| {
+        std::fs::write(elsewhere.join("text"), text).unwrap();
+        let args = ["study", "-", "-o", "out", "--unit", id, "--device", "cpu", "-t", "1", "-q", "--json"];
+        let mut command = command(&args);
+        let stdin = std::fs::File::open(elsewhere.join("text")).unwrap();
+        command.current_dir(folder.dir.path()).stdin(stdin);
+        finish(command)
+    };
+    let text = std::fs::read(folder.file("plan.toml")).unwrap();
+    assert_eq!(from_stdin(&text).json()["summary"]["measured"], 1);
+    // It is the same study, and the same cell.
+    let again = study(&folder, &["plan.toml", "-o", "out", "--unit", id]).json();
+    assert_eq!(
+        (&again["summary"]["known"], &again["summary"]["measured"]),
+        (&1.into(), &0.into()),
+        "{again}"
+    );
+    let long = vec![b' '; 2 << 20];
+    for (text, what) in [(&b"title = 3"[..], "stdin: line 1: "), (&long[..], "stdin: expected")] {
+        let out = from_stdin(text);
+        assert!(out.code == 1 && out.stderr.contains(what), "{out:?}");
+    }
+}
+
 /// An earlier version began neither samples nor logs with a header.
 #[test]
 fn force_replaces_records_of_an_earlier_version() {

@@ -14,8 +14,6 @@ use crate::{Error, Result};
 
 /// The copy of a plan in a study's folder.
 pub(crate) const COPY: &str = "plan.toml";
-/// Bytes of a plan, at most.
-const MAX_BYTES: u64 = 1 << 20;
 /// Tokens of a length, at most.
 const MAX_LENGTH: u64 = 1 << 30;
 /// Samples, windows and the like, at most.
@@ -130,32 +128,39 @@ impl Place<'_> {
 }
 
 impl Plan {
+    /// Bytes of a plan, at most.
+    pub const MAX_BYTES: u64 = 1 << 20;
+
     /// Reads a plan. `names` knows benchmarks and recipes; `perplexity` and `longppl` are known here.
     ///
     /// # Errors
     /// A file that cannot be read or is no regular one, is no plan, or asks for something that makes no sense; the
     /// message names the file, the line and the key.
     pub fn read(path: &Path, names: &dyn Names) -> Result<Plan> {
-        of_bytes(path, files::foreign::read_file(path, MAX_BYTES)?, names)
+        Plan::parse(path, files::foreign::read_file(path, Plan::MAX_BYTES)?, names)
+    }
+
+    /// The plan of a text, as if it were in the file `path`: its paths start from the folder of that.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Plan::read`] about the contents.
+    pub fn parse(path: &Path, bytes: Vec<u8>, names: &dyn Names) -> Result<Plan> {
+        let text = String::from_utf8(bytes).map_err(|e| {
+            Error::folder(path, format!("expected UTF-8, found byte {}", e.utf8_error().valid_up_to()))
+        })?;
+        let place = Place { path, text: &text };
+        let file: PlanFile = toml::from_str(&text).map_err(|e| place.syntax(&e))?;
+        let plan = check(&place, file, names)?;
+        Ok(Plan { text, ..plan })
     }
 
     /// Reads the plan of a study's folder, which somebody else may have filled.
     pub(crate) fn read_in(folder: &files::foreign::Folder, names: &dyn Names) -> Result<Plan> {
         let path = folder.path().join(COPY);
         let none = || Error::io(&path, std::io::Error::from(std::io::ErrorKind::NotFound));
-        let bytes = folder.read(Path::new(COPY), MAX_BYTES)?.ok_or_else(none)?;
-        of_bytes(&path, bytes, names)
+        let bytes = folder.read(Path::new(COPY), Plan::MAX_BYTES)?.ok_or_else(none)?;
+        Plan::parse(&path, bytes, names)
     }
-}
-
-fn of_bytes(path: &Path, bytes: Vec<u8>, names: &dyn Names) -> Result<Plan> {
-    let text = String::from_utf8(bytes).map_err(|e| {
-        Error::folder(path, format!("expected UTF-8, found byte {}", e.utf8_error().valid_up_to()))
-    })?;
-    let place = Place { path, text: &text };
-    let file: PlanFile = toml::from_str(&text).map_err(|e| place.syntax(&e))?;
-    let plan = check(&place, file, names)?;
-    Ok(Plan { text, ..plan })
 }
 
 fn check(place: &Place<'_>, file: PlanFile, names: &dyn Names) -> Result<Plan> {
