@@ -31,6 +31,7 @@ changed=$(git status --porcelain | head -n 1)
 [ -z "$changed" ] || fault "the tree: expected no changes, found ${changed:3}"
 expect "Cargo.toml: workspace.package.version" "$version" "$(in_section Cargo.toml workspace.package)"
 expect "python/ropewalk/Cargo.toml: package.version" "$version" "$(in_section python/ropewalk/Cargo.toml package)"
+expect "python/ropewalk-ray/pyproject.toml: project.version" "$version" "$(in_section python/ropewalk-ray/pyproject.toml project)"
 expect "pyproject.toml: dynamic" 'dynamic = ["version"]' "$(grep '^dynamic = ' pyproject.toml || true)"
 expect "Cargo.lock: ropewalk" "$version" "$(locked Cargo.lock ropewalk)"
 for package in ropewalk ropewalk-python; do

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::Command;
 
-use super::{check, packages, root, sources};
+use super::{check, evidence, packages, root, sources};
 
 /// Files that another crate's test program compiles with their tests.
 const ELSEWHERE: &[&str] = &["ggml/processor/src/lib.rs"];
@@ -33,4 +34,10 @@ fn unit_tests_stand_where_they_are_run() {
         }
     }
     check("Cargo.toml says `test = false`, so nobody runs these: move them into the crate's tests/.", faults);
+}
+
+/// Those of the package for Ray that need neither Ray nor this program. `make test-cluster` has the others.
+#[test]
+fn files_from_workers_are_checked() {
+    evidence::passes(Command::new("python3").arg("python/ropewalk-ray/tests/test_parts.py"));
 }
