@@ -1,4 +1,4 @@
-//! What was read before, as hashes of beginnings: whether a cache has lost the beginning of a prompt, or another one has it.
+//! Hashes of the beginnings that were read: whether a cache has lost the beginning of a prompt, or another one has it.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -126,6 +126,7 @@ mod tests {
             own.note(&salt.to_le_bytes(), &long);
         }
         assert_eq!(own.why(b"a", &text, 0), None);
-        assert!(own.lock().young.len() + own.lock().old.len() <= 2 * MAX_HASHES);
+        let blocks = own.lock();
+        assert!(blocks.young.len() + blocks.old.len() <= 2 * MAX_HASHES);
     }
 }

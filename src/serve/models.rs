@@ -138,7 +138,7 @@ fn fitting(app: &App, mut fields: Fields) -> Result<Value, Fault> {
     Ok(out)
 }
 
-/// What is asked and answered, for programs.
+/// The description of the interface, for programs.
 pub(crate) async fn openapi() -> Response {
     json_text(include_str!("openapi.json").to_owned())
 }

@@ -162,7 +162,7 @@ const POST: &[Route] = &[
     ("/v1/score", || post(score::score)),
 ];
 
-/// What is answered: methods and paths, in which braces stand for a part.
+/// Every path that is answered, after its method. Braces in it stand for any text.
 pub fn routes() -> impl Iterator<Item = (&'static str, &'static str)> {
     let files = page::FILES.iter().map(|file| ("GET", file.path));
     let of = |method: &'static str, list: &'static [Route]| list.iter().map(move |(path, _)| (method, *path));

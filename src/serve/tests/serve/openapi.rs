@@ -35,7 +35,7 @@ fn document(site: &Site) -> Value {
     site.get("/openapi.json").json()
 }
 
-/// What a reference stands for.
+/// The part that a reference stands for.
 fn found<'a>(doc: &'a Value, part: &'a Value) -> &'a Value {
     match part["$ref"].as_str() {
         Some(at) => doc.pointer(at.trim_start_matches('#')).unwrap_or_else(|| panic!("{at}")),
