@@ -2,8 +2,13 @@
 
 #[path = "../../../../src/scheduler/budget.rs"]
 mod budget;
+#[path = "../../../../src/scheduler/past.rs"]
+mod past;
 #[path = "../../../../src/scheduler/scores.rs"]
 mod scores;
+mod request {
+    pub(super) use ropewalk::scheduler::Recomputed;
+}
 
 use std::time::Duration;
 
@@ -11,6 +16,8 @@ use ropewalk::session::Scored;
 use ropewalk::Token;
 
 use budget::{tokens, Bounds, Budget, Load, FLOOR, WIDTH};
+use past::{Past, BLOCK, MAX_BLOCKS, MAX_HASHES};
+use request::Recomputed;
 use scores::Scores;
 
 const BOUNDS: Bounds = Bounds { most: 2048, whole: 512 };
@@ -122,4 +129,33 @@ fn a_beginning_is_shared_and_can_be_cut_anywhere() {
         assert_eq!(whole.of(&tokens, 0, 1)[n.min(199)].logprob, -(n.min(199) as f32 + 1.0));
     }
     assert_eq!(whole.n_bytes(), 2400);
+}
+
+#[test]
+fn texts_are_known_by_salt_and_plan_for_a_while() {
+    let text: Vec<Token> = (0..100).collect();
+    let past = Past::new(6, 2);
+    let own = past.under(1);
+    assert_eq!(own.why(b"a", &text, 0), None);
+    past.under(2).note(b"a", &text);
+    assert_eq!(own.why(b"a", &text, 0), Some(Recomputed::OtherModel));
+    past.under(0).note(b"a", &text[..90]);
+    // The longest counts, and of equal ones that of the same model.
+    assert_eq!(own.why(b"a", &text, 0), Some(Recomputed::OtherModel));
+    assert_eq!(own.why(b"a", &text[..90], 0), Some(Recomputed::OtherPlan));
+    own.note(b"a", &text[..40]);
+    assert_eq!(own.why(b"a", &text, 31), Some(Recomputed::Evicted));
+    assert_eq!(own.why(b"a", &text, 32), Some(Recomputed::OtherModel));
+    assert_eq!((own.why(b"a", &text, 96), own.why(b"b", &text, 0)), (None, None));
+    assert_eq!(own.why(b"a", &text[1..], 0), None);
+    own.forget(b"a", &text);
+    assert_eq!(own.why(b"a", &text, 0), Some(Recomputed::OtherModel));
+    // Two generations later.
+    let long: Vec<Token> = (1000..1000 + (MAX_BLOCKS * BLOCK) as Token).collect();
+    for salt in 0..=2 * (MAX_HASHES / MAX_BLOCKS) as u32 {
+        own.note(&salt.to_le_bytes(), &long);
+    }
+    assert_eq!(own.why(b"a", &text, 0), None);
+    let blocks = own.lock();
+    assert!(blocks.young.len() + blocks.old.len() <= 2 * MAX_HASHES);
 }
