@@ -144,8 +144,8 @@ impl Reader {
                     self.blank &= now.trim().is_empty();
                     text.push_str(&now);
                     if !open {
-                        if last && self.n_calls > 0 && text.trim().is_empty() {
-                            text.clear();
+                        if last && self.n_calls > 0 {
+                            text.truncate(text.trim_end().len());
                         }
                         return (text, calls);
                     }
@@ -228,7 +228,8 @@ impl Reader {
         if self.format.whole {
             let open = self.blank && begins.iter().any(|b| body.starts_with(b));
             let undecided = self.blank && !last && begins.iter().any(|b| b.starts_with(body));
-            return (if open || undecided { 0 } else { held.len() }, open);
+            let ready = if last { held.len() } else { held.trim_end().len() };
+            return (if open || undecided { 0 } else { ready }, open);
         }
         if let Some(at) = begins.iter().filter_map(|b| held.find(b)).min() {
             return (held[..at].trim_end().len(), true);

@@ -35,7 +35,7 @@ pub(crate) fn streamed(events: &[Value]) -> Vec<(String, String)> {
 }
 
 /// A stream's text and calls, and why it ended.
-fn split(events: &[Value]) -> (String, Vec<(String, String)>, Value) {
+pub(crate) fn split(events: &[Value]) -> (String, Vec<(String, String)>, Value) {
     let choices: Vec<&Value> = events.iter().map(|event| &event["choices"][0]).collect();
     let text = choices.iter().filter_map(|choice| choice["delta"]["content"].as_str()).collect();
     (text, streamed(events), choices.last().unwrap()["finish_reason"].clone())
@@ -122,8 +122,12 @@ fn calls_that_have_begun_stay_calls() {
     ] {
         let site = Site::saying(template, &script);
         let call = ("weather".to_owned(), arguments.to_owned());
-        let found = split(&events(&site, CHAT, asked()));
-        assert_eq!(found, (text.to_owned(), vec![call.clone()], json!("tool_calls")), "{script}");
+        // However tokens cut the text.
+        for pace in [1, 5, 1000] {
+            site.fake.set(|state| state.pace = pace);
+            let found = split(&events(&site, CHAT, asked()));
+            assert_eq!(found, (text.to_owned(), vec![call.clone()], json!("tool_calls")), "{script}");
+        }
         let choice = &site.expect(200, CHAT, &asked())["choices"][0];
         assert_eq!(texts(&choice["message"]["tool_calls"]), [call], "{script}");
         assert_eq!(choice["message"]["content"].as_str().unwrap_or_default(), text, "{script}");

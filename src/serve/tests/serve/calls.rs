@@ -11,7 +11,7 @@ pub(crate) const CHAT: &str = "/v1/chat/completions";
 pub(crate) const HERMES: &str = "{{ tools }}<tool_call>";
 pub(crate) const LLAMA: &str = "{{ tools }}<|start_header_id|>{\"name\": , \"parameters\": }";
 pub(crate) const MISTRAL: &str = "{{ tools }}[TOOL_CALLS]";
-const QWEN: &str = "{{ tools }}<tool_call><function=";
+pub(crate) const QWEN: &str = "{{ tools }}<tool_call><function=";
 
 pub(crate) fn tool(name: &str) -> Value {
     let parameters = json!({ "type": "object", "properties": { "city": { "type": "string" } } });

@@ -34,6 +34,8 @@ pub(crate) struct State {
     pub(crate) stopping: bool,
     /// What the model says, instead of its rule.
     pub(crate) script: Option<String>,
+    /// Text comes with every so many tokens; 0 is each.
+    pub(crate) pace: usize,
     /// The messages and the variables of chats.
     pub(crate) chats: Vec<(Vec<Value>, Map<String, Value>)>,
     /// The forms of answers.
@@ -440,7 +442,10 @@ fn make(
     }
     let (mut before, mut pending) = (job.prompt[total - 1], String::new());
     let limit = job.max_tokens.unwrap_or(usize::MAX).min(room - total);
-    let script = shared.0.lock().unwrap().script.clone();
+    let (script, pace) = {
+        let state = shared.0.lock().unwrap();
+        (state.script.clone(), state.pace.max(1))
+    };
     let said: Option<Vec<i32>> = script.map(|text| text.bytes().map(i32::from).chain([EOS]).collect());
     let (scripted, mut bytes_held) = (said.is_some(), Vec::new());
     let mut rule = said.unwrap_or_else(|| answer(&job.prompt)).into_iter();
@@ -483,6 +488,7 @@ fn make(
         };
         let ready =
             found.unwrap_or_else(|| pending.len() - (0..=pending.len()).rev().find(starts).unwrap_or(0));
+        let ready = if found.is_some() || (n_made + 1).is_multiple_of(pace) { ready } else { 0 };
         let score = job.n_top.map(|n_top| scored(before, token, token, n_top));
         let rest = pending.split_off(ready);
         send(Event::Token { token, text: std::mem::replace(&mut pending, rest), score })?;

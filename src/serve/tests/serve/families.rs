@@ -3,8 +3,8 @@
 use ropewalk_serve::{call_marks, Bit};
 use serde_json::{json, Value};
 
-use crate::called::{streamed, texts};
-use crate::calls::{arguments, asked, shape, text, tool, CHAT};
+use crate::called::{split, streamed, texts};
+use crate::calls::{arguments, asked, shape, text, tool, CHAT, HERMES, LLAMA, MISTRAL, QWEN};
 use crate::client::Site;
 use crate::streams::events;
 
@@ -14,10 +14,11 @@ const COHERE: &str = "{{ tools }}<|START_ACTION|>[{\"tool_name\": }]";
 const R1: &str = "{{ tools }}<｜tool▁calls▁begin｜>```json";
 const HARMONY: &str = "{{ tools }}functions<|channel|><|message|>";
 const V31: &str = "{{ tools }}<｜tool▁calls▁begin｜>";
+const CITY: &str = r#"{"city": "<a{\"}]"}"#;
 
-#[test]
-fn each_family_writes_calls_in_its_own_form() {
-    let (city, none) = (r#"{"city": "<a{\"}]"}"#, "{}");
+/// A call of `weather` with this, and one of `now`, as each family writes them. The text before them comes last.
+fn written() -> Vec<(&'static str, String, &'static str)> {
+    let (city, none) = (CITY, "{}");
     let call = |name: &str, arguments: &str| format!("{{\"name\": \"{name}\", \"arguments\": {arguments}}}");
     let (weather, now) = (call("weather", city), call("now", none));
     let block = |name: &str, arguments: &str| {
@@ -29,7 +30,7 @@ fn each_family_writes_calls_in_its_own_form() {
         format!("<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>")
     };
     let (begin, end) = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>");
-    for (template, script, content) in [
+    vec![
         (GRANITE, format!("<|tool_call|>[{weather}, {now}]"), ""),
         (GRANITE, format!("So:\n<|tool_call|> [{weather},{now}"), "So:"),
         (PHI, format!("<|tool_call|>{weather}<|/tool_call|><|tool_call|>{now}<|/tool_call|>"), ""),
@@ -44,19 +45,31 @@ fn each_family_writes_calls_in_its_own_form() {
         (R1, format!("{begin}{}\n{}{end}", block("weather", city), block("now", none)), ""),
         (R1, format!("I ask.\n\n{begin}{}\n{}", block("weather", city), block("now", none)), "I ask."),
         (V31, format!("{begin}{}{}{end}", plain("weather", city), plain("now", none)), ""),
-    ] {
+    ]
+}
+
+#[test]
+fn each_family_writes_calls_in_its_own_form() {
+    for (template, script, content) in written() {
         let site = Site::saying(template, &script);
         let choice = &site.expect(200, CHAT, &asked())["choices"][0];
-        let expected = [("weather".to_owned(), city.to_owned()), ("now".to_owned(), none.to_owned())];
+        let expected = [("weather".to_owned(), CITY.to_owned()), ("now".to_owned(), "{}".to_owned())];
         assert_eq!(texts(&choice["message"]["tool_calls"]), expected, "{script}");
         assert_eq!(choice["message"]["content"].as_str().unwrap_or_default(), content, "{script}");
         assert_eq!(choice["finish_reason"], "tool_calls", "{script}");
         let events = events(&site, CHAT, asked());
-        assert_eq!(streamed(&events), expected, "{script}");
         let pieces = events.iter().filter(|event| event["choices"][0]["delta"].get("tool_calls").is_some());
         assert!(pieces.count() > 10, "one by one");
-        let deltas = events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str());
-        assert_eq!(deltas.collect::<String>(), content, "{script}");
+        // However tokens cut the text.
+        for pace in [1, 3, 8, 1000] {
+            site.fake.set(|state| state.pace = pace);
+            let events = crate::streams::events(&site, CHAT, asked());
+            assert_eq!(
+                split(&events),
+                (content.to_owned(), expected.to_vec(), json!("tool_calls")),
+                "{script}"
+            );
+        }
     }
 }
 
@@ -214,6 +227,66 @@ fn calls_that_must_come_have_the_form_of_the_family() {
         let mark = begin.first().unwrap_or(&call[0]);
         assert_eq!(free.trigger.map(Bit::Mark).as_ref(), Some(mark), "{template}");
     }
+}
+
+/// Calls with a part of the text removed, repeated, or elsewhere: none depends on how tokens cut the text.
+#[test]
+fn any_text_is_read_the_same_however_it_is_cut() {
+    let named = |key: &str| format!("{{\"name\": \"weather\", \"{key}\": {CITY}}}");
+    let mut scripts: Vec<(&str, String)> = written().into_iter().map(|(t, script, _)| (t, script)).collect();
+    scripts.extend([
+        (
+            HERMES,
+            format!(
+                "a <tool_call>{}</tool_call>\n<tool_call>{{\"name\": \"now\"}}</tool_call> b\n",
+                named("arguments")
+            ),
+        ),
+        (MISTRAL, format!("a [TOOL_CALLS] [{0}, {0}] b\n", named("arguments"))),
+        (MISTRAL, format!("[TOOL_CALLS]weather[CALL_ID]1[ARGS]{CITY}[TOOL_CALLS]now[ARGS]{{}}")),
+        (LLAMA, format!("<|python_tag|>{0}; {0}", named("parameters"))),
+        (LLAMA, format!("{0}; {0}\n", named("parameters"))),
+        (
+            QWEN,
+            "<tool_call>\n<function=weather>\n<parameter=city>\na\n</parameter>\n</function>\n</tool_call> b"
+                .into(),
+        ),
+        (
+            HARMONY,
+            format!("<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{CITY}<|call|>"),
+        ),
+    ]);
+    let mut random = 1_u64;
+    let mut draw = |n: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) as usize % n
+    };
+    let mut n_calls = 0;
+    for (template, script) in scripts {
+        let chars: Vec<char> = script.chars().collect();
+        let site = Site::saying(template, "");
+        for _ in 0..8 {
+            let (a, b) = (draw(chars.len()), draw(chars.len()));
+            let (i, j) = (a.min(b), a.max(b));
+            let changed = match draw(3) {
+                0 => [&chars[..i], &chars[j..]].concat(),
+                1 => [&chars[..j], &chars[i..]].concat(),
+                _ => [&chars[j..], &chars[i..j], &chars[..i]].concat(),
+            };
+            let script: String = changed.into_iter().collect();
+            site.fake.set(|state| (state.script, state.pace) = (Some(script.clone()), 1000));
+            let whole = site.expect(200, CHAT, &asked())["choices"][0]["message"].clone();
+            let calls = texts(&whole["tool_calls"]);
+            n_calls += calls.len();
+            let found = (whole["content"].as_str().unwrap_or_default().to_owned(), calls);
+            for pace in [1, 4] {
+                site.fake.set(|state| state.pace = pace);
+                let (text, calls, _) = split(&events(&site, CHAT, asked()));
+                assert_eq!((text, calls), found, "{template}, {pace}: {script}");
+            }
+        }
+    }
+    assert!(n_calls > 20, "too few of the texts have calls: {n_calls}");
 }
 
 #[test]
