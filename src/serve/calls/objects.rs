@@ -13,7 +13,7 @@ pub(super) struct Objects {
     pub(super) arguments: &'static [&'static str],
     /// Whether calls are in a list.
     pub(super) list: bool,
-    /// What comes after a call, or after a list if it is not missing there. The end of an answer stands for it.
+    /// What comes after a call, or after a list, where it may be missing. The end of an answer stands for it.
     pub(super) end: &'static str,
 }
 

@@ -256,8 +256,8 @@ def test_functions_are_called(tmp_path: Path) -> None:
             assert answer.finish_reason == "tool_calls" and answer.message.tool_calls is not None
             (call,) = answer.message.tool_calls
             assert call.function.name == "weather" and Place.model_validate_json(call.function.arguments)
-            with client.chat.completions.stream(messages=CHAT, tool_choice=choice, **settings) as events:
-                (streamed,) = events.get_final_completion().choices[0].message.tool_calls or []
+            with client.chat.completions.stream(messages=CHAT, tool_choice=choice, **settings) as stream:
+                (streamed,) = stream.get_final_completion().choices[0].message.tool_calls or []
             assert streamed.function.arguments == call.function.arguments
         # The result goes back.
         result = {"role": "tool", "tool_call_id": call.id, "content": "It rains."}
@@ -269,8 +269,8 @@ def test_functions_are_called(tmp_path: Path) -> None:
         asked: Any = {"model": "tiny", "input": CHAT, "temperature": 0, "max_output_tokens": 400, **flat}
         (item,) = client.responses.create(**asked).output
         assert item.type == "function_call" and item.name == "weather" and item.arguments == call.function.arguments
-        kind = "response.function_call_arguments.delta"
-        deltas = [event.delta for event in client.responses.create(**asked, stream=True) if event.type == kind]
+        events = list(client.responses.create(**asked, stream=True))
+        deltas = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
         assert len(deltas) > 1 and "".join(deltas) == item.arguments
 
 
