@@ -29,7 +29,7 @@ pub(crate) const COMMAND: Command = Command {
               a cell, saved in a separate file, so an interrupted study resumes where it stopped. A failed cell \
               is a row of the report, with the reason. Units are cells for one machine: --units lists them, and --unit \
               measures one in DIR/parts/ID. `study merge DIR/parts -o DIR` merges them and writes the report. \
-              --slurm writes a job array that does so on a cluster.",
+              --slurm writes a job array that does so; see docs/guide/cluster.md.",
     example: "study examples/study-small.toml -o out/study --plan\n\
               study examples/study-small.toml -o out/study",
     args: |command| {

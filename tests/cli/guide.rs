@@ -55,6 +55,16 @@ const SMALLER: &[(&str, &str)] = &[
     ("--ctx 16384 -f book.txt", "--ctx 1024 -f book.txt --minutes 0.01"),
 ];
 
+/// Engines that run studies, as far as the lines of the guide need them. The real ones are not installed for this test.
+const ENGINES: &[(&str, &str)] = &[
+    ("sbatch", "#!/bin/sh\necho 7\n"),
+    (
+        "parallel",
+        "#!/bin/bash\nwhile [ \"$1\" != ropewalk ]; do shift; done\n\
+         while read -r line; do \"${@//\\{\\}/$line}\" < /dev/null || exit; done\n",
+    ),
+];
+
 /// Two stages.
 const STAGES: &str = r#"
 [[stage]]
@@ -180,6 +190,12 @@ fn fixtures(dir: &Path, real: bool) {
     let study = study.replace("samples = 2", "samples = 1").replace("[[tasks]]\nname = \"passkey\"\n", "");
     std::fs::write(dir.join("examples/study.toml"), study).unwrap();
     std::fs::write(dir.join("examples/stages.toml"), STAGES).unwrap();
+    std::fs::create_dir(dir.join("bin")).unwrap();
+    for (name, text) in ENGINES {
+        let at = dir.join("bin").join(name);
+        std::fs::write(&at, text).unwrap();
+        std::fs::set_permissions(at, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
     if real && soaks() {
         for folder in ["models/texts/train/tdavid", "models/texts/eval/novels"] {
             std::fs::remove_dir_all(dir.join(folder)).unwrap();
@@ -206,7 +222,9 @@ fn fixtures(dir: &Path, real: bool) {
 #[track_caller]
 fn type_in(dir: &Path, line: &str, succeeds: bool) -> String {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_ropewalk"));
-    let path = format!("{}:{}", program.parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let engines = dir.join("bin");
+    let folders = [engines.as_path(), program.parent().unwrap()].map(|folder| folder.display().to_string());
+    let path = format!("{}:{}", folders.join(":"), std::env::var("PATH").unwrap());
     let like = command(&[]);
     let mut shell = Command::new("bash");
     for (name, value) in like.get_envs() {

@@ -184,7 +184,9 @@ fn documents_show_commands_and_flags_that_exist() {
                 continue;
             }
             let known = help(&[command]);
-            for flag in words.iter().filter(|w| w.starts_with("--")) {
+            // What follows `--` is for another program.
+            let own = words.iter().take_while(|w| **w != "--");
+            for flag in own.filter(|w| w.starts_with("--")) {
                 let flag = flag.split('=').next().unwrap_or_default();
                 if !known.split(|c: char| c.is_whitespace() || ",[]<>=".contains(c)).any(|w| w == flag) {
                     faults.push(format!("{path}: `{command}` has no {flag}: {line}"));
