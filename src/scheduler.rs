@@ -156,7 +156,7 @@ struct Shared {
     end: Condvar,
 }
 
-/// What the thread is to do between two steps.
+/// Work for the thread between two steps.
 type Ask = Box<dyn FnOnce(&mut [Engine]) + Send>;
 
 #[derive(Default)]
@@ -164,7 +164,7 @@ struct State {
     /// Accepted requests that the thread has not seen, with their plans.
     new: Vec<(usize, Job)>,
     asked: Vec<Ask>,
-    /// What was read from disk, with the plan and the number of the request.
+    /// Texts read from disk, with the plan and the number of the request.
     read: Vec<(usize, u64, Option<Packed>)>,
     /// How many requests of each caller wait, as of the last step, with those that came since.
     waiting: BTreeMap<usize, usize>,
@@ -311,7 +311,7 @@ impl Scheduler {
         Ok(Session::bytes_needed(&self.model, &params)?.saturating_sub(self.model.n_bytes()))
     }
 
-    /// What the scheduler is doing, as of its last step.
+    /// The scheduler's state as of its last step.
     pub fn status(&self) -> Status {
         let state = self.shared.lock();
         let (n_requests, waiting) = (state.n_requests, state.waiting.values().sum());

@@ -31,12 +31,12 @@ pub(super) struct Bounds {
     pub(super) whole: usize,
 }
 
-/// What the next step is made for.
+/// The work that the next step is cut for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Load<'a> {
     /// Whether sequences decode in it.
     pub(super) decoding: bool,
-    /// What is left of each prompt.
+    /// Tokens left of each prompt.
     pub(super) prompts: &'a [usize],
     /// Most tokens before the next ones of a prompt.
     pub(super) depth: usize,

@@ -59,7 +59,7 @@ impl DiskParams {
     }
 }
 
-/// What a file's header does not say: the attachment, as JSON.
+/// Facts that a file's header does not hold: the attachment, as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct About {
     /// A hash of the model's tensors, of more bytes than that of sessions.

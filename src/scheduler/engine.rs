@@ -36,7 +36,7 @@ struct Run {
     age: usize,
 }
 
-/// What a request can begin with.
+/// The cached text that a request can begin with.
 struct Place {
     /// The sequence to take tokens from, and their number.
     donor: Option<(SeqId, usize)>,
@@ -48,13 +48,13 @@ struct Place {
     found: Option<Found>,
 }
 
-/// What a waiting request waits for.
+/// The resource that a waiting request lacks.
 enum Lack {
     /// Cells. It would leave this number of them to short requests.
     Room(usize),
     /// Another request reads a beginning that both have.
     Beginning,
-    /// What is free is kept for others.
+    /// The free cells are kept for others.
     Kept,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Engine {
     turns: BTreeMap<usize, u64>,
     /// Requests whose beginning is read from disk, and the tokens that each takes from it.
     reading: Vec<(Job, usize)>,
-    /// What was read, by the numbers of the requests; `None` if it could not be.
+    /// Texts read from disk, by the numbers of the requests; `None` if that failed.
     read: Vec<(u64, Option<Packed>)>,
     prefixes: Prefixes,
     budget: Budget,
@@ -87,7 +87,7 @@ pub(super) struct Engine {
     reserve: usize,
     /// Whether a waiting request might be admitted now.
     changed: bool,
-    /// What this engine did, in the counters alone.
+    /// Counts of this engine's work.
     did: Status,
 }
 

@@ -28,7 +28,7 @@ struct Kept {
     scores: Scores,
 }
 
-/// What a text of so many tokens is worth more than the clock of its last use.
+/// The value of a text by its length, added to the clock of its last use.
 pub(super) fn worth_of(n_tokens: usize) -> f64 {
     1.0 + n_tokens as f64 / TWICE
 }

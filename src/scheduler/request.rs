@@ -1,4 +1,4 @@
-//! What is asked of a scheduler, and what it answers.
+//! Requests to a scheduler, and its answers.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -11,8 +11,7 @@ use crate::Token;
 /// Takes the events of a request, on the scheduler's thread: it must not wait. The request is canceled when it breaks.
 pub type Sink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
 
-/// What tokens may come next, for a request whose text has a form. It is asked on the scheduler's thread, for one token after the
-/// other.
+/// The tokens that may come next, for a request whose text has a form. Runs on the scheduler's thread, once for each token.
 pub trait Mask: std::fmt::Debug + Send {
     /// Sets the logits of tokens that must not come next to minus infinity.
     ///
@@ -133,7 +132,7 @@ fn too_long(n_prompt: usize, n_predict: Option<usize>, n_max: usize) -> String {
     format!("prompt is too long: expected at most {n_max} tokens in all, found {n_prompt}{more}")
 }
 
-/// What happens to a request, in order. [`Event::Done`] or [`Event::Failed`] is the last.
+/// Events of a request, in order. [`Event::Done`] or [`Event::Failed`] is the last.
 #[derive(Debug)]
 pub enum Event {
     /// The request is admitted.
@@ -275,7 +274,7 @@ pub struct SlotFile {
     pub n_bytes: u64,
 }
 
-/// What a plan is doing.
+/// The state of a plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PlanStatus {
     /// Requests that run.
@@ -294,7 +293,7 @@ pub struct PlanStatus {
     pub score_bytes: usize,
 }
 
-/// What a scheduler is doing, and what it has done. Numbers of requests and tokens count from its start.
+/// The state of a scheduler, and its counts since it started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
     /// For each plan.

@@ -8,7 +8,7 @@ use serde_json::{json, Map, Value};
 use crate::backend::{Backend, Card, Done, Event, Reason, Scored, Split};
 use crate::calls::{joined, Call, Piece, Reader};
 
-/// What an answer says of itself.
+/// The first fields of an answer.
 pub(crate) struct Head {
     pub(crate) id: String,
     pub(crate) created: u64,
@@ -250,7 +250,7 @@ impl Choice {
         }
     }
 
-    /// What is listed of the prompt, once.
+    /// Fields about the prompt, listed once.
     pub(crate) fn prompt(&mut self, backend: &dyn Backend) -> Map<String, Value> {
         let mut out = Map::new();
         if !self.prompt_ids.is_empty() {
@@ -327,7 +327,7 @@ impl Choice {
         self.done.as_ref().is_some_and(|done| done.n_prompt + done.n_made > card.n_ctx_train)
     }
 
-    /// What this program alone says of an answer.
+    /// The object `ropewalk` of an answer.
     pub(crate) fn about(&self, card: &Card) -> Value {
         let plan = card.plans.get(self.plan);
         let Some(done) = &self.done else { return Value::Null };

@@ -1,4 +1,4 @@
-//! What every handler sees, and the server's settings.
+//! The state that every handler shares, and the server's settings.
 
 use std::future::Future;
 use std::hash::{BuildHasher, Hasher, RandomState};

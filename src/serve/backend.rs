@@ -1,4 +1,4 @@
-//! What answers requests: the trait [`Backend`], and the plain types that cross it. The rest of the crate turns HTTP
+//! The trait [`Backend`], which answers requests, and the plain types that cross it. The rest of the crate turns HTTP
 //! into a [`Job`] and its [`Event`]s into answers.
 
 use std::any::Any;
@@ -12,7 +12,7 @@ use tokio::sync::mpsc::UnboundedSender;
 /// A model under its plans, with a vocabulary and a chat template. Every function may be called from several threads.
 /// Those that may take long are called on threads that may block.
 pub trait Backend: Send + Sync + 'static {
-    /// What is served.
+    /// The models and plans served.
     fn card(&self) -> &Card;
     /// The tokens of a text: with the tokens that the model wants around it, and with the names of special tokens read
     /// as these tokens.
@@ -36,7 +36,7 @@ pub trait Backend: Send + Sync + 'static {
     fn submit(&self, job: Job, events: UnboundedSender<Event>) -> Result<Ticket, Fault>;
     /// Bytes of a cache for one request of so many tokens under a plan.
     fn bytes(&self, plan: usize, n: usize) -> Result<usize, Fault>;
-    /// What the caches hold of jobs whose salt begins with `owner`. May wait for a step.
+    /// The cached texts of jobs whose salt begins with `owner`. May wait for a step.
     fn slots(&self, owner: &[u8]) -> Vec<Slot>;
     /// Empties one of them that no job has; returns how many tokens it held. May wait for a step.
     fn erase(&self, owner: &[u8], slot: usize) -> Result<usize, Fault>;
@@ -51,7 +51,7 @@ pub trait Backend: Send + Sync + 'static {
     fn map(&self, plan: usize, n: usize) -> Result<String, Fault>;
 }
 
-/// What is served.
+/// The models and plans served, and the limits of requests.
 #[derive(Debug, Clone, Default)]
 pub struct Card {
     /// The model's name in requests and answers.
@@ -95,7 +95,7 @@ pub struct Card {
 }
 
 impl Card {
-    /// What requests can name as their model, each with its plans.
+    /// Names that requests can give as their model, each with its plans.
     pub(crate) fn models(&self) -> impl Iterator<Item = (&str, &[PlanCard])> {
         let each = self.plans.len() / (1 + self.adapters.len());
         let names = std::iter::once(&self.id).chain(&self.adapters).map(String::as_str);
@@ -128,7 +128,7 @@ pub struct PlanCard {
     pub evicts: bool,
     /// Most tokens of an answer whose request does not say; none for as many as fit.
     pub n_answer: Option<usize>,
-    /// What is worth knowing about the plan.
+    /// Notes about the plan.
     pub notes: Vec<String>,
 }
 
@@ -148,9 +148,9 @@ pub struct ChatPrompt {
     pub split: Box<dyn Fn() -> Box<dyn Split> + Send>,
     /// Texts that end the answer, in addition to those of the request.
     pub stop: Vec<String>,
-    /// What ends the thinking that the prompt begins.
+    /// The mark that ends the thinking that the prompt begins.
     pub thinks: Option<&'static str>,
-    /// What comes before the text of an answer that does not think.
+    /// The text before an answer that does not think.
     pub header: Vec<Bit>,
 }
 
@@ -170,9 +170,9 @@ pub struct Shape {
 pub struct Series {
     /// The beginning.
     pub begin: Vec<Bit>,
-    /// What an item may be.
+    /// The forms that an item may have.
     pub one_of: Vec<Vec<Bit>>,
-    /// What separates items; none where there is a single one.
+    /// The text between items; none if there is a single one.
     pub between: Option<Vec<Bit>>,
     /// The end.
     pub end: Vec<Bit>,
@@ -221,7 +221,7 @@ pub trait Split: Send {
 pub struct Job {
     /// The tokens; at least one.
     pub prompt: Vec<i32>,
-    /// What is asked: 0 for the model, then the adapters in their order.
+    /// The model asked: 0 for the model itself, then the adapters in their order.
     pub model: usize,
     /// The plan by its number among all; none for the first of the model's that fits.
     pub plan: Option<usize>,
@@ -273,7 +273,7 @@ pub struct Sampling {
     pub min_tokens: Option<usize>,
 }
 
-/// What happens to a job, in order. `Done` or `Failed` comes last.
+/// Events of a job, in order. `Done` or `Failed` comes last.
 #[derive(Debug, Clone)]
 pub enum Event {
     /// The job runs.
@@ -424,7 +424,7 @@ pub struct Status {
 pub struct Fault {
     /// Which kind; decides the status.
     pub kind: FaultKind,
-    /// What was expected and what was found, in one line.
+    /// The expected and the found value, in one line.
     pub message: String,
     /// The field of the request.
     pub param: Option<String>,

@@ -43,7 +43,7 @@ const FORMATS: &[&Format] = &[
 pub(crate) struct Format {
     /// Whether a template is for such calls.
     fits: fn(&str) -> bool,
-    /// What a call begins with.
+    /// Texts that a call can begin with.
     begins: &'static [&'static str],
     /// Whether calls are the whole answer: only white space comes before.
     whole: bool,
@@ -100,7 +100,7 @@ struct At {
     sure: bool,
 }
 
-/// What a text begins with.
+/// The beginning of a text.
 enum Found {
     /// A call, the bytes that it takes with what follows it, and whether another one of its list comes next.
     Call(Said, usize, bool),
@@ -112,7 +112,7 @@ enum Found {
     Text,
 }
 
-/// What follows a call.
+/// The text after a call.
 enum After {
     /// Another one of its list, after so many bytes.
     Next(usize),
@@ -251,7 +251,7 @@ impl Tools {
         !self.list.is_empty() && self.choose != Choose::None
     }
 
-    /// What an answer must be. Its text may have to be JSON, which comes after a header.
+    /// The shape that an answer must have. Its text may have to be JSON, which comes after a header.
     pub(crate) fn shape(
         &self,
         template: Option<&str>,
@@ -283,8 +283,8 @@ impl Tools {
         }
     }
 
-    /// What reads the calls of an answer, whose text must be JSON if that is true, for a model with this template; none if
-    /// no functions are offered.
+    /// The reader of an answer's calls, for a model with this template; none if no functions are offered. With `json`, the
+    /// text of the answer must be JSON.
     pub(crate) fn reader(&self, template: Option<&str>, json: bool) -> Result<Option<Reader>, Fault> {
         if !self.offered() {
             return Ok(None);

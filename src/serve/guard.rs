@@ -217,7 +217,7 @@ fn key(options: &Options, headers: &HeaderMap) -> Option<Caller> {
     bool::from(found.0).then_some(Caller(found.1))
 }
 
-/// What a browser asks before a page of an allowed origin may post.
+/// The answer to a browser's preflight request, before a page of an allowed origin may post.
 fn preflight() -> Response {
     let headers = [
         (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST"),

@@ -11,7 +11,7 @@ use crate::backend::{Card, Done, Reason, Status};
 const BOUNDS: [f64; 14] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0, 1800.0];
 
-/// What the server counted since it started.
+/// Counts since the server started.
 #[derive(Default)]
 pub(crate) struct Metrics(Mutex<Counts>);
 

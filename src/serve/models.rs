@@ -1,4 +1,4 @@
-//! What is served, and how it goes: `/v1/models`, `/props`, `/plan`, `/health`, `/metrics`, and what is not there.
+//! Models and the state of the server: `/v1/models`, `/props`, `/plan`, `/health`, `/metrics`, and paths that do not exist.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ pub(crate) async fn model(State(app): State<Arc<App>>, id: Result<Path<String>, 
     }))
 }
 
-/// What llama-server tells of itself under these names.
+/// The properties that llama-server lists, under the same names.
 pub(crate) async fn props(State(app): State<Arc<App>>) -> Response {
     let card = app.backend.card();
     let own = &card.sampling;

@@ -25,7 +25,7 @@ pub(crate) static FILES: [File; 4] = [
     File { path: "/page.svg", kind: "image/svg+xml", text: include_str!("page/page.svg") },
 ];
 
-/// What the page may load: its own files, this server's answers, and maps that it has got already.
+/// The page may load only its own files, this server's answers, and maps that it already has.
 const POLICY: &str = "default-src 'self'; img-src 'self' blob:; object-src 'none'; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
 

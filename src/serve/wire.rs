@@ -46,7 +46,7 @@ const OWN_VARIABLES: &[&str] = &[
     "tools",
 ];
 
-/// What both kinds of requests have.
+/// Fields that both kinds of requests have.
 pub(crate) struct Common {
     pub(crate) model: Option<String>,
     pub(crate) rope: Option<String>,

@@ -1,4 +1,4 @@
-//! What is left to measure of a study, and what it costs, before anything runs.
+//! The cells of a study that are left to measure, and their cost, before anything runs.
 
 use ropewalk_core::control::Control;
 use ropewalk_core::text::{bytes, count};
@@ -9,7 +9,7 @@ use crate::folder::Results;
 use crate::run::{hash, Runner, Texts};
 use crate::{Error, Plan, Result, Unit};
 
-/// What is left to measure of several cells.
+/// The work left in several cells.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Work {
     /// Cells.

@@ -23,7 +23,7 @@ const CPUS: usize = 8;
 /// Bytes of memory that the program takes apart from the model.
 const PROGRAM: u64 = 512 << 20;
 
-/// What the second line of a script begins with.
+/// The beginning of a script's second line.
 const MARK: &str = "# Written by `ropewalk study --slurm`.";
 const SCRIPT: Kind = Kind::new("a script of `study --slurm`", |head| {
     head.strip_prefix(b"#!/bin/bash\n").is_some_and(|rest| rest.starts_with(MARK.as_bytes()))

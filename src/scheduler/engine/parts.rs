@@ -10,7 +10,7 @@ use crate::model::Result;
 const HALVED: usize = 64;
 
 impl Engine {
-    /// What the next step reads: a token of every sequence that has one left to read, then parts of prompts, for this time.
+    /// The tokens that the next step reads: one of every sequence that has one left to read, then parts of prompts, for this time.
     pub(super) fn parts(&mut self, aim: Duration) -> Result<Vec<Part>> {
         loop {
             let single: Vec<usize> =

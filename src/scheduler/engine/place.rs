@@ -1,4 +1,4 @@
-//! What a waiting request begins with: a text that the cache holds, or one on disk.
+//! The text that a waiting request begins with: one that the cache holds, or one on disk.
 
 use super::super::job::SHORT;
 use super::super::request::Recomputed;
@@ -10,7 +10,7 @@ use crate::session::{Prefix, SeqId};
 const WORTH_WAITING: usize = 32;
 
 impl Engine {
-    /// What a waiting request begins with, or why it has to wait.
+    /// The place where a waiting request begins, or why it has to wait.
     pub(super) fn place(&mut self, job: &Job) -> Result<Place, Lack> {
         let salt = &job.request.salt;
         let mut best = Prefix::default();

@@ -1,4 +1,4 @@
-//! What the sequences of an engine hold, by whose requests it was read.
+//! The texts that an engine's sequences hold, by the owner of the requests that read them.
 
 use super::super::disk::Store;
 use super::super::request::Slot;
@@ -9,7 +9,7 @@ use crate::model::{Error, Result};
 use crate::session::{Packed, SeqId};
 
 impl Engine {
-    /// What its sequences hold of requests whose salt begins with `owner`.
+    /// The texts that its sequences hold of requests whose salt begins with `owner`.
     pub(in crate::scheduler) fn slots(&self, owner: &[u8]) -> Vec<Slot> {
         let slot = |seq: SeqId| Slot { id: self.slot(seq), plan: self.plan, ..Slot::default() };
         let own = self.running.iter().filter(|run| run.job.request.salt.starts_with(owner));

@@ -94,7 +94,7 @@ fn behind(text: &str, last: bool, marks: &[&str]) -> After {
     }
 }
 
-/// What follows marks with white space before each. An error says whether more text could make them.
+/// The text after marks with white space before each. An error says whether more text could make them.
 fn behind_marks<'a>(text: &'a str, marks: &[&str]) -> Result<&'a str, bool> {
     let mut rest = text;
     for mark in marks {

@@ -5,7 +5,7 @@ use crate::backend::{Bit, Series};
 
 /// Such a form.
 pub(super) struct Objects {
-    /// What comes before a call or a list. It may be missing where a call can begin without.
+    /// The text before a call or a list. It may be missing where a call can begin without.
     pub(super) begin: &'static str,
     /// The key of the function's name.
     pub(super) name: &'static str,
@@ -13,7 +13,7 @@ pub(super) struct Objects {
     pub(super) arguments: &'static [&'static str],
     /// Whether calls are in a list.
     pub(super) list: bool,
-    /// What comes after a call, or after a list, where it may be missing. The end of an answer stands for it.
+    /// The text after a call, or after a list, where it may be missing. The end of an answer stands for it.
     pub(super) end: &'static str,
 }
 
@@ -117,7 +117,7 @@ impl Objects {
         }
     }
 
-    /// What follows an object.
+    /// The text after an object.
     fn follows(&self, text: &str, last: bool) -> After {
         let before = |rest: &str| text.len() - rest.len();
         let mut rest = text.trim_start();

@@ -62,7 +62,8 @@ fn tag<'a>(text: &'a str, begin: &str, end: &str) -> Result<(&'a str, &'a str), 
     }
 }
 
-/// What a text stands for where the schema does not ask for a text. Templates print some values as Python does.
+/// Turns a text into the value it stands for, if the schema does not ask for a text. Templates print some values as Python
+/// does.
 pub(super) fn typed(schema: &Value, value: &mut Value) {
     let kind = &schema["type"];
     let is_text = |kind: &Value| kind == "string";

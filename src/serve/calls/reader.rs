@@ -60,17 +60,17 @@ pub(crate) struct Reader {
     n_calls: usize,
 }
 
-/// What comes next in an answer.
+/// The part of an answer that comes next.
 #[derive(Clone, Copy)]
 enum Place {
     Text,
-    /// What may be a call, in a list after another one or not.
+    /// Text that may be a call, in a list after another one or not.
     Call {
         inside: bool,
     },
     /// Arguments that are sent on.
     Arguments(Scan),
-    /// What follows these.
+    /// The text after these.
     Behind,
 }
 
@@ -123,7 +123,7 @@ impl Reader {
         self.read(false)
     }
 
-    /// What was held back.
+    /// The text that was held back.
     pub(crate) fn finish(&mut self) -> (String, Vec<Piece>) {
         self.read(true)
     }

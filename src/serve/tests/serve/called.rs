@@ -75,7 +75,7 @@ fn arguments_are_sent_as_they_are_made() {
     }
 }
 
-/// What more text could still make another thing is not sent before.
+/// Text that could still turn out to be something else is held back.
 #[test]
 fn calls_that_are_not_sure_come_whole() {
     let call = r#"{"name": "weather", "parameters": {"city": "Bergen"}}"#;
@@ -98,7 +98,7 @@ fn calls_that_are_not_sure_come_whole() {
     assert_eq!(found.1, [("weather".to_owned(), r#"{"city":"Bergen"}"#.to_owned())]);
 }
 
-/// What has begun as a call stays one, whole and in a stream, whatever follows.
+/// A call that has begun stays one, whole and in a stream, whatever follows.
 #[test]
 fn calls_that_have_begun_stay_calls() {
     let begin = r#"{"name": "weather", "arguments": {"city": "#;

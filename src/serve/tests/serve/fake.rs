@@ -22,7 +22,7 @@ const ANSWER: i32 = 261;
 const NAMES: [&str; 6] = ["<s>", "</s>", "<|open|>", "<|close|>", "<think>", "</think>"];
 const N_VOCAB: usize = 256 + NAMES.len();
 
-/// What a test sets, and what it waits for.
+/// Settings of a test, and the events it waits for.
 #[derive(Default)]
 pub(crate) struct State {
     /// Tokens that may still be made; none is without end.
@@ -32,7 +32,7 @@ pub(crate) struct State {
     /// Jobs fail after so many tokens.
     pub(crate) fails: Option<usize>,
     pub(crate) stopping: bool,
-    /// What the model says, instead of its rule.
+    /// The model's answer, instead of its rule.
     pub(crate) script: Option<String>,
     /// Text comes with every so many tokens; 0 is each.
     pub(crate) pace: usize,
@@ -159,7 +159,7 @@ fn bytes(token: i32) -> Vec<u8> {
     }
 }
 
-/// What the model says after a prompt.
+/// The model's answer to a prompt.
 fn answer(prompt: &[i32]) -> Vec<i32> {
     let end = prompt.iter().rposition(|t| *t == CLOSE).unwrap_or(prompt.len());
     let start = prompt[..end].iter().rposition(|t| *t > 255).map_or(0, |at| at + 1);

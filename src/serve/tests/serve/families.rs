@@ -150,7 +150,7 @@ fn calls_of_gpt_oss_can_be_asked_for() {
     assert_eq!((free.trigger, &free.any[0].one_of[0][0]), (Some("<|channel|>commentary"), &to));
 }
 
-/// What a model must write is what is read.
+/// The form that a model must write is the form that is read.
 #[test]
 fn calls_that_must_come_have_the_form_of_the_family() {
     let named = |name: &str| text(&format!("{{\"name\": \"{name}\", \"arguments\": "));

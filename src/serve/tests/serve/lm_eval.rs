@@ -1,4 +1,4 @@
-//! What lm-eval reads: log-probabilities of all tokens of a prompt, and of one that was made.
+//! The answers that lm-eval reads: log-probabilities of all tokens of a prompt, and of one generated token.
 
 use serde_json::{json, Value};
 

@@ -1,4 +1,4 @@
-//! What the tokens of a prompt cost.
+//! Scores of a prompt's tokens.
 
 use serde_json::json;
 

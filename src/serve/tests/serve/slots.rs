@@ -1,4 +1,4 @@
-//! What the caches hold, told to those whose requests left it.
+//! The contents of the caches, shown to the keys whose requests left them.
 
 use std::time::Duration;
 
