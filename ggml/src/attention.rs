@@ -7,12 +7,17 @@
 //!
 //! Work is cut into tiles of queries that share a KV head. When there are few such tiles, the columns (keys
 //! of all branches, side by side) are cut into ranges as well; tiles over a range write maximum, sum and
-//! weighted values, which a second node merges.
+//! weighted values, which a second node merges. Sums depend on how keys are divided among blocks and ranges. So ranges are
+//! cut from the blocks that a tile's tokens see, and with [`Builder::placed_attention`] the caller says which row of the
+//! keys a column has: a sequence whose keys are at the same columns of its blocks has the same sums, wherever its rows are
+//! and whatever is between them.
 
 use std::cell::RefCell;
 
+pub use kernels::attention::KEYS;
 use kernels::attention::{
-    exp2, index_bytes, index_mask as index, BranchOperands, Format, Inputs, Rows, Scratch, Stats, Tile, KEYS,
+    exp2, index_bytes, index_mask as index, BranchOperands, Format, Inputs, Rows, Scratch, Stats, Tile,
+    FEWEST,
 };
 
 use crate::graph::Builder;
@@ -29,8 +34,8 @@ const FEW_TILES: usize = 16;
 /// The number of ranges aimed at when columns are cut, each of all heads: several for each thread, which take them in
 /// turn.
 const CUT_UNITS: usize = 32;
-/// Fewest columns worth a tile.
-const MIN_COLUMNS: usize = 4 * KEYS;
+/// Rows after those of a mask that say of its columns which keys they are: lower and upper halves of their rows, and places.
+const CELL_ROWS: usize = 3;
 /// Floats stored after the weighted values of a row of a partial result: maximum and sum.
 const STATS: usize = 2;
 
@@ -57,6 +62,48 @@ pub fn index_mask(mask: &mut [u16], n_columns: usize, n_tokens: usize) -> Result
         return Err(Error::Op { op: "attention", what });
     }
     let (mask, behind) = mask.split_at_mut(n_columns * n_tokens);
+    index(mask, n_columns, bytemuck::cast_slice_mut(behind));
+    Ok(())
+}
+
+/// Shape of the mask of [`Builder::placed_attention`]: that of [`mask_shape`] with row and place of each column.
+///
+/// # Errors
+/// No columns, or more than can be counted.
+pub fn placed_shape(n_columns: usize, n_tokens: usize) -> Result<[usize; 2]> {
+    let [n_columns, n_rows] = mask_shape(n_columns, n_tokens)?;
+    Ok([n_columns, n_rows + CELL_ROWS])
+}
+
+/// Writes what is after the rows of such a mask: for each block of [`KEYS`] columns the rows of its keys in those of its branch, and
+/// its place; and the index. A block must not be of two branches. Its place is its number in its sequence, of which the last 16
+/// bits count. Places ascend in a branch; blocks of several sequences may have the same. Columns that are not given have row 0.
+///
+/// # Errors
+/// A mask of another size than [`placed_shape`] says.
+pub fn place_mask(
+    mask: &mut [u16],
+    n_columns: usize,
+    n_tokens: usize,
+    blocks: impl IntoIterator<Item = ([u32; KEYS], u16)>,
+) -> Result<()> {
+    let [_, n_rows] = placed_shape(n_columns, n_tokens)?;
+    if n_rows.checked_mul(n_columns) != Some(mask.len()) {
+        let what = format!("mask: expected {n_columns} x {n_rows} values, found {}", mask.len());
+        return Err(Error::Op { op: "attention", what });
+    }
+    let (mask, behind) = mask.split_at_mut(n_columns * n_tokens);
+    let (cells, behind) = behind.split_at_mut(CELL_ROWS * n_columns);
+    cells.fill(0);
+    let (low, cells) = cells.split_at_mut(n_columns);
+    let (high, places) = cells.split_at_mut(n_columns);
+    let of_blocks = low.chunks_mut(KEYS).zip(high.chunks_mut(KEYS)).zip(places.chunks_mut(KEYS));
+    for (((low, high), places), (rows, place)) in of_blocks.zip(blocks) {
+        for ((low, high), row) in low.iter_mut().zip(high).zip(rows) {
+            (*low, *high) = (row as u16, (row >> 16) as u16);
+        }
+        places[0] = place;
+    }
     index(mask, n_columns, bytemuck::cast_slice_mut(behind));
     Ok(())
 }
@@ -115,10 +162,15 @@ struct Tiling {
     n_head: usize,
     n_head_kv: usize,
     n_tokens: usize,
+    /// Columns of each branch.
+    columns: [usize; 3],
     n_columns: usize,
+    /// The mask says which row of the keys a column has.
+    placed: bool,
     d_v: usize,
     tokens: usize,
-    columns: usize,
+    /// Ranges that what a tile sees is to be cut into.
+    aim: usize,
     /// Tiles write partial results: they are over a range of the columns, or sinks are to be added.
     partial: bool,
 }
@@ -127,17 +179,18 @@ impl Tiling {
     /// Sets the size of the tiles from the shapes.
     fn cut(&mut self) {
         self.tokens = (TILE_ROWS / (self.n_head / self.n_head_kv)).clamp(1, self.n_tokens);
-        let n_tiles = self.n_head_kv * self.n_tokens.div_ceil(self.tokens);
-        self.columns = self.n_columns;
-        if n_tiles < FEW_TILES || self.n_tokens == 1 {
-            let n_ranges = CUT_UNITS.div_ceil(n_tiles / self.n_head_kv);
-            let columns = self.n_columns.div_ceil(n_ranges).next_multiple_of(KEYS);
-            self.columns = columns.max(MIN_COLUMNS).min(self.n_columns);
-        }
+        let n_queries = self.n_tokens.div_ceil(self.tokens);
+        let is_cut = self.n_head_kv * n_queries < FEW_TILES || self.n_tokens == 1;
+        self.aim = if is_cut { CUT_UNITS.div_ceil(n_queries) } else { 1 };
     }
 
     fn n_ranges(&self) -> usize {
-        self.n_columns.div_ceil(self.columns)
+        let n_blocks: usize = self.columns.iter().map(|n| n.div_ceil(KEYS)).sum();
+        match self.aim.min(n_blocks.div_ceil(FEWEST)) {
+            ..=1 => 1,
+            // For ranges to end at places that do not depend on what else is seen.
+            n => (n + n / 2 + self.n_branches).min(n_blocks),
+        }
     }
 }
 
@@ -152,7 +205,36 @@ impl<'c> Builder<'c> {
         mask: Tensor<'c>,
         scoring: impl Into<Scoring<'c>>,
     ) -> Result<Tensor<'c>> {
-        let (op, scoring) = ("attention", scoring.into());
+        self.attend(branches, None, mask, scoring.into())
+    }
+
+    /// The same where columns are not the keys in order: each branch has so many, whole blocks of [`KEYS`], and the mask says
+    /// which key each has ([`placed_shape`], [`place_mask`]).
+    pub fn placed_attention(
+        &self,
+        branches: &[AttentionBranch<'c>],
+        columns: &[usize],
+        mask: Tensor<'c>,
+        scoring: impl Into<Scoring<'c>>,
+    ) -> Result<Tensor<'c>> {
+        if columns.len() != branches.len() || columns.iter().any(|n| !n.is_multiple_of(KEYS)) {
+            let what = format!(
+                "expected columns of {} branches in blocks of {KEYS}, found {columns:?}",
+                branches.len()
+            );
+            return Err(Error::Op { op: "attention", what });
+        }
+        self.attend(branches, Some(columns), mask, scoring.into())
+    }
+
+    fn attend(
+        &self,
+        branches: &[AttentionBranch<'c>],
+        columns: Option<&[usize]>,
+        mask: Tensor<'c>,
+        scoring: Scoring<'c>,
+    ) -> Result<Tensor<'c>> {
+        let op = "attention";
         let mut args: Vec<Tensor<'c>> = branches.iter().flat_map(|p| [p.q, p.k, p.v]).collect();
         args.push(mask);
         if !(1..=3).contains(&branches.len()) {
@@ -166,8 +248,13 @@ impl<'c> Builder<'c> {
             let keys = p.k.ne() == [q[0], n, k[2], 1] && p.v.ne() == [v[0], n, k[2], 1];
             p.q.ne() == q && keys && types
         });
-        let n_columns = branches.iter().map(|p| p.k.ne()[1]).sum();
-        let [_, n_rows] = mask_shape(n_columns, q[2])?;
+        let mut of_branches = [0; 3];
+        for (i, (n, branch)) in of_branches.iter_mut().zip(branches).enumerate() {
+            *n = columns.and_then(|columns| columns.get(i)).copied().unwrap_or(branch.k.ne()[1]);
+        }
+        let n_columns = of_branches.iter().sum();
+        let shape = if columns.is_some() { placed_shape } else { mask_shape };
+        let [_, n_rows] = shape(n_columns, q[2])?;
         let masked = mask.dtype() == DType::F16 && contiguous(mask) && mask.ne() == [n_columns, n_rows, 1, 1];
         check(
             fits && masked && q[3] == 1 && q[1].is_multiple_of(k[2]),
@@ -183,10 +270,12 @@ impl<'c> Builder<'c> {
             n_head: q[1],
             n_head_kv: k[2],
             n_tokens: q[2],
+            columns: of_branches,
             n_columns,
+            placed: columns.is_some(),
             d_v: v[0],
             tokens: 0,
-            columns: 0,
+            aim: 1,
             partial: false,
         };
         tiling.cut();
@@ -237,20 +326,23 @@ fn run_tiles(part: &Part<'_>, tiling: &Tiling) {
     let mut first = 0;
     for (i, branch) in branches[..tiling.n_branches].iter_mut().enumerate() {
         let [q, k, v] = [0, 1, 2].map(|j| rows(part.source(3 * i + j)));
-        let n = k.n_rows();
-        *branch = Some(BranchOperands { q, k, v, first });
-        first += n;
+        let columns = tiling.columns[i];
+        *branch = Some(BranchOperands { q, k, v, first, columns });
+        first += columns;
     }
     let (mask, out) = (part.source(3 * tiling.n_branches).all::<u16>(), part.floats());
     let Tiling { n_columns, scale, softcap, d_v, .. } = *tiling;
-    let (mask, index) = mask.split_at(n_columns * tiling.n_tokens);
+    let (mask, behind) = mask.split_at(n_columns * tiling.n_tokens);
+    let (cells, index) = behind.split_at(if tiling.placed { CELL_ROWS * n_columns } else { 0 });
+    let cells = tiling.placed.then(|| [0, 1, 2].map(|i| &cells[i * n_columns..][..n_columns]));
     let n_rep = tiling.n_head / tiling.n_head_kv;
     let index = bytemuck::cast_slice(index);
-    let inputs = Inputs { branches, mask, index, n_columns, scale, softcap, n_rep, d_v };
+    let inputs = Inputs { branches, mask, index, cells, n_columns, scale, softcap, n_rep, d_v };
     let (n_ranges, n_queries) = (tiling.n_ranges(), tiling.n_tokens.div_ceil(tiling.tokens));
     let stats = if tiling.partial { STATS } else { 0 };
     let row_len = tiling.d_v + stats;
     SCRATCH.with_borrow_mut(|scratch| {
+        scratch.begin();
         // Keys that are read once are taken by one thread for all heads, whose rows lie side by side. Keys that are
         // read for many queries stay in the cache for those of one head.
         let n_heads = if n_ranges > 1 { tiling.n_head_kv } else { 1 };
@@ -262,8 +354,10 @@ fn run_tiles(part: &Part<'_>, tiling: &Tiling) {
             let tile = Tile {
                 heads: head..head + n_heads,
                 tokens: span(queries, tiling.tokens, tiling.n_tokens),
-                columns: span(range, tiling.columns, tiling.n_columns),
-                then: Some(i + step).filter(|&i| i < n_units).map(|i| i % n_ranges * tiling.columns),
+                range,
+                n_ranges,
+                aim: tiling.aim,
+                then: Some(i + step).filter(|&i| i < n_units).map(|i| i % n_ranges),
             };
             scratch.attend(&inputs, &tile, |t, h, Stats { max, sum }, values| {
                 let row = (range * tiling.n_tokens + t) * tiling.n_head + h;

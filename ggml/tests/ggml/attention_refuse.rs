@@ -55,6 +55,14 @@ fn wrong_operands_of_attention_are_refused() {
         {
             no(good, mask);
         }
+        // Of keys in any order, columns come in whole blocks, and the mask says which keys they are.
+        let placed = |shape: &[usize]| t(F16, shape);
+        b.placed_attention(&[good; 2], &[64, 128], placed(&[192, 7]), 1.0)?;
+        let wrong: [(&[usize], &[usize]); 4] =
+            [(&[64], &[64, 7]), (&[64, 100], &[164, 7]), (&[64, 128], &[192, 4]), (&[64, 64], &[192, 7])];
+        for (columns, mask) in wrong {
+            refused(b.placed_attention(&[good; 2], columns, placed(mask), 1.0), "attention");
+        }
         // Parts must agree with each other.
         let two = t(F16, &[10, 4]);
         for other in [

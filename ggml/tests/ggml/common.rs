@@ -7,7 +7,7 @@ mod rounding;
 use std::f64::consts::SQRT_2;
 use std::sync::Arc;
 
-use ggml::attention::{index_mask, mask_shape};
+use ggml::attention::{index_mask, mask_shape, place_mask, placed_shape, KEYS};
 use ggml::backend::Device;
 use ggml::graph::{Builder, Executor, InputId, Outcome, OutputId};
 use ggml::tensor::{Store, StoreTensor, Tensor, TensorDef};
@@ -103,6 +103,23 @@ impl Feed {
         let mut bits: Vec<u16> = v.iter().map(|&x| half::f16::from_f32(x).to_bits()).collect();
         bits.resize(shape[0] * shape[1], 0xffff);
         index_mask(&mut bits, n_columns, n_tokens)?;
+        self.0.push((id, Values::F16(bits)));
+        Ok(t)
+    }
+    /// The mask of [`Builder::placed_attention`], with the rows and the place of each block.
+    pub fn placed_mask<'c>(
+        &mut self,
+        b: &Builder<'c>,
+        n_tokens: usize,
+        v: &[f32],
+        blocks: &[([u32; KEYS], u16)],
+    ) -> Result<Tensor<'c>> {
+        let n_columns = blocks.len() * KEYS;
+        let shape = placed_shape(n_columns, n_tokens)?;
+        let (id, t) = b.input("mask", DType::F16, &shape)?;
+        let mut bits: Vec<u16> = v.iter().map(|&x| half::f16::from_f32(x).to_bits()).collect();
+        bits.resize(shape[0] * shape[1], 0xffff);
+        place_mask(&mut bits, n_columns, n_tokens, blocks.iter().copied())?;
         self.0.push((id, Values::F16(bits)));
         Ok(t)
     }

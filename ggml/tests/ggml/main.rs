@@ -4,6 +4,7 @@ mod activation;
 mod attention;
 mod attention_landmark;
 mod attention_parts;
+mod attention_placed;
 mod attention_refuse;
 mod attention_top;
 mod attention_train;

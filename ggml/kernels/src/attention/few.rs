@@ -15,6 +15,7 @@ use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use super::kernel::soften_row;
 use super::products::refill;
 use super::score::{soft_cap, Stats};
+use super::seen::Taken;
 use super::tile::{BranchOperands, Inputs, Tile, KEYS};
 use super::units::{scores, weigh, Floats, Halves, Unit, Q4, Q8, QUERIES, UNIT};
 use super::vector::N;
@@ -28,16 +29,16 @@ pub(super) const FEW_ROWS: usize = 16;
 struct Block<'a> {
     k: &'a Rows<'a>,
     v: &'a Rows<'a>,
-    /// The row of the first key.
-    first: usize,
+    /// The row of each key.
+    rows: &'a [usize],
     /// The block's first column of the mask.
     column: usize,
     /// For each key nonzero if any token sees it. An unused cell may hold NaN, and 0 times NaN is not 0.
     used: &'a [u16],
     /// All tokens see all of it, without a bias.
     all: bool,
-    /// How many keys further, in wrapping arithmetic, those begin that are needed next. Prefetching 16 keys ahead instead of a
-    /// block takes half as long again.
+    /// How many keys further, in wrapping arithmetic, those begin that are needed next, most often in the same distances.
+    /// Prefetching 16 keys ahead instead of a block takes half as long again.
     ahead: usize,
 }
 
@@ -69,6 +70,7 @@ impl Few {
         &mut self,
         x: &Inputs<'_>,
         tile: &Tile,
+        taken: &Taken<'_>,
         mut f: impl FnMut(usize, usize, Stats, &[f32]),
     ) {
         self.n_rows = tile.tokens.len() * x.n_rep;
@@ -79,7 +81,7 @@ impl Few {
         refill(&mut self.sum, n_rows, [0.0; N]);
         self.weights.resize(self.n_rows, [0.0; KEYS]);
         for branch in x.branches.iter().flatten() {
-            self.branch(x, tile, branch);
+            self.branch(x, tile, taken, branch);
         }
         let rows = self.out.chunks_exact(self.units[1]).zip(self.max.iter().zip(&self.sum));
         for ((t, h), (out, (&max, sum))) in queries(x, tile).zip(rows) {
@@ -87,27 +89,22 @@ impl Few {
         }
     }
 
-    fn branch(&mut self, x: &Inputs<'_>, tile: &Tile, branch: &BranchOperands<'_>) {
-        let start = tile.columns.start.max(branch.first);
-        let end = tile.columns.end.min(branch.first + branch.k.n1);
+    fn branch(&mut self, x: &Inputs<'_>, tile: &Tile, taken: &Taken<'_>, branch: &BranchOperands<'_>) {
         let mut queries_ready = false;
-        let mut used = [0; KEYS];
-        for column in (start..end).step_by(KEYS) {
-            let columns = column..end.min(column + KEYS);
-            let seen = || tile.tokens.clone().map(|t| x.seen(t, &columns));
-            if !seen().any(|s| s.any) {
-                continue;
-            }
+        let (mut used, mut rows) = ([0u16; KEYS], [0usize; KEYS]);
+        for (i, columns) in taken.blocks.iter().enumerate().filter(|(_, columns)| branch.has(columns)) {
+            let seen = || tile.tokens.clone().map(|t| x.seen(t, columns));
             if !queries_ready {
                 self.load_queries(x, tile, branch);
                 queries_ready = true;
             }
-            let used = &mut used[..columns.len()];
-            x.used(tile, &columns, seen().any(|s| s.all), used);
-            let (k, v, first) = (&branch.k, &branch.v, column - branch.first);
-            let then = if columns.end < end { Some(columns.end) } else { tile.then };
-            let (all, ahead) = (seen().all(|s| s.all), then.unwrap_or(column).wrapping_sub(column));
-            let block = Block { k, v, first, column, used, all, ahead };
+            let (used, rows) = (&mut used[..columns.len()], &mut rows[..columns.len()]);
+            x.used(tile, columns, seen().any(|s| s.all), used);
+            rows.iter_mut().zip(columns.clone()).for_each(|(row, column)| *row = x.row(branch, column));
+            let then = taken.blocks.get(i + 1).map(|next| next.start).or(taken.then);
+            let ahead = then.map_or(0, |then| x.row(branch, then).wrapping_sub(rows[0]));
+            let (k, v, column) = (&branch.k, &branch.v, columns.start);
+            let block = Block { k, v, rows, column, used, all: seen().all(|s| s.all), ahead };
             for head in 0..tile.heads.len() {
                 self.block(x, tile, &block, head);
             }
@@ -160,7 +157,7 @@ impl Few {
 
     fn scores_in_place<U: Unit>(&mut self, block: &Block<'_>, head: usize, of: usize) {
         let keys = block.k.plane::<U>(of);
-        self.scores_of(block, head, |i| keys.row(block.first + i), block.ahead.wrapping_mul(keys.stride));
+        self.scores_of(block, head, |i| keys.row(block.rows[i]), block.ahead.wrapping_mul(keys.stride));
     }
 
     fn scores_of<'x, U: Unit + 'x>(
@@ -205,7 +202,7 @@ impl Few {
 
     fn add_in_place<U: Unit>(&mut self, block: &Block<'_>, head: usize, of: usize) {
         let values = block.v.plane::<U>(of);
-        self.add_of(block, head, |i| values.row(block.first + i), block.ahead.wrapping_mul(values.stride));
+        self.add_of(block, head, |i| values.row(block.rows[i]), block.ahead.wrapping_mul(values.stride));
     }
 
     fn add_of<'x, U: Unit + 'x>(
@@ -280,7 +277,7 @@ fn copy(from: &Rows<'_>, block: &Block<'_>, head: usize, to: &mut Vec<Floats>, r
     row.resize(from.d, 0.0);
     for (i, to) in to.chunks_exact_mut(n_units).take(block.used.len()).enumerate() {
         if block.used[i] != 0 {
-            from.read(block.first + i, head, row);
+            from.read(block.rows[i], head, row);
             to.as_flattened_mut()[..row.len()].copy_from_slice(row);
         }
     }

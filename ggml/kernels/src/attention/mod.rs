@@ -14,7 +14,7 @@ mod view;
 
 pub use kernel::exp2;
 pub use score::{tanh, Stats};
-pub use seen::{index_bytes, index_mask};
+pub use seen::{index_bytes, index_mask, FEWEST};
 pub use tile::{BranchOperands, Inputs, Scratch, Tile, KEYS};
 pub(crate) use vector::{fma, Vector, N};
 pub use view::{Format, Rows, ToFloat};

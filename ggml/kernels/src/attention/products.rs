@@ -16,16 +16,19 @@ pub(super) struct Block<'a> {
     pub(super) k: &'a Rows<'a>,
     pub(super) v: &'a Rows<'a>,
     pub(super) head: usize,
-    /// The row of the first key.
-    pub(super) first: usize,
+    /// The row of each key.
+    pub(super) rows: &'a [usize],
     /// For each key nonzero if any token sees it. An unused cell may hold NaN, and 0 times NaN is not 0.
     pub(super) used: &'a [u16],
 }
 
 impl Block<'_> {
+    /// Asks for a key and a value; those after the block most often follow its last one.
     fn prefetch(&self, i: usize) {
-        self.k.prefetch(self.first + i, self.head);
-        self.v.prefetch(self.first + i, self.head);
+        let after = |last: &usize| last + (i + 1).saturating_sub(self.rows.len());
+        let row = self.rows.get(i).copied().or(self.rows.last().map(after)).unwrap_or(0);
+        self.k.prefetch(row, self.head);
+        self.v.prefetch(row, self.head);
     }
 
     /// Calls `f` with each key and value as floats, those that no token sees as zeros.
@@ -36,14 +39,14 @@ impl Block<'_> {
     ) {
         key.resize(self.k.d, 0.0);
         value.resize(self.v.d, 0.0);
-        for (i, used) in self.used.iter().enumerate() {
+        for (i, (used, &row)) in self.used.iter().zip(self.rows).enumerate() {
             self.prefetch(i + AHEAD);
             if *used == 0 {
                 key.fill(0.0);
                 value.fill(0.0);
             } else {
-                self.k.read(self.first + i, self.head, key);
-                self.v.read(self.first + i, self.head, value);
+                self.k.read(row, self.head, key);
+                self.v.read(row, self.head, value);
             }
             f(i, key, value);
         }

@@ -4,16 +4,23 @@
 //! The result is an index with one byte for each token and block of 64 columns (`KEYS`): whether the token sees any of
 //! them, and whether it sees all of them. Layers and heads use it to skip columns that no token sees, so other
 //! sequences in the cache cost next to nothing.
+//!
+//! Sums go block by block, in ranges of blocks for threads to take. A token's sums depend on the blocks that it sees and on
+//! where ranges end, so ranges end at certain places: the number of a block in its branch, or in its sequence where the caller
+//! says so ([`Inputs::cells`]). Then a token's sums do not depend on what others see between its blocks.
 
 use std::ops::Range;
 
-use super::tile::{Inputs, Tile, KEYS};
+use super::tile::{BranchOperands, Inputs, Tile, KEYS};
 
 /// Half-precision -infinity.
 const NEVER: u16 = 0xfc00;
 
 const ANY: u8 = 1;
 const ALL: u8 = 2;
+
+/// Fewest places worth a range.
+pub const FEWEST: usize = 4;
 
 /// Which of a range of columns a token sees.
 #[derive(Clone, Copy)]
@@ -43,7 +50,91 @@ pub fn index_mask(mask: &[u16], n_columns: usize, index: &mut [u8]) {
     }
 }
 
+/// The blocks of columns that the tokens of a tile see, in order.
+#[derive(Default)]
+pub(super) struct Sight {
+    pub(super) tokens: Range<usize>,
+    pub(super) blocks: Vec<Range<usize>>,
+    /// Branch and place of each.
+    places: Vec<(usize, usize)>,
+    /// The first block of each range.
+    starts: Vec<usize>,
+}
+
+/// Blocks of columns that a tile takes.
+pub(super) struct Taken<'a> {
+    pub(super) blocks: &'a [Range<usize>],
+    /// The first column of those that the thread takes next; its keys are asked for early.
+    pub(super) then: Option<usize>,
+}
+
+impl Sight {
+    /// Finds what tokens see, and cuts it into about `aim` ranges, at most `most`.
+    pub(super) fn fill(&mut self, x: &Inputs<'_>, tokens: Range<usize>, aim: usize, most: usize) {
+        self.blocks.clear();
+        self.places.clear();
+        self.starts.clear();
+        for (i, branch) in x.branches.iter().flatten().enumerate() {
+            let end = branch.first + branch.columns;
+            for first in (branch.first..end).step_by(KEYS) {
+                let columns = first..end.min(first + KEYS);
+                if tokens.clone().any(|t| x.seen(t, &columns).any) {
+                    self.blocks.push(columns);
+                    self.places.push((i, x.place(branch, first)));
+                }
+            }
+        }
+        self.tokens = tokens;
+        let n_places = self.places.chunk_by(|a, b| a == b).count();
+        let each = if most > 1 { n_places.div_ceil(aim.max(1)).max(FEWEST) } else { usize::MAX };
+        self.cut(|(branch, place), _| (if most > 1 { branch } else { 0 }, place / each));
+        if self.starts.len() > most {
+            // Places far from each other, of tokens that see a part of their sequences.
+            self.cut(|_, i| (0, i / each));
+        }
+        debug_assert!(self.starts.len() <= most.max(1));
+    }
+
+    /// Begins a range at each block whose key differs from the one before; keys are made of a block's branch and place, and of
+    /// the number of places before it.
+    fn cut(&mut self, key: impl Fn((usize, usize), usize) -> (usize, usize)) {
+        self.starts.clear();
+        let (mut nth, mut last) = (0, None);
+        for (i, &place) in self.places.iter().enumerate() {
+            nth += usize::from(i > 0 && self.places[i - 1] != place);
+            let key = key(place, nth);
+            if last != Some(key) {
+                self.starts.push(i);
+                last = Some(key);
+            }
+        }
+    }
+
+    /// The blocks of a range, by number.
+    pub(super) fn range(&self, range: usize) -> Range<usize> {
+        let start = |range: usize| self.starts.get(range).copied().unwrap_or(self.blocks.len());
+        start(range)..start(range + 1)
+    }
+}
+
 impl Inputs<'_> {
+    /// The place of the block that begins with a column.
+    fn place(&self, branch: &BranchOperands<'_>, column: usize) -> usize {
+        match self.cells {
+            None => (column - branch.first) / KEYS,
+            Some([_, _, places]) => usize::from(places[column]),
+        }
+    }
+
+    /// The row of a column in the keys of a branch, if it is one of the branch.
+    #[inline]
+    pub(super) fn row(&self, branch: &BranchOperands<'_>, column: usize) -> usize {
+        match self.cells {
+            None => column.wrapping_sub(branch.first),
+            Some([low, high, _]) => (usize::from(high[column]) << 16) | usize::from(low[column]),
+        }
+    }
+
     /// Looks up what token `t` sees of up to [`KEYS`] columns, which may lie in two blocks of the index.
     #[inline]
     pub(super) fn seen(&self, t: usize, columns: &Range<usize>) -> Seen {

@@ -13,7 +13,7 @@ use super::halved::{Halved, InHalves};
 use super::kernel::soften;
 use super::products::{refill, Block, Buffers, Floats, Products};
 use super::score::{soft_cap, Stats};
-use super::seen::Seen;
+use super::seen::{Seen, Sight, Taken};
 use super::vector::N;
 use super::view::Rows;
 use crate::aligned::Aligned;
@@ -36,6 +36,15 @@ pub struct BranchOperands<'a> {
     pub v: Rows<'a>,
     /// The branch's first column of the mask.
     pub first: usize,
+    /// Its columns: those of [`Inputs::cells`], or else as many as it has keys.
+    pub columns: usize,
+}
+
+impl BranchOperands<'_> {
+    /// Whether a block of columns is of this branch.
+    pub(super) fn has(&self, columns: &Range<usize>) -> bool {
+        (self.first..self.first + self.columns).contains(&columns.start)
+    }
 }
 
 /// Operands of attention: up to three branches side by side.
@@ -46,7 +55,11 @@ pub struct Inputs<'a> {
     pub mask: &'a [u16],
     /// Index of the mask, from [`index_mask`](super::index_mask).
     pub index: &'a [u8],
-    /// Keys of all branches together.
+    /// Lower and upper halves of the row of each column in the keys of its branch, and its place: the number, of 16 bits, of a
+    /// block in its sequence. Without them, the columns of a branch are its keys in order. A column that no token sees can
+    /// have any row of these.
+    pub cells: Option<[&'a [u16]; 3]>,
+    /// Columns of all branches together.
     pub n_columns: usize,
     /// Factor on the products of queries and keys.
     pub scale: f32,
@@ -57,14 +70,20 @@ pub struct Inputs<'a> {
     pub d_v: usize,
 }
 
-/// The queries and the columns of the mask that a tile covers.
+/// The queries of a tile, and the part of what they see that it covers.
 #[derive(Clone)]
 pub struct Tile {
     pub heads: Range<usize>,
     /// The tokens whose queries are taken, of all heads that share these KV heads.
     pub tokens: Range<usize>,
-    pub columns: Range<usize>,
-    /// The column at which the thread's next tile begins, if there is one; its keys are asked for early.
+    /// Which of the ranges of what the tokens see, by number. The last ones may be empty.
+    pub range: usize,
+    /// Ranges that there are.
+    pub n_ranges: usize,
+    /// Ranges aimed at, of at least [`FEWEST`](super::FEWEST) places: with about half as many more, they can mostly end at
+    /// whole multiples of places.
+    pub aim: usize,
+    /// The range of the thread's next tile, if there is one; its keys are asked for early.
     pub then: Option<usize>,
 }
 
@@ -75,6 +94,11 @@ pub struct Scratch {
     floats: Floats,
     halved: Halved,
     softmax: Softmax,
+    /// What the tokens of tiles see, of which the first ones are of the inputs at hand.
+    sights: Vec<Sight>,
+    n_sights: usize,
+    /// Blocks that one token sees.
+    own: Vec<Range<usize>>,
 }
 
 /// State that is the same however products are computed.
@@ -90,41 +114,80 @@ struct Softmax {
 }
 
 impl Scratch {
+    /// Forgets what tokens saw: to be called before the first tile of other inputs.
+    pub fn begin(&mut self) {
+        self.n_sights = 0;
+    }
+
     /// Calls `f` with token, head, maximum and sum of weights, and weighted sum of values of each row of the tile. No
     /// key seen: -inf, 0 and zeros.
     pub fn attend(&mut self, x: &Inputs<'_>, tile: &Tile, mut f: impl FnMut(usize, usize, Stats, &[f32])) {
-        if tile.tokens.len() > 1 && tile.tokens.len() <= FEW && apart(x, tile) {
+        let at = self.sight(x, tile);
+        let (sight, mut own) = (std::mem::take(&mut self.sights[at]), std::mem::take(&mut self.own));
+        let blocks = &sight.blocks[sight.range(tile.range)];
+        let next = tile.then.and_then(|range| sight.blocks.get(sight.range(range).start));
+        let then = next.map(|columns| columns.start);
+        if tile.tokens.len() > 1 && tile.tokens.len() <= FEW && apart(x, tile, blocks) {
             for t in tile.tokens.clone() {
-                self.together(x, &Tile { tokens: t..t + 1, ..tile.clone() }, &mut f);
+                own.clear();
+                own.extend(blocks.iter().filter(|columns| x.seen(t, columns).any).cloned());
+                let tile = Tile { tokens: t..t + 1, ..tile.clone() };
+                self.together(x, &tile, &Taken { blocks: &own, then }, &mut f);
             }
         } else {
-            self.together(x, tile, &mut f);
+            self.together(x, tile, &Taken { blocks, then }, &mut f);
         }
+        (self.sights[at], self.own) = (sight, own);
     }
 
-    fn together(&mut self, x: &Inputs<'_>, tile: &Tile, f: &mut impl FnMut(usize, usize, Stats, &[f32])) {
+    /// What the tokens of a tile see, by its number.
+    fn sight(&mut self, x: &Inputs<'_>, tile: &Tile) -> usize {
+        let known = self.sights[..self.n_sights].iter().position(|sight| sight.tokens == tile.tokens);
+        known.unwrap_or_else(|| {
+            if self.n_sights == self.sights.len() {
+                self.sights.push(Sight::default());
+            }
+            self.sights[self.n_sights].fill(x, tile.tokens.clone(), tile.aim, tile.n_ranges);
+            self.n_sights += 1;
+            self.n_sights - 1
+        })
+    }
+
+    fn together(
+        &mut self,
+        x: &Inputs<'_>,
+        tile: &Tile,
+        taken: &Taken<'_>,
+        f: &mut impl FnMut(usize, usize, Stats, &[f32]),
+    ) {
         if tile.tokens.len() * x.n_rep <= FEW_ROWS {
-            return self.few.attend(x, tile, f);
+            return self.few.attend(x, tile, taken, f);
         }
         for head in tile.heads.clone() {
-            self.head(x, &Tile { heads: head..head + 1, ..tile.clone() }, f);
+            self.head(x, &Tile { heads: head..head + 1, ..tile.clone() }, taken, f);
         }
     }
 
     /// A tile of one KV head.
-    fn head(&mut self, x: &Inputs<'_>, tile: &Tile, f: &mut impl FnMut(usize, usize, Stats, &[f32])) {
+    fn head(
+        &mut self,
+        x: &Inputs<'_>,
+        tile: &Tile,
+        taken: &Taken<'_>,
+        f: &mut impl FnMut(usize, usize, Stats, &[f32]),
+    ) {
         let n_rows = tile.tokens.len() * x.n_rep;
         // Halves are right to 16 bits, so keys and values of fewer lose nothing, and floats keep theirs.
         let floats = |b: &BranchOperands<'_>| b.k.are_floats() || b.v.are_floats();
         let tiles = !x.branches.iter().flatten().any(floats);
         if let Some(tiles) = if tiles { Tiles::new() } else { None } {
-            return self.softmax.run(&mut InHalves(&mut self.halved, tiles), x, tile, f);
+            return self.softmax.run(&mut InHalves(&mut self.halved, tiles), x, tile, taken, f);
         }
         let (floats, softmax) = (&mut self.floats, &mut self.softmax);
         match n_rows.div_ceil(N) {
             // More than FEW_ROWS, so never one register.
-            ..=2 => softmax.run::<{ 2 * N }>(floats, x, tile, f),
-            _ => softmax.run::<{ 3 * N }>(floats, x, tile, f),
+            ..=2 => softmax.run::<{ 2 * N }>(floats, x, tile, taken, f),
+            _ => softmax.run::<{ 3 * N }>(floats, x, tile, taken, f),
         }
     }
 }
@@ -136,6 +199,7 @@ impl Softmax {
         products: &mut impl Products<W>,
         x: &Inputs<'_>,
         tile: &Tile,
+        taken: &Taken<'_>,
         mut f: impl FnMut(usize, usize, Stats, &[f32]),
     ) {
         let n_rows = tile.tokens.len() * x.n_rep;
@@ -145,7 +209,7 @@ impl Softmax {
         self.scores.refill(KEYS * W, 0.0);
         products.begin(n_rows, x.d_v);
         for branch in x.branches.iter().flatten() {
-            self.branch(products, x, tile, branch);
+            self.branch(products, x, tile, taken, branch);
         }
         let value = &mut self.buffers.value;
         value.resize(x.d_v, 0.0);
@@ -161,28 +225,23 @@ impl Softmax {
         products: &mut impl Products<W>,
         x: &Inputs<'_>,
         tile: &Tile,
+        taken: &Taken<'_>,
         branch: &BranchOperands<'_>,
     ) {
-        let start = tile.columns.start.max(branch.first);
-        let end = tile.columns.end.min(branch.first + branch.k.n1);
         let n_rows = tile.tokens.len() * x.n_rep;
         let mut queries_ready = false;
-        let mut used = [0; KEYS];
-        for first in (start..end).step_by(KEYS) {
-            let columns = first..end.min(first + KEYS);
+        let (mut used, mut cells) = ([0u16; KEYS], [0usize; KEYS]);
+        for columns in taken.blocks.iter().filter(|columns| branch.has(columns)) {
             self.seen.clear();
-            self.seen.extend(tile.tokens.clone().map(|t| x.seen(t, &columns)));
-            if !self.seen.iter().any(|s| s.any) {
-                continue;
-            }
+            self.seen.extend(tile.tokens.clone().map(|t| x.seen(t, columns)));
             if !queries_ready {
                 self.load_queries(products, x, tile, branch);
                 queries_ready = true;
             }
-            let used = &mut used[..columns.len()];
-            x.used(tile, &columns, self.seen.iter().any(|s| s.all), used);
-            let (k, v, head, first) = (&branch.k, &branch.v, tile.heads.start, first - branch.first);
-            let block = Block { k, v, head, first, used };
+            let (used, cells) = (&mut used[..columns.len()], &mut cells[..columns.len()]);
+            x.used(tile, columns, self.seen.iter().any(|s| s.all), used);
+            cells.iter_mut().zip(columns.clone()).for_each(|(cell, column)| *cell = x.row(branch, column));
+            let block = Block { k: &branch.k, v: &branch.v, head: tile.heads.start, rows: cells, used };
             products.load(&block, &mut self.buffers);
             for group in 0..n_rows.div_ceil(W) {
                 let rows = group * W..n_rows.min((group + 1) * W);
@@ -230,15 +289,9 @@ impl Softmax {
 
 /// Returns true if the tokens of a tile see mostly different keys, as tokens of several sequences do. It is then
 /// cheaper to convert a key for the one token that sees it than to multiply it with all queries.
-fn apart(x: &Inputs<'_>, tile: &Tile) -> bool {
-    let (mut each, mut all) = (0, 0);
-    for first in tile.columns.clone().step_by(KEYS) {
-        let columns = first..tile.columns.end.min(first + KEYS);
-        let n = tile.tokens.clone().filter(|&t| x.seen(t, &columns).any).count();
-        each += n;
-        all += usize::from(n > 0);
-    }
-    all > 0 && each < 2 * all
+fn apart(x: &Inputs<'_>, tile: &Tile, blocks: &[Range<usize>]) -> bool {
+    let seen = |columns: &Range<usize>| tile.tokens.clone().filter(|&t| x.seen(t, columns).any).count();
+    blocks.iter().map(seen).sum::<usize>() < 2 * blocks.len()
 }
 
 /// Adds the mask to scores `[n_keys][W]` of these rows. A score whose mask is -inf becomes -inf, even if it
