@@ -7,6 +7,7 @@
 #![allow(missing_docs)]
 
 mod cells;
+mod columns;
 mod layout;
 
 use std::collections::HashMap;
@@ -21,6 +22,7 @@ use crate::hparams::Hparams;
 use crate::rope::{LayerPlan, Plan, PosMap};
 
 pub use cells::{Cell, Cells, Span, CELL_BLOCK, MAX_SEQS};
+pub use columns::Columns;
 pub use layout::{whole_blocks, Held, Layout};
 
 /// Keys and values of every layer.

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use ggml::attention::{mask_shape, AttentionBranch, Scoring};
+use ggml::attention::{placed_shape, AttentionBranch, Scoring};
 use ggml::attention_landmark::{LandmarkAttention, TopBlocks};
 use ggml::graph::{Builder, InputId};
 use ggml::tensor::{StoreTensor, Tensor};
@@ -55,8 +55,8 @@ pub struct KindInputs {
 #[derive(Debug, Clone, Copy)]
 pub enum SeenInputs {
     /// F16 `[n_columns, n_tokens]`: 0 where a token sees a cell through the column's branch, elsewhere -inf, or, for a single
-    /// token in several branches on a device, [`super::UNSEEN`]. After it its index ([`mask_shape`]), where attention is our
-    /// own op.
+    /// token in several branches on a device, [`super::UNSEEN`]. After it the cells of its columns and its index
+    /// ([`placed_shape`]), where attention is our own op.
     Mask(InputId),
     /// Under landmark attention: see [`LandmarkAttention`].
     Tables {
@@ -272,7 +272,10 @@ impl<'a, 'c> Cached<'a, 'c> {
                     (&[AttentionBranch { q, k, v }], _) if !g.capabilities.branched_attention() => {
                         b.flash_attn(b.permute(q, [0, 2, 1, 3])?, k, v, mask, scoring)?
                     }
-                    (parts, _) => b.attention(parts, mask, scoring)?,
+                    (parts, _) => {
+                        let columns: Vec<usize> = used().map(|(_, (_, span))| span.columns).collect();
+                        b.placed_attention(parts, &columns, mask, scoring)?
+                    }
                 }
             }
             SeenInputs::Places(seen) => {
@@ -359,9 +362,9 @@ fn seen_inputs(g: &Graph<'_, '_>, shape: &Shape, spans: &Spans) -> Result<SeenIn
         if in_tiles(g.capabilities, spans, n_tokens) {
             return Places::new(b, [columns, shape.n_seqs], n_tokens, n_used(spans)).map(SeenInputs::Places);
         }
-        // Only our own op wants the index after the mask.
-        let indexed = g.capabilities.branched_attention() && columns > 0;
-        let ne = if indexed { mask_shape(columns, n_tokens)? } else { [columns, n_tokens] };
+        // Only our own op wants more after the mask.
+        let placed = g.capabilities.branched_attention() && columns > 0;
+        let ne = if placed { placed_shape(columns, n_tokens)? } else { [columns, n_tokens] };
         return Ok(SeenInputs::Mask(b.input("mask", DType::F16, &ne)?.0));
     };
     let (cells, _) = b.input("positions", DType::I32, &[n_positions, n_tables])?;

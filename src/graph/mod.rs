@@ -91,9 +91,9 @@ pub struct ProbedQueries {
     pub output: OutputId,
 }
 
-/// Columns of a mask: the cells of every branch side by side.
+/// Columns of a mask: those of every branch side by side.
 pub fn n_columns(spans: &Spans) -> usize {
-    spans.iter().map(|s| s.len).sum()
+    spans.iter().map(|s| s.columns).sum()
 }
 
 /// Queries, keys and values of some tokens, not yet rotated.

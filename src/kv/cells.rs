@@ -1,5 +1,7 @@
 //! Cells: the position and the sequences that each one holds.
 
+use std::ops::Range;
+
 use crate::rope::Reach;
 
 /// Sequences a cache can tell apart.
@@ -24,6 +26,8 @@ pub struct Span {
     pub start: usize,
     /// Number of cells; 0 is no cell at all.
     pub len: usize,
+    /// Columns of attention to them, in whole blocks: as many, or those of [`Columns`](super::Columns).
+    pub columns: usize,
 }
 
 /// A number of cells, some of which are in use.
@@ -59,13 +63,7 @@ impl Cells {
     /// position)`, sees.
     pub fn span(&self, queries: &[(u32, i32)], reach: &Reach) -> Span {
         let (mut first, mut last) = (usize::MAX, 0);
-        let mut seqs = queries.iter().fold(0u64, |all, q| all | 1 << q.0);
-        while seqs != 0 {
-            let seq = seqs.trailing_zeros();
-            seqs &= seqs - 1;
-            let own = queries.iter().filter(|q| q.0 == seq);
-            let keys = own.map(|&(_, pos)| reach.keys(pos)).filter(|k| !k.is_empty());
-            let Some(keys) = keys.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)) else { continue };
+        for (seq, keys) in keys_of(queries, reach) {
             let seen = |c: &Cell| c.seqs & (1 << seq) != 0 && keys.contains(&c.pos);
             let cells = &self.cells[..self.end];
             if let (Some(a), Some(b)) = (cells.iter().position(seen), cells.iter().rposition(seen)) {
@@ -76,7 +74,8 @@ impl Cells {
             return Span::default();
         }
         let start = first / CELL_BLOCK * CELL_BLOCK;
-        Span { start, len: (last + 1).next_multiple_of(CELL_BLOCK) - start }
+        let len = (last + 1).next_multiple_of(CELL_BLOCK) - start;
+        Span { start, len, columns: len }
     }
 
     /// Takes a free cell for each `(sequence, position)`. If there are too few, returns `None` and changes
@@ -147,4 +146,17 @@ impl Cells {
         self.end = self.cells.iter().rposition(|c| c.seqs != 0).map_or(0, |i| i + 1);
         self.first_free = self.cells.iter().position(|c| c.seqs == 0).unwrap_or(self.cells.len());
     }
+}
+
+/// For each sequence of these queries, `(sequence, position)`, the positions of the keys that they see.
+pub(super) fn keys_of<'a>(
+    queries: &'a [(u32, i32)],
+    reach: &'a Reach,
+) -> impl Iterator<Item = (u32, Range<i32>)> + 'a {
+    let seqs = queries.iter().fold(0u64, |all, q| all | 1 << q.0);
+    (0..MAX_SEQS).filter(move |&seq| seqs & (1 << seq) != 0).filter_map(move |seq| {
+        let own = queries.iter().filter(|q| q.0 == seq);
+        let keys = own.map(|&(_, pos)| reach.keys(pos)).filter(|k| !k.is_empty());
+        keys.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).map(|keys| (seq, keys))
+    })
 }

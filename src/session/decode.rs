@@ -3,9 +3,9 @@
 use ggml::graph::{Builder, Outcome};
 
 use super::batch::Item;
-use super::inputs::table_of;
+use super::inputs::{table_of, Seen};
 use super::{Batch, Built, SeqId, Session};
-use crate::graph::{Cached, Capabilities, Graph, SeqGroups, Shape, Spans};
+use crate::graph::{Cached, Capabilities, Graph, SeqGroups, Shape};
 use crate::kv::{KvCache, Span};
 use crate::model::{Error, Model, Result};
 use crate::rope::Plan;
@@ -177,23 +177,33 @@ impl Session {
         let groups = if self.states.is_some() { grouped.shape() } else { SeqGroups::one(items.len()) };
         let wanted: Vec<usize> = (0..items.len()).filter(|&i| items[i].logits).collect();
         let tables = self.tables_of(&places);
-        let spans = self.plan.kinds().iter().map(|kind| {
-            let mut spans = Spans::default();
+        // Our own op takes cells in any order.
+        let placed = self.capabilities.branched_attention();
+        let seen = self.plan.kinds().iter().map(|kind| {
+            let mut seen = Seen::default();
             if let Some(tables) = tables {
-                spans[0] = Span { start: 0, len: tables.n_positions };
-                return spans;
+                let len = tables.n_positions;
+                seen.spans[0] = Span { start: 0, len, columns: len };
+                return seen;
             }
-            for (span, branch) in spans.iter_mut().zip(&kind.branches) {
-                *span = self.kv.cells_under(kind, branch.k_pos).span(&places, &branch.reach);
+            for (i, branch) in kind.branches.iter().enumerate() {
+                let cells = self.kv.cells_under(kind, branch.k_pos);
+                if placed {
+                    let columns = cells.columns(&places, &branch.reach);
+                    seen.spans[i] = columns.span();
+                    seen.columns.push(columns);
+                } else {
+                    seen.spans[i] = cells.span(&places, &branch.reach);
+                }
             }
-            spans
+            seen
         });
-        let spans: Vec<Spans> = spans.collect();
+        let seen: Vec<Seen> = seen.collect();
         self.prepare(&Shape {
             n_tokens: items.len(),
             n_starts: taken.starts.len(),
             n_out: wanted.len(),
-            spans: spans.clone(),
+            spans: seen.iter().map(|seen| seen.spans).collect(),
             n_seqs: self.n_tables(table_of(&places).1.len()),
             groups,
             tables,
@@ -203,7 +213,7 @@ impl Session {
         let Some(Built { inputs, output, .. }) = self.current.clone() else {
             return Err(Error::Invalid("no graph".into()));
         };
-        self.fill(&inputs, items, &places, &taken, &wanted, &spans)?;
+        self.fill(&inputs, items, &places, &taken, &wanted, &seen)?;
         if let (Some(ids), Some(net)) = (&inputs.delta, self.model.hparams().delta_net) {
             grouped.fill(&mut self.exec, ids, net.n_conv - 1)?;
         }

@@ -1,6 +1,6 @@
 //! Fills the inputs of a graph before it runs, and frees the KV slots that no later token sees.
 
-use ggml::attention::index_mask;
+use ggml::attention::{place_mask, KEYS};
 use ggml::graph::Executor;
 
 use super::batch::Item;
@@ -9,7 +9,7 @@ use crate::graph::{
     is_single, middle_and_half, n_columns, turns, GraphInputs, Places, Positions, SeenInputs, Spans,
     MAX_PLACE, NOWHERE, UNSEEN as FINITE_UNSEEN,
 };
-use crate::kv::{Cell, KvCache, Taken};
+use crate::kv::{Cell, Columns, KvCache, Span, Taken};
 use crate::model::{Error, Result};
 use crate::rope::LayerPlan;
 use crate::Token;
@@ -30,13 +30,21 @@ pub(super) struct Scratch {
     turns: Vec<Vec<f32>>,
 }
 
+/// The cells that the tokens of a micro-batch attend to in layers of one kind.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub(super) spans: Spans,
+    /// Of each branch, where attention is our own op; else columns are the cells of the spans.
+    pub(super) columns: Vec<Columns>,
+}
+
 /// Fills the mask of one kind of layer, F16 `[n_columns, n_tokens]`: a token sees a cell of its sequence
 /// whose position the column's branch reaches. Elsewhere the mask is `unseen`.
 fn fill_mask(
     mask: &mut [u16],
     kv: &KvCache,
     plan: &LayerPlan,
-    spans: &Spans,
+    Seen { spans, columns: placed }: &Seen,
     places: &[(SeqId, i32)],
     unseen: u16,
     visible: &mut Vec<i32>,
@@ -45,7 +53,12 @@ fn fill_mask(
     for (mut row, &(seq, pos)) in mask.chunks_exact_mut(n_columns(spans).max(1)).zip(places) {
         if seen_by != Some(seq) {
             visible.clear();
-            for cells in columns(kv, plan, spans) {
+            for (span, placed) in spans.iter().zip(placed) {
+                let n = visible.len() + span.columns;
+                placed.positions(seq, UNSEEN, visible);
+                visible.resize(n, UNSEEN);
+            }
+            for cells in columns(kv, plan, spans).filter(|_| placed.is_empty()) {
                 let n = visible.len() + cells.len;
                 let used = cells.used.iter();
                 visible.extend(used.map(|c| if c.seqs & (1 << seq) != 0 { c.pos } else { UNSEEN }));
@@ -56,8 +69,8 @@ fn fill_mask(
         let mut visible = &visible[..];
         for (branch, span) in plan.branches.iter().zip(spans) {
             let keys = branch.reach.keys(pos);
-            let (columns, others) = row.split_at_mut(span.len);
-            let (cells, of_others) = visible.split_at(span.len);
+            let (columns, others) = row.split_at_mut(span.columns);
+            let (cells, of_others) = visible.split_at(span.columns);
             for (m, &p) in columns.iter_mut().zip(cells) {
                 *m = if p >= keys.start && p < keys.end { 0 } else { unseen };
             }
@@ -66,18 +79,18 @@ fn fill_mask(
     }
 }
 
-struct Columns<'a> {
+struct Stretch<'a> {
     len: usize,
     /// The cells of the first of them; a last block may reach beyond the last cell.
     used: &'a [Cell],
 }
 
-/// The columns of a mask, branch by branch.
-fn columns<'a>(kv: &'a KvCache, plan: &'a LayerPlan, spans: &'a Spans) -> impl Iterator<Item = Columns<'a>> {
+/// The columns of a mask that are cells in order, branch by branch.
+fn columns<'a>(kv: &'a KvCache, plan: &'a LayerPlan, spans: &'a Spans) -> impl Iterator<Item = Stretch<'a>> {
     plan.branches.iter().zip(spans).map(|(branch, span)| {
         let cells = kv.cells_under(plan, branch.k_pos).all();
         let end = (span.start + span.len).min(cells.len());
-        Columns { len: span.len, used: &cells[span.start.min(end)..end] }
+        Stretch { len: span.len, used: &cells[span.start.min(end)..end] }
     })
 }
 
@@ -114,7 +127,7 @@ fn fill_places(
         keys.fill(NOWHERE);
         for (row, &seq) in keys.chunks_exact_mut(n_columns(spans).max(1)).zip(&seqs) {
             let mut row = row;
-            for Columns { len, used } in columns(kv, plan, spans) {
+            for Stretch { len, used } in columns(kv, plan, spans) {
                 let (keys, others) = row.split_at_mut(len);
                 for (key, cell) in keys.iter_mut().zip(used) {
                     if cell.seqs & (1 << seq) != 0 {
@@ -151,7 +164,7 @@ impl Session {
         places: &[(SeqId, i32)],
         taken: &Taken,
         wanted: &[usize],
-        spans: &[Spans],
+        seen: &[Seen],
     ) -> Result<()> {
         let hp = self.model.hparams();
         let tokens: Vec<Token> = items.iter().map(|i| i.token).collect();
@@ -172,9 +185,10 @@ impl Session {
         let tables = self.tables_for(places);
         let shape = self.tables_of(places);
         self.scratch.turns.resize(ids.kinds.len(), Vec::new());
-        for ((((ids, layer), plan), spans), kept) in
-            ids.kinds.iter().zip(&hp.attention).zip(self.plan.kinds()).zip(spans).zip(&mut self.scratch.turns)
+        for ((((ids, layer), plan), seen), kept) in
+            ids.kinds.iter().zip(&hp.attention).zip(self.plan.kinds()).zip(seen).zip(&mut self.scratch.turns)
         {
+            let spans = &seen.spans;
             let at = Positions::Whole(&pos);
             ids.rotation.fill(&mut self.exec, layer, plan, at, &mut self.scratch.angles)?;
             if let Some((id, shape)) = ids.turns.zip(shape) {
@@ -200,11 +214,14 @@ impl Session {
             let finite = is_single(self.capabilities, spans, places.len());
             let unseen = if finite { FINITE_UNSEEN } else { F16_NEG_INF };
             self.exec.fill(mask, |mask| {
-                fill_mask(mask, kv, plan, spans, places, unseen, visible);
-                let columns = n_columns(spans);
-                // A mask of our own attention has room for an index after its rows.
-                if mask.len() > columns * places.len() {
-                    indexed = index_mask(mask, columns, places.len());
+                fill_mask(mask, kv, plan, seen, places, unseen, visible);
+                if !seen.columns.is_empty() {
+                    let rows = |(span, columns): (&Span, &Columns)| {
+                        let padded = columns.rows(span.start).chain(std::iter::repeat(([0; KEYS], 0)));
+                        padded.take(span.columns / KEYS).collect::<Vec<_>>()
+                    };
+                    let rows = spans.iter().zip(&seen.columns).flat_map(rows);
+                    indexed = place_mask(mask, n_columns(spans), places.len(), rows);
                 }
             })?;
             indexed?;

@@ -80,6 +80,7 @@ impl<'a> Cost<'a> {
                 } else {
                     keys.map_or(layout.n_cells, whole_blocks).min(layout.n_cells)
                 };
+                span.columns = span.len;
             }
             spans
         };

@@ -21,11 +21,12 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
+use ggml::attention::KEYS;
 use ggml::graph::{Executor, OutputId};
 use ropewalk_core::text::bytes;
 
 use crate::graph::{is_single, Capabilities, GraphInputs, Moments, ProbedQueries, Shape};
-use crate::kv::{Cell, KvCache, MAX_SEQS};
+use crate::kv::{whole_blocks, Cell, KvCache, MAX_SEQS};
 use crate::landmark::{Landmarks, TopBlocks};
 use crate::math::Math;
 use crate::model::{Error, Model, Result};
@@ -326,7 +327,12 @@ impl Session {
         let n = self.params.n_ubatch;
         let (groups, n_seqs) = (self.largest_groups(n), self.n_tables(self.params.n_seq_max));
         let (tables, of_one) = (self.largest_tables(), self.largest_of_one(n));
-        let largest = Shape { n_out: self.params.n_logits, groups, n_seqs, tables, ..of_one };
+        let mut largest = Shape { n_out: self.params.n_logits, groups, n_seqs, tables, ..of_one };
+        if self.capabilities.branched_attention() && self.params.n_seq_max > 1 {
+            // A block of columns is of one sequence, or of several that share all of it.
+            let used = largest.spans.iter_mut().flatten().filter(|span| span.len > 0);
+            used.for_each(|span| span.columns = whole_blocks(span.columns + self.params.n_seq_max * KEYS));
+        }
         let one = Shape {
             n_tokens: 1,
             n_out: 1,
@@ -344,6 +350,7 @@ impl Session {
         match one.and_then(|()| self.prepare(&largest)) {
             Err(Error::Ggml(ggml::Error::Backend(_))) if self.capabilities.flash => {
                 self.capabilities.flash = false;
+                largest.spans = self.cost().spans();
                 self.prepare(&largest)
             }
             other => other,

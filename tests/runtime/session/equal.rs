@@ -73,7 +73,7 @@ fn the_same_prompt_gives_the_same_on_every_sequence() {
     }
 }
 
-/// In one session they take other cells, so that sums have another order.
+/// In one session they take other cells.
 #[test]
 fn sequences_of_one_session_agree_and_leave_each_other_alone() {
     for (shape, m) in models() {

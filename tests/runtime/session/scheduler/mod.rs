@@ -7,6 +7,7 @@ mod because;
 mod disk;
 mod full;
 mod parts;
+mod places;
 mod room;
 mod saved;
 mod scores;
