@@ -6,6 +6,7 @@ mod common;
 mod checkpoints;
 
 mod architectures;
+mod columns;
 mod declared;
 mod errors;
 mod examples;
