@@ -89,7 +89,6 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["ruler", "needle", "passkey", "longbench", "lveval", "infinitebench", "short", "made"],
             &["registry"],
             &["internals"],
-            // Its test program.
             &["tests"],
         ],
     ),

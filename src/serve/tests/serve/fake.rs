@@ -40,7 +40,6 @@ pub(crate) struct State {
     pub(crate) chats: Vec<(Vec<Value>, Map<String, Value>)>,
     /// The forms of answers.
     pub(crate) shapes: Vec<Shape>,
-    /// Jobs as they came.
     pub(crate) jobs: Vec<Job>,
     /// Salts, slots, and names of texts that were saved.
     pub(crate) saved: Vec<(Vec<u8>, usize, String)>,
