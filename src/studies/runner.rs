@@ -43,6 +43,8 @@ pub(super) struct SessionRunner<'a> {
     loaded: Option<Loaded>,
     hashes: HashMap<PathBuf, Result<String, String>>,
     documents: HashMap<Vec<PathBuf>, Vec<Document>>,
+    /// Tokens of each document, by model and texts.
+    counts: HashMap<(PathBuf, Vec<PathBuf>), Vec<u64>>,
     /// Floating-point operations per second, by model.
     speeds: HashMap<PathBuf, f64>,
 }
@@ -56,6 +58,7 @@ impl<'a> SessionRunner<'a> {
             loaded: None,
             hashes: HashMap::new(),
             documents: HashMap::new(),
+            counts: HashMap::new(),
             speeds: HashMap::new(),
         }
     }
@@ -95,6 +98,18 @@ impl<'a> SessionRunner<'a> {
         let read = eval::read_documents(paths).map_err(|e| e.to_string())?;
         self.documents.insert(paths.to_vec(), read.clone());
         Ok(read)
+    }
+
+    /// Tokens of each document of the cell's task.
+    fn counts(&mut self, cell: &Cell<'_>, model: &Model) -> Result<Vec<u64>, String> {
+        let key = (cell.model.path.clone(), cell.task.texts.clone());
+        if let Some(known) = self.counts.get(&key) {
+            return Ok(known.clone());
+        }
+        let documents = self.documents(&key.1)?;
+        let counts: Vec<u64> = documents.iter().map(|d| n_tokens(model, d) as u64).collect();
+        self.counts.insert(key, counts.clone());
+        Ok(counts)
     }
 }
 
@@ -170,10 +185,8 @@ impl Runner for SessionRunner<'_> {
     }
 
     fn estimate(&mut self, cell: &Cell<'_>) -> Result<Estimate, String> {
-        let texts = cell.task.texts.clone();
-        let documents = if cell.task.is_perplexity() { self.documents(&texts)? } else { Vec::new() };
         let settings = self.settings;
-        let loaded = self.load(cell, None)?;
+        let model = self.load(cell, None)?.model.clone();
         let length = cell.length.or(cell.task.ctx).unwrap_or(1024);
         let long = cell.task.name == "longppl";
         let samples = cell.task.samples.or_else(|| {
@@ -182,7 +195,7 @@ impl Runner for SessionRunner<'_> {
         });
         let tokens = match cell.task.name.as_str() {
             "perplexity" | "longppl" => {
-                let texts = documents.iter().map(|d| n_tokens(&loaded.model, d) as u64);
+                let texts = self.counts(cell, &model)?.into_iter();
                 let windows = cell.task.max_windows.map_or(u64::MAX, |n| n.saturating_mul(length));
                 let tokens = match (cell.task.protocol.as_deref().unwrap_or("window"), cell.task.stride) {
                     // The beginning of each text.
@@ -206,8 +219,8 @@ impl Runner for SessionRunner<'_> {
             cell.method.spec.as_ref().map(|s| s.parse::<Spec>()).transpose().map_err(|e| e.to_string())?;
         let n_ctx = usize::try_from(length).map_err(|e| e.to_string())?;
         let params = session(settings, n_ctx, spec);
-        let bytes = Session::bytes_needed(&loaded.model, &params).map_err(|e| e.to_string())?;
-        Ok(Estimate { tokens, bytes: bytes as u64, cost: cost(&loaded.model, tokens, n_ctx) })
+        let bytes = Session::bytes_needed(&model, &params).map_err(|e| e.to_string())?;
+        Ok(Estimate { tokens, bytes: bytes as u64, cost: cost(&model, tokens, n_ctx) })
     }
 
     fn estimate_training(&mut self, cell: &Cell<'_>) -> Result<Estimate, String> {

@@ -42,7 +42,7 @@ mod recipes;
 mod rope;
 #[cfg(unix)]
 mod serve;
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 mod slurm;
 mod stages;
 mod stopped;

@@ -135,7 +135,6 @@ fn an_array_and_a_merge_make_the_report_of_one_machine() {
 }
 
 /// Slurm signals the script alone near the time limit, and all processes to cancel a task.
-#[cfg(target_os = "linux")]
 #[test]
 fn a_task_is_queued_again_when_its_time_is_up() {
     hang_up_as_usual();

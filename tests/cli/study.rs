@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use crate::common::program::{command, run_in, Output};
+#[cfg(unix)]
+use crate::common::program::{command, finish};
+use crate::common::program::{run_in, Output};
 use crate::finetune::Folder;
 use crate::hub;
 
@@ -149,6 +151,30 @@ fn a_unit_that_is_asked_to_stop_resumes() {
         assert_eq!(saved, format!("step-{:08}.safetensors", steps()));
     }
     assert!(hub::names(&folder.file(&format!("out/parts/{id}/cells"))).is_empty());
+}
+
+/// A large study has more parts than files may be open.
+#[cfg(unix)]
+#[test]
+fn parts_are_opened_one_after_another() {
+    let folder = with_plan(WORDS);
+    let units = study(&folder, &["plan.toml", "-o", "out", "--units"]).json();
+    let id = units["units"][2]["id"].as_str().unwrap();
+    study(&folder, &["plan.toml", "-o", "out", "--unit", id]).json();
+    let parts = folder.file("out/parts");
+    for n in 0..100 {
+        let part = parts.join(n.to_string());
+        std::fs::create_dir_all(part.join("cells")).unwrap();
+        let cell = Path::new("cells").join(hub::names(&parts.join(id).join("cells")).pop().unwrap());
+        for file in [Path::new("plan.toml"), &cell] {
+            std::fs::copy(parts.join(id).join(file), part.join(file)).unwrap();
+        }
+    }
+    let mut shell = std::process::Command::new("bash");
+    shell.args(["-c", "ulimit -n 40 && exec \"$0\" study merge out/parts -o out --json"]);
+    shell.arg(env!("CARGO_BIN_EXE_ropewalk")).current_dir(folder.dir.path());
+    let merged = finish(shell).json();
+    assert_eq!((&merged["done"], &merged["missing"]), (&1.into(), &3.into()), "{merged}");
 }
 
 /// The second run finds the checkpoints of a first one that got half as far, as if it had been killed.
