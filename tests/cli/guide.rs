@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use convert::random::{write, Shape};
 use ropewalk::DType;
 
-use crate::common::program::{command, finish};
+use crate::common::program::{command, finish, write_script};
 use crate::common::{fetched, soaks};
 use crate::examples::PLAN;
 
@@ -192,9 +192,7 @@ fn fixtures(dir: &Path, real: bool) {
     std::fs::write(dir.join("examples/stages.toml"), STAGES).unwrap();
     std::fs::create_dir(dir.join("bin")).unwrap();
     for (name, text) in ENGINES {
-        let at = dir.join("bin").join(name);
-        std::fs::write(&at, text).unwrap();
-        std::fs::set_permissions(at, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        write_script(&dir.join("bin").join(name), text);
     }
     if real && soaks() {
         for folder in ["models/texts/train/tdavid", "models/texts/eval/novels"] {

@@ -1,11 +1,11 @@
 //! `study --slurm`: the scripts, run as Slurm runs them, and what is submitted. No Slurm is needed.
 
-use std::os::unix::fs::{symlink, PermissionsExt};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 use crate::common::process::{children, hang_up_as_usual, signal, wait_until};
-use crate::common::program::{command, finish, run_in, Output};
+use crate::common::program::{command, finish, run_in, write_script, Output};
 use crate::eval::refused;
 use crate::finetune::Folder;
 use crate::hub;
@@ -21,8 +21,7 @@ impl Cluster {
         let folder = study::with_plan(words);
         for (name, prints) in [("sbatch", "echo $((100 + $(wc -l < \"$0.calls\")))"), ("scontrol", ":")] {
             let at = folder.file(name);
-            std::fs::write(&at, format!("#!/bin/sh\necho \"$@\" >> \"$0.calls\"\n{prints}\n")).unwrap();
-            std::fs::set_permissions(&at, std::fs::Permissions::from_mode(0o755)).unwrap();
+            write_script(&at, &format!("#!/bin/sh\necho \"$@\" >> \"$0.calls\"\n{prints}\n"));
             std::fs::write(folder.file(&format!("{name}.calls")), "").unwrap();
         }
         Cluster { folder }
@@ -279,9 +278,9 @@ fn what_sbatch_is_not_to_get_is_refused() {
     cluster.slurm(&["--", "--signal=B:HUP@60"]).json();
     assert!(cluster.script("array.sbatch").contains("\n#SBATCH --signal=B:HUP@60\n"));
     let at = cluster.folder.file("sbatch");
-    std::fs::write(&at, "#!/bin/sh\necho 'invalid partition' >&2; exit 1\n").unwrap();
+    write_script(&at, "#!/bin/sh\necho 'invalid partition' >&2; exit 1\n");
     refused(&cluster.slurm(&["--submit"]), 1, &["sbatch: expected the number of a job", "invalid partition"]);
-    std::fs::write(&at, "#!/bin/sh\ncase \"$*\" in *merge*) exit 1;; *) echo '5;c1';; esac\n").unwrap();
+    write_script(&at, "#!/bin/sh\ncase \"$*\" in *merge*) exit 1;; *) echo '5;c1';; esac\n");
     refused(&cluster.slurm(&["--submit"]), 1, &["job 5 is submitted, and out/launch/merge.sbatch is not"]);
     // Neither a file of somebody else nor a link is written to.
     let at = cluster.folder.file("out/launch/array.sbatch");

@@ -70,3 +70,11 @@ pub(crate) fn run_with(args: &[&str], stdin: impl AsRef<[u8]>) -> Output {
     child.stdin.take().unwrap().write_all(stdin.as_ref()).unwrap();
     ended(child.wait_with_output().unwrap())
 }
+
+/// Writes a program in the language of a shell. Another process does it: what another test starts at this moment could inherit
+/// the open file, and a program that is open for writing cannot be run.
+#[cfg(unix)]
+pub(crate) fn write_script(at: &Path, text: &str) {
+    let write = "printf %s \"$1\" > \"$0\" && chmod +x \"$0\"";
+    assert!(Command::new("sh").args(["-c", write]).arg(at).arg(text).status().unwrap().success());
+}
