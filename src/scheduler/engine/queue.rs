@@ -2,7 +2,7 @@
 
 use super::{Engine, Job, Lack, Place};
 
-/// Younger requests that may be admitted before one that waits for more room than they need.
+/// Younger requests that may be admitted before one that waits for more room than they need, or for a place for long ones.
 const MAX_PASSED: usize = 16;
 
 impl Engine {
@@ -29,7 +29,7 @@ impl Engine {
         // Cells that short requests may have next to one that many have passed.
         let (mut at, mut left) = (0, None);
         while self.changed && at < self.waiting.len() && self.n_taken() < self.n_places() {
-            if self.waiting[at].long && !self.takes_long() {
+            if self.waiting[at].long && !self.takes_long(&self.waiting[at]) {
                 at += 1;
                 continue;
             }
@@ -85,15 +85,17 @@ impl Engine {
         }
     }
 
-    /// Whether there is a place for a long request.
-    fn takes_long(&self) -> bool {
-        self.n_taken() < self.n_running && self.n_long() < (self.n_places - 1).max(1)
+    /// Whether there is a place for a long request. One that many have passed may have any place that is free: else short
+    /// ones, of which one begins whenever one ends, would keep it out.
+    fn takes_long(&self, job: &Job) -> bool {
+        let is_free = self.n_taken() < self.n_running || job.passed >= MAX_PASSED;
+        is_free && self.n_long() < (self.n_places - 1).max(1)
     }
 
     /// Whether what a request would take is kept for others: a place for short ones, and, where `left` cells are left to
     /// these, all other cells for one that has waited long.
     fn is_kept(&self, job: &Job, left: Option<usize>) -> bool {
-        if job.long && !self.takes_long() {
+        if job.long && !self.takes_long(job) {
             return true;
         }
         let Some(left) = left else { return false };

@@ -90,3 +90,27 @@ fn long_prompts_leave_cells_to_short_ones() {
     assert_eq!(order.len(), 46, "{order:?}");
     assert_eq!(order[order.len() - 3..], [(0, "ends"), (1, "starts"), (1, "ends")], "{order:?}");
 }
+
+/// Of two short ones that run, one ends after the other, so there is never more than the place that is kept for short ones.
+#[test]
+fn short_ones_do_not_keep_a_long_prompt_from_its_place() {
+    let m = model("llama-tiny", DType::F32);
+    let text = some_tokens(2200, m.hparams().n_vocab);
+    let how = SchedulerParams::new(vec![session(2048, 3, "plain")]).step_tokens(Some(32)).n_running(2);
+    let scheduler = start(m, how);
+    let log = Log::new();
+    let (sink, gate) = log.gated(0, |event| matches!(event, Event::Progress { .. }));
+    let mut tickets = vec![scheduler.submit(request(&text[..1300], 40), sink).unwrap()];
+    gate.wait();
+    let short = |i: usize, n: usize| request(&text[1300 + i * 12..][..12], n);
+    let mut others = vec![short(0, 2), short(1, 4), request(&text[1600..], 2)];
+    others.extend((2..25).map(|i| short(i, 4)));
+    let submit = |(id, request)| scheduler.submit(request, log.sink(id)).unwrap();
+    tickets.extend((1..).zip(others).map(submit).collect::<Vec<Ticket>>());
+    gate.open();
+    let order = ends(&log, tickets.len());
+    let long = order.iter().position(|event| *event == (3, "starts")).unwrap();
+    let passed = order[..long].iter().filter(|(id, what)| *id > 3 && *what == "starts").count();
+    assert!(passed <= 16, "{order:?}");
+    assert!(order[long..].contains(&(0, "ends")), "{order:?}");
+}
