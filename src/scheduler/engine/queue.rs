@@ -1,5 +1,7 @@
 //! Requests that wait, and which of them is admitted next.
 
+use std::collections::BTreeMap;
+
 use super::{Engine, Job, Lack, Place};
 
 /// Younger requests that may be admitted before one that waits for more room than they need, or for a place for long ones.
@@ -28,6 +30,7 @@ impl Engine {
     pub(super) fn admit(&mut self) {
         // Cells that short requests may have next to one that many have passed.
         let (mut at, mut left) = (0, None);
+        let mut passed = false;
         while self.changed && at < self.waiting.len() && self.n_taken() < self.n_places() {
             if self.waiting[at].long && !self.takes_long(&self.waiting[at]) {
                 at += 1;
@@ -45,6 +48,7 @@ impl Engine {
                 Ok(mut place) => {
                     self.waiting.iter_mut().take(at).for_each(|earlier| earlier.passed += 1);
                     self.turn = self.turn.max(job.turn);
+                    passed |= at > 0;
                     match place.found.take() {
                         Some(found) => self.fetch(job, found),
                         None => self.start(job, place),
@@ -65,6 +69,25 @@ impl Engine {
             }
         }
         self.changed = false;
+        if passed {
+            self.catch_up();
+        }
+    }
+
+    /// Gives those whose turn went by while they waited the turns from now on, one to each of a caller: else all of them would
+    /// go before the next request of another caller.
+    fn catch_up(&mut self) {
+        let is_new = |job: &Job| !job.is_admitted() && job.n_restored.is_none();
+        let mut turns: BTreeMap<usize, u64> = BTreeMap::new();
+        for job in self.waiting.iter_mut().filter(|job| is_new(job)) {
+            let next = turns.entry(job.request.caller).or_insert(self.turn);
+            job.turn = job.turn.max(*next);
+            *next = job.turn + 1;
+            let last = self.turns.entry(job.request.caller).or_default();
+            *last = job.turn.max(*last);
+        }
+        // Those that ran before, or were read from disk, are next in turn.
+        self.waiting.make_contiguous().sort_by_key(|job| is_new(job).then_some(job.turn));
     }
 
     fn n_taken(&self) -> usize {

@@ -91,6 +91,32 @@ fn long_prompts_leave_cells_to_short_ones() {
     assert_eq!(order[order.len() - 3..], [(0, "ends"), (1, "starts"), (1, "ends")], "{order:?}");
 }
 
+/// A short request passes long ones of its caller. These do not all go before the next request of another caller.
+#[test]
+fn who_was_passed_still_takes_turns() {
+    let m = model("llama-tiny", DType::F32);
+    let text = some_tokens(2100, m.hparams().n_vocab);
+    let how = SchedulerParams::new(vec![session(1024, 3, "plain")]).step_tokens(Some(40)).n_running(1);
+    let scheduler = start(m, how);
+    let log = Log::new();
+    let long = |i: usize, caller: usize| request(&text[i * 520..][..520], 2).caller(caller);
+    let (sink, first) = log.gated(0, |event| matches!(event, Event::Progress { .. }));
+    let mut tickets = vec![scheduler.submit(long(0, 7), sink).unwrap()];
+    first.wait();
+    for id in 1..3 {
+        tickets.push(scheduler.submit(long(id, 7), log.sink(id)).unwrap());
+    }
+    let (sink, short) = log.gated(3, |event| matches!(event, Event::Started { .. }));
+    tickets.push(scheduler.submit(request(&text[2080..], 4).caller(7), sink).unwrap());
+    first.open();
+    short.wait();
+    tickets.push(scheduler.submit(long(3, 8), log.sink(4)).unwrap());
+    short.open();
+    let order = ends(&log, tickets.len());
+    let starts: Vec<usize> = order.iter().filter(|(_, what)| *what == "starts").map(|(id, _)| *id).collect();
+    assert_eq!(starts, [0, 3, 1, 4, 2]);
+}
+
 /// Of two short ones that run, one ends after the other, so there is never more than the place that is kept for short ones.
 #[test]
 fn short_ones_do_not_keep_a_long_prompt_from_its_place() {
