@@ -329,6 +329,8 @@ impl Engine {
         for at in (0..self.reading.len()).rev() {
             if like(&self.reading[at].0) {
                 let (job, _) = self.reading.remove(at);
+                // Its place is free.
+                self.changed = true;
                 self.end(job, Ended::Done(StopReason::Cancelled));
             }
         }

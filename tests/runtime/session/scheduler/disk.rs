@@ -1,15 +1,16 @@
 //! Texts on disk: what is restored is as if it had been read, only its own requests get it, and no file does harm.
 
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use ropewalk::math::Math;
-use ropewalk::scheduler::{DiskParams, Scheduler, SchedulerParams};
+use ropewalk::scheduler::{DiskParams, Event, Scheduler, SchedulerParams};
 use ropewalk::session::SessionParams;
 use ropewalk::{DType, Token};
 use sha2::{Digest, Sha256};
 
 use super::super::model;
-use super::{alone, request, run_one, session, settles, start, Told, PLANS};
+use super::{alone, request, run_one, session, settles, start, Log, Sink, Ticket, Told, PLANS};
 use crate::common::{says, some_tokens};
 
 /// A scheduler of one plan that keeps texts of 16 tokens or more.
@@ -393,4 +394,36 @@ fn without_a_directory_requests_are_answered() {
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(warnings.iter().all(|warning| warning.contains("prefixes")), "{warnings:?}");
     assert!(!dir.path().join("prefixes").exists());
+}
+
+/// The next request does not wait for the one that runs.
+#[test]
+fn one_that_is_canceled_while_it_is_read_leaves_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let (m, plan) = (model("llama-tiny", DType::F32), session(2048, 2, "plain"));
+    let text = some_tokens(2020, m.hparams().n_vocab);
+    let how = || kept(dir.path(), &plan).step_tokens(Some(500)).n_running(2);
+    ask(m, how(), &text[..2000], 1);
+    let scheduler = start(m, how());
+    let log = Log::new();
+    let (mut gated, gate) = log.gated(0, |event| matches!(event, Event::Token(_)));
+    let read: Arc<Mutex<Option<Ticket>>> = Arc::default();
+    let (own, mut n_made) = (Arc::clone(&read), 0);
+    let sink: Sink = Box::new(move |event| {
+        n_made += usize::from(matches!(event, Event::Token(_)));
+        // In the step after which the file was asked for, which takes less time than the file.
+        if n_made == 2 {
+            drop(own.lock().unwrap().take());
+        }
+        gated(event)
+    });
+    let runs = scheduler.submit(request(&text[2000..2010], 300), sink).unwrap();
+    gate.wait();
+    *read.lock().unwrap() = Some(scheduler.submit(request(&text[..2000], 2), log.sink(1)).unwrap());
+    let next = scheduler.submit(request(&text[2010..], 1), log.sink(2)).unwrap();
+    gate.open();
+    let first = std::iter::repeat_with(|| log.next())
+        .find(|(id, event)| matches!((id, event), (0, Event::Done(_)) | (2, Event::Started { .. })));
+    assert!(matches!(first, Some((2, _))), "{first:?}");
+    drop((runs, next));
 }
