@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::body::Bytes;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
@@ -50,7 +51,7 @@ fn entry(card: &Card, slot: &Slot) -> Value {
 pub(crate) async fn change(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
     uri: Uri,
     body: Bytes,
 ) -> Response {
@@ -69,6 +70,8 @@ pub(crate) async fn change(
         let status = StatusCode::NOT_IMPLEMENTED;
         return Refusal::new(status, "not_supported_error", None, &message).into_response();
     }
+    // Bytes that are no text are no number either.
+    let id = id.map_or_else(|_| String::new(), |Path(id)| id);
     let for_work = Arc::clone(&app);
     let done = blocking(move || act(&for_work, caller, &id, action, &body)).await;
     app.respond(done.map(|value| json_response(&value)))

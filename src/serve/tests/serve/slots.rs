@@ -86,6 +86,8 @@ fn other_actions_are_named() {
     for path in ["/slots/0", "/slots/0?action=move", "/slots/0?action=", "/slots/0?action=3"] {
         assert_eq!(site.expect(400, path, &json!({}))["error"]["param"], "action", "{path}");
     }
+    // Bytes that are no text.
+    assert_eq!(site.expect(400, "/slots/%ff?action=erase", &json!({}))["error"]["param"], "id");
     assert_eq!(site.get("/slots/0").status, 405);
 }
 
