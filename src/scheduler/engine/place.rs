@@ -63,8 +63,9 @@ impl Engine {
         if self.n_places == 1 || !job.is_long(n_cached) {
             return 0;
         }
-        let others = self.session.n_cells().0.saturating_sub(self.session.cells_at_most(self.target(job, 0)));
-        others.min(self.session.cells_at_most(SHORT + self.reserve))
+        let n_cells = self.session.n_cells().0;
+        let others = n_cells.saturating_sub(self.session.cells_at_most(self.target(job, 0)));
+        others.min(self.session.cells_at_most(SHORT.saturating_add(self.reserve).min(n_cells)))
     }
 
     /// Why a request that takes `n` tokens from its place reads others that it might have taken.

@@ -140,3 +140,20 @@ fn short_ones_do_not_keep_a_long_prompt_from_its_place() {
     assert!(passed <= 16, "{order:?}");
     assert!(order[long..].contains(&(0, "ends")), "{order:?}");
 }
+
+/// All cells but those of a long request are left to short ones then.
+#[test]
+fn a_reserve_can_be_of_any_size() {
+    let m = model("llama-tiny", DType::F32);
+    let text = some_tokens(1200, m.hparams().n_vocab);
+    let how = SchedulerParams::new(vec![session(1024, 2, "plain")]).step_tokens(Some(40)).reserve(usize::MAX);
+    let scheduler = start(m, how);
+    let log = Log::new();
+    let (sink, gate) = log.gated(0, |event| matches!(event, Event::Progress { .. }));
+    let first = scheduler.submit(request(&text[..600], 2), sink).unwrap();
+    gate.wait();
+    let second = scheduler.submit(request(&text[600..], 2), log.sink(1)).unwrap();
+    gate.open();
+    assert_eq!(ends(&log, 2), [(0, "starts"), (0, "ends"), (1, "starts"), (1, "ends")]);
+    drop((first, second));
+}
