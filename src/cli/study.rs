@@ -109,6 +109,9 @@ fn run(args: &Args, matches: &ArgMatches) -> anyhow::Result<()> {
     }
     let [path] = &args.plan[..] else { return Err(usage("expected one plan")) };
     let plan = match path.as_os_str() == "-" {
+        true if args.slurm => {
+            return Err(usage("--slurm: expected the file of a plan, found stdin, which no task has"))
+        }
         true => {
             let (name, bytes) = read_file(path, Plan::MAX_BYTES)?;
             Plan::parse(name.as_ref(), bytes, &settings)?

@@ -269,6 +269,8 @@ fn what_sbatch_is_not_to_get_is_refused() {
         refused(&cluster.slurm(&["--", word]), 2, &[why]);
     }
     refused(&cluster.slurm(&["--unit", "0123456789ab"]), 2, &["cannot be used with"]);
+    let of_stdin = ["study", "-", "-o", "out", "--slurm"];
+    refused(&run_in(cluster.folder.dir.path(), &of_stdin), 2, &["expected the file of a plan, found stdin"]);
     let line = ["study", "plan.toml", "-o", "out"];
     for more in [&["--submit"][..], &["--", "--partition=long"]] {
         refused(&run_in(cluster.folder.dir.path(), &[&line[..], more].concat()), 2, &["--slurm"]);
