@@ -284,6 +284,12 @@ fn what_sbatch_is_not_to_get_is_refused() {
     refused(&cluster.slurm(&["--submit"]), 1, &["sbatch: expected the number of a job", "invalid partition"]);
     write_script(&at, "#!/bin/sh\ncase \"$*\" in *merge*) exit 1;; *) echo '5;c1';; esac\n");
     refused(&cluster.slurm(&["--submit"]), 1, &["job 5 is submitted, and out/launch/merge.sbatch is not"]);
+    // The merge waits for a job of its own cluster.
+    std::fs::write(&at, "#!/bin/sh\necho \"$@\" >> \"$0.calls\"; echo '5;c1'\n").unwrap();
+    assert_eq!(cluster.slurm(&["--submit", "--", "--clusters=c1,c2"]).json()["jobs"][1], "5");
+    assert!(cluster.script("merge.sbatch").contains("\n#SBATCH --clusters=c1,c2\n"));
+    let merge = "--parsable --chdir out/launch --dependency=afterany:5 --clusters=c1 out/launch/merge.sbatch";
+    assert_eq!(cluster.calls("sbatch").last().map(String::as_str), Some(merge));
     // Neither a file of somebody else nor a link is written to.
     let at = cluster.folder.file("out/launch/array.sbatch");
     std::fs::write(&at, "#!/bin/bash\nrm -r thesis\n").unwrap();

@@ -32,7 +32,7 @@ const SCRIPT: Kind = Kind::new("a script of `study --slurm`", |head| {
 /// Options of `study` that are passed on to every task.
 const PASSED_ON: [&str; 7] = ["kv", "parallel", "device", "batch", "ubatch", "attention", "math"];
 /// Options of `sbatch` that both jobs get.
-const OF_BOTH: [&str; 4] = ["account", "partition", "qos", "reservation"];
+const OF_BOTH: [&str; 5] = ["account", "clusters", "partition", "qos", "reservation"];
 /// Options of `sbatch` that the scripts and `--submit` set.
 const OURS: [&str; 6] = ["array", "chdir", "dependency", "parsable", "requeue", "wrap"];
 /// The signal near the time limit, to the script alone, which passes it on.
@@ -178,9 +178,9 @@ impl Jobs {
     pub(super) fn submit(&mut self) -> anyhow::Result<()> {
         let array = sbatch(&self.array, None)?;
         let merge = sbatch(&self.merge, Some(&array));
-        let merge =
-            merge.with_context(|| format!("job {array} is submitted, and {} is not", self.merge.display()));
-        self.ids = vec![array, merge?];
+        let merge = merge
+            .with_context(|| format!("job {} is submitted, and {} is not", array.id, self.merge.display()));
+        self.ids = vec![array.id, merge?.id];
         Ok(())
     }
 
@@ -207,24 +207,35 @@ impl Jobs {
     }
 }
 
-/// Submits a script, to run after all tasks of a job, and gives the number of the new job.
-fn sbatch(script: &Path, after: Option<&str>) -> anyhow::Result<String> {
+/// A job that was submitted, and its cluster, if sbatch chose among several.
+struct Submitted {
+    id: String,
+    cluster: Option<String>,
+}
+
+/// Submits a script, to run after all tasks of a job.
+fn sbatch(script: &Path, after: Option<&Submitted>) -> anyhow::Result<Submitted> {
     let mut command = Command::new("sbatch");
     command.arg("--parsable").arg("--chdir").arg(script.parent().unwrap_or(Path::new(".")));
-    command.args(after.map(|job| format!("--dependency=afterany:{job}")));
+    command.args(after.map(|job| format!("--dependency=afterany:{}", job.id)));
+    // On another one, the number is that of another job.
+    let cluster = after.and_then(|job| job.cluster.as_ref());
+    command.args(cluster.map(|name| format!("--clusters={name}")));
     let output = command.arg(script).stdin(Stdio::null()).output().map_err(|e| match e.kind() {
         ErrorKind::NotFound => anyhow!("sbatch: not found; without --submit, the scripts are written only"),
         _ => anyhow!("sbatch: {e}"),
     })?;
     let said = String::from_utf8_lossy(&output.stdout);
-    // After a semicolon stands the cluster.
-    let id = said.trim().split(';').next().unwrap_or_default();
+    let (id, cluster) = match said.trim().split_once(';') {
+        Some((id, cluster)) => (id, Some(cluster.to_owned())),
+        None => (said.trim(), None),
+    };
     ensure!(
         output.status.success() && !id.is_empty() && id.bytes().all(|b| b.is_ascii_digit()),
         "sbatch: expected the number of a job, found {said:?}: {}",
         String::from_utf8_lossy(&output.stderr).trim()
     );
-    Ok(id.to_owned())
+    Ok(Submitted { id: id.to_owned(), cluster })
 }
 
 /// The rest of the script of a task.
