@@ -34,7 +34,7 @@ const PASSED_ON: [&str; 7] = ["kv", "parallel", "device", "batch", "ubatch", "at
 /// Options of `sbatch` that both jobs get.
 const OF_BOTH: [&str; 5] = ["account", "clusters", "partition", "qos", "reservation"];
 /// Options of `sbatch` that the scripts and `--submit` set.
-const OURS: [&str; 6] = ["array", "chdir", "dependency", "parsable", "requeue", "wrap"];
+const OURS: [&str; 7] = ["array", "chdir", "dependency", "no-requeue", "parsable", "requeue", "wrap"];
 /// The signal near the time limit, to the script alone, which passes it on.
 const SIGNAL: &str = "B:HUP@";
 
@@ -57,7 +57,9 @@ fn option(word: &str) -> anyhow::Result<(&str, String)> {
             "sbatch option {word:?}: expected --NAME or --NAME=VALUE without quotes, backslashes, and #"
         )));
     }
-    if OURS.contains(&name) || name == "signal" && !word.starts_with(&format!("--signal={SIGNAL}")) {
+    // sbatch takes the beginning of a name for the name.
+    let is_ours = OURS.iter().any(|ours| ours.starts_with(name));
+    if is_ours || "signal".starts_with(name) && !word.starts_with(&format!("--signal={SIGNAL}")) {
         let ours = "expected none that the study sets, and a signal as --signal=B:HUP@SECONDS";
         return Err(usage(format!("sbatch option --{name}: {ours}")));
     }
