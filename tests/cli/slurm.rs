@@ -189,6 +189,11 @@ fn a_task_that_does_nothing_is_not_queued_again() {
     // It is if there is a result, a checkpoint, or a sample more.
     cluster.instead("mkdir -p out/parts/$2/cells && echo 1 > out/parts/$2/cells/x.json\nexit 129");
     assert_eq!((finish(cluster.task(1)).code, cluster.calls("scontrol").len()), (129, 1));
+    // The same result once more is nothing new, as of a cell that fails each time, nor are lines of a log.
+    assert_eq!((finish(cluster.task(1)).code, cluster.calls("scontrol").len()), (129, 1));
+    cluster
+        .instead("mkdir -p out/parts/$2/adapters && date +%N >> out/parts/$2/adapters/x.log.jsonl\nexit 129");
+    assert_eq!((finish(cluster.task(1)).code, cluster.calls("scontrol").len()), (129, 1));
     // Several units in a task: an error of one is not one of the next, and a signal ends the task.
     let text = cluster.script("array.sbatch");
     let first = text.lines().find(|line| line.starts_with("  '")).unwrap().to_owned();

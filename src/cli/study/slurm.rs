@@ -242,10 +242,10 @@ fn sbatch(script: &Path, after: Option<&Submitted>) -> anyhow::Result<Submitted>
 
 /// The rest of the script of a task.
 const ARRAY: &str = r#"
-# What the units have on disk: results, samples, checkpoints.
+# What the units have on disk: results, samples, checkpoints. What is only written again, as a failure is, is no progress.
 state() {
   for id in $ids; do
-    find "$parts/$id" -type f ! -name '.*' -printf '%p %s %T@\n' 2>/dev/null
+    find "$parts/$id" -type f ! -name '.*' ! -name '*.log.jsonl' ! -name '*.svg' -printf '%p %s\n' 2>/dev/null
   done | sort | cksum
 }
 before=$(state)
