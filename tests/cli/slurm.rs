@@ -207,6 +207,10 @@ fn a_task_that_does_nothing_is_not_queued_again() {
         std::fs::write(cluster.folder.file("out/launch/array.sbatch"), text).unwrap();
         assert_eq!((finish(cluster.task(1)).code, called()), (code, n));
     }
+    // TERM as a unit ends: no other one begins.
+    std::fs::remove_file(&calls).unwrap();
+    cluster.instead("echo \"$@\" >> instead.calls\nkill -TERM $PPID");
+    assert_eq!((finish(cluster.task(1)).code, called()), (143, 1));
 }
 
 /// `MaxArraySize` is 1001 where nobody has set it.

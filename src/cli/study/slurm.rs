@@ -249,12 +249,13 @@ state() {
   done | sort | cksum
 }
 before=$(state)
-hup='' pid='' code=0
+hup='' term='' pid='' code=0
 # Near the time limit, Slurm signals this shell alone.
 trap 'hup=1; [ -z "$pid" ] || kill -HUP "$pid" 2>/dev/null' HUP
 # To cancel or to preempt a task, Slurm signals all of its processes: wait for ropewalk.
-trap : TERM
+trap 'term=1' TERM
 for id in $ids; do
+  [ -z "$term" ] || { code=143; break; }
   [ -z "$hup" ] || { code=129; break; }
   "${study[@]}" --unit "$id" & pid=$!
   [ -z "$hup" ] || kill -HUP "$pid" 2>/dev/null
