@@ -106,10 +106,10 @@ class Parts(unittest.TestCase):
 
     def test_what_is_not_of_this_version_of_the_program_runs_nothing(self) -> None:
         sent: list[object] = []
-        outcome = _task.measure(lambda *file: sent.append(file), job(), [])
+        outcome = _task.measure(sent.append, job(), [])
         self.assertIn("Python 3", outcome.message)
         self.assertEqual((outcome.code, sent), (126, []))
-        self.assertEqual(_task.measure(lambda *file: sent.append(file), job(program="no-such-program"), []).code, 127)
+        self.assertEqual(_task.measure(sent.append, job(program="no-such-program"), []).code, 127)
 
     def test_a_directory_that_others_may_have_made_is_refused(self) -> None:
         root = _task.scratch(job()).parents[1]
@@ -134,23 +134,24 @@ class Parts(unittest.TestCase):
             self.assertTrue(os.fstat(lock).st_ino)
 
     def test_what_the_driver_has_is_not_sent_again(self) -> None:
-        sent: list[tuple[str, bytes]] = []
+        sent: list[_task.Files] = []
         part = self.folder / "node"
         known = [(f"samples/{A}.jsonl", b"samples"), (f"cells/{A}.json", record(A))]
-        courier = _task.Courier(part, lambda *file: sent.append(file), known)
+        courier = _task.Courier(part, sent.append, known)
         courier()
         self.assertEqual(sent, [])
-        # A result comes after its samples; what is not whole has a hidden name.
+        # A result comes with its samples, and after them; what is not whole has a hidden name.
         new = [(f"adapters/{C}.gguf", b"adapter"), (f"samples/{B}.jsonl", b"more"), (f"cells/{B}.json", record(B, "failed"))]
+        together = [new[:1], new[1:]]
         for name, data in new:
             _task.replace(part / name, data)
         (part / "cells" / f".{C}.json").write_bytes(b"half")
         courier()
         courier()
-        self.assertEqual(sent, new)
+        self.assertEqual(sent, together)
         _task.replace(part / f"cells/{B}.json", record(B))
         courier()
-        self.assertEqual(sent, [*new, (f"cells/{B}.json", record(B))])
+        self.assertEqual(sent, [*together, [new[1], (f"cells/{B}.json", record(B))]])
 
 
 if __name__ == "__main__":

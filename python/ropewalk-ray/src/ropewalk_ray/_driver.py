@@ -22,7 +22,7 @@ from ray import cloudpickle
 
 from . import _task
 from ._parts import BadPart, Part
-from ._task import GRACE, Inbox, Job, Outcome
+from ._task import GRACE, Files, Inbox, Job, Outcome
 
 # Nodes do without this package.
 cloudpickle.register_pickle_by_value(_task)
@@ -219,16 +219,19 @@ class Tasks:
         return (*threads, *device, *self.study.options)
 
     def take(self) -> None:
-        for unit, node, name, data in ray.get(self.inbox.take.remote()):
-            if unit not in self.parts or unit not in self.running.values():
-                continue
-            try:
+        for unit, node, files in ray.get(self.inbox.take.remote()):
+            if unit in self.parts and unit in self.running.values():
+                self.keep(unit, node, files)
+
+    def keep(self, unit: str, node: str, files: Files) -> None:
+        try:
+            for name, data in files:
                 if self.parts[unit].write(name, data):
                     self.n_done += 1
                     self.tried[unit] = 0
                     self.note(f"{self.n_done} of {self.n_cells} cells: unit {unit} ({_name(self.units[unit])}) on {node}")
-            except BadPart as e:
-                self.give_up(unit, f"{node} sent {e}")
+        except BadPart as e:
+            self.give_up(unit, f"{node} sent {e}")
 
     def ended(self, unit: str, task: Any) -> None:
         try:

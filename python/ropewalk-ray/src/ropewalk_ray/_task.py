@@ -62,13 +62,13 @@ class Inbox:
     """An actor. Holds what the tasks send until the driver takes it."""
 
     def __init__(self) -> None:
-        self.files: list[tuple[str, str, str, bytes]] = []
+        self.sent: list[tuple[str, str, Files]] = []
 
-    def put(self, unit: str, node: str, name: str, data: bytes) -> None:
-        self.files.append((unit, node, name, data))
+    def put(self, unit: str, node: str, files: Files) -> None:
+        self.sent.append((unit, node, files))
 
-    def take(self) -> list[tuple[str, str, str, bytes]]:
-        taken, self.files = self.files, []
+    def take(self) -> list[tuple[str, str, Files]]:
+        taken, self.sent = self.sent, []
         return taken
 
 
@@ -152,9 +152,10 @@ def stop(child: subprocess.Popen[bytes]) -> None:
 
 
 class Courier:
-    """Sends each file of a part when it is whole. Results come after the samples they are of."""
+    """Sends each file of a part when it is whole. A result and its samples are sent together: if the inbox is lost between
+    the two, the driver would have one of them only."""
 
-    def __init__(self, part: Path, send: Callable[[str, bytes], None], known: Files) -> None:
+    def __init__(self, part: Path, send: Callable[[Files], None], known: Files) -> None:
         self.part, self.send = part, send
         self.sent: dict[str, tuple[int, int]] = {}
         for name, data in known:
@@ -178,23 +179,19 @@ class Courier:
     def __call__(self) -> None:
         # Without the adapter, another node would train again.
         for name in self.names("adapters", ".gguf"):
-            self.file(name)
+            self.files(name)
         for name in self.cells():
-            if self.sent.get(name) != self.stamp(self.part / name):
-                samples = name.replace("cells/", "samples/") + "l"
-                if (self.part / samples).exists():
-                    self.file(samples)
-                self.file(name)
+            self.files(name, name.replace("cells/", "samples/") + "l")
 
-    def file(self, name: str) -> None:
-        path = self.part / name
-        stamp = self.stamp(path)
+    def files(self, name: str, samples: str = "") -> None:
+        stamp = self.stamp(self.part / name)
         if self.sent.get(name) != stamp:
-            self.send(name, path.read_bytes())
+            names = [samples] if samples and (self.part / samples).exists() else []
+            self.send([(file, (self.part / file).read_bytes()) for file in [*names, name]])
             self.sent[name] = stamp
 
 
-def measure(send: Callable[[str, bytes], None], job: Job, known: Files) -> Outcome:
+def measure(send: Callable[[Files], None], job: Job, known: Files) -> Outcome:
     """Runs the program for a unit, and sends each result as soon as it is there. `known` are files of the part that the
     driver has."""
     program = find(job.program)
@@ -238,9 +235,9 @@ def remote(inbox: object, job: Job, known: Files) -> tuple[str, Outcome]:
 
     node = f"{socket.gethostname()} ({ray.util.get_node_ip_address()})"
 
-    def send(name: str, data: bytes) -> None:
-        # An answer means that the driver will get it.
-        ray.get(inbox.put.remote(job.unit, node, name, data))  # type: ignore[attr-defined]
+    def send(files: Files) -> None:
+        # An answer means that the driver will get them.
+        ray.get(inbox.put.remote(job.unit, node, files))  # type: ignore[attr-defined]
 
     try:
         return node, measure(send, job, known)
