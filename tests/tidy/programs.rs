@@ -39,5 +39,7 @@ fn unit_tests_stand_where_they_are_run() {
 /// Those of the package for Ray that need neither Ray nor this program. `make test-cluster` has the others.
 #[test]
 fn files_from_workers_are_checked() {
-    evidence::passes(Command::new("python3").arg("python/ropewalk-ray/tests/test_parts.py"));
+    for name in ["test_parts.py", "test_driver.py"] {
+        evidence::passes(Command::new("python3").arg(format!("python/ropewalk-ray/tests/{name}")));
+    }
 }

@@ -180,6 +180,8 @@ class Tasks:
         self.tried = dict.fromkeys(self.units, 0)
         self.running: dict[Any, str] = {}
         self.inbox: Any = None
+        # What the inbox need not hold any longer.
+        self.kept: list[str] = []
 
     def run(self) -> None:
         # On the head: a cluster does not outlive it. If it is restarted, what it held is sent again with the next attempt.
@@ -219,9 +221,12 @@ class Tasks:
         return (*threads, *device, *self.study.options)
 
     def take(self) -> None:
-        for unit, node, files in ray.get(self.inbox.take.remote()):
+        sent = ray.get(self.inbox.take.remote(self.kept))
+        self.kept = []
+        for key, (unit, node, files) in sent.items():
             if unit in self.parts and unit in self.running.values():
                 self.keep(unit, node, files)
+            self.kept.append(key)
 
     def keep(self, unit: str, node: str, files: Files) -> None:
         try:

@@ -59,17 +59,20 @@ class Outcome:
 
 
 class Inbox:
-    """An actor. Holds what the tasks send until the driver takes it."""
+    """An actor. Holds what the tasks send until the driver says that it has it: a call of the driver can be interrupted."""
 
     def __init__(self) -> None:
-        self.sent: list[tuple[str, str, Files]] = []
+        self.sent: dict[str, tuple[str, str, Files]] = {}
 
     def put(self, unit: str, node: str, files: Files) -> None:
-        self.sent.append((unit, node, files))
+        # Not a count: the driver may still name what an inbox had that has died.
+        self.sent[os.urandom(8).hex()] = (unit, node, files)
 
-    def take(self) -> list[tuple[str, str, Files]]:
-        taken, self.sent = self.sent, []
-        return taken
+    def take(self, kept: list[str]) -> dict[str, tuple[str, str, Files]]:
+        """What is there, less what the driver has kept."""
+        for key in kept:
+            self.sent.pop(key, None)
+        return dict(self.sent)
 
 
 def find(program: str) -> str | None:

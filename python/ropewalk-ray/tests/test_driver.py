@@ -1,0 +1,80 @@
+"""The driver, with a stand-in for Ray that runs no tasks: python3 tests/test_driver.py"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import types
+import unittest
+from pathlib import Path
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+
+class RayError(Exception):
+    """As of ray.exceptions."""
+
+
+def get(answer: object) -> object:
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
+RAY = mock.Mock(spec_set=["cancel", "cloudpickle", "exceptions", "get", "init", "is_initialized", "kill", "nodes", "remote", "wait"])
+RAY.exceptions = types.SimpleNamespace(RayError=RayError)
+RAY.get = get
+RAY.wait.return_value = ([], [])
+sys.modules["ray"] = RAY
+
+from ropewalk_ray import _driver
+from ropewalk_ray._parts import Part
+from ropewalk_ray._task import Files, Inbox
+from test_parts import A, B, record
+
+
+class Remote:
+    """An actor: its calls give their answers at once."""
+
+    def __init__(self, actor: object) -> None:
+        self.actor = actor
+
+    def __getattr__(self, name: str) -> object:
+        return types.SimpleNamespace(remote=getattr(self.actor, name))
+
+
+class Driver(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.part = Part(self.folder / "part", b"plan", 2)
+        unit = {"id": "u", "cells": 2, "done": 0, "bytes": 1, "model": "m", "method": "x", "length": None}
+        study = mock.Mock(note=mock.Mock(), parts={"u": self.part}, faults={})
+        self.tasks = _driver.Tasks(study, [unit], 1, 0, 3)
+        self.inbox = Inbox()
+        self.tasks.inbox = Remote(self.inbox)
+        self.tasks.running = {"task": "u"}
+
+    @staticmethod
+    def result(key: str) -> Files:
+        return [(f"samples/{key}.jsonl", b"samples"), (f"cells/{key}.json", record(key))]
+
+    def test_an_interruption_loses_no_result(self) -> None:
+        for key in (A, B):
+            self.inbox.put("u", "node", self.result(key))
+        # Ctrl-C, or SIGTERM, as the answer comes, and as a file is written.
+        with mock.patch.object(_driver.ray, "get", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
+            self.tasks.take()
+        with mock.patch.object(self.part, "write", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
+            self.tasks.take()
+        self.tasks.cancel()
+        self.assertEqual(self.part.done, {A: True, B: True})
+        self.assertEqual(self.tasks.n_done, 2)
+        self.tasks.take()
+        self.assertEqual(self.inbox.sent, {})
+
+
+if __name__ == "__main__":
+    unittest.main()
