@@ -111,6 +111,29 @@ class Parts(unittest.TestCase):
         self.assertEqual((outcome.code, sent), (126, []))
         self.assertEqual(_task.measure(sent.append, job(program="no-such-program"), []).code, 127)
 
+    def test_what_is_measured_while_the_program_stops_is_sent(self) -> None:
+        program = self.folder / "program"
+        program.write_text(f'''#!/bin/sh
+[ "$1" = --version ] && echo 1 && exit
+part="$4/parts/$6"
+mkdir -p "$part/adapters" "$part/cells"
+trap 'echo 1 > "$part/cells/.new"; mv "$part/cells/.new" "$part/cells/{A}.json"; exit 143' TERM
+echo 1 > "$part/adapters/{B}.gguf"
+while :; do sleep 0.05; done
+''')
+        program.chmod(0o700)
+        sent: list[str] = []
+
+        def send(files: _task.Files) -> None:
+            sent.append(files[-1][0])
+            if len(sent) == 1:
+                # As ray.cancel does.
+                raise KeyboardInterrupt
+
+        with self.assertRaises(KeyboardInterrupt):
+            _task.measure(send, job(program=str(program)), [])
+        self.assertEqual(sent, [f"adapters/{B}.gguf", f"adapters/{B}.gguf", f"cells/{A}.json"])
+
     def test_a_directory_that_others_may_have_made_is_refused(self) -> None:
         root = _task.scratch(job()).parents[1]
         self.assertEqual(root.stat().st_mode & 0o777, 0o700)

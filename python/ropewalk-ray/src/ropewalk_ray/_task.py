@@ -223,6 +223,9 @@ def measure(send: Callable[[Files], None], job: Job, known: Files) -> Outcome:
                 courier()
         except BaseException:
             stop(child)
+            # What was measured meanwhile. The driver waits for it.
+            with contextlib.suppress(Exception):
+                courier()
             raise
         courier()
         lines = log.read_bytes()[-2000:].decode(errors="replace").strip().splitlines()
