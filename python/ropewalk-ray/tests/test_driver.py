@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
+import signal
 import sys
 import tempfile
 import types
@@ -28,7 +32,7 @@ RAY.get = get
 RAY.wait.return_value = ([], [])
 sys.modules["ray"] = RAY
 
-from ropewalk_ray import _driver
+from ropewalk_ray import _cli, _driver
 from ropewalk_ray._parts import Part
 from ropewalk_ray._task import Files, Inbox
 from test_parts import A, B, record
@@ -74,6 +78,41 @@ class Driver(unittest.TestCase):
         self.assertEqual(self.tasks.n_done, 2)
         self.tasks.take()
         self.assertEqual(self.inbox.sent, {})
+
+    def command(self, run: object) -> tuple[int, str]:
+        """Exit code and messages of the command, with another run."""
+        said = io.StringIO()
+        with (
+            mock.patch.object(_driver, "run", run),
+            mock.patch.object(_driver, "connect"),
+            mock.patch.object(sys, "argv", ["ropewalk-ray", "plan.toml", "-o", "out"]),
+            contextlib.redirect_stderr(said),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
+            try:
+                return _cli.main(), said.getvalue()
+            except SystemExit as e:
+                return int(str(e.code)), said.getvalue()
+
+    def test_signals_stop_it_except_for_a_hangup_under_nohup(self) -> None:
+        merged = {"done": 1, "failed": 0, "missing": 0, "report": "report.html"}
+        for number, before, code in (
+            (signal.SIGTERM, signal.SIG_DFL, 143),
+            (signal.SIGHUP, signal.SIG_DFL, 129),
+            (signal.SIGHUP, signal.SIG_IGN, 0),
+        ):
+            old = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)}
+            signal.signal(number, before)
+
+            def run(*_: object, number: int = number, **__: object) -> dict[str, object]:
+                os.kill(os.getpid(), number)
+                return merged
+
+            try:
+                self.assertEqual(self.command(run)[0], code)
+            finally:
+                for n, handler in old.items():
+                    signal.signal(n, handler)
 
 
 if __name__ == "__main__":

@@ -58,9 +58,10 @@ def main() -> int:
     try:
         more = {"_node_ip_address": args.node_ip_address} if args.node_ip_address else {}
         _driver.connect(args.address, note, **more)
-        # After Ray has installed its own.
+        # After Ray has installed its own. Under nohup, SIGHUP stays ignored.
         for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, _stop)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, _stop)
         merged = _driver.run(
             args.plan,
             args.output,
