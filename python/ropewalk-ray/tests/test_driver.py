@@ -79,6 +79,17 @@ class Driver(unittest.TestCase):
         self.tasks.take()
         self.assertEqual(self.inbox.sent, {})
 
+    def test_faults_of_the_disk_and_of_ray_are_errors_of_a_line(self) -> None:
+        RAY.is_initialized.return_value, run = True, _driver.run
+        file = self.folder / "file"
+        file.write_text("mine")
+        code, said = self.command(lambda *_, **__: run("plan.toml", file))
+        self.assertEqual((code, said.count("\n")), (1, 1), said)
+        self.assertIn(str(file), said)
+        with mock.patch.object(_driver._Study, "run", side_effect=RayError("the head died\n  at worker.cc")):
+            code, said = self.command(lambda *_, **__: run(self.part.path / "plan.toml", self.folder / "out", program=sys.executable))
+        self.assertEqual((code, said), (1, "error: the head died\n"))
+
     def command(self, run: object) -> tuple[int, str]:
         """Exit code and messages of the command, with another run."""
         said = io.StringIO()

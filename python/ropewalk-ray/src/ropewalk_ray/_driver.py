@@ -92,6 +92,9 @@ def run(
     try:
         with _locked(out):
             return _Study(plan, out, program, tuple(options), note).run(cpus, gpus, retries)
+    except (OSError, ray.exceptions.RayError) as e:
+        # The disk of this machine, the program, the head of the cluster.
+        raise Error(_line(e)) from e
     finally:
         if is_ours:
             ray.shutdown()
