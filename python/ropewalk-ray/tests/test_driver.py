@@ -69,7 +69,7 @@ class Driver(unittest.TestCase):
         for key in (A, B):
             self.inbox.put("u", "node", self.result(key))
         # Ctrl-C, or SIGTERM, as the answer comes, and as a file is written.
-        with mock.patch.object(_driver.ray, "get", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
+        with mock.patch.object(RAY, "get", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
             self.tasks.take()
         with mock.patch.object(self.part, "write", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
             self.tasks.take()
@@ -78,6 +78,24 @@ class Driver(unittest.TestCase):
         self.assertEqual(self.tasks.n_done, 2)
         self.tasks.take()
         self.assertEqual(self.inbox.sent, {})
+
+    def test_a_cluster_without_tokens_is_warned_of_by_its_address(self) -> None:
+        for address, found, warns in (
+            ("auto", "10.0.0.1:6379", True),
+            ("local", "10.0.0.1:6379", True),
+            ("auto", "127.0.0.2:6379", False),
+            ("ray://10.0.0.1:10001", None, True),
+            ("ray://[::1]:10001", None, False),
+            ("ray://localhost:10001", None, False),
+        ):
+            for mode in ("disabled", "token"):
+                # Ray Client does not have the address.
+                RAY.init.return_value = types.SimpleNamespace(**({"address_info": {"address": found}} if found else {}))
+                notes: list[str] = []
+                with mock.patch.dict(os.environ, RAY_AUTH_MODE=mode):
+                    _driver.connect(address, notes.append)
+                self.assertEqual(len(notes), int(warns and mode == "disabled"), (address, found, notes))
+                self.assertTrue(all((found or address) in note for note in notes), notes)
 
     def test_faults_of_the_disk_and_of_ray_are_errors_of_a_line(self) -> None:
         RAY.is_initialized.return_value, run = True, _driver.run

@@ -43,19 +43,18 @@ def connect(address: str = "auto", note: Note = _ignore, **options: Any) -> None
 
     The token is the one that Ray finds: in RAY_AUTH_TOKEN, in the file named by RAY_AUTH_TOKEN_PATH, or in ~/.ray/auth_token.
     """
-    if os.environ["RAY_AUTH_MODE"].lower() != "token" and not _is_loopback(address):
-        note(f"warning: RAY_AUTH_MODE={os.environ['RAY_AUTH_MODE']}: whoever reaches {address} can run code there")
     try:
-        ray.init(address, log_to_driver=False, **options)
+        context = ray.init(address, log_to_driver=False, **options)
     except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as e:
         raise Error(f"{address}: {_line(e)}") from e
+    # `auto` and `local` are clusters with an address that others may reach, too. Only Ray Client does not say it.
+    given = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
+    found = str(getattr(context, "address_info", {}).get("address") or given)
+    if os.environ["RAY_AUTH_MODE"].lower() != "token" and not _is_loopback(found):
+        note(f"warning: RAY_AUTH_MODE={os.environ['RAY_AUTH_MODE']}: whoever reaches {found} can run code there")
 
 
 def _is_loopback(address: str) -> bool:
-    if address in ("auto", "local"):
-        address = os.environ.get("RAY_ADDRESS", "local") if address == "auto" else address
-        if address in ("auto", "local"):
-            return True
     host = urlsplit(address if "//" in address else f"//{address}").hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback
