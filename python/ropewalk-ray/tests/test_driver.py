@@ -79,6 +79,23 @@ class Driver(unittest.TestCase):
         self.tasks.take()
         self.assertEqual(self.inbox.sent, {})
 
+    def test_a_study_that_is_done_is_merged_and_faults_of_units_are_named(self) -> None:
+        out = self.folder / "out"
+        out.mkdir()
+        study = _driver._Study(self.part.path / "plan.toml", out, sys.executable, (), mock.Mock())
+        merged = {"missing": 0}
+        with mock.patch.object(study, "study", side_effect=[{"units": []}, merged]) as program:
+            self.assertEqual(study.run(1, 0, 3), merged)
+        program.assert_called_with("merge", str(out), "-o", str(out))
+        (out / "parts").mkdir()
+        study.faults["u"] = "unit u: no"
+        with (
+            mock.patch.object(study, "study", side_effect=[{"units": []}, _driver.Error("not merged")]) as program,
+            self.assertRaisesRegex(_driver.Error, "unit u: no\nnot merged"),
+        ):
+            study.run(1, 0, 3)
+        program.assert_called_with("merge", str(out / "parts"), "-o", str(out))
+
     def test_a_cluster_without_tokens_is_warned_of_by_its_address(self) -> None:
         for address, found, warns in (
             ("auto", "10.0.0.1:6379", True),

@@ -152,7 +152,13 @@ class _Study:
             cpus = cpus or _smallest()
             Tasks(self, units, cpus, gpus, retries).run()
             self.check()
-        merged = self.study("merge", str(self.out / "parts"), "-o", str(self.out))
+        # Without parts, it was measured on one machine.
+        parts = self.out / "parts"
+        try:
+            merged = self.study("merge", str(parts if parts.is_dir() else self.out), "-o", str(self.out))
+        except Error as e:
+            # Maybe because of them.
+            raise Error("\n".join([*self.faults.values(), str(e)])) from e
         if self.faults:
             raise Error("\n".join([*self.faults.values(), f"{merged['missing']} cells are not measured yet"]))
         return merged
