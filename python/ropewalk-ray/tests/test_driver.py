@@ -34,7 +34,7 @@ sys.modules["ray"] = RAY
 
 from ropewalk_ray import _cli, _driver
 from ropewalk_ray._parts import Part
-from ropewalk_ray._task import Files, Inbox
+from ropewalk_ray._task import Files, Inbox, Job, Outcome
 from test_parts import A, B, record
 
 
@@ -55,7 +55,8 @@ class Driver(unittest.TestCase):
         self.folder = Path(folder.name)
         self.part = Part(self.folder / "part", b"plan", 2)
         unit = {"id": "u", "cells": 2, "done": 0, "bytes": 1, "model": "m", "method": "x", "length": None}
-        study = mock.Mock(note=mock.Mock(), parts={"u": self.part}, faults={})
+        job = Job("", b"plan", ".", "ropewalk", "1", ())
+        study = mock.Mock(note=mock.Mock(), parts={"u": self.part}, faults={}, options=(), job=job)
         self.tasks = _driver.Tasks(study, [unit], 1, 0, 3)
         self.inbox = Inbox()
         self.tasks.inbox = Remote(self.inbox)
@@ -78,6 +79,20 @@ class Driver(unittest.TestCase):
         self.assertEqual(self.tasks.n_done, 2)
         self.tasks.take()
         self.assertEqual(self.inbox.sent, {})
+
+    def test_a_node_without_the_program_does_not_get_every_unit(self) -> None:
+        RAY.nodes.return_value = [{"NodeID": name, "Alive": True, "Resources": {"CPU": 1.0}} for name in ("n1", "n2")]
+        # No processors: it takes no unit.
+        RAY.nodes.return_value.append({"NodeID": "head", "Alive": True, "Resources": {}})
+        options = RAY.remote.return_value.options
+        self.tasks.ended("u", ("host", "n3", Outcome(1, "disk full")))
+        self.assertNotIn("label_selector", options.call_args.kwargs)
+        self.tasks.ended("u", ("host", "n1", Outcome(127, "no program")))
+        self.assertEqual(options.call_args.kwargs["label_selector"], {"ray.io/node-id": "!in(n1)"})
+        self.assertEqual(self.tasks.faults, {})
+        # None is left: it does not wait forever.
+        self.tasks.ended("u", ("other", "n2", Outcome(126, "another version")))
+        self.assertIn("other: another version", self.tasks.faults["u"])
 
     def test_a_study_that_is_done_is_merged_and_faults_of_units_are_named(self) -> None:
         out = self.folder / "out"

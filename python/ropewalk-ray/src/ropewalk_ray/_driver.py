@@ -22,7 +22,7 @@ from ray import cloudpickle
 
 from . import _task
 from ._parts import BadPart, Part
-from ._task import GRACE, Files, Inbox, Job, Outcome
+from ._task import GRACE, OTHER, WITHOUT, Files, Inbox, Job, Outcome
 
 # Nodes do without this package.
 cloudpickle.register_pickle_by_value(_task)
@@ -188,6 +188,8 @@ class Tasks:
         self.tried = dict.fromkeys(self.units, 0)
         self.running: dict[Any, str] = {}
         self.inbox: Any = None
+        # IDs of nodes that cannot run the program.
+        self.unfit: set[str] = set()
         # What the inbox need not hold any longer.
         self.kept: list[str] = []
 
@@ -216,8 +218,10 @@ class Tasks:
     def submit(self, unit: str) -> None:
         job = dataclasses.replace(self.study.job, unit=unit, options=self.options())
         memory = int(1.15 * self.units[unit]["bytes"]) + 1
+        # Such a node ends each unit at once, so Ray would send it all of them.
+        others = {"label_selector": {"ray.io/node-id": f"!in({','.join(sorted(self.unfit))})"}} if self.unfit else {}
         task = ray.remote(_task.remote).options(
-            num_cpus=self.cpus, num_gpus=self.gpus, memory=memory, max_retries=0, name=f"unit {unit}"
+            num_cpus=self.cpus, num_gpus=self.gpus, memory=memory, max_retries=0, name=f"unit {unit}", **others
         )
         self.running[task.remote(self.inbox, job, self.parts[unit].known())] = unit
 
@@ -248,10 +252,10 @@ class Tasks:
 
     def ended(self, unit: str, task: Any) -> None:
         try:
-            node, outcome = ray.get(task)
+            node, node_id, outcome = ray.get(task)
         except ray.exceptions.RayError as e:
             # The worker, its node, or its memory is gone.
-            node, outcome = "Ray", Outcome(1, _line(e))
+            node, node_id, outcome = "Ray", "", Outcome(1, _line(e))
         cells = {name[len("cells/") : -len(".json")] for name in outcome.cells}
         if outcome.code == 0 and cells <= self.parts[unit].done.keys():
             return
@@ -259,12 +263,19 @@ class Tasks:
             outcome = Outcome(1, "results were lost on their way")
         reason = f"{node}: {outcome.message or f'exit code {outcome.code}'}"
         self.tried[unit] += 1
+        if outcome.code in (WITHOUT, OTHER):
+            self.unfit.add(node_id)
         # Wrong usage is wrong everywhere.
-        if outcome.code == 2 or self.tried[unit] > self.retries:
+        if outcome.code == 2 or self.tried[unit] > self.retries or not self.has_fit():
             self.give_up(unit, reason)
         else:
             self.note(f"unit {unit} starts again: {reason}")
             self.submit(unit)
+
+    def has_fit(self) -> bool:
+        """Returns true unless no node is left that can run the program."""
+        able = (node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= self.cpus)
+        return not self.unfit or any(node["NodeID"] not in self.unfit for node in able)
 
     def give_up(self, unit: str, reason: str) -> None:
         for task in [task for task, of in self.running.items() if of == unit]:

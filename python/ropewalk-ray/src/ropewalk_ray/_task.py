@@ -28,6 +28,8 @@ Files = list[tuple[str, bytes]]
 POLL = 0.2
 # Seconds for the program to stop: a training writes a checkpoint first.
 GRACE = 20.0
+# Exit codes of an attempt on a node without the program, or with another version of it, as of a shell.
+WITHOUT, OTHER = 127, 126
 # Seconds for the program of a worker that was killed to die: Ray kills it too, a little later.
 ORPHAN = 60.0
 
@@ -199,10 +201,10 @@ def measure(send: Callable[[Files], None], job: Job, known: Files) -> Outcome:
     driver has."""
     program = find(job.program)
     if program is None:
-        return Outcome(127, f"no program {job.program!r} on the PATH; install ropewalk there")
+        return Outcome(WITHOUT, f"no program {job.program!r} on the PATH; install ropewalk there")
     found = version(program)
     if found != job.version:
-        return Outcome(126, f"expected {job.version!r} as on the driver, found {found!r}")
+        return Outcome(OTHER, f"expected {job.version!r} as on the driver, found {found!r}")
     folder = scratch(job)
     with locked(folder) as lock:
         out, log = folder / "out", folder / "log"
@@ -235,17 +237,18 @@ def measure(send: Callable[[Files], None], job: Job, known: Files) -> Outcome:
     return outcome
 
 
-def remote(inbox: object, job: Job, known: Files) -> tuple[str, Outcome]:
-    """The task. Gives the node, too."""
+def remote(inbox: object, job: Job, known: Files) -> tuple[str, str, Outcome]:
+    """The task. Gives the name and the ID of the node, too."""
     import ray
 
     node = f"{socket.gethostname()} ({ray.util.get_node_ip_address()})"
+    node_id = ray.get_runtime_context().get_node_id()
 
     def send(files: Files) -> None:
         # An answer means that the driver will get them.
         ray.get(inbox.put.remote(job.unit, node, files))  # type: ignore[attr-defined]
 
     try:
-        return node, measure(send, job, known)
+        return node, node_id, measure(send, job, known)
     except OSError as e:
-        return node, Outcome(1, str(e))
+        return node, node_id, Outcome(1, str(e))
