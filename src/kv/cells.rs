@@ -42,7 +42,7 @@ pub struct Cells {
 }
 
 impl Cells {
-    pub(super) fn new(n: usize) -> Cells {
+    pub fn new(n: usize) -> Cells {
         Cells { cells: vec![Cell::default(); n], first_free: 0, end: 0, used: 0 }
     }
 
@@ -80,7 +80,7 @@ impl Cells {
 
     /// Takes a free cell for each `(sequence, position)`. If there are too few, returns `None` and changes
     /// nothing.
-    pub(super) fn allocate(&mut self, wanted: &[(u32, i32)]) -> Option<Vec<usize>> {
+    pub fn allocate(&mut self, wanted: &[(u32, i32)]) -> Option<Vec<usize>> {
         if wanted.len() > self.n_free() {
             return None;
         }
@@ -101,7 +101,7 @@ impl Cells {
     }
 
     /// Removes a sequence from every cell whose position is `from` or more.
-    pub(super) fn remove(&mut self, seq: u32, from: i32) {
+    pub fn remove(&mut self, seq: u32, from: i32) {
         for cell in &mut self.cells[..self.end] {
             if cell.seqs & (1 << seq) != 0 && cell.pos >= from {
                 cell.seqs &= !(1 << seq);
@@ -121,7 +121,7 @@ impl Cells {
     }
 
     /// Adds sequence `dst` to every cell of sequence `src`.
-    pub(super) fn copy(&mut self, src: u32, dst: u32) {
+    pub fn copy(&mut self, src: u32, dst: u32) {
         for cell in &mut self.cells[..self.end] {
             if cell.seqs & (1 << src) != 0 {
                 cell.seqs |= 1 << dst;

@@ -197,6 +197,6 @@ fn a_listing_says_what_is_left() {
     // Also while a study runs.
     let folder = study.open("s").unwrap();
     let left = list(results().as_ref());
-    assert_eq!((left.cells, left.done, left.rows[0].done, left.rows[1].done), (CELLS, 30, 23, 7));
+    assert_eq!((left.cells, left.done, left.rows[0].work.done, left.rows[1].work.done), (CELLS, 30, 23, 7));
     assert!(!folder.records().unwrap().values().any(|r| matches!(r.state, State::Failed(_))));
 }
