@@ -67,6 +67,8 @@ pub(crate) struct App {
     pub(crate) metrics: Metrics,
     /// Bytes that bodies may still have together.
     pub(crate) bodies: Arc<Semaphore>,
+    /// For work with slots, one at a time.
+    pub(crate) slots: Arc<Semaphore>,
     /// Becomes true when answers are cut off.
     pub(crate) ending: watch::Receiver<bool>,
 }

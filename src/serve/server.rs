@@ -72,7 +72,8 @@ impl Server {
         let (ending, receiver) = watch::channel(false);
         let bodies = options.max_body.saturating_mul(4).min(Semaphore::MAX_PERMITS);
         let bodies = Arc::new(Semaphore::new(bodies));
-        let app = Arc::new(App { backend, options, metrics: Metrics::default(), bodies, ending: receiver });
+        let (metrics, slots) = (Metrics::default(), Arc::new(Semaphore::new(1)));
+        let app = Arc::new(App { backend, options, metrics, bodies, slots, ending: receiver });
         Ok(Server { listener, address, app, ending })
     }
 

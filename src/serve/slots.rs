@@ -24,12 +24,27 @@ const ACTIONS: &[&str] = &[SAVE, "restore", ERASE];
 /// Lists them.
 pub(crate) async fn slots(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Response {
     let for_work = Arc::clone(&app);
-    let list = blocking(move || {
+    let list = alone(&app, move || {
         let (backend, owner) = (&for_work.backend, for_work.salt(caller, &[]));
         let slots = backend.slots(&owner);
         Ok(slots.iter().map(|slot| entry(backend.card(), slot)).collect::<Value>())
     });
     app.respond(list.await.map(|list| json_response(&list)))
+}
+
+/// Runs what waits for a step, or for the disk, on a thread that may block, one at a time: there are few such threads, and
+/// every request needs one.
+async fn alone<T: Send + 'static>(
+    app: &App,
+    work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+) -> Result<T, Fault> {
+    let turn = Arc::clone(&app.slots).acquire_owned().await;
+    blocking(move || {
+        // Also where the client has gone meanwhile.
+        let _turn = turn;
+        work()
+    })
+    .await
 }
 
 fn entry(card: &Card, slot: &Slot) -> Value {
@@ -73,7 +88,7 @@ pub(crate) async fn change(
     // Bytes that are no text are no number either.
     let id = id.map_or_else(|_| String::new(), |Path(id)| id);
     let for_work = Arc::clone(&app);
-    let done = blocking(move || act(&for_work, caller, &id, action, &body)).await;
+    let done = alone(&app, move || act(&for_work, caller, &id, action, &body)).await;
     app.respond(done.map(|value| json_response(&value)))
 }
 

@@ -43,6 +43,7 @@ pub(crate) struct State {
     pub(crate) jobs: Vec<Job>,
     /// Salts, slots, and names of texts that were saved.
     pub(crate) saved: Vec<(Vec<u8>, usize, String)>,
+    pub(crate) saves_wait: bool,
     /// Slots that were erased; each job has one.
     pub(crate) erased: Vec<usize>,
     /// Tickets that were dropped before the end.
@@ -358,7 +359,7 @@ impl Backend for Fake {
     fn save(&self, owner: &[u8], slot: usize, name: &str) -> Result<SlotFile, Fault> {
         let found = self.slots(owner).into_iter().find(|known| known.id == slot && known.job.is_none());
         let Some(found) = found else { return Err(Fault::invalid("id", "slot: expected another")) };
-        let mut state = self.state();
+        let mut state = self.shared.1.wait_while(self.state(), |state| state.saves_wait).unwrap();
         let salt = state.jobs[slot].salt.clone();
         state.saved.push((salt, slot, name.to_owned()));
         Ok(SlotFile { slot, n_tokens: found.n_held, n_bytes: 1000 })

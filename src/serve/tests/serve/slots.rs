@@ -5,7 +5,7 @@ use std::time::Duration;
 use ropewalk_serve::Options;
 use serde_json::{json, Value};
 
-use crate::client::{Answer, Site, JSON};
+use crate::client::{Answer, Client, Site, JSON};
 use crate::fake::Fake;
 
 const PATH: &str = "/v1/completions";
@@ -127,4 +127,26 @@ fn a_text_is_saved_and_restored_by_its_name() {
     }
     let answer = site.client().ask("POST", "/slots/1?action=save", &[JSON], b"[");
     assert_eq!(answer.status, 400);
+}
+
+#[test]
+fn saves_leave_threads_to_other_requests() {
+    let site = Site::of(Fake::saving(), Options::default(), Duration::ZERO);
+    site.expect(200, PATH, &json!({ "prompt": "a" }));
+    site.fake.wait(|state| state.running == 0);
+    site.fake.set(|state| state.saves_wait = true);
+    let save = |i: usize| {
+        let mut client = site.client();
+        let body = json!({ "filename": format!("{i}") }).to_string();
+        client.send("POST", "/slots/0?action=save", &[JSON], body.as_bytes());
+        client
+    };
+    // More than there are threads.
+    let clients: Vec<Client> = (0..16).map(save).collect();
+    assert_eq!(site.get("/health").status, 200);
+    site.expect(200, "/tokenize", &json!({ "content": "a" }));
+    site.fake.set(|state| state.saves_wait = false);
+    for mut client in clients {
+        assert_eq!(client.answer().unwrap().status, 200);
+    }
 }
