@@ -253,7 +253,8 @@ impl Scheduler {
         let mut job = Job::new(&self.model, request, n_ctx, sink).map_err(Refusal::Invalid)?;
         let (cancelled, caller) = (job.cancel_flag(), job.request.caller);
         let mut state = self.shared.lock();
-        if state.deadline.is_some() {
+        // Nobody would answer it.
+        if state.deadline.is_some() || state.ended {
             return Err(Refusal::Stopping);
         }
         let running = state.status.plans.get(plan).map_or(0, |plan| plan.running);

@@ -267,8 +267,9 @@ impl Job {
             Ended::Failed(e) => self.send(Event::Failed(e)),
             Ended::Done(reason) => self.done(reason),
         }
-        // What a sink owns is the caller's too, and so are its panics.
+        // What a sink and a mask own is the caller's too, and so are its panics.
         let _ = catch_unwind(AssertUnwindSafe(move || drop(self.sink)));
+        let _ = catch_unwind(AssertUnwindSafe(move || drop(self.request)));
     }
 
     fn done(&mut self, reason: StopReason) {

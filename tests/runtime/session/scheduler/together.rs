@@ -2,9 +2,9 @@
 
 use std::ops::ControlFlow;
 
-use ropewalk::scheduler::{Event, Request, SchedulerParams};
+use ropewalk::scheduler::{Event, Mask, Request, SchedulerParams};
 use ropewalk::session::StopReason;
-use ropewalk::DType;
+use ropewalk::{DType, Token};
 
 use super::super::model;
 use super::{alone, one_plan, prompts, request, run, run_one, session, settles, start, Log, Told, PLANS};
@@ -236,7 +236,22 @@ fn requests_are_canceled_wherever_they_are() {
     assert_eq!(whole.tokens, alone(m, &plan, &text[1..391], 9).0);
 }
 
+#[derive(Debug)]
 struct PanicsAtItsEnd;
+
+impl Mask for PanicsAtItsEnd {
+    fn apply(&mut self, _: &mut [f32]) -> ropewalk::Result<()> {
+        Ok(())
+    }
+
+    fn accept(&mut self, _: Token) -> ropewalk::Result<bool> {
+        Ok(false)
+    }
+
+    fn copy(&self) -> Box<dyn Mask> {
+        Box::new(PanicsAtItsEnd)
+    }
+}
 
 impl Drop for PanicsAtItsEnd {
     fn drop(&mut self) {
@@ -266,14 +281,16 @@ fn a_sink_that_breaks_or_panics_cancels_its_request_alone() {
         let _ = &owned;
         ControlFlow::Continue(())
     };
+    let masked = request(&text[90..], 20).mask(Some(Box::new(PanicsAtItsEnd)));
     let tickets = [
         scheduler.submit(request(&text[..30], 100), Box::new(breaks)).unwrap(),
         scheduler.submit(request(&text[30..60], 100), Box::new(panics)).unwrap(),
         scheduler.submit(request(&text[60..90], 100), log.sink(0)).unwrap(),
         scheduler.submit(request(&text[90..], 20), Box::new(owns)).unwrap(),
+        scheduler.submit(masked, Box::new(|_| ControlFlow::Continue(()))).unwrap(),
     ];
     let told = log.told(1).remove(0);
     assert_eq!(told.tokens, alone(m, &plan, &text[60..90], 100).0);
-    let status = settles(&scheduler, |status| status.n_ended == 4);
-    assert_eq!((status.n_cancelled, status.n_failed, tickets.len()), (2, 0, 4));
+    let status = settles(&scheduler, |status| status.n_ended == 5);
+    assert_eq!((status.n_cancelled, status.n_failed, tickets.len()), (2, 0, 5));
 }
