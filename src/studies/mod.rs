@@ -179,6 +179,9 @@ pub fn units(
     settings: &Settings<'_>,
     control: &Control<'_>,
 ) -> study::Result<Units> {
+    if let Some(results) = results {
+        results.check_units(plan, settings)?;
+    }
     let mut runner = SessionRunner::new(plan, settings, *control);
     study::list_units(plan, results, &mut runner, control)
 }

@@ -213,6 +213,24 @@ fn a_task_that_does_nothing_is_not_queued_again() {
     assert_eq!((finish(cluster.task(1)).code, called()), (143, 1));
 }
 
+/// A plan that was changed while its study was not merged yet.
+#[test]
+fn parts_of_another_plan_are_refused_before_the_work() {
+    let cluster = Cluster::new(study::WORDS);
+    let part = cluster.folder.file("out/parts/0123456789ab");
+    std::fs::create_dir_all(&part).unwrap();
+    let text = study::plan(study::WORDS);
+    std::fs::write(part.join("plan.toml"), text.replace("48, 64", "48")).unwrap();
+    let said = cluster.slurm(&["--submit"]);
+    refused(&said, 1, &["0123456789ab/plan.toml (another tasks, lengths", "use another folder"]);
+    assert!(!cluster.folder.file("out/launch").exists() && cluster.calls("sbatch").is_empty());
+    // One that only looks different.
+    std::fs::write(part.join("plan.toml"), format!("# Mine\n{text}")).unwrap();
+    assert_eq!(cluster.slurm(&["--submit"]).json()["units"], 3);
+    std::fs::write(cluster.folder.file("out/parts/log"), "").unwrap();
+    refused(&cluster.slurm(&["--submit"]), 1, &["out/parts/log"]);
+}
+
 /// `MaxArraySize` is 1001 where nobody has set it.
 #[test]
 fn an_array_has_at_most_a_thousand_tasks() {

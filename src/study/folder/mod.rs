@@ -19,7 +19,7 @@ pub use self::kinds::SAMPLES;
 use self::kinds::{CELL, PLAN};
 pub(crate) use self::kinds::{MARK, REPORTS};
 pub use self::merge::merge;
-use self::records::Planned;
+use self::records::{Planned, MAX_FILES};
 use crate::cell::Key;
 use crate::outcome::Record;
 use crate::plan::{Names, COPY};
@@ -80,6 +80,25 @@ impl Results {
     /// Returns the errors of [`Results::get`].
     pub fn has(&self, hash: &str) -> Result<bool> {
         Ok(self.get(hash)?.is_some_and(|record| record.result().is_some()))
+    }
+
+    /// Checks that the folders of units have this plan. A merge refuses others, but only after the work.
+    ///
+    /// # Errors
+    /// One has another plan, or one that cannot be read; something else than a folder is there; the disk.
+    pub fn check_units(&self, plan: &Plan, names: &dyn Names) -> Result<()> {
+        for name in self.contents.names(Path::new(PARTS), MAX_FILES)? {
+            if name.as_encoded_bytes().starts_with(b".") {
+                continue;
+            }
+            let part = Path::new(PARTS).join(name);
+            let copy = self.contents.read(&part.join(COPY), Plan::MAX_BYTES)?;
+            // Most are copies to the last byte.
+            if copy.is_some_and(|text| text != plan.text.as_bytes()) {
+                is_of(&foreign::Folder::open(&self.contents.path().join(part))?, plan, names)?;
+            }
+        }
+        Ok(())
     }
 
     /// Returns true if a cell has been measured in the folder of a unit.
