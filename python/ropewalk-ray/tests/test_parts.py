@@ -160,9 +160,12 @@ while :; do sleep 0.05; done
         sent: list[_task.Files] = []
         part = self.folder / "node"
         known = [(f"samples/{A}.jsonl", b"samples"), (f"cells/{A}.json", record(A))]
+        _task.replace(part / f"cells/{A}.json", record(A, "failed"))
         courier = _task.Courier(part, sent.append, known)
         courier()
         self.assertEqual(sent, [])
+        for name, data in known:
+            self.assertEqual((part / name).read_bytes(), data)
         # A result comes with its samples, and after them; what is not whole has a hidden name.
         new = [(f"adapters/{C}.gguf", b"adapter"), (f"samples/{B}.jsonl", b"more"), (f"cells/{B}.json", record(B, "failed"))]
         together = [new[:1], new[1:]]

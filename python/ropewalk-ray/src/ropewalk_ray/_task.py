@@ -165,7 +165,8 @@ class Courier:
         self.sent: dict[str, tuple[int, int]] = {}
         for name, data in known:
             path = part / name
-            if not path.exists():
+            # What an earlier attempt left here may be a failure, or an adapter that nothing was measured with.
+            if not path.exists() or path.read_bytes() != data:
                 replace(path, data)
             self.sent[name] = self.stamp(path)
 
