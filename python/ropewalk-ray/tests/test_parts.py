@@ -111,6 +111,17 @@ class Parts(unittest.TestCase):
         self.assertEqual((outcome.code, sent), (126, []))
         self.assertEqual(_task.measure(sent.append, job(program="no-such-program"), []).code, 127)
 
+    def test_an_interruption_after_a_write_is_one(self) -> None:
+        real = os.replace
+
+        def interrupted(old: str, new: Path) -> None:
+            real(old, new)
+            raise KeyboardInterrupt
+
+        with mock.patch.object(os, "replace", interrupted), self.assertRaises(KeyboardInterrupt):
+            _task.replace(self.folder / "file", b"data")
+        self.assertEqual((self.folder / "file").read_bytes(), b"data")
+
     def test_what_is_measured_while_the_program_stops_is_sent(self) -> None:
         program = self.folder / "program"
         program.write_text(f'''#!/bin/sh

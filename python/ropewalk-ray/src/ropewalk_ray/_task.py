@@ -100,7 +100,9 @@ def replace(path: Path, data: bytes) -> None:
             os.fsync(out.fileno())
         os.replace(name, path)
     except BaseException:
-        os.unlink(name)
+        # It is not there if Ctrl-C came last.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
         raise
 
 
