@@ -41,6 +41,13 @@ def _count(text: str) -> int:
     return n
 
 
+def _listen() -> None:
+    # Under nohup, SIGHUP stays ignored.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _stop)
+
+
 def _stop(number: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
@@ -57,11 +64,10 @@ def main() -> int:
 
     try:
         more = {"_node_ip_address": args.node_ip_address} if args.node_ip_address else {}
+        _listen()
         _driver.connect(args.address, note, **more)
-        # After Ray has installed its own. Under nohup, SIGHUP stays ignored.
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, _stop)
+        # Ray has installed a handler, which exits with 1.
+        _listen()
         merged = _driver.run(
             args.plan,
             args.output,
@@ -79,9 +85,9 @@ def main() -> int:
     except KeyboardInterrupt:
         _print("interrupted: run the same command again to resume")
         return 128 + signal.SIGINT
-    except SystemExit:
+    except SystemExit as e:
         _print("interrupted: run the same command again to resume")
-        raise
+        return e.code if isinstance(e.code, int) and e.code > 128 else 128 + signal.SIGTERM
     if args.json:
         print(json.dumps(merged))
     else:
