@@ -12,7 +12,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: help setup build install wheel sdist test-python python-docs deb docker release models gemma benchmarks texts train-texts demo test quick soak test-device fmt lint lines doc unit bench fuzz sanitize check-cuda clean
+.PHONY: help setup build install wheel sdist test-python python-docs deb docker release models gemma benchmarks texts train-texts demo test quick soak test-device test-cluster fmt lint lines doc unit bench fuzz sanitize check-cuda clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -115,6 +115,9 @@ soak: setup models train-texts ## run the tests at full length, then each fuzz t
 
 test-device: setup ## compare inference and training on a device with the CPU; DEVICE=cuda:0 FEATURES=cuda for a GPU
 	@scripts/test-device.sh
+
+test-cluster: build ## run studies on Slurm and Ray on this machine, kill cells and nodes, compare the reports (about 25 minutes)
+	@scripts/test-cluster.sh
 
 bench: build models ## run the benches, then compare tokens per second with libllama
 	$(CARGO) bench --workspace --bench '*'

@@ -4,6 +4,7 @@
 #   scripts/setup.sh lint         rustfmt and clippy
 #   scripts/setup.sh python       virtual environments and strip, for scripts/python.sh
 #   scripts/setup.sh deb          strip, and dpkg-shlibdeps for the dependencies of the Debian package
+#   scripts/setup.sh cluster      Slurm and virtual environments, for scripts/test-cluster.sh; Ray is a Python package
 #   scripts/setup.sh device       a software Vulkan device (Mesa's lavapipe) and xz, for scripts/test-device.sh
 set -euo pipefail
 
@@ -45,6 +46,19 @@ python() {
     have python3 || missing+=(python3)
     python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
     have strip || missing+=(binutils)
+    install ${missing[@]+"${missing[@]}"}
+}
+
+cluster() {
+    local missing=()
+    # Daemons may not be on the PATH of a user.
+    PATH=$PATH:/usr/sbin
+    have slurmctld || missing+=(slurmctld)
+    have slurmd || missing+=(slurmd)
+    have sbatch || missing+=(slurm-client)
+    compgen -G '/usr/lib/*/slurm*/select_cons_tres.so' >/dev/null || missing+=(slurm-wlm-basic-plugins)
+    have python3 || missing+=(python3)
+    python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
     install ${missing[@]+"${missing[@]}"}
 }
 
@@ -100,9 +114,9 @@ lint() {
 }
 
 case "${1:-}" in
-build | lint | python | deb | device) "$1" ;;
+build | lint | python | cluster | deb | device) "$1" ;;
 *)
-    say "usage: scripts/setup.sh build|lint|python|deb|device"
+    say "usage: scripts/setup.sh build|lint|python|cluster|deb|device"
     exit 2
     ;;
 esac
