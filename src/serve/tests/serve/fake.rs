@@ -44,9 +44,8 @@ pub(crate) struct State {
     /// Salts, slots, and names of texts that were saved.
     pub(crate) saved: Vec<(Vec<u8>, usize, String)>,
     pub(crate) saves_wait: bool,
-    /// Slots that were erased; each job has one.
     pub(crate) erased: Vec<usize>,
-    /// Tickets that were dropped before the end.
+    /// Tickets dropped early.
     pub(crate) cancelled: usize,
     pub(crate) running: usize,
     /// Names of the threads that asked for the bytes of tokens.
