@@ -31,6 +31,8 @@ struct Block<'a> {
     v: &'a Rows<'a>,
     /// The row of each key.
     rows: &'a [usize],
+    /// [`Rows::offsets`] of the keys and of the values, for all heads.
+    offsets: &'a [[usize; KEYS]; 2],
     /// The block's first column of the mask.
     column: usize,
     /// For each key nonzero if any token sees it. An unused cell may hold NaN, and 0 times NaN is not 0.
@@ -91,7 +93,7 @@ impl Few {
 
     fn branch(&mut self, x: &Inputs<'_>, tile: &Tile, taken: &Taken<'_>, branch: &BranchOperands<'_>) {
         let mut queries_ready = false;
-        let (mut used, mut rows) = ([0u16; KEYS], [0usize; KEYS]);
+        let (mut used, mut rows, mut offsets) = ([0u16; KEYS], [0usize; KEYS], [[0usize; KEYS]; 2]);
         for (i, columns) in taken.blocks.iter().enumerate().filter(|(_, columns)| branch.has(columns)) {
             let seen = || tile.tokens.clone().map(|t| x.seen(t, columns));
             if !queries_ready {
@@ -100,11 +102,14 @@ impl Few {
             }
             let (used, rows) = (&mut used[..columns.len()], &mut rows[..columns.len()]);
             x.used(tile, columns, seen().any(|s| s.all), used);
-            rows.iter_mut().zip(columns.clone()).for_each(|(row, column)| *row = x.row(branch, column));
+            x.rows(branch, columns, rows);
+            branch.k.offsets(rows, &mut offsets[0]);
+            branch.v.offsets(rows, &mut offsets[1]);
             let then = taken.blocks.get(i + 1).map(|next| next.start).or(taken.then);
             let ahead = then.map_or(0, |then| x.row(branch, then).wrapping_sub(rows[0]));
             let (k, v, column) = (&branch.k, &branch.v, columns.start);
-            let block = Block { k, v, rows, column, used, all: seen().all(|s| s.all), ahead };
+            let block =
+                Block { k, v, rows, offsets: &offsets, column, used, all: seen().all(|s| s.all), ahead };
             for head in 0..tile.heads.len() {
                 self.block(x, tile, &block, head);
             }
@@ -157,7 +162,9 @@ impl Few {
 
     fn scores_in_place<U: Unit>(&mut self, block: &Block<'_>, head: usize, of: usize) {
         let keys = block.k.plane::<U>(of);
-        self.scores_of(block, head, |i| keys.row(block.rows[i]), block.ahead.wrapping_mul(keys.stride));
+        // SAFETY: offsets of the keys.
+        let key = |i: usize| unsafe { keys.at(block.offsets[0][i]) };
+        self.scores_of(block, head, key, block.ahead.wrapping_mul(keys.stride));
     }
 
     fn scores_of<'x, U: Unit + 'x>(
@@ -202,7 +209,9 @@ impl Few {
 
     fn add_in_place<U: Unit>(&mut self, block: &Block<'_>, head: usize, of: usize) {
         let values = block.v.plane::<U>(of);
-        self.add_of(block, head, |i| values.row(block.rows[i]), block.ahead.wrapping_mul(values.stride));
+        // SAFETY: offsets of the values.
+        let value = |i: usize| unsafe { values.at(block.offsets[1][i]) };
+        self.add_of(block, head, value, block.ahead.wrapping_mul(values.stride));
     }
 
     fn add_of<'x, U: Unit + 'x>(

@@ -135,6 +135,18 @@ impl Inputs<'_> {
         }
     }
 
+    /// The rows of columns of a branch in its keys.
+    pub(super) fn rows(&self, branch: &BranchOperands<'_>, columns: &Range<usize>, rows: &mut [usize]) {
+        match self.cells {
+            None => rows.iter_mut().zip(columns.start - branch.first..).for_each(|(row, at)| *row = at),
+            Some([low, high, _]) => {
+                let halves = low[columns.clone()].iter().zip(&high[columns.clone()]);
+                let whole = halves.map(|(&low, &high)| (usize::from(high) << 16) | usize::from(low));
+                rows.iter_mut().zip(whole).for_each(|(row, at)| *row = at);
+            }
+        }
+    }
+
     /// Looks up what token `t` sees of up to [`KEYS`] columns, which may lie in two blocks of the index.
     #[inline]
     pub(super) fn seen(&self, t: usize, columns: &Range<usize>) -> Seen {

@@ -240,7 +240,7 @@ impl Softmax {
             }
             let (used, cells) = (&mut used[..columns.len()], &mut cells[..columns.len()]);
             x.used(tile, columns, self.seen.iter().any(|s| s.all), used);
-            cells.iter_mut().zip(columns.clone()).for_each(|(cell, column)| *cell = x.row(branch, column));
+            x.rows(branch, columns, cells);
             let block = Block { k: &branch.k, v: &branch.v, head: tile.heads.start, rows: cells, used };
             products.load(&block, &mut self.buffers);
             for group in 0..n_rows.div_ceil(W) {

@@ -59,7 +59,17 @@ impl<'a, U: Unit> Plane<'a, U> {
     pub(super) fn row(&self, i: usize) -> &'a [U] {
         assert!(i < self.n);
         // SAFETY: a row in these units inside the tensor, by the assertion; aligned, as `Rows::new` was promised.
-        unsafe { std::slice::from_raw_parts(self.data.add(i * self.stride).cast(), self.n_units) }
+        unsafe { self.at(i * self.stride) }
+    }
+
+    /// The row at an offset.
+    ///
+    /// # Safety
+    /// It is one of [`Rows::offsets`], of the rows that this plane is of.
+    #[inline(always)]
+    pub(super) unsafe fn at(&self, offset: usize) -> &'a [U] {
+        // SAFETY: the caller's.
+        unsafe { std::slice::from_raw_parts(self.data.add(offset).cast(), self.n_units) }
     }
 }
 
@@ -98,6 +108,12 @@ impl<'a> Rows<'a> {
         assert!(j < self.n2 && self.are::<U>());
         let data = self.data.wrapping_add(j * self.nb2);
         Plane { data, stride: self.nb1, n: self.n1, n_units: self.d / UNIT, alive: PhantomData }
+    }
+
+    /// Bytes from the first row of any plane to each of these: checked here, for all planes.
+    pub(super) fn offsets(&self, rows: &[usize], offsets: &mut [usize]) {
+        assert!(rows.iter().fold(0, |most, &row| most.max(row)) < self.n1);
+        offsets.iter_mut().zip(rows).for_each(|(offset, row)| *offset = row * self.nb1);
     }
 
     /// Returns true if elements are F32.
