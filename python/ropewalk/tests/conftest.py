@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,9 @@ from ropewalk._program import find
 SENTENCE = "The rope walk was a long shed in which hemp was spun into rope. "
 
 Cli = Callable[..., Any]
+
+# A job in the background of a shell ignores it, and tests of Ctrl-C would wait forever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
