@@ -12,7 +12,7 @@ environment=$target/cluster
 
 scripts/setup.sh cluster
 [ -x "$environment/bin/pip" ] || python3 -m venv "$environment"
-"$environment/bin/pip" install --quiet 'ray>=2.52,<3'
+"$environment/bin/pip" install --quiet 'ray[client]>=2.52,<3'
 export PYTHONDONTWRITEBYTECODE=1
 python3 python/ropewalk-ray/tests/test_parts.py --quiet
 
