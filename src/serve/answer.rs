@@ -338,7 +338,7 @@ impl Choice {
             Reason::Context => "context",
             Reason::Cancelled => "cancelled",
         };
-        let from = if done.n_restored > 0 { "disk" } else { "memory" };
+        let from = (done.n_cached > 0).then_some(if done.n_restored > 0 { "disk" } else { "memory" });
         json!({
             "rope": plan.map(|p| &p.name),
             "spec": plan.map(|p| &p.spec),
