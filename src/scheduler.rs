@@ -341,7 +341,8 @@ impl Scheduler {
     /// it held.
     ///
     /// # Errors
-    /// Returns an error if there is no such sequence of this owner, or if a request runs in it.
+    /// Returns an error if there is no such sequence of this owner, or if a request runs in it; and [`Error::Interrupted`] if
+    /// the scheduler has stopped.
     pub fn erase(&self, owner: &[u8], slot: usize) -> Result<usize> {
         let owner = owner.to_vec();
         self.with_slot(slot, move |engine, seq| engine.erase(&owner, seq))
@@ -362,7 +363,7 @@ impl Scheduler {
                 Err(Error::argument("slot", expected, slot))
             }
         });
-        done.unwrap_or_else(|| Err(Error::Invalid("slots: the scheduler has stopped".into())))
+        done.unwrap_or(Err(Error::Interrupted))
     }
 
     /// Has the thread do something between two steps; `None` if it has ended.

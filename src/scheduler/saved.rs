@@ -13,7 +13,7 @@ impl Scheduler {
     /// # Errors
     /// Returns an error if there is no such sequence of this owner; if a request runs in it; if the name is not 1 to 64 of
     /// a-z, 0-9, '.', '_', and '-', the first a letter or a digit; if saved texts have half of the directory's bytes; if
-    /// texts are not kept on disk; and those of the file system.
+    /// texts are not kept on disk; [`Error::Interrupted`] if the scheduler has stopped; and those of the file system.
     pub fn save(&self, owner: &[u8], slot: usize, name: &str) -> Result<SlotFile> {
         let (disk, name) = (self.directory()?, Name::new(owner, name)?);
         let owner = owner.to_vec();

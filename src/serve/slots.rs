@@ -16,6 +16,7 @@ use crate::app::{blocking, App, Caller};
 use crate::backend::{Card, Fault, Slot, SlotFile};
 use crate::error::{json_response, Refusal};
 use crate::fields::{short, Fields};
+use crate::stream::stopping;
 
 const ERASE: &str = "erase";
 const SAVE: &str = "save";
@@ -33,18 +34,24 @@ pub(crate) async fn slots(State(app): State<Arc<App>>, Extension(caller): Extens
 }
 
 /// Runs what waits for a step, or for the disk, on a thread that may block, one at a time: there are few such threads, and
-/// every request needs one.
+/// every request needs one. The end of the server does not wait for it.
 async fn alone<T: Send + 'static>(
     app: &App,
     work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {
-    let turn = Arc::clone(&app.slots).acquire_owned().await;
-    blocking(move || {
-        // Also where the client has gone meanwhile.
-        let _turn = turn;
-        work()
-    })
-    .await
+    let done = async {
+        let turn = Arc::clone(&app.slots).acquire_owned().await;
+        let work = move || {
+            // Also where the client has gone meanwhile.
+            let _turn = turn;
+            work()
+        };
+        blocking(work).await
+    };
+    tokio::select! {
+        done = done => done,
+        () = app.ending() => Err(stopping()),
+    }
 }
 
 fn entry(card: &Card, slot: &Slot) -> Value {

@@ -249,7 +249,7 @@ impl Jobs {
     }
 }
 
-fn stopping() -> Fault {
+pub(crate) fn stopping() -> Fault {
     Fault::new(FaultKind::Stopping, "the server stops")
 }
 

@@ -92,7 +92,7 @@ impl Backend {
         open: bool,
     ) -> Result<String, Fault> {
         self.template.render_json(messages, variables, open).map_err(|e| match e {
-            Error::Interrupted => Fault::new(FaultKind::Stopping, "the server stops"),
+            Error::Interrupted => stopping(),
             // It names a path of this machine.
             Error::During { .. } => failed("chat template: cannot start a process for it"),
             e => Fault::invalid("messages", e),
@@ -236,7 +236,7 @@ impl http::Backend for Backend {
     }
 
     fn erase(&self, owner: &[u8], slot: usize) -> Result<usize, Fault> {
-        self.scheduler.erase(owner, slot).map_err(|e| Fault::invalid("id", e))
+        self.scheduler.erase(owner, slot).map_err(unfiled)
     }
 
     fn save(&self, owner: &[u8], slot: usize, name: &str) -> Result<http::SlotFile, Fault> {
@@ -289,6 +289,10 @@ fn failed(e: impl Display) -> Fault {
     Fault::new(FaultKind::Server, e)
 }
 
+fn stopping() -> Fault {
+    Fault::new(FaultKind::Stopping, "the server stops")
+}
+
 fn invalid(e: impl Display) -> Fault {
     Fault::new(FaultKind::Invalid, e)
 }
@@ -301,6 +305,7 @@ fn unfiled(e: Error) -> Fault {
     match &e {
         Error::Argument { name, .. } if name == "slot" => Fault::invalid("id", e),
         Error::Argument { .. } | Error::Invalid(_) => Fault::invalid("filename", e),
+        Error::Interrupted => stopping(),
         _ => failed(e),
     }
 }

@@ -358,9 +358,8 @@ impl Backend for Fake {
     fn save(&self, owner: &[u8], slot: usize, name: &str) -> Result<SlotFile, Fault> {
         let found = self.slots(owner).into_iter().find(|known| known.id == slot && known.job.is_none());
         let Some(found) = found else { return Err(Fault::invalid("id", "slot: expected another")) };
-        let mut state = self.shared.1.wait_while(self.state(), |state| state.saves_wait).unwrap();
-        let salt = state.jobs[slot].salt.clone();
-        state.saved.push((salt, slot, name.to_owned()));
+        self.set(|state| state.saved.push((state.jobs[slot].salt.clone(), slot, name.to_owned())));
+        drop(self.shared.1.wait_while(self.state(), |state| state.saves_wait).unwrap());
         Ok(SlotFile { slot, n_tokens: found.n_held, n_bytes: 1000 })
     }
 

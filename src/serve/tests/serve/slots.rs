@@ -150,3 +150,20 @@ fn saves_leave_threads_to_other_requests() {
         assert_eq!(client.answer().unwrap().status, 200);
     }
 }
+
+/// The disk may hold it up for long.
+#[test]
+fn a_save_is_cut_off_when_the_server_ends() {
+    let mut site = Site::of(Fake::saving(), Options::default(), Duration::ZERO);
+    site.expect(200, PATH, &json!({ "prompt": "a" }));
+    site.fake.wait(|state| state.running == 0);
+    site.fake.set(|state| state.saves_wait = true);
+    let mut client = site.client();
+    let body = json!({ "filename": "a" }).to_string();
+    client.send("POST", "/slots/0?action=save", &[JSON], body.as_bytes());
+    site.fake.wait(|state| state.saved.len() == 1);
+    site.join();
+    let answer = client.answer().expect("an answer before the end");
+    assert_eq!((answer.status, &answer.json()["error"]["code"]), (503, &json!("stopping")));
+    site.fake.set(|state| state.saves_wait = false);
+}
