@@ -289,14 +289,29 @@ impl Disk {
 
     /// Skips a text from now on, and removes its file: it is one of ours and of no use.
     fn forget(&self, name: &str, why: String) -> Option<Packed> {
-        let removed = self.folder.remove(Path::new(name));
         let mut state = self.lock();
-        state.take(name);
         state.warn(format!("{why}; skipped"));
-        if let Err(e) = removed {
-            state.warn(e.to_string());
-        }
+        let entry = state.take(name);
+        drop(state);
+        self.remove(entry);
         None
+    }
+
+    /// Removes files of texts that are out of the list. One that cannot be removed keeps its room; returns false then.
+    fn remove(&self, entries: impl IntoIterator<Item = Entry>) -> bool {
+        let mut done = true;
+        for entry in entries {
+            let removed = self.folder.remove(Path::new(&entry.name));
+            let mut state = self.lock();
+            match removed {
+                Ok(()) => state.free(entry.bytes),
+                Err(e) => {
+                    state.warn(e.to_string());
+                    done = false;
+                }
+            }
+        }
+        done
     }
 
     fn write(&self, write: Write) {
@@ -316,13 +331,14 @@ impl Disk {
         let written = packed.write(&self.params.dir.join(&name), &attachment);
         let mut state = self.lock();
         if let Err(e) = written {
+            state.free(n_bytes);
             state.warn(format!("{e}; not kept"));
             return;
         }
-        state.take(&name);
-        let beginnings: Vec<String> =
-            state.entries.iter().filter(|entry| covered(entry)).map(|entry| entry.name.clone()).collect();
-        beginnings.iter().for_each(|name| drop(state.take(name)));
+        if let Some(replaced) = state.take(&name) {
+            state.free(replaced.bytes);
+        }
+        let beginnings = state.take_all(covered);
         let entry = Entry {
             name,
             bytes: n_bytes,
@@ -333,19 +349,14 @@ impl Disk {
             tokens: Arc::clone(&tokens),
             states: packed.states(),
         };
-        state.n_bytes += n_bytes;
         state.n_written += 1;
         state.entries.push(entry);
         drop(state);
-        for name in beginnings {
-            if let Err(e) = self.folder.remove(Path::new(&name)) {
-                self.lock().warn(e.to_string());
-            }
-        }
+        self.remove(beginnings);
     }
 
-    /// Removes files until there is room for so many bytes: first those of `no_use`, then those worth least. Returns false if
-    /// there cannot be.
+    /// Removes files until there is room for so many bytes, and takes it: first those of `no_use`, then those worth least.
+    /// Returns false if there cannot be.
     fn make_room(&self, n_bytes: u64, no_use: impl Fn(&Entry) -> bool) -> bool {
         let most = self.params.n_bytes;
         if n_bytes > most {
@@ -354,6 +365,8 @@ impl Disk {
         loop {
             let mut state = self.lock();
             if state.n_bytes.saturating_add(n_bytes) <= most {
+                // Before the file is written: another thread may look for room meanwhile.
+                state.n_bytes += n_bytes;
                 return true;
             }
             let worth = |entry: &Entry| match no_use(entry) {
@@ -364,11 +377,9 @@ impl Disk {
             let least = least.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(worth, name)| (worth, name.clone()));
             let Some((worth, name)) = least else { return false };
             state.clock = state.clock.max(worth);
-            state.take(&name);
+            let entry = state.take(&name);
             drop(state);
-            if let Err(e) = self.folder.remove(Path::new(&name)) {
-                // It stays, and takes the room.
-                self.lock().warn(e.to_string());
+            if !self.remove(entry) {
                 return false;
             }
         }
@@ -382,11 +393,18 @@ impl State {
         }
     }
 
+    /// Takes a text out of the list. Its file is still there.
     fn take(&mut self, name: &str) -> Option<Entry> {
         let at = self.entries.iter().position(|entry| entry.name == name)?;
-        let entry = self.entries.remove(at);
-        self.n_bytes = self.n_bytes.saturating_sub(entry.bytes);
-        Some(entry)
+        Some(self.entries.remove(at))
+    }
+
+    fn take_all(&mut self, like: impl Fn(&Entry) -> bool) -> Vec<Entry> {
+        self.entries.extract_if(.., |entry| like(entry)).collect()
+    }
+
+    fn free(&mut self, n_bytes: u64) {
+        self.n_bytes = self.n_bytes.saturating_sub(n_bytes);
     }
 }
 

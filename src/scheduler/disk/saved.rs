@@ -76,12 +76,12 @@ impl Disk {
             return refused(format!("expected room for {}, found less", bytes(n_bytes)));
         }
         let written = packed.write(&self.params.dir.join(&name.file), attachment);
-        written.map_err(|e| self.shown(name, e))?;
-        saved.insert(name.file.clone(), n_bytes);
+        if written.is_ok() {
+            saved.insert(name.file.clone(), n_bytes);
+        }
         drop(saved);
-        let mut state = self.lock();
-        state.n_bytes = (state.n_bytes + n_bytes).saturating_sub(old.unwrap_or(0));
-        Ok(n_bytes)
+        self.lock().free(if written.is_ok() { old.unwrap_or(0) } else { n_bytes });
+        written.map(|()| n_bytes).map_err(|e| self.shown(name, e))
     }
 
     /// Reads a text, its attachment, and the bytes of its file, which is verified.

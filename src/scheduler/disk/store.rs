@@ -1,6 +1,5 @@
 //! The directory as an engine uses it: texts that leave its cache, and those that its requests begin with.
 
-use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
 use ropewalk_core::text::{bytes, hex};
@@ -148,15 +147,10 @@ impl Store {
         while state.writing.as_ref().is_some_and(|(plan, own, text)| like(*plan, own, text)) {
             state = disk.room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        let own = |entry: &&Entry| entry.plans.iter().any(|&plan| like(plan, &entry.salt, &entry.tokens));
-        let names: Vec<String> = state.entries.iter().filter(own).map(|entry| entry.name.clone()).collect();
-        names.iter().for_each(|name| drop(state.take(name)));
+        let own = |entry: &Entry| entry.plans.iter().any(|&plan| like(plan, &entry.salt, &entry.tokens));
+        let entries = state.take_all(own);
         drop(state);
-        for name in names {
-            if let Err(e) = disk.folder.remove(Path::new(&name)) {
-                disk.lock().warn(e.to_string());
-            }
-        }
+        disk.remove(entries);
     }
 
     /// Has a text read for a request.

@@ -8,7 +8,7 @@ use ropewalk::session::SessionParams;
 use ropewalk::{DType, Model, Token};
 
 use super::super::model;
-use super::{alone, one_plan, request, run_one, session, start, Log, PLANS};
+use super::{alone, one_plan, request, run_one, session, settles, start, Log, PLANS};
 use crate::common::{says, some_tokens};
 
 /// A scheduler that puts no text into the directory on its own.
@@ -134,6 +134,39 @@ fn saved_texts_have_a_bound_and_a_running_request_keeps_its_slot() {
     scheduler.restore(b"a", b"a", 0, "x").unwrap();
     assert_eq!(scheduler.save(b"a", 0, "x").unwrap().n_bytes, saved.n_bytes);
     says(scheduler.save(b"a", 0, "y"), &["y: not saved: expected at most", "of saved texts"]);
+}
+
+/// Also if a text is saved while the disk's thread writes another one.
+#[test]
+fn all_files_have_a_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let (m, plan) = (model("llama-tiny", DType::F32), session(420, 1, "plain"));
+    let text = some_tokens(14 * 400, m.hparams().n_vocab);
+    let ask = |i: usize, plan: usize| request(&text[i * 400..][..400], 8).plan(Some(plan));
+    let bound = {
+        let own = tempfile::tempdir().unwrap();
+        let scheduler = kept(own.path(), m, &plan);
+        run_one(&scheduler, ask(0, 0));
+        scheduler.save(b"", 0, "x").unwrap().n_bytes * 17 / 2
+    };
+    let disk = DiskParams::new(dir.path(), bound).n_tokens(16);
+    let scheduler = start(m, SchedulerParams::new(vec![plan; 2]).step_tokens(Some(40)).disk(Some(disk)));
+    run_one(&scheduler, ask(0, 1));
+    let slot = scheduler.slots(b"")[0].id;
+    (1..10).for_each(|i| drop(run_one(&scheduler, ask(i, 0))));
+    settles(&scheduler, |status| status.n_written == 8);
+    for (i, name) in (10..).zip(["a", "b", "c", "d"]) {
+        let log = Log::new();
+        let ticket = scheduler.submit(ask(i, 0), log.sink(0)).unwrap();
+        // The text that the cache held is written then.
+        while !matches!(log.next().1, Event::Started { .. }) {}
+        scheduler.save(b"", slot, name).unwrap();
+        let status = settles(&scheduler, |status| status.n_written == i - 1);
+        assert!(status.disk_bytes.is_some_and(|n| n <= bound), "{status:?}, {bound}");
+        while !matches!(log.next().1, Event::Done(_)) {}
+        drop(ticket);
+    }
+    assert!(scheduler.warnings().is_empty());
 }
 
 #[test]
