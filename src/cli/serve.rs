@@ -161,7 +161,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     let plans = plans(args, &choice, &model, specs)?;
     let sessions = plans.iter().map(|plan| plan.session.clone()).collect();
-    let disk = args.prefix_dir.as_ref().map(|dir| DiskParams::new(dir, args.prefix_bytes as u64));
+    let disk = |dir: &PathBuf| DiskParams::new(dir, args.prefix_bytes as u64).n_owners(keys.len());
+    let disk = args.prefix_dir.as_ref().map(disk);
     // Room for every answer of one request while another's wait, for each key: with less, some could never be served.
     let n_waiting = 2 * MAX_ANSWERS;
     let params = SchedulerParams::new(sessions).n_running(args.parallel.into()).n_waiting(n_waiting);

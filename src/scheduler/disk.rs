@@ -47,15 +47,17 @@ ropewalk_core::setters! {
         pub dir: PathBuf,
         /// Most bytes of all files.
         pub n_bytes: u64,
+        /// Owners of saved texts. Each may save an equal part of half of the bytes.
+        pub n_owners: usize,
         /// Texts of fewer tokens are not written, and none is read that saves fewer.
         pub n_tokens: usize,
     }
 }
 
 impl DiskParams {
-    /// Up to so many bytes in a directory, for texts of 256 tokens or more.
+    /// Up to so many bytes in a directory, for texts of 256 tokens or more, and one owner of saved texts.
     pub fn new(dir: impl AsRef<Path>, n_bytes: u64) -> DiskParams {
-        DiskParams { dir: dir.as_ref().to_owned(), n_bytes, n_tokens: 256 }
+        DiskParams { dir: dir.as_ref().to_owned(), n_bytes, n_owners: 1, n_tokens: 256 }
     }
 }
 

@@ -1,5 +1,5 @@
 //! Texts that callers save under names of their own. They stay in the directory until they are replaced or somebody removes
-//! the files, and have half of its bytes at most.
+//! the files, and have half of its bytes at most. Each owner has a part of that, so that none learns how much another saves.
 
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
@@ -58,19 +58,22 @@ impl Disk {
     /// There is no room for it, or something else is in its place; the disk.
     pub(in crate::scheduler) fn save(&self, name: &Name, packed: &Packed, attachment: &[u8]) -> Result<u64> {
         let refused = |why: String| Err(Error::Invalid(format!("{}: not saved: {why}", name.name)));
-        let (n_bytes, most) = (packed.n_bytes(attachment), self.params.n_bytes / 2);
+        let (n_bytes, n_owners) = (packed.n_bytes(attachment), self.params.n_owners.max(1));
+        let (most, most_texts) = (self.params.n_bytes / 2 / n_owners as u64, MAX_SAVED.div_ceil(n_owners));
+        let owner = &name.file[..SAVED.len() + DIGITS];
         // One at a time.
         let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
         let old = saved.get(&name.file).copied();
-        let others = saved.values().sum::<u64>() - old.unwrap_or(0);
-        if others.saturating_add(n_bytes) > most {
+        let others = saved.iter().filter(|(file, _)| file.starts_with(owner) && **file != name.file);
+        let (n_texts, others) = others.fold((0usize, 0u64), |(n, sum), (_, n_bytes)| (n + 1, sum + n_bytes));
+        if n_bytes.saturating_add(others) > most {
             let (most, others, own) = (bytes(most), bytes(others), bytes(n_bytes));
             return refused(format!(
                 "expected at most {most} of saved texts, found {others} and these {own}"
             ));
         }
-        if old.is_none() && saved.len() >= MAX_SAVED {
-            return refused(format!("expected at most {MAX_SAVED} saved texts, found more"));
+        if n_texts >= most_texts {
+            return refused(format!("expected at most {most_texts} saved texts, found more"));
         }
         if !self.make_room(n_bytes, |_| false) {
             return refused(format!("expected room for {}, found less", bytes(n_bytes)));

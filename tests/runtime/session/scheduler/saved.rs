@@ -136,6 +136,31 @@ fn saved_texts_have_a_bound_and_a_running_request_keeps_its_slot() {
     says(scheduler.save(b"a", 0, "y"), &["y: not saved: expected at most", "of saved texts"]);
 }
 
+/// An error shows nothing of what others have saved.
+#[test]
+fn each_owner_has_its_part_of_the_bound() {
+    let (dir, m, plan) =
+        (tempfile::tempdir().unwrap(), model("llama-tiny", DType::F32), session(256, 4, "plain"));
+    let text = some_tokens(120, m.hparams().n_vocab);
+    let scheduler = |n_bytes: u64| {
+        let disk = DiskParams::new(dir.path(), n_bytes).n_owners(2).n_tokens(1 << 20);
+        let scheduler = start(m, SchedulerParams::new(vec![plan.clone()]).disk(Some(disk)));
+        run_one(&scheduler, salted(&text[..60], "a1"));
+        run_one(&scheduler, salted(&text[60..], "b1"));
+        scheduler
+    };
+    let n_bytes = scheduler(1 << 30).save(b"a", 0, "x").unwrap().n_bytes;
+    let scheduler = scheduler(n_bytes * 6);
+    let refused = |owner: &[u8]| {
+        let slot = scheduler.slots(owner)[0].id;
+        scheduler.save(owner, slot, "y").unwrap_err().to_string()
+    };
+    let before = refused(b"a");
+    assert!(before.starts_with("y: not saved: expected at most"), "{before}");
+    scheduler.save(b"b", scheduler.slots(b"b")[0].id, "x").unwrap();
+    assert_eq!((refused(b"a"), refused(b"b")), (before.clone(), before));
+}
+
 /// Also if a text is saved while the disk's thread writes another one.
 #[test]
 fn all_files_have_a_bound() {
