@@ -358,16 +358,16 @@ impl Engine {
         job.end(ended);
     }
 
-    /// Ends a running request; what it has read stays, if it did not fail.
+    /// Ends a running request; what it has read stays, if it did not fail and is not to be forgotten.
     fn finish(&mut self, run: usize, ended: Ended) -> Result<()> {
         let Run { mut job, seq, .. } = self.running.remove(run);
         self.changed = true;
         let kept = match ended {
-            Ended::Failed(_) => self.session.truncate(seq, 0),
-            Ended::Done(_) => {
+            Ended::Done(_) if !job.request.forget => {
                 let salt = std::mem::take(&mut job.request.salt);
                 self.prefixes.keep(&mut self.session, seq, salt, std::mem::take(&mut job.scores))
             }
+            _ => self.session.truncate(seq, 0),
         };
         self.end(job, ended);
         kept
@@ -460,8 +460,12 @@ impl Engine {
         let youngest = (0..self.running.len()).max_by_key(|&i| self.running[i].job.id);
         let Some(youngest) = youngest.filter(|_| self.running.len() > 1) else { return Ok(false) };
         let Run { mut job, seq, held, .. } = self.running.remove(youngest);
-        let (salt, scores) = (job.request.salt.clone(), job.scores.clone());
-        self.prefixes.keep(&mut self.session, seq, salt, scores)?;
+        if job.request.forget {
+            self.session.truncate(seq, 0)?;
+        } else {
+            let (salt, scores) = (job.request.salt.clone(), job.scores.clone());
+            self.prefixes.keep(&mut self.session, seq, salt, scores)?;
+        }
         job.preempted += 1;
         job.held = held;
         self.did.n_preempted += 1;

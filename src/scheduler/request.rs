@@ -69,6 +69,8 @@ ropewalk_core::setters! {
         pub echo: Option<usize>,
         /// Continue from what other requests have read.
         pub reuse: bool,
+        /// Leave nothing in the cache for later requests.
+        pub forget: bool,
         /// Requests share what they have read only if this is equal.
         pub salt: Vec<u8>,
         /// Who asks, by any number. Waiting requests of different callers are admitted in turns.
@@ -94,6 +96,7 @@ impl Request {
             n_top: None,
             echo: None,
             reuse: true,
+            forget: false,
             salt: Vec::new(),
             caller: 0,
         }

@@ -245,6 +245,8 @@ pub struct Job {
     pub echo: Option<usize>,
     /// Whether the beginning of the prompt may come from the cache.
     pub reuse: bool,
+    /// Whether the job leaves nothing in the cache.
+    pub forget: bool,
     /// Only jobs with equal salts share beginnings.
     pub salt: Vec<u8>,
     /// Who asks, by the number of the key. Callers take turns.

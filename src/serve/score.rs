@@ -146,6 +146,8 @@ fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
     let salt = app.salt(caller, request.salt.as_bytes());
     let job = &|(model, plan): (usize, Option<usize>), part: Range<usize>| Job {
         reuse: request.reuse && part.len() == tokens.len(),
+        // A short context is of no use to later requests, and would take the room of texts that are.
+        forget: part.len() < tokens.len(),
         prompt: tokens[part].to_vec(),
         model,
         plan,

@@ -208,6 +208,7 @@ impl http::Backend for Backend {
             .n_top(job.n_top)
             .echo(job.echo)
             .reuse(job.reuse)
+            .forget(job.forget)
             .salt(job.salt)
             .caller(job.caller);
         let sink = move |event| match events.send(told(event)) {

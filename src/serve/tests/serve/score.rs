@@ -79,12 +79,12 @@ fn tokens_that_need_the_long_context_are_found() {
     let (nll, short) = (nll.as_array().unwrap(), found["short"].as_array().unwrap());
     assert!(short.len() == 70 && short[..30].iter().all(|cost| cost.is_null()), "{short:?}");
     assert_eq!(short[30..], nll[30..]);
-    // The short contexts are read under the plan that the whole prompt gets, and tell nothing of the cache.
+    // The short contexts are read under the plan that the whole prompt gets, and take and leave nothing in the cache.
     {
         let state = site.fake.state();
-        let jobs: Vec<_> = state.jobs.iter().map(|job| (job.prompt.len(), job.plan, job.reuse)).collect();
-        let part = (30, Some(1), false);
-        assert_eq!(jobs, [(70, Some(1), true), part, part, part, part]);
+        let jobs = state.jobs.iter().map(|job| (job.prompt.len(), job.plan, job.reuse, job.forget));
+        let part = (30, Some(1), false, true);
+        assert_eq!(jobs.collect::<Vec<_>>(), [(70, Some(1), true, false), part, part, part, part]);
         assert_eq!(state.jobs[2].prompt, tokens[20..50]);
     }
     assert_eq!(answer["usage"]["prompt_tokens"], 70 + 4 * 30);

@@ -84,6 +84,21 @@ fn a_younger_one_does_not_hold_up_a_prompt() {
     drop((older, younger));
 }
 
+/// Such as the short contexts of LongPPL.
+#[test]
+fn what_is_forgotten_pushes_out_no_text() {
+    let m = model("llama-tiny", DType::F32);
+    let text = some_tokens(600, m.hparams().n_vocab);
+    let scheduler = one_plan(m, session(256, 1, "plain"));
+    run_one(&scheduler, request(&text[..100], 1));
+    for prompt in text[100..].chunks(100) {
+        let told = run_one(&scheduler, request(prompt, 0).echo(Some(0)).reuse(false).forget(true));
+        assert_eq!((told.n_cached(), told.echo.len()), (0, 99));
+    }
+    assert_eq!(scheduler.slots(b"").len(), 1);
+    assert_eq!(run_one(&scheduler, request(&text[..100], 1)).n_cached(), 99);
+}
+
 /// A request whose tokens have room to the last is never preempted: the next one waits.
 #[test]
 fn what_is_admitted_with_a_number_has_its_room() {
