@@ -126,6 +126,16 @@ impl Choice {
         self
     }
 
+    /// Whether an event adds what is as long as the prompt, and takes a while to write.
+    pub(crate) fn is_long(&self, event: &Event) -> bool {
+        match event {
+            Event::Started { .. } => self.echo.is_some(),
+            Event::Scores(_) => true,
+            Event::Progress { .. } => false,
+            _ => !self.prompt_ids.is_empty(),
+        }
+    }
+
     /// Takes an event other than a failure; what it adds to the answer.
     pub(crate) fn take(&mut self, event: Event) -> Part {
         let mut part = Part::default();

@@ -119,10 +119,10 @@ pub(crate) fn count(app: &App, choice: &Choice) {
 
 fn streamed(app: &Arc<App>, jobs: Jobs, head: Head, choices: Vec<Choice>, stream: Stream) -> Response {
     let begun = vec![false; choices.len()];
-    let (queue, since) = (VecDeque::new(), Instant::now());
+    let (queue, since, ping) = (VecDeque::new(), Instant::now(), stream.ping);
     let own = Arc::clone(app);
-    let events = Events { app: own, jobs, head, choices, stream, begun, since, queue, finished: false };
-    send(app, stream.ping, events)
+    let writer = Some(Writer { app: Arc::clone(app), head, choices, stream, begun, since, queue });
+    send(app, ping, Events { app: own, jobs, writer, writing: None, finished: false })
 }
 
 /// Events as a response, with signs of life as often as a request asks.
@@ -253,10 +253,22 @@ pub(crate) fn stopping() -> Fault {
     Fault::new(FaultKind::Stopping, "the server stops")
 }
 
+/// A thread that may block, which writes what is long.
+type Writing = Pin<Box<dyn Future<Output = Result<Writer, Fault>> + Send>>;
+
 /// The body of a stream.
 struct Events {
     app: Arc<App>,
     jobs: Jobs,
+    /// None while another thread writes, and after that has failed.
+    writer: Option<Writer>,
+    writing: Option<Writing>,
+    finished: bool,
+}
+
+/// Makes data of events.
+struct Writer {
+    app: Arc<App>,
     head: Head,
     choices: Vec<Choice>,
     stream: Stream,
@@ -265,10 +277,9 @@ struct Events {
     since: Instant,
     /// Data of events that are ready.
     queue: VecDeque<String>,
-    finished: bool,
 }
 
-impl Events {
+impl Writer {
     fn push(&mut self, choices: Vec<Value>, more: impl FnOnce(&mut Map<String, Value>)) {
         let mut out = self.head.object(true);
         out.insert("choices".to_owned(), choices.into());
@@ -331,31 +342,51 @@ impl Events {
     }
 }
 
+/// The last event of a stream that fails.
+fn failure(app: &App, fault: &Fault) -> sse::Event {
+    sse::Event::default().data(Refusal::of(fault, app.backend.card()).event().to_string())
+}
+
 impl futures_core::Stream for Events {
     type Item = Result<sse::Event, Infallible>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         loop {
-            if let Some(data) = this.queue.pop_front() {
+            if let Some(writing) = &mut this.writing {
+                let written = ready!(writing.as_mut().poll(cx));
+                this.writing = None;
+                match written {
+                    Ok(writer) => this.writer = Some(writer),
+                    Err(fault) => return Poll::Ready(Some(Ok(failure(&this.app, &fault)))),
+                }
+            }
+            let Some(writer) = &mut this.writer else { return Poll::Ready(None) };
+            if let Some(data) = writer.queue.pop_front() {
                 return Poll::Ready(Some(Ok(sse::Event::default().data(data))));
             }
             if this.finished {
                 return Poll::Ready(None);
             }
             match ready!(this.jobs.poll(cx)) {
-                Some(Ok((i, event))) => this.take(i, event),
+                Some(Ok((i, event))) if writer.choices[i].is_long(&event) => {
+                    let Some(mut writer) = this.writer.take() else { return Poll::Ready(None) };
+                    this.writing = Some(Box::pin(blocking(move || {
+                        writer.take(i, event);
+                        Ok(writer)
+                    })));
+                }
+                Some(Ok((i, event))) => writer.take(i, event),
                 Some(Err(fault)) => {
-                    let error = Refusal::of(&fault, this.app.backend.card()).event();
-                    this.queue.push_back(error.to_string());
-                    this.finished = true;
+                    this.writer = None;
+                    return Poll::Ready(Some(Ok(failure(&this.app, &fault))));
                 }
                 None => {
-                    if this.stream.usage {
-                        let total = usage(&this.choices);
-                        this.push(Vec::new(), |out| drop(out.insert("usage".to_owned(), total)));
+                    if writer.stream.usage {
+                        let total = usage(&writer.choices);
+                        writer.push(Vec::new(), |out| drop(out.insert("usage".to_owned(), total)));
                     }
-                    this.queue.push_back("[DONE]".to_owned());
+                    writer.queue.push_back("[DONE]".to_owned());
                     this.finished = true;
                 }
             }

@@ -344,4 +344,9 @@ fn scores_are_written_where_it_may_take_long() {
         let threads = std::mem::take(&mut site.fake.state().threads);
         assert!(threads.iter().eq(["serve"]), "{path}: {threads:?}");
     }
+    // A stream writes made tokens as they come. What it repeats of the prompt can be long.
+    let echo = json!({ "prompt": "abc", "echo": true, "logprobs": 2, "max_tokens": 0 });
+    crate::streams::events(&site, "/v1/completions", echo);
+    let state = site.fake.state();
+    assert!(state.threads.iter().eq(["serve"]), "{:?}", state.threads);
 }
