@@ -225,3 +225,21 @@ fn the_time_in_a_prompt_is_that_of_the_request() {
     assert!(times[0].as_str().is_some_and(|time| time.contains('.')), "{times:?}");
     assert_ne!(times[0], times[1]);
 }
+
+/// The vocabulary splits texts by std::regex, which needs stack for each character of a run without a break.
+#[test]
+fn no_text_overflows_the_stack() {
+    let dir = tempfile::tempdir().unwrap();
+    rewritten(Path::new(model()), &dir.path().join("tekken.gguf"), &[], |writer| {
+        writer.set("tokenizer.ggml.pre", Key::String(b"tekken".to_vec()));
+    });
+    let server = Server::start(dir.path(), &["serve", "-m", "tekken.gguf"]);
+    let tokenized = |n: usize| server.post("/tokenize", &json!({ "content": "a".repeat(n) }));
+    assert!(!tokenized(1 << 20).ok()["tokens"].as_array().unwrap().is_empty());
+    // Up to what a body may have.
+    for n in [(1 << 20) + 1, (16 << 20) - 100] {
+        let reply = tokenized(n);
+        assert_eq!(reply.status, 400, "{}", reply.head);
+        assert!(reply.body.contains("expected at most 1048576 characters without a break"), "{}", reply.body);
+    }
+}

@@ -47,6 +47,8 @@ pub(super) enum Tokenizer {
     Test,
 }
 
+const PRE: &str = "tokenizer.ggml.pre";
+
 /// The values of `tokenizer.ggml.model` that are accepted.
 const TOKENIZERS: &[(&str, Tokenizer)] = &[
     ("no_vocab", Tokenizer::None),
@@ -76,6 +78,8 @@ pub(super) struct Facts {
     pub unused: Vec<Token>,
     /// True if a space is put before texts.
     pub adds_blank: bool,
+    /// True if words of a line are split from each other only where one ends in something else than a letter.
+    pub joins_words: bool,
     /// Tokens cut out of every text by their names.
     pub user_defined: HashSet<Token>,
 }
@@ -167,6 +171,7 @@ pub(super) fn inspect(origin: &Path, metadata: &[(String, Value)]) -> Result<Fac
             ends: Vec::new(),
             unused: Vec::new(),
             adds_blank: false,
+            joins_words: false,
             user_defined: HashSet::new(),
         });
     }
@@ -194,6 +199,7 @@ pub(super) fn inspect(origin: &Path, metadata: &[(String, Value)]) -> Result<Fac
         ends,
         unused,
         adds_blank: kind == Tokenizer::Spm && blank,
+        joins_words: kind == Tokenizer::Bpe && keys.string(PRE)? == Some(&b"exaone-moe"[..]),
         user_defined: find_user_defined(types),
     })
 }
@@ -366,7 +372,6 @@ fn check_texts(keys: &Metadata, kind: Tokenizer, tokens: &[Cow<[u8]>], types: Op
 
 fn check_bpe(keys: &Metadata, model: &str, tokens: &[Cow<[u8]>], types: Option<&[i32]>) -> Result<()> {
     const MERGES: &str = "tokenizer.ggml.merges";
-    const PRE: &str = "tokenizer.ggml.pre";
     let pre = keys.string(PRE)?.unwrap_or_default();
     match keys.strings(MERGES, MAX_MERGES)? {
         None if pre == b"kimi-k2" && model != "gemma4" => {}

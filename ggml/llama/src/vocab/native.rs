@@ -14,11 +14,12 @@ use gguf::{Array, Value};
 
 /// Texts up to this many bytes are tokenized on the caller's stack; see `on_deep_stack`.
 const SHALLOW: usize = 1 << 10;
-/// Stack that libllama's pre-tokenizers may need per byte of an unbroken run: `std::regex` recurses for each
-/// character, and was seen to take 325 bytes.
-const STACK_PER_BYTE: usize = 1 << 10;
-/// Largest stack asked for. It is address space; only what is used becomes memory.
-const MAX_STACK: usize = 1 << 36;
+/// Stack that libllama's pre-tokenizers may need per character of an unbroken run: `std::regex` recurses for
+/// each, and was seen to take 327 bytes.
+const STACK_PER_CHAR: usize = 1 << 10;
+/// Most characters of an unbroken run. The stack is address space, but what is used of it becomes memory: a
+/// third of a GiB for such a run.
+const MAX_RUN: usize = 1 << 20;
 
 /// An owned libllama model that holds nothing but a vocabulary.
 #[derive(Debug)]
@@ -238,7 +239,10 @@ impl Handle {
             }
             Err(Error::Vocab(format!("a text of {} bytes makes too many tokens", text.len())))
         };
-        let tokens = if self.facts.kind == Tokenizer::Bpe { on_deep_stack(text, call)? } else { call()? };
+        let tokens = match self.facts.kind {
+            Tokenizer::Bpe => on_deep_stack(text, self.facts.joins_words, call)?,
+            _ => call()?,
+        };
         // A vocabulary without an unknown token answers -1 for what it does not know.
         if let Some(at) = tokens.iter().position(|&t| !self.is_token(t)) {
             return Err(Error::Vocab(format!(
@@ -348,27 +352,30 @@ impl Handle {
 
 /// Runs `call` where an unbroken run of the text cannot overflow the stack: libllama splits texts for BPE by
 /// `std::regex` for most pre-tokenizers, which recurses once per matched character. Matches end at the end of
-/// a line or of a run of white space, so the longest of those, and what it touches, bounds the depth.
-fn on_deep_stack<T: Send>(text: &str, call: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    let bytes = text.as_bytes();
-    if bytes.len() <= SHALLOW {
+/// a word (of a line, for one of them) or of a run of white space, so the longest of those, and what it touches,
+/// bounds the depth. Outside of ASCII, not every expression knows white space.
+fn on_deep_stack<T: Send>(
+    text: &str,
+    joins_words: bool,
+    call: impl FnOnce() -> Result<T> + Send,
+) -> Result<T> {
+    if text.len() <= SHALLOW {
         return call();
     }
-    let line = bytes.split(|&b| b == b'\n').map(<[u8]>::len).max().unwrap_or(0);
-    let blank = text.split(|c: char| !c.is_whitespace()).map(str::len).max().unwrap_or(0);
-    let run = line + blank;
+    let longest = |ends: fn(char) -> bool| text.split(ends).map(|run| run.chars().count()).max().unwrap_or(0);
+    let word = if joins_words { longest(|c| c == '\n') } else { longest(|c| c.is_ascii_whitespace()) };
+    let run = word + longest(|c| !c.is_whitespace());
     if run <= SHALLOW {
         return call();
     }
-    let stack = run.saturating_mul(STACK_PER_BYTE).saturating_add(1 << 20).min(MAX_STACK);
-    let too_long =
-        || Error::Vocab(format!("a line of {run} bytes without a break is too long to tokenize; break it"));
-    if run > MAX_STACK / STACK_PER_BYTE {
-        return Err(too_long());
+    if run > MAX_RUN {
+        let what = format!("text: expected at most {MAX_RUN} characters without a break, found {run}");
+        return Err(Error::Vocab(what));
     }
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(stack).spawn_scoped(scope, call);
-        match thread.map_err(|_| too_long())?.join() {
+        let thread = std::thread::Builder::new().stack_size(run * STACK_PER_CHAR + (1 << 20));
+        let thread = thread.spawn_scoped(scope, call);
+        match thread.map_err(|e| Error::Vocab(format!("no thread to tokenize with: {e}")))?.join() {
             Ok(result) => result,
             Err(panic) => std::panic::resume_unwind(panic),
         }

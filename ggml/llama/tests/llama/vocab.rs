@@ -113,13 +113,26 @@ fn tokens_outside_the_vocabulary_are_errors() {
 #[test]
 fn long_runs_do_not_overflow_the_stack() {
     // 'tekken' goes through std::regex, which recurses per character; test threads have small stacks.
-    for pre in ["tekken", "gpt-4o", "bloom"] {
+    for pre in ["tekken", "gpt-4o", "bloom", "exaone-moe"] {
         let v = load(&bpe(pre)).unwrap();
         for unit in ["a", "A", " ", "é", "!", "\n", "aB"] {
             let text = unit.repeat(14_000 / unit.len());
             let tokens = v.tokenize(&text, false, false).unwrap();
             assert!(!tokens.is_empty(), "{pre} {unit:?}");
         }
+    }
+}
+
+/// What it takes of the stack is memory. The words of a line are a run for one of the pre-tokenizers only.
+#[test]
+fn the_longest_run_is_read_and_a_longer_one_refused() {
+    let v = load(&bpe("tekken")).unwrap();
+    let (longest, line) = ("é".repeat(1 << 20), "ab ".repeat(1 << 19));
+    assert_eq!(v.tokenize(&longest, false, false).unwrap().len(), 1 << 21);
+    assert_eq!(v.tokenize(&line, false, false).unwrap().len(), (1 << 19) + 1);
+    for (pre, text) in [("tekken", longest + "!"), ("exaone-moe", line)] {
+        let e = load(&bpe(pre)).unwrap().tokenize(&text, false, false).unwrap_err().to_string();
+        assert!(e.contains("expected at most 1048576 characters without a break"), "{pre}: {e}");
     }
 }
 
