@@ -341,8 +341,8 @@ impl Scheduler {
     /// it held.
     ///
     /// # Errors
-    /// Returns an error if there is no such sequence of this owner, or if a request runs in it; and [`Error::Interrupted`] if
-    /// the scheduler has stopped.
+    /// Returns an error if there is no such sequence of this owner, or if a request runs in it; and [`Error::Interrupted`]
+    /// if the scheduler has stopped.
     pub fn erase(&self, owner: &[u8], slot: usize) -> Result<usize> {
         let owner = owner.to_vec();
         self.with_slot(slot, move |engine, seq| engine.erase(&owner, seq))

@@ -357,8 +357,8 @@ impl Disk {
         self.remove(beginnings);
     }
 
-    /// Removes files until there is room for so many bytes, and takes it: first those of `no_use`, then those worth least.
-    /// Returns false if there cannot be.
+    /// Removes files until there is room for so many bytes, and takes it: first those of `no_use`, then those worth
+    /// least. Returns false if there cannot be.
     fn make_room(&self, n_bytes: u64, no_use: impl Fn(&Entry) -> bool) -> bool {
         let most = self.params.n_bytes;
         if n_bytes > most {

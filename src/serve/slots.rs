@@ -49,6 +49,7 @@ async fn alone<T: Send + 'static>(
         blocking(work).await
     };
     tokio::select! {
+        biased;
         done = done => done,
         () = app.ending() => Err(stopping()),
     }

@@ -1,5 +1,6 @@
 //! Texts that callers save under names of their own. They stay in the directory until they are replaced or somebody removes
-//! the files, and have half of its bytes at most. Each owner has a part of that, so that none learns how much another saves.
+//! the files, and have half of its bytes at most. Each owner has an equal part of that, so that no owner learns how much
+//! another one saves.
 
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;

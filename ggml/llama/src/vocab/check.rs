@@ -78,7 +78,7 @@ pub(super) struct Facts {
     pub unused: Vec<Token>,
     /// True if a space is put before texts.
     pub adds_blank: bool,
-    /// True if words of a line are split from each other only where one ends in something else than a letter.
+    /// True if the pre-tokenizer matches several words of a line at once.
     pub joins_words: bool,
     /// Tokens cut out of every text by their names.
     pub user_defined: HashSet<Token>,
