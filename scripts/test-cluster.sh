@@ -13,6 +13,8 @@ environment=$target/cluster
 scripts/setup.sh cluster
 [ -x "$environment/bin/pip" ] || python3 -m venv "$environment"
 "$environment/bin/pip" install --quiet 'ray[client]>=2.52,<3'
+# Nodes do without it, so it is not in their environment.
+"$environment/bin/pip" install --quiet --no-deps --upgrade --target "$environment/driver" ./python/ropewalk-ray
 export PYTHONDONTWRITEBYTECODE=1
 python3 python/ropewalk-ray/tests/test_parts.py --quiet
 
@@ -20,7 +22,7 @@ python3 python/ropewalk-ray/tests/test_parts.py --quiet
 folder=$(mktemp -d)
 status=0
 timeout --kill-after=60 45m "$environment/bin/python" scripts/cluster/main.py --program "$target/release/ropewalk" \
-    --folder "$folder/c" "$@" || status=$?
+    --package "$environment/driver" --folder "$folder/c" "$@" || status=$?
 [ "$status" = 124 ] && echo "test-cluster: stopped after 45 minutes" >&2
 [ "$status" = 0 ] && rmdir "$folder"
 exit "$status"

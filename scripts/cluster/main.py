@@ -1,6 +1,6 @@
 """Runs studies on Slurm and Ray, on this machine, does harm to them, and compares the reports with those of one machine.
 
-    python3 scripts/cluster/main.py --program target/release/ropewalk --folder FOLDER [--seed N] [--kills N] [--only slurm|ray]
+    python3 scripts/cluster/main.py --program target/release/ropewalk --package DIR --folder FOLDER [--seed N] [--kills N] [--only slurm|ray]
 
 `make test-cluster` installs what it needs first. FOLDER has a short path, as sockets are in it; it is removed at the end if all is well.
 """
@@ -81,6 +81,8 @@ class Faults:
             n_studies += 1
         counts = ", ".join(f"{n} {kind}" for kind, n in self.counts.items())
         say(f"{self.engine.name}: {n_studies} studies in {n_runs} runs, all as on one machine, after {n_kills} faults: {counts}")
+        slowest = max(self.engine.stops, default=0.0)
+        say(f"    units asked to stop {len(self.engine.stops)} times have ended within {slowest:.1f} s; {self.engine.grace}")
 
     def one(self, out: Path, n_left: int) -> int:
         counter, before = Counter(), dict(self.counts)
@@ -138,6 +140,7 @@ def stop(number: int, _frame: FrameType | None) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Run studies on Slurm and Ray on this machine.")
     parser.add_argument("--program", required=True, type=os.path.abspath)
+    parser.add_argument("--package", required=True, type=Path, help="where pip has installed ropewalk-ray")
     parser.add_argument("--folder", required=True, type=Path)
     parser.add_argument("--seed", type=int, default=49)
     parser.add_argument("--kills", type=int, default=30)
@@ -154,7 +157,8 @@ def main() -> None:
     engines = [engine for engine in (Slurm, Rays) if args.only in (None, engine.__name__.lower().rstrip("s"))]
     for engine_type in engines:
         try:
-            engine = engine_type(folder / engine_type.name, f"{mark}-{engine_type.name}")
+            at, its_mark = folder / engine_type.name, f"{mark}-{engine_type.name}"
+            engine = Rays(at, its_mark, args.package.resolve()) if engine_type is Rays else Slurm(at, its_mark)
             if timing:
                 speed(engine, timing, folder, deadline)
             Faults(engine, faults, folder, random.Random(args.seed), deadline).run(args.kills)

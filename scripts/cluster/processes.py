@@ -10,6 +10,8 @@ from pathlib import Path
 
 MARK = "ROPEWALK_TEST_CLUSTER"
 NODE = "ROPEWALK_TEST_NODE"
+# Seconds for a unit to stop in order. Slurm gives it 30 by default (`KillWait`), and ropewalk-ray 20.
+GRACE = 20.0
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,20 @@ def kill(process: Process, number: int = signal.SIGKILL) -> None:
         os.kill(process.pid, number)
     except ProcessLookupError:
         pass
+
+
+def units(mark: str, node: str | None = None) -> list[Process]:
+    """Units that are measured, everywhere or on a node."""
+    return [process for process in find(mark) if "--unit" in process.words and node in (None, process.node)]
+
+
+def ended(mark: str, asked: list[Process]) -> list[float]:
+    """Waits until units have ended that were asked to. Gives the seconds that it took, unless there are none."""
+    started = time.monotonic()
+    while left := {process.pid for process in asked} & {process.pid for process in find(mark)}:
+        assert time.monotonic() < started + GRACE, f"processes {left} have not stopped within {GRACE:.0f} s"
+        time.sleep(0.05)
+    return [time.monotonic() - started] if asked else []
 
 
 def kill_all(mark: str, node: str | None = None) -> None:

@@ -14,7 +14,6 @@ import processes
 from slurm import free_ports
 from study import Study
 
-SOURCES = Path(__file__).resolve().parents[2] / "python" / "ropewalk-ray" / "src"
 # Ray takes 127.0.0.1 for another address of this machine.
 HEAD = "127.0.0.2"
 ADDRESSES = {"n1": "127.0.0.3", "n2": "127.0.0.4"}
@@ -26,9 +25,11 @@ class Rays:
     kinds = ("cell", "worker", "node", "driver")
     # What a node had not sent is lost with it.
     remeasured_by = ("worker", "node", "driver")
+    grace = "ropewalk-ray gives 20 s"
 
-    def __init__(self, folder: Path, mark: str) -> None:
-        self.folder, self.mark = folder, mark
+    def __init__(self, folder: Path, mark: str, package: Path) -> None:
+        self.folder, self.mark, self.package = folder, mark, package
+        self.stops: list[float] = []
         folder.mkdir()
         token = folder / "token"
         token.touch(0o600)
@@ -65,10 +66,12 @@ class Rays:
 
     def begin(self, study: Study, out: Path, nodes: tuple[str, ...]) -> None:
         del nodes
-        words = [sys.executable, "-m", "ropewalk_ray", str(study.plan), "-o", str(out), "--program", study.program, "--retries=100"]
-        words += [f"--address={HEAD}:{self.port}", f"--node-ip-address={HEAD}"]
+        command = str(self.package / "bin" / "ropewalk-ray")
+        words = [command, str(study.plan), "-o", str(out), "--program", study.program, "--retries=100"]
+        # A driver in the cluster begins a study, and those outside, which use Ray Client, resume it.
+        words += [f"--address=ray://{HEAD}:{self.client}"] if out.exists() else [f"--address={HEAD}:{self.port}", f"--node-ip-address={HEAD}"]
         # Only there: nodes do without the package.
-        env = processes.environment(self.mark, "driver", PYTHONPATH=str(SOURCES), **self.more)
+        env = processes.environment(self.mark, "driver", PYTHONPATH=str(self.package), **self.more)
         self.driver = subprocess.Popen(words, env=env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
 
     def ended(self) -> bool:
@@ -83,13 +86,13 @@ class Rays:
         if kind == "driver":
             # In order, as Ctrl-C: a driver that is killed takes the tasks along.
             assert self.driver is not None
+            units = processes.units(self.mark)
             self.driver.send_signal(signal.SIGTERM)
+            self.stops += processes.ended(self.mark, units)
             return kind
-        found = processes.find(self.mark)
-        if kind == "cell":
-            found = [process for process in found if "--unit" in process.words]
-        else:
-            found = [process for process in found if process.words[0].startswith(("ray::unit", "ray::Inbox"))]
+        found = processes.units(self.mark)
+        if kind == "worker":
+            found = [process for process in processes.find(self.mark) if process.words[0].startswith(("ray::unit", "ray::Inbox"))]
         if not found:
             return None
         processes.kill(victim := draw.choice(found))

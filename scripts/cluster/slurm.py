@@ -30,7 +30,7 @@ SwitchType=switch/none
 MpiDefault=none
 MailProg=/bin/true
 SlurmdTimeout=10
-KillWait=5
+KillWait=30
 MinJobAge=3600
 ReturnToService=2
 StateSaveLocation={folder}/controller
@@ -49,13 +49,16 @@ PartitionName=all Nodes=n1,n2 Default=YES MaxTime=60 State=UP
 class Slurm:
     name = "Slurm"
     nodes = ("n1", "n2")
-    # `requeue` is what preemption does; `limit` is the signal that Slurm sends before the time limit.
-    kinds = ("cell", "cell", "node", "requeue", "limit")
+    # `requeue` is what preemption does; `limit` is the signal that Slurm sends before the time limit; `cancel` is for good.
+    kinds = ("cell", "cell", "node", "requeue", "limit", "cancel")
     # Results are on a shared disk, so nothing is measured twice.
     remeasured_by: tuple[str, ...] = ()
+    grace = "KillWait is 30 s"
 
     def __init__(self, folder: Path, mark: str) -> None:
         self.folder, self.mark = folder, mark
+        self.stops: list[float] = []
+        self.cancelled: set[str] = set()
         (folder / "controller").mkdir(parents=True)
         host, config = socket.gethostname().split(".")[0], folder / "slurm.conf"
         config.write_text(CONFIG.format(host=host, user=getpass.getuser(), ports=free_ports(3), folder=folder))
@@ -102,13 +105,14 @@ class Slurm:
 
     def ended(self) -> bool:
         """Whether no job is left. Jobs that wait for a time need not, in a test."""
-        jobs = self.slurm("squeue", "-h", "-r", "-o", "%i %r")
+        jobs = self.slurm("squeue", "-h", "-r", "-o", "%i %T %r")
         is_left = jobs is None
         for line in (jobs or "").splitlines():
-            job, reason = line.split(" ", 1)
+            job, state, reason = line.split(" ", 2)
             if job.split("_")[0] not in self.jobs:
                 continue
             is_left = True
+            assert state != "PENDING" or job not in self.cancelled, f"task {job} was cancelled, and is queued again"
             if reason == "BeginTime":
                 self.slurm("scontrol", "update", f"JobId={job}", "StartTime=now")
             elif "held" in reason.lower():
@@ -119,18 +123,23 @@ class Slurm:
     def hurt(self, kind: str, draw: random.Random) -> str | None:
         """Does harm, and says which; `None` if there is nothing to harm."""
         if kind == "cell":
-            found = [process for process in processes.find(self.mark) if "--unit" in process.words]
-            if found:
+            if found := processes.units(self.mark):
                 processes.kill(victim := draw.choice(found))
                 return f"{kind} {victim.pid}"
             return None
-        running = (self.slurm("squeue", "-h", "-r", "-t", "R", "-o", "%i") or "").split()
-        tasks = sorted(job for job in running if job.split("_")[0] == self.jobs[0])
+        running = (self.slurm("squeue", "-h", "-r", "-t", "R", "-o", "%i %N") or "").splitlines()
+        tasks = sorted(line.split(" ") for line in running if line.split("_")[0] == self.jobs[0])
         if not tasks:
             return None
-        task = draw.choice(tasks)
-        words = ["scontrol", "requeue"] if kind == "requeue" else ["scancel", "--batch", "--signal=HUP"]
-        return None if self.slurm(*words, task) is None else f"{kind} {task}"
+        task, node = draw.choice(tasks)
+        units = processes.units(self.mark, node)
+        words = {"requeue": ["scontrol", "requeue"], "limit": ["scancel", "--batch", "--signal=HUP"], "cancel": ["scancel"]}
+        if self.slurm(*words[kind], task) is None:
+            return None
+        self.stops += processes.ended(self.mark, units)
+        if kind == "cancel":
+            self.cancelled.add(task)
+        return f"{kind} {task}"
 
     def cells(self, out: Path) -> list[Path]:
         return list(out.glob("parts/*/cells/[0-9a-f]*.json"))
