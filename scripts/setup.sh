@@ -4,7 +4,7 @@
 #   scripts/setup.sh lint         rustfmt and clippy
 #   scripts/setup.sh python       virtual environments and strip, for scripts/python.sh
 #   scripts/setup.sh deb          strip, and dpkg-shlibdeps for the dependencies of the Debian package
-#   scripts/setup.sh cluster      Slurm and virtual environments, for scripts/test-cluster.sh; Ray is a Python package
+#   scripts/setup.sh cluster      Slurm, GNU parallel, and virtual environments, for scripts/test-cluster.sh
 #   scripts/setup.sh device       a software Vulkan device (Mesa's lavapipe) and xz, for scripts/test-device.sh
 set -euo pipefail
 
@@ -57,6 +57,7 @@ cluster() {
     have slurmd || missing+=(slurmd)
     have sbatch || missing+=(slurm-client)
     compgen -G '/usr/lib/*/slurm*/select_cons_tres.so' >/dev/null || missing+=(slurm-wlm-basic-plugins)
+    parallel --version 2>/dev/null | grep -c GNU >/dev/null || missing+=(parallel)
     have python3 || missing+=(python3)
     python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
     install ${missing[@]+"${missing[@]}"}

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Runs studies on Slurm and Ray, both on this machine, with two nodes of one processor each. Compares their reports with those of
-# one machine, after 30 cells, workers, and nodes were killed on each engine, and the time of two nodes with that of one.
-#   scripts/test-cluster.sh [ARGUMENTS OF scripts/cluster/main.py..]    --seed N, --kills N, --only slurm|ray, --no-speed
+# one machine, after 30 cells, workers, and nodes were killed on each engine, and the time of two nodes with that of one. Runs the
+# recipes of docs/guide/cluster.md for GNU parallel and Snakemake.
+#   scripts/test-cluster.sh [ARGUMENTS OF scripts/cluster/main.py..]    --seed N, --kills N, --only slurm|ray|recipes, --no-speed
 #
-# Installs both by name if they are missing; Ray goes into a virtual environment in target. Their daemons listen on loopback and
+# Installs all by name if they are missing; Ray and Snakemake go into a virtual environment in target. Daemons listen on loopback and
 # end with the test. The times mean something only if nothing else runs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,7 +13,7 @@ environment=$target/cluster
 
 scripts/setup.sh cluster
 [ -x "$environment/bin/pip" ] || python3 -m venv "$environment"
-"$environment/bin/pip" install --quiet 'ray[client]>=2.52,<3'
+"$environment/bin/pip" install --quiet 'ray[client]>=2.52,<3' 'snakemake>=9,<10'
 # Nodes do without it, so it is not in their environment.
 "$environment/bin/pip" install --quiet --no-deps --upgrade --target "$environment/driver" ./python/ropewalk-ray
 export PYTHONDONTWRITEBYTECODE=1

@@ -1,6 +1,7 @@
-"""Runs studies on Slurm and Ray, on this machine, does harm to them, and compares the reports with those of one machine.
+"""Runs studies on Slurm and Ray, on this machine, does harm to them, and compares the reports with those of one machine. Then runs the
+recipes of the guide.
 
-    python3 scripts/cluster/main.py --program target/release/ropewalk --package DIR --folder FOLDER [--seed N] [--kills N] [--only slurm|ray]
+    python3 scripts/cluster/main.py --program target/release/ropewalk --package DIR --folder FOLDER [--kills N] [--only slurm|ray|recipes]
 
 `make test-cluster` installs what it needs first. FOLDER has a short path, as sockets are in it; it is removed at the end if all is well.
 """
@@ -18,13 +19,16 @@ import time
 from pathlib import Path
 from types import FrameType
 
+import recipes
 from processes import kill_all
 from rays import Rays
 from slurm import Slurm
-from study import FAULTS, SPEED, Counter, Study
+from study import FAULTS, N_UNITS, SPEED, Counter, Study
 
 # Two nodes take at most so much of the time of one, on a machine whose processors do not slow each other down.
 RATIO = 0.55
+# Seconds, at most, that an engine adds to a unit.
+MORE = 2.0
 # Times that the same command is given, until a study is whole.
 MAX_RUNS = 20
 
@@ -61,7 +65,10 @@ def speed(engine: Slurm | Rays, study: Study, folder: Path, deadline: Deadline) 
     ratio, most = two / one, RATIO * slowdown
     say(f"{engine.name}: {one:.1f} s on one node, {two:.1f} s on two: {ratio:.3f} of the time; at most {most:.3f}")
     say(f"    (on this machine, two runs at once take {slowdown:.3f} of the time of one; one without {engine.name}: {study.seconds:.1f} s)")
+    more, most_more = (one - study.seconds) / N_UNITS, MORE * slowdown
+    say(f"    each unit takes {more:.1f} s more on one node than without {engine.name}; at most {most_more:.1f} s")
     assert ratio <= most, f"{engine.name}: two nodes take {ratio:.3f} of the time of one, expected at most {most:.3f}"
+    assert more <= most_more, f"{engine.name}: a unit takes {more:.1f} s more, expected at most {most_more:.1f} s"
 
 
 class Faults:
@@ -145,7 +152,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=49)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--minutes", type=float, default=30)
-    parser.add_argument("--only", choices=["slurm", "ray"])
+    parser.add_argument("--only", choices=["slurm", "ray", "recipes"])
     parser.add_argument("--no-speed", action="store_true")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, stop)
@@ -153,17 +160,23 @@ def main() -> None:
     folder.mkdir()
     say(f"seed {args.seed}; files are in {folder}")
     faults = Study(args.program, folder / "f", FAULTS)
-    timing = None if args.no_speed else Study(args.program, folder / "s", SPEED)
+    timing = None if args.no_speed or args.only == "recipes" else Study(args.program, folder / "s", SPEED)
     engines = [engine for engine in (Slurm, Rays) if args.only in (None, engine.__name__.lower().rstrip("s"))]
     for engine_type in engines:
+        at, its_mark = folder / engine_type.name, f"{mark}-{engine_type.name}"
         try:
-            at, its_mark = folder / engine_type.name, f"{mark}-{engine_type.name}"
             engine = Rays(at, its_mark, args.package.resolve()) if engine_type is Rays else Slurm(at, its_mark)
             if timing:
                 speed(engine, timing, folder, deadline)
             Faults(engine, faults, folder, random.Random(args.seed), deadline).run(args.kills)
         finally:
-            kill_all(f"{mark}-{engine_type.name}")
+            kill_all(its_mark)
+    if args.only in (None, "recipes"):
+        try:
+            for name in recipes.run(faults, f"{mark}-recipes"):
+                say(f"{name}: the report is that of one machine")
+        finally:
+            kill_all(f"{mark}-recipes")
     shutil.rmtree(folder)
 
 

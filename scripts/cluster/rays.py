@@ -69,7 +69,10 @@ class Rays:
         command = str(self.package / "bin" / "ropewalk-ray")
         words = [command, str(study.plan), "-o", str(out), "--program", study.program, "--retries=100"]
         # A driver in the cluster begins a study, and those outside, which use Ray Client, resume it.
-        words += [f"--address=ray://{HEAD}:{self.client}"] if out.exists() else [f"--address={HEAD}:{self.port}", f"--node-ip-address={HEAD}"]
+        if out.exists():
+            words.append(f"--address=ray://{HEAD}:{self.client}")
+        else:
+            words += [f"--address={HEAD}:{self.port}", f"--node-ip-address={HEAD}"]
         # Only there: nodes do without the package.
         env = processes.environment(self.mark, "driver", PYTHONPATH=str(self.package), **self.more)
         self.driver = subprocess.Popen(words, env=env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)

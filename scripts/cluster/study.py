@@ -26,6 +26,7 @@ tasks = [
 """
 
 # Twelve units of equal cost.
+N_UNITS = 12
 SPEED = """title = "Twelve units"
 lengths = [512]
 models = [{ name = "tiny", path = "tiny.gguf" }]
