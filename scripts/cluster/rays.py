@@ -38,6 +38,8 @@ class Rays:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(token),
             "RAY_USAGE_STATS_ENABLED": "0",
+            # Ray's processes rename themselves, and else write the names over the environments that they are found by.
+            "SPT_NOENV": "1",
             "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
         }
         self.port, self.client = free_ports(2)
