@@ -12,6 +12,8 @@ fn n_changes(target: &str) -> usize {
         "model" | "session" | "prefix" | "checkpoint" | "tasks" | "quantize" | "imatrix" => 60,
         // Thirty seeds.
         "import" => 100,
+        // Microseconds each.
+        "gguf" => 10_000,
         _ => 600,
     }
 }

@@ -1,5 +1,4 @@
-//! Models that are cut short. Other damage is done to all bytes of GGUF files in `ggml/gguf/tests/gguf/mutate.rs`, and to those of
-//! models by the replay of `fuzz`.
+//! Models that are cut short. Other damage is done to all bytes of GGUF files, and to those of models, by the replay of `fuzz`.
 
 use gguf::File;
 

@@ -3,7 +3,6 @@
 mod bytes;
 #[path = "../../../../tests/common/fetched.rs"]
 mod fetched;
-mod mutate;
 mod real;
 mod reject;
 mod roundtrip;
