@@ -9,7 +9,6 @@ use crate::common::program::Output;
 use crate::limited::{limited, LITTLE};
 use crate::{common, rewritten, small_model, text, with_key, LONG};
 use gguf::Value;
-use ropewalk::DType;
 
 /// Runs the program; it must end by itself, in time.
 #[track_caller]
@@ -108,30 +107,6 @@ fn models_that_are_none() {
     }
 }
 
-#[test]
-fn values_that_cannot_be() {
-    for (i, (key, value)) in [
-        ("llama.attention.head_count", Value::U32(0)),
-        ("llama.rope.freq_base", Value::F32(f32::NAN)),
-        ("llama.rope.dimension_count", Value::U32(31)),
-        ("llama.block_count", Value::U32(u32::MAX)),
-        ("general.architecture", text("mamba")),
-        ("split.count", Value::U16(2)),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let path = with_key(&format!("commands-value-{i}"), key, value);
-        fails(
-            &["run", "-q", "-m", str(&path), "-p", "hi"],
-            1,
-            &["hostile-commands-value", key.split('.').next().unwrap()],
-        );
-        let inspect = ropewalk(&["inspect", str(&path)], b"");
-        assert!(inspect.code <= 1, "{inspect:?}");
-    }
-}
-
 /// A file's declaration of a rope that cannot be is an error where it would be used, and only there.
 #[test]
 fn a_declared_rope_that_cannot_be() {
@@ -176,18 +151,6 @@ fn parts_that_name_each_other_or_themselves() {
     fails(&["inspect", str(&path(1))], 1, &["m-00002-of-00003.gguf"]);
     fails(&["inspect", str(&path(2))], 1, &["m-00002-of-00003.gguf"]);
     fails(&["run", "-m", str(dir.path()), "-p", "hi"], 1, &[str(dir.path())]);
-}
-
-#[test]
-fn numbers_that_are_none() {
-    let nan = |t: &str| {
-        (t == "output_norm.weight").then(|| Some((DType::F32, vec![64], f32::NAN.to_le_bytes().repeat(64))))
-    };
-    let path = rewritten("commands-nan", |_| {}, nan);
-    let words = written("commands-nan.txt", "rope ".repeat(100).as_bytes());
-    fails(&["run", "-q", "-m", str(&path), "-p", "hi", "--ctx", "64"], 1, &["logit", "NaN"]);
-    fails(&["run", "-q", "--json", "-m", str(&path), "-p", "hi", "--ctx", "64"], 1, &["logit", "NaN"]);
-    fails(&["perplexity", "-q", "-m", str(&path), "-f", str(&words), "--ctx", "64"], 1, &["NaN"]);
 }
 
 #[test]

@@ -49,21 +49,6 @@ fn texts_and_records() {
 }
 
 #[test]
-fn sessions() {
-    let m = str(small_model());
-    for (i, (n, size)) in
-        [(2u64, 1u64 << 20), (1 << 20, 64 << 30), (u64::MAX, 64 << 30)].into_iter().enumerate()
-    {
-        let start = [&b"ropewlk3"[..], &n.to_le_bytes(), b"{}"].concat();
-        let path = sparse(&format!("sparse-{i}.session"), &start, size);
-        let said =
-            ropewalk(&["chat", "-q", "-m", m, "--ctx", "64"], format!("/load {}\n", str(&path)).as_bytes());
-        assert!(said.code <= 1 && !said.stderr.contains("panicked"), "{said:?}");
-        assert!(said.stderr.contains("header"), "{said:?}");
-    }
-}
-
-#[test]
 fn checkpoints_and_caches() {
     let m = str(small_model());
     let words = common::scratch("sparse-words.txt");
