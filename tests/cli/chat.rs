@@ -67,28 +67,6 @@ fn a_conversation_is_one_file() {
     assert!(after[2]["content"].as_str().unwrap().contains("some notes"), "{restored}");
 }
 
-#[cfg(unix)]
-#[test]
-fn nothing_but_a_saved_session_is_replaced() {
-    use std::os::unix::fs::FileTypeExt;
-    let dir = tempfile::tempdir().unwrap();
-    let own = std::fs::read(model()).unwrap();
-    let (notes, pipe) = (dir.path().join("notes"), dir.path().join("pipe"));
-    std::fs::write(&notes, "mine").unwrap();
-    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    for path in [model(), notes.to_str().unwrap(), pipe.to_str().unwrap(), "/dev/null"] {
-        let output = chat(&[], format!("hi\n/save {path}\n"));
-        let line = one_failure(&output);
-        assert!(line.contains(path) && line.contains("exists and is not a"), "{output:?}");
-    }
-    assert!(std::fs::read(model()).unwrap() == own, "the model is as it was");
-    assert_eq!(std::fs::read_to_string(&notes).unwrap(), "mine");
-    assert!(std::fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
-    // Nor does a pipe that nobody writes into make anything wait.
-    let output = chat(&[], format!("/restore {}\n", pipe.display()));
-    assert!(one_failure(&output).contains("not a regular file"), "{output:?}");
-}
-
 /// A small file asks for a cache of gigabytes, or for a search of minutes: the header says what the session was opened with.
 #[test]
 fn a_saved_session_gets_no_more_than_it_needs() {

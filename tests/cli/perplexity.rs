@@ -196,32 +196,3 @@ fn options_that_cannot_be_are_exit_2() {
     }
     refused(&run(&["eval", "passkey", "-m", "x", "--lengths", "1k..2k"]), 2, &["--lengths", "step"]);
 }
-
-/// Each document's sums, which add up to those of the whole.
-#[test]
-fn sums_are_told_text_by_text() {
-    let dir = tempfile::tempdir().unwrap();
-    let paths = [("a.txt", 300), ("b.txt", 200)].map(|(name, n)| {
-        let path = dir.path().join(name);
-        std::fs::write(&path, words(n)).unwrap();
-        path
-    });
-    let report = json(&[&paths[0], &paths[1]], &["--ctx", "96", "--bucket", "32"]);
-    let row = &report["results"][0];
-    let texts = row["texts"].as_array().unwrap();
-    assert_eq!(texts.len(), 2, "{report}");
-    for (text, name) in texts.iter().zip(["a.txt", "b.txt"]) {
-        assert!(text["name"].as_str().unwrap().ends_with(name), "{text}");
-        for key in ["tokens", "nll_sum"] {
-            let parts = text["buckets"].as_array().unwrap().iter().map(|part| part[key].as_f64().unwrap());
-            let whole = text[key].as_f64().unwrap();
-            assert!((parts.sum::<f64>() - whole).abs() < 1e-6 * whole, "{key}: {text}");
-        }
-    }
-    let sum = |key: &str| texts.iter().map(|text| text[key].as_f64().unwrap()).sum::<f64>();
-    assert_eq!(sum("tokens"), row["tokens"].as_f64().unwrap());
-    assert!((sum("nll_sum") / sum("tokens") - row["token_weighted"]["nll"].as_f64().unwrap()).abs() < 1e-9);
-    // Measured alone, a document has the same sum.
-    let alone = json(&[&paths[1]], &["--ctx", "96", "--bucket", "32"]);
-    assert_eq!(alone["results"][0]["texts"][0]["nll_sum"], texts[1]["nll_sum"]);
-}

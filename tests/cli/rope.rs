@@ -90,27 +90,6 @@ fn fractions_of_a_position_and_temperatures_are_told() {
     assert!(none.code == 0 && none.stdout.contains("not rotated"), "{none:?}");
 }
 
-/// Where a plan is shown and where a session opens under it.
-#[test]
-fn what_changes_nothing_is_said() {
-    for (spec, said) in [
-        (
-            "yarn:factor=4,temperature=1,original=256",
-            "note: yarn: temperature=1 changes nothing within the context of 200 tokens.",
-        ),
-        ("pi:factor=1", "note: pi:factor=1,original=512 changes nothing within the context of 200 tokens."),
-        ("string:shifted-offset=250", "changes nothing within the context of 200 tokens."),
-        ("yarn:factor=4,keep-short=true", "within the original context of 512."),
-    ] {
-        let shown = run(&["rope", spec, "-m", model(), "--ctx", "200"]);
-        assert!(shown.code == 0 && shown.stdout.contains(said), "{spec}: {shown:?}");
-        let head =
-            ["run", "-m", model(), "-p", "hello", "-n", "1", "--ctx", "200", "--device", "cpu", "-t", "1"];
-        let opened = run(&[&head[..], &["--rope", spec]].concat());
-        assert!(opened.code == 0 && opened.stderr.contains(said), "{spec}: {opened:?}");
-    }
-}
-
 #[test]
 fn maps_are_drawn_side_by_side() {
     let dir = tempfile::tempdir().unwrap();

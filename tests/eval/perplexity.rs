@@ -419,6 +419,8 @@ fn the_json_keeps_its_keys() {
     }
     assert!(json["sample"].is_null() && json["mean_over_ctx"] == serde_json::json!([]));
     assert!(json["results"][0]["longppl"].is_null());
+    let text = &json["results"][0]["texts"][0];
+    assert!(text["name"] == "a" && text["nll_sum"].is_number(), "{json}");
     assert_eq!(json["results"][0]["buckets"][0]["ppl"], json["results"][0]["token_weighted"]["ppl"]);
     let report = measure(&Fake::new(), &[letters("a", 40)], &params("window", &[8], Some(4)));
     assert!(serde_json::to_value(&report).unwrap()["stride"].is_null());
