@@ -79,9 +79,6 @@ pub struct Args {
     dtype: Option<String>,
     #[command(flatten)]
     quantizer: quantizer::QuantizerArgs,
-    /// Compare the predictions of the result and the source on this text, both run by libllama
-    #[arg(long, value_name = "TEXT", conflicts_with = "random")]
-    check: Option<PathBuf>,
     /// Print the error of every converted tensor, not only of the worst five
     #[arg(long, hide_short_help = true)]
     errors: bool,
@@ -247,7 +244,6 @@ impl Args {
             n_ctx: self.ctx,
             dtype,
             mixture,
-            check: self.check.clone(),
             llama_cpp: self.llama_cpp,
             adapters: self.lora.clone(),
             pre: self.pre.clone(),
@@ -378,21 +374,6 @@ fn lines(report: &Report, output: &Path, all: bool) -> Vec<String> {
         let shown = if all || n <= WORST { String::new() } else { format!("; above the {WORST} worst") };
         let mean = report.converted.iter().map(|t| t.rel_rmse).sum::<f64>() / n as f64;
         lines.push(format!("{n} tensors converted, rmse {:.3} % on average{shown}", 100.0 * mean));
-    }
-    if let Some(d) = &report.divergence {
-        lines.push(format!(
-            "KL divergence from the source {:.3e} +- {:.1e} (99 % of tokens below {:.3e}, largest {:.3e}), same top \
-             token {:.2} %, perplexity {:.4} -> {:.4}; libllama, {} tokens, the second halves of windows of {}",
-            d.kl,
-            d.kl_error,
-            d.kl_99,
-            d.kl_max,
-            100.0 * d.same_top,
-            d.ppl_source,
-            d.ppl,
-            d.n_tokens,
-            d.window
-        ));
     }
     if let (Some(ratio), Some(kept)) = (report.rounding_over_change, report.change_kept) {
         let n: usize = report.merged.iter().map(|m| m.n_tensors).sum();

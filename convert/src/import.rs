@@ -18,7 +18,7 @@ use ropewalk_import::{floats, Checkpoint, Tensor, TOKENIZER_LIMITS};
 
 use crate::requantize::{Sums, TensorError, RUN};
 use crate::rows::{self, dequantize, quantize, zeros};
-use crate::{divergence, job, quantizer, types, Error, Options, Report, Result, Tokenizing};
+use crate::{job, quantizer, types, Error, Options, Report, Result, Tokenizing};
 
 /// The only argument of a process that runs a tokenizer. It is no option, for nobody types it.
 const TOKENIZER: &str = "--run-tokenizer";
@@ -46,9 +46,8 @@ pub(crate) fn import(
     options: &Options,
     control: &Control<'_>,
 ) -> Result<Report> {
-    let Options { rope, n_ctx, dtype, mixture, check, llama_cpp, adapters, pre, tokenizing, .. } = options;
-    let more = rope.is_some() || n_ctx.is_some() || *llama_cpp || !adapters.is_empty();
-    let more = more || mixture.is_some() || check.is_some();
+    let Options { rope, n_ctx, dtype, mixture, llama_cpp, adapters, pre, tokenizing, .. } = options;
+    let more = rope.is_some() || n_ctx.is_some() || mixture.is_some() || *llama_cpp || !adapters.is_empty();
     // Errors that do not depend on the weights are reported before they are read.
     if more {
         job::check_options(options)?;
@@ -61,7 +60,6 @@ pub(crate) fn import(
         return Err(is_input(output));
     }
     mixture.as_ref().map(quantizer::Quantizer::new).transpose()?;
-    check.as_deref().map(divergence::text).transpose()?;
     let tokenizing = tokenizing.as_ref().map(|by| match by {
         Tokenizing::Apart(program) => {
             let process = Apart::new(program, [TOKENIZER]).with_limits(TOKENIZER_LIMITS);

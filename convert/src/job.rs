@@ -34,8 +34,6 @@ ropewalk_core::setters! {
         pub dtype: Option<DType>,
         /// In its place: a mixture of types, by libllama's quantizer, after all else.
         pub mixture: Option<Mixture>,
-        /// A text on which the result is compared with the source, see [`Report::divergence`].
-        pub check: Option<PathBuf>,
         /// Only what stock llama.cpp understands, or an error that says why not.
         pub llama_cpp: bool,
         /// Adapters to merge into the weights. Without [`Options::rope`] the file declares what the first that
@@ -87,16 +85,16 @@ pub fn convert(
             "pre applies only to directories: a GGUF file declares its tokenizer".into(),
         ));
     }
-    if options.mixture.is_some() || options.check.is_some() {
-        return staged::convert(input, output, options, control);
+    if let Some(mixture) = &options.mixture {
+        return staged::convert(input, output, options, mixture, control);
     }
     let (report, scratch) = rewrite(input, output, options, false, control)?;
     scratch.place()?;
     Ok(report)
 }
 
-/// The work of [`convert`] but for [`Options::mixture`] and [`Options::check`], into a temporary file. One for libllama's
-/// quantizer has tensors that adapters change in F32, and no alignment, which libllama would get wrong.
+/// The work of [`convert`] but for [`Options::mixture`], into a temporary file. One for libllama's quantizer has tensors that
+/// adapters change in F32, and no alignment, which libllama would get wrong.
 pub(crate) fn rewrite(
     input: &Path,
     output: &Path,

@@ -6,7 +6,6 @@
 
 #[cfg(feature = "cli")]
 pub mod cli;
-mod divergence;
 mod import;
 mod job;
 pub mod llama_cpp;
@@ -27,7 +26,6 @@ use files::same_file;
 use gguf::Defect;
 use ropewalk_core::remedy::Remedy;
 
-pub use divergence::Divergence;
 pub use import::serve_tokenizer;
 pub use job::{convert, Options, Tokenizing};
 pub use merge::MergeError;

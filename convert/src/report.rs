@@ -6,9 +6,9 @@ use std::path::Path;
 use gguf::File;
 use serde::Serialize;
 
+use crate::llama_cpp;
 use crate::merge::{self, MergeError, Merged};
 use crate::requantize::{Sums, TensorError};
-use crate::{llama_cpp, Divergence};
 
 /// The method that was written.
 #[derive(Debug, Clone, Serialize)]
@@ -71,8 +71,6 @@ pub struct Report {
     /// The tensors behind these figures.
     #[serde(skip)]
     pub(crate) merges: Vec<Merged>,
-    /// How far predictions are from the source's, if that was asked for and can be measured.
-    pub divergence: Option<Divergence>,
     /// The command that runs the new file in stock llama.cpp.
     pub llama_server: Option<String>,
     /// Why there is none.

@@ -1,5 +1,5 @@
-//! Conversions in two steps: all else first, into a temporary file, then the element types; so libllama's quantizer
-//! reads what is to be quantized, and a result can be measured against the same model before it.
+//! Conversions in two steps: all else first, into a temporary file, then the element types, because libllama's quantizer
+//! reads a file.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use gguf::{DType, File};
 use ropewalk_core::control::Control;
 
 use crate::requantize::{self, TensorError};
-use crate::{check_none_is, divergence, job, quantizer, Error, Options, Report, Result};
+use crate::{check_none_is, job, quantizer, Error, Options, Report, Result};
 
 ropewalk_core::setters! {
     /// A mixture of types that libllama's own quantizer writes, and llama-quantize's options for it.
@@ -31,55 +31,34 @@ ropewalk_core::setters! {
     }
 }
 
-/// Converts like [`crate::convert`], with [`Options::mixture`] or [`Options::check`].
+/// Converts like [`crate::convert`], to this mixture.
 pub(crate) fn convert(
     input: &Path,
     output: &Path,
     options: &Options,
+    mixture: &Mixture,
     control: &Control<'_>,
 ) -> Result<Report> {
-    let text = match &options.check {
-        Some(path) => Some(divergence::text(path)?),
-        None => None,
-    };
-    let read = options.mixture.iter().filter_map(|m| m.imatrix.as_ref()).chain(&options.check);
-    check_none_is(output, read, "one of the files to read")?;
-    let quantizer = options.mixture.as_ref().map(quantizer::Quantizer::new).transpose()?;
+    check_none_is(output, &mixture.imatrix, "one of the files to read")?;
+    let quantizer = quantizer::Quantizer::new(mixture)?;
     let file = File::open(input)?;
-    let before = Options { dtype: None, mixture: None, check: None, ..options.clone() };
+    let before = Options { dtype: None, mixture: None, ..options.clone() };
     let changes = options.rope.is_some() || options.llama_cpp || !options.adapters.is_empty();
     // libllama reads neither, or writes files that nobody can read.
     let foreign = file.paths().len() > 1 || file.alignment() != gguf::DEFAULT_ALIGNMENT;
     job::check_output(&file, output, options)?;
 
-    let first = match changes || quantizer.is_some() && foreign {
-        true => Some(job::rewrite(input, output, &before, quantizer.is_some(), control)?),
+    let first = match changes || foreign {
+        true => Some(job::rewrite(input, output, &before, true, control)?),
         false => None,
     };
     let (report, staged) = first.unzip();
     let source = staged.as_ref().map_or(input, Scratch::path);
-    let (mut report, result) = match quantizer {
-        Some(quantizer) => {
-            let result = Scratch::beside(options.output(output), &gguf::kinds::MODEL)?;
-            let named = |e: Error| e.renamed(source, input).renamed(result.path(), output);
-            quantizer.run(source, result.path(), control).map_err(named)?;
-            let report = report.unwrap_or_else(|| Report::unchanged(&file, output));
-            let report =
-                quantized(&file, source, result.path(), report, &quantizer, control).map_err(named)?;
-            (report, result)
-        }
-        None => job::rewrite(input, output, options, false, control)?,
-    };
-    if let Some(text) = text {
-        match divergence::measure(source, result.path(), &text, control) {
-            Ok(found) => report.divergence = Some(found),
-            Err(Error::Interrupted) => return Err(Error::Interrupted),
-            Err(e) => {
-                let why = e.renamed(source, input);
-                report.notes.push(format!("The divergence from the source is not measured: {why}."));
-            }
-        }
-    }
+    let result = Scratch::beside(options.output(output), &gguf::kinds::MODEL)?;
+    let named = |e: Error| e.renamed(source, input).renamed(result.path(), output);
+    quantizer.run(source, result.path(), control).map_err(named)?;
+    let report = report.unwrap_or_else(|| Report::unchanged(&file, output));
+    let report = quantized(&file, source, result.path(), report, &quantizer, control).map_err(named)?;
     result.place()?;
     Ok(report)
 }

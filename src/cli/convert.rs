@@ -95,9 +95,9 @@ fn weighed(
     // Mistakes are errors before the model is run.
     let options = args.options().map_err(failed)?;
     let alone = options.mixture.is_none();
-    if alone && (options.llama_cpp || options.check.is_some()) {
+    if alone && options.llama_cpp {
         return Err(usage(
-            "--imatrix-from: without --type it writes a matrix, and --llama-cpp and --check do not apply",
+            "--imatrix-from: without --type it writes a matrix, and --llama-cpp does not apply",
         ));
     }
     if input.is_dir() {
@@ -105,7 +105,7 @@ fn weighed(
         return Err(usage(format!("{}: {what}", input.display())));
     }
     let at = if alone { to.clone() } else { to.with_extension("imatrix.gguf") };
-    let read = texts.iter().chain([input]).chain(args.lora.iter().map(|a| &a.path)).chain(&options.check);
+    let read = texts.iter().chain([input]).chain(args.lora.iter().map(|a| &a.path));
     check_apart(read, if alone { vec![to] } else { vec![to, &at] })?;
     if to.is_dir() {
         return Err(usage(format!("--output {}: expected a file, found a folder", to.display())));

@@ -26,7 +26,6 @@ const SMALLER: &[(&str, &str)] = &[
     ("--lengths 32k --longppl", "--lengths 512 --longppl=trunc-len=128,sliding-window=64"),
     ("--ctx 4096 --plot", "--ctx 1280 --plot"),
     ("--ctx 4096 --rope plain", "--ctx 1280 --rope plain"),
-    ("--check essays.txt", "--check report.txt"),
     ("ruler_niah,vt", "niah_single_1,niah_multikey_1"),
     ("--lengths 4096,8192 --samples 20", "--lengths 4k --samples 1"),
     ("--lengths 8192 --against", "--lengths 512 --against"),
@@ -160,7 +159,6 @@ fn fixtures(dir: &Path, real: bool) {
     for name in files.split_whitespace() {
         std::fs::write(dir.join(name), &short).unwrap();
     }
-    std::fs::write(dir.join("report.txt"), &short[..3000]).unwrap();
     std::fs::write(dir.join("models/texts/essays.txt"), if real { &essays } else { &short }).unwrap();
     let shape = Shape { n_ctx_train: 512, ..Shape::named("llama-tiny").unwrap() };
     for (name, dtype) in

@@ -44,28 +44,3 @@ fn a_model_cut_short_under_a_chat_is_named() {
         named(&child.wait_with_output().unwrap(), path);
     }
 }
-
-/// libllama maps the model for the comparison.
-#[cfg(target_os = "linux")]
-#[test]
-fn a_model_cut_short_under_a_conversion_is_named() {
-    let dir = tempfile::tempdir().unwrap();
-    // The system says where a map's file really is.
-    let folder = dir.path().canonicalize().unwrap();
-    let place = |name: &str| folder.join(name).to_str().unwrap().to_owned();
-    let (path, words, out) = (place("model.gguf"), place("words.txt"), place("out.gguf"));
-    std::fs::copy(model(), &path).unwrap();
-    // Far more work than is waited for.
-    std::fs::write(&words, "the rope is long and the walk is longer than any other ".repeat(20_000)).unwrap();
-    let (model, text) = (path.as_str(), words.as_str());
-    let args = ["convert", model, "--type", "f16", "--check", text, "-o", out.as_str(), "-q"];
-    let mut child = command(&args).stderr(Stdio::piped()).spawn().unwrap();
-    // The result is opened after the model.
-    let maps = format!("/proc/{}/maps", child.id());
-    while !std::fs::read_to_string(&maps).unwrap_or_default().contains("out.gguf") {
-        assert!(child.try_wait().unwrap().is_none(), "ended without reading its result");
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    std::fs::File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
-    named(&child.wait_with_output().unwrap(), &path);
-}

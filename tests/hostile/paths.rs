@@ -139,7 +139,6 @@ const ROWS: &[Row] = &[
     row("convert --lora", "odd.gguf", "convert MODEL --lora AT -o out.gguf -q"),
     row("convert --imatrix", "odd.dat", "convert MODEL --type q4_k_m --imatrix AT -o out.gguf -q"),
     row("convert --imatrix-from", "odd.txt", "convert MODEL --imatrix-from AT --ctx 32 -o out.gguf -q"),
-    row("convert --check", "odd.txt", "convert MODEL --type f16 --check AT -o out.gguf -q"),
     row("convert --model", "odd.gguf", "convert PEFT -m AT -o out.gguf -q"),
     dir("convert --to-peft", "odd", "convert LORA -m BASE --to-peft AT -q"),
     // Whether a directory can be filled is known after the download.

@@ -24,8 +24,8 @@ pub(super) struct PeftArgs {
 }
 
 /// Options that are of models.
-const CONFLICTS: [&str; 9] =
-    ["random", "rope", "ctx", "llama_cpp", "dtype", "lora", "check", "errors", "imatrix_from"];
+const CONFLICTS: [&str; 8] =
+    ["random", "rope", "ctx", "llama_cpp", "dtype", "lora", "errors", "imatrix_from"];
 
 impl PeftArgs {
     pub(super) fn asked(&self) -> bool {

@@ -144,7 +144,6 @@ fn what_a_folder_cannot_have_is_wrong_usage() {
         (&["--rope", "harpe:bases=10000/20000/30000"], 1, &["bases"]),
         (&["--lora", "nowhere.gguf"], 1, &["nowhere.gguf"]),
         (&["--type", "q4_k_m", "--imatrix", "nowhere.gguf"], 1, &["nowhere.gguf"]),
-        (&["--type", "q4_k_m", "--check", "nowhere.txt"], 1, &["nowhere.txt"]),
     ] {
         fails(&[&given[..], more].concat(), code, parts);
     }

@@ -7,7 +7,6 @@ use convert::random::{self, Shape, SHAPES};
 use convert::{convert, Error, Mixture, Options};
 use files::faults::walk;
 use gguf::{DType, File};
-use llama::oracle::{Oracle, OracleParams};
 use llama::quantize::{quantize, QuantizeParams};
 use proptest::prelude::*;
 use ropewalk_core::control::{Control, Progress, Stop};
@@ -119,93 +118,6 @@ fn an_alignment_that_libllama_would_get_wrong_is_taken_out() {
     assert!(std::fs::read(lab.path("out")).unwrap() == expected);
 }
 
-/// KL(p || q), whether both have the same most probable token, and the negative log-likelihoods of the token that follows.
-type Point = (f64, bool, [f64; 2]);
-
-/// The figures of scored tokens, from libllama's logits, as the definitions have them.
-fn naive(a: &Path, b: &Path, text: &str) -> Vec<Point> {
-    let params = OracleParams { n_batch: 512, n_ubatch: 512, ..OracleParams::new(512) };
-    let mut lms = [a, b].map(|p| Oracle::open(p, &params).unwrap());
-    let start = lms[0].tokenize("", true, false).unwrap();
-    let tokens = lms[0].tokenize(text, false, false).unwrap();
-    let top = |row: &[f64]| (0..row.len()).reduce(|best, i| if row[i] > row[best] { i } else { best });
-    let mut points = Vec::new();
-    for window in tokens.chunks_exact(512 - start.len()) {
-        let window = [&start[..], window].concat();
-        let [p, q] = lms.each_mut().map(|lm| {
-            lm.clear();
-            let rows = lm.eval(&window, true).unwrap();
-            let softmax = |row: &[f32]| {
-                let sum: f64 = row.iter().map(|&x| f64::from(x).exp()).sum();
-                row.iter().map(|&x| f64::from(x).exp() / sum).collect::<Vec<f64>>()
-            };
-            rows.chunks(lm.n_vocab()).map(softmax).collect::<Vec<_>>()
-        });
-        points.extend((256..511).map(|i| {
-            let (p, q, next) = (&p[i], &q[i], window[i + 1] as usize);
-            let kl = p.iter().zip(q).map(|(p, q)| p * (p / q).ln()).sum::<f64>();
-            (kl, top(p) == top(q), [-p[next].ln(), -q[next].ln()])
-        }));
-    }
-    points
-}
-
-#[test]
-fn the_divergence_is_that_of_libllamas_logits() {
-    let lab = Lab::new("llama-tiny", DType::F16, 3);
-    let text: String = (0..1500).map(|i| char::from(32 + (i * i % 94) as u8)).collect();
-    let path = lab.0.path().join("text");
-    std::fs::write(&path, &text).unwrap();
-    let mut last = 0.0;
-    for options in [Options::default().dtype(Some(DType::Q8_0)), to("q4_k_m"), to("q2_k")] {
-        let report = lab.run(&options.check(Some(path.clone()))).unwrap();
-        let found = report.divergence.unwrap();
-        let points = naive(&lab.path("in"), &lab.path("out"), &text);
-        let n = points.len() as f64;
-        let mean_of = |f: &dyn Fn(&Point) -> f64| points.iter().map(f).sum::<f64>() / n;
-        let mean = mean_of(&|p| p.0);
-        assert_eq!((found.n_tokens, found.window), (points.len(), 512));
-        // The logits are the same to the bit. Of 320 terms in f64, either sign's come to sqrt(2 KL), and what is left to KL.
-        let bound = 320.0 * f64::EPSILON * (2.0 * mean).sqrt();
-        assert!((found.kl - mean).abs() < bound, "{} {mean}", found.kl);
-        let error = (mean_of(&|p| (p.0 - mean).powi(2)) / (n - 1.0)).sqrt();
-        assert!((found.kl_error - error).abs() < bound, "{} {error}", found.kl_error);
-        assert_eq!(found.same_top, points.iter().filter(|p| p.1).count() as f64 / n);
-        for (found, of) in [(found.ppl_source, 0), (found.ppl, 1)] {
-            let ppl = mean_of(&|p| p.2[of]).exp();
-            // Sums of some hundred terms, of some hundred logarithms.
-            assert!((found - ppl).abs() < 1e-11 * ppl, "{found} {ppl}");
-        }
-        assert!(found.kl > last && found.kl_max >= found.kl_99 && found.kl_99 > found.kl);
-        assert!(found.same_top < 1.0 && found.ppl > 1.0 && found.ppl_source > 1.0);
-        last = found.kl;
-    }
-    // Only the types count, not the positions.
-    let options = Options::default().rope(Some("pi:factor=4".parse().unwrap())).dtype(Some(DType::F32));
-    let report = lab.run(&options.check(Some(path))).unwrap();
-    // With weights of F16, libllama rounds activations to their 11 bits, evenly: in nine products after one another (values,
-    // output, up and down of two layers, logits), and logits deviate by 2. A divergence is half of the square of that.
-    let off = 2.0 * (9f64 / 3.0).sqrt() * 2f64.powi(-11);
-    assert!(report.divergence.unwrap().kl < off * off / 2.0);
-    assert_eq!(lab.files(), ["in.gguf", "out.gguf", "text"]);
-}
-
-#[test]
-fn what_cannot_be_measured_is_said() {
-    let lab = Lab::new("llama-tiny", DType::F16, 3);
-    let path = lab.0.path().join("text");
-    std::fs::write(&path, "short").unwrap();
-    let report = lab.run(&to("q4_0").check(Some(path.clone()))).unwrap();
-    assert!(
-        report.notes.iter().any(|n| n.contains("not measured: expected a text of at least")),
-        "{:?}",
-        report.notes
-    );
-    std::fs::write(&path, [0xff, 0xfe]).unwrap();
-    let e = lab.run(&to("q4_0").check(Some(path))).unwrap_err().to_string();
-    assert!(e.contains("text: ") && !e.contains('\n'), "{e}");
-}
-
 #[test]
 fn steps_that_fail_leave_the_old_file_or_the_new_one() {
     use files::faults::Step::{Create, Permissions, Rename, Sync, SyncFolder};
@@ -287,7 +199,6 @@ fn the_program_has_llama_quantizes_options() {
         (&["--type", "q4_k_m", "--tensor-type", "brain=q8_0"], 1, "no matrix has a name"),
         (&["--type", "q4_k_m", "--imatrix", "/no/such/file"], 1, "/no/such/file"),
         (&["--type", "iq2_xxs"], 1, "importance matrix"),
-        (&["--type", "q4_k_m", "--check", "/no/such/text"], 1, "/no/such/text"),
     ] {
         let failed = lab.program(args);
         let said = stderr(&failed);
