@@ -212,3 +212,15 @@ fn an_input_cut_short_is_named() {
         }
     }
 }
+
+#[test]
+fn names_do_not_control_the_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("\u{1b}]0;title\u{7}\u{9b}2J.gguf");
+    std::fs::write(&path, "no model").unwrap();
+    let (path, out) = (path.to_str().unwrap(), dir.path().join("out.gguf"));
+    let run = convert(&["--rope", "yarn", path, "-o", out.to_str().unwrap()]);
+    let said = stderr(&run);
+    assert_eq!(run.status.code(), Some(1), "{said}");
+    assert!(said.contains("\\u{1b}]0;title") && !said.trim_end().contains(char::is_control), "{said:?}");
+}

@@ -5,7 +5,6 @@ mod checkpoints;
 mod cli;
 mod declared;
 mod ended;
-mod hostile;
 mod import;
 mod lab;
 #[path = "../../../tests/common/limited.rs"]
