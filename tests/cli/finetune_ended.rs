@@ -295,31 +295,3 @@ fn a_hangup_that_is_ignored_stays_ignored() {
     assert_eq!(child.wait().unwrap().code(), Some(143));
     assert!(run(&["inspect", &folder.path("tiny.gguf")]).code == 0);
 }
-
-/// The log of an earlier version has no header. A run goes on without it only if that is asked for.
-#[test]
-fn a_run_goes_on_without_the_log_of_an_earlier_version() {
-    let folder = Folder::new();
-    let run = |more: &[&str]| {
-        folder.finetune("a.gguf", &[&["--steps", "2", "--set", "save-every=1"], more].concat())
-    };
-    run(&[]).json();
-    let (adapter, log) = (folder.file("a.gguf"), folder.file("a.log.jsonl"));
-    let whole = std::fs::read(&adapter).unwrap();
-    // As after the first of two steps.
-    std::fs::remove_file(folder.file("a.checkpoints/step-00000002.safetensors")).unwrap();
-    std::fs::remove_file(&adapter).unwrap();
-    let text = std::fs::read_to_string(&log).unwrap();
-    let (header, rest) = text.split_once('\n').unwrap();
-    std::fs::write(&log, rest).unwrap();
-    let out = run(&["--resume"]);
-    let said = fails(&out, 1);
-    assert!(said.contains("a.log.jsonl: exists and is not the log of a training run"), "{said}");
-    assert!(said.contains("replace it with --force"), "{said}");
-    assert_eq!(std::fs::read_to_string(&log).unwrap(), rest);
-    run(&["--resume", "--force"]).json();
-    let new = std::fs::read_to_string(&log).unwrap();
-    let first = rest.lines().find(|line| line.contains("\"lr\"")).unwrap();
-    assert!(new.starts_with(header) && new.contains("\"lr\"") && !new.contains(first), "{new}");
-    assert!(std::fs::read(&adapter).unwrap() == whole);
-}
