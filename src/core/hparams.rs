@@ -222,14 +222,6 @@ impl Hparams {
         self.attention.get(self.layers.get(il)?.kind?)
     }
 
-    /// The attention of layer `il`, which must be a layer with attention: [`Hparams::attention_of`] asks.
-    ///
-    /// # Panics
-    /// For other layers, as slices do.
-    pub fn layer_attention(&self, il: usize) -> &LayerAttention {
-        &self.attention[self.layers[il].kind.unwrap_or(usize::MAX)]
-    }
-
     /// The layers of a kind, ascending.
     pub fn layers_of(&self, kind: usize) -> impl Iterator<Item = usize> + '_ {
         self.layers.iter().enumerate().filter(move |(_, l)| l.kind == Some(kind)).map(|(il, _)| il)

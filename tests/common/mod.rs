@@ -210,7 +210,7 @@ pub fn roundings(hp: &Hparams, n: usize) -> usize {
             (None, Some(net)) => net.n_conv + n * (net.n_embd_head + 2) + net.n_embd_head + net.n_embd_v(),
             // Scores, the softmax, weighted values.
             _ => {
-                let attention = hp.layer_attention(il);
+                let attention = hp.attention_of(il).unwrap();
                 attention.n_embd_head + 2 * n + attention.n_embd_q()
             }
         };

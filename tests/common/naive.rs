@@ -150,7 +150,7 @@ impl Naive {
         case: &dyn Definition,
         plan: &Plan,
     ) -> Vec<Vec<Vec<Vec<f64>>>> {
-        let heads = |il| vec![vec![Vec::new(); tokens.len()]; self.hp.layer_attention(il).n_head];
+        let heads = |il| vec![vec![Vec::new(); tokens.len()]; self.hp.attention_of(il).unwrap().n_head];
         let mut all: Vec<Vec<Vec<Vec<f64>>>> = (0..self.hp.n_layer).map(heads).collect();
         self.watched(tokens, case, plan, &mut |il, [h, i], row| {
             let mut keys = vec![0.0; i + 1];
@@ -235,7 +235,7 @@ impl Naive {
         if !self.tensors.contains_key(&name("attn_qkv.weight")) {
             return ["attn_q", "attn_k", "attn_v"].map(|part| self.linear(x, n, &name(part)));
         }
-        let (all, layer) = (self.linear(x, n, &name("attn_qkv")), self.hp.layer_attention(il));
+        let (all, layer) = (self.linear(x, n, &name("attn_qkv")), self.hp.attention_of(il).unwrap());
         let (q, kv) = (layer.n_embd_q(), layer.n_embd_kv());
         let rows = || all.chunks_exact(q + 2 * kv);
         [(0, q), (q, q + kv), (q + kv, q + 2 * kv)]
@@ -351,7 +351,7 @@ impl Naive {
         turns: &Turns,
         see: &mut See<'_>,
     ) -> Vec<f64> {
-        let layer = self.hp.layer_attention(il);
+        let layer = self.hp.attention_of(il).unwrap();
         let (d, q_row, kv_row) = (layer.n_embd_head, layer.n_embd_q(), layer.n_embd_kv());
         let n = q.len() / q_row;
         let mut out = vec![0.0; q.len()];

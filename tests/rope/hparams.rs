@@ -90,12 +90,12 @@ impl Case {
 fn reads_numbers_and_defaults() {
     let hp = Case::new().read();
     assert_eq!((hp.n_layer, hp.n_embd, hp.layers[0].n_ff, hp.n_vocab), (3, 32, 64, 10));
-    let layer = hp.layer_attention(0);
+    let layer = hp.attention_of(0).unwrap();
     assert_eq!((layer.n_head, layer.n_head_kv, layer.n_embd_head, layer.n_rot()), (4, 2, 8, 8));
     let freq_base = layer.rotation.unwrap().freq_base;
     assert_eq!((hp.n_ctx_train, freq_base, hp.norm_eps), (512, 10_000.0, 1e-5));
     assert_eq!(hp.rope_scaling, Default::default());
-    assert_eq!(Case::new().without(".attention.head_count_kv").read().layer_attention(0).n_head_kv, 4);
+    assert_eq!(Case::new().without(".attention.head_count_kv").read().attention_of(0).unwrap().n_head_kv, 4);
 }
 
 #[test]
@@ -105,14 +105,14 @@ fn reads_key_length_and_partial_rotation() {
         .set(".attention.value_length", Value::U64(16))
         .set(".rope.dimension_count", Value::I32(6))
         .read();
-    assert_eq!((hp.layer_attention(0).n_embd_head, hp.layer_attention(0).n_rot()), (16, 6));
+    assert_eq!((hp.attention_of(0).unwrap().n_embd_head, hp.attention_of(0).unwrap().n_rot()), (16, 6));
 }
 
 #[test]
 fn counts_may_be_given_per_layer() {
     let array = |v: &[i32]| Value::Array(Array::I32(v.to_vec()));
     let hp = Case::new().set(".attention.head_count", array(&[4, 4, 4])).read();
-    assert_eq!((hp.layer_attention(2).n_head, hp.attention.len()), (4, 1));
+    assert_eq!((hp.attention_of(2).unwrap().n_head, hp.attention.len()), (4, 1));
     Case::new().set(".attention.head_count", array(&[4, 4])).refused(&["expected 3 entries", "found 2"]);
     Case::new().set(".feed_forward_length", array(&[])).refused(&["expected 3 entries", "found 0"]);
     Case::new().set(".attention.head_count_kv", array(&[-1, -1, -1])).refused(&["head_count_kv", "integer"]);
@@ -132,12 +132,12 @@ fn layers_that_differ_have_records_of_their_own() {
         .set(".attention.head_count_kv", array(&[2, 1, 2]))
         .set(".feed_forward_length", array(&[64, 64, 96]))
         .read();
-    let heads = |il| (hp.layer_attention(il).n_head, hp.layer_attention(il).n_head_kv);
+    let heads = |il| (hp.attention_of(il).unwrap().n_head, hp.attention_of(il).unwrap().n_head_kv);
     assert_eq!([heads(0), heads(1), heads(2)], [(4, 2), (2, 1), (4, 2)]);
     assert_eq!((hp.attention.len(), hp.layers[2].kind, hp.layers[2].n_ff), (2, Some(0), 96));
     assert_eq!(hp.layers_of(0).collect::<Vec<_>>(), [0, 2]);
     // The width of a head is that of the first layer, as in llama.cpp.
-    assert_eq!((hp.layer_attention(1).n_embd_head, hp.layer_attention(1).n_embd_kv()), (8, 8));
+    assert_eq!((hp.attention_of(1).unwrap().n_embd_head, hp.attention_of(1).unwrap().n_embd_kv()), (8, 8));
     let wide = Case::new().set(".feed_forward_length", array(&[64, 64, 96])).read();
     assert_eq!((wide.attention.len(), wide.layers[1].n_ff, wide.layers[2].n_ff), (1, 64, 96));
 }
@@ -173,7 +173,7 @@ fn mixtures_of_experts_have_numbers_of_their_own() {
     assert_eq!(case.read().layers[1].n_ff, 32);
 
     let hp = mixture("gpt-oss").read();
-    let windows: Vec<Option<usize>> = (0..3).map(|il| hp.layer_attention(il).window).collect();
+    let windows: Vec<Option<usize>> = (0..3).map(|il| hp.attention_of(il).unwrap().window).collect();
     assert_eq!(windows, [Some(128), None, Some(128)]);
 
     for (key, n, expected) in [
@@ -238,7 +238,7 @@ fn gated_delta_nets_have_no_attention() {
         .set("qwen35.attention.head_count", heads)
         .set("qwen35.attention.key_length", Value::U32(8));
     let hp = hp.set("qwen35.attention.value_length", Value::U32(8)).read();
-    assert_eq!((hp.attention.len(), hp.layer_attention(2).n_head), (1, 2));
+    assert_eq!((hp.attention.len(), hp.attention_of(2).unwrap().n_head), (1, 2));
 
     for (key, n, expected) in [
         ("nextn_predict_layers", 6, "block_count: expected 7 to 512, found 6"),
@@ -368,7 +368,7 @@ fn reads_declared_scaling() {
         .set(".rope.scaling.yarn_ext_factor", Value::F32(-1.0))
         .set(".rope.scaling.yarn_beta_fast", Value::F32(24.0))
         .read();
-    assert_eq!(hp.layer_attention(0).rotation.unwrap().freq_base, 5e5);
+    assert_eq!(hp.attention_of(0).unwrap().rotation.unwrap().freq_base, 5e5);
     let s = hp.rope_scaling;
     assert_eq!((s.kind.as_deref(), s.factor, s.n_ctx_orig), (Some("yarn"), Some(4.0), Some(128)));
     assert_eq!((s.yarn_ext_factor, s.yarn_beta_fast), (None, Some(24.0)));
@@ -411,7 +411,7 @@ fn converted() -> Case {
 #[test]
 fn a_spec_of_ours_counts_from_the_model_as_trained() {
     let hp = converted().set(keys::SPEC, text("ntk:factor=4")).read();
-    assert_eq!((hp.n_ctx_train, hp.layer_attention(0).rotation.unwrap().freq_base), (2048, 20_000.0));
+    assert_eq!((hp.n_ctx_train, hp.attention_of(0).unwrap().rotation.unwrap().freq_base), (2048, 20_000.0));
     let s = hp.rope_scaling;
     assert_eq!((s.spec.as_deref(), s.n_ctx_orig, s.kind), (Some("ntk:factor=4"), Some(512), None));
     Case::new().set(keys::SPEC, text("")).refused(&[keys::SPEC]);
@@ -419,7 +419,7 @@ fn a_spec_of_ours_counts_from_the_model_as_trained() {
 
     // Without one, the standard keys are the method.
     let hp = converted().read();
-    assert_eq!((hp.n_ctx_train, hp.layer_attention(0).rotation.unwrap().freq_base), (2048, 40_000.0));
+    assert_eq!((hp.n_ctx_train, hp.attention_of(0).unwrap().rotation.unwrap().freq_base), (2048, 40_000.0));
     assert_eq!(hp.rope_scaling.kind.as_deref(), Some("linear"));
 }
 
@@ -430,7 +430,10 @@ fn as_trained_undoes_both_kinds_of_conversion() {
         let case = converted().tensor("rope_freqs.weight", DType::F32, &[4], baked.clone());
         let case = case.set(keys::ORIG_ROPE_FREQS, Value::Array(Array::F32(original.clone())));
         let hp = case.with_file(Hparams::as_trained).unwrap();
-        assert_eq!((hp.n_ctx_train, hp.layer_attention(0).rotation.unwrap().freq_base), (512, 20_000.0));
+        assert_eq!(
+            (hp.n_ctx_train, hp.attention_of(0).unwrap().rotation.unwrap().freq_base),
+            (512, 20_000.0)
+        );
         let expected = (!original.is_empty()).then_some(original);
         assert_eq!((hp.rope_scaling.freq_factors, hp.rope_scaling.kind), (expected, None));
     }

@@ -54,13 +54,13 @@ fn pair(pairing: Pairing, n_rot: usize, j: usize) -> (usize, usize) {
 fn naive(x: &[f32], n_heads: usize, hp: &Hparams, plan: &Plan, pairing: Pairing, pos: &[i32]) -> Vec<f64> {
     let mut y: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
     let tables: Vec<&[f64]> = plan.layer(0).freqs.tables().collect();
-    for (at, head) in y.chunks_mut(hp.layer_attention(0).n_embd_head).enumerate() {
+    for (at, head) in y.chunks_mut(hp.attention_of(0).unwrap().n_embd_head).enumerate() {
         let (t, h) = (at / n_heads, at % n_heads);
         // Query heads share the table of their key head.
         let theta = tables[h / (n_heads / tables.len())];
         let x = head.to_vec();
         for (j, theta) in theta.iter().enumerate() {
-            let (a, b) = pair(pairing, hp.layer_attention(0).n_rot(), j);
+            let (a, b) = pair(pairing, hp.attention_of(0).unwrap().n_rot(), j);
             let (sin, cos) = (f64::from(pos[t]) * theta).sin_cos();
             head[a] = (x[a] * cos - x[b] * sin) * plan.layer(0).mscale;
             head[b] = (x[a] * sin + x[b] * cos) * plan.layer(0).mscale;
@@ -83,7 +83,7 @@ fn rotate(
     q: &[f32],
     k: &[f32],
 ) -> Result<Rotated, Error> {
-    let (n, layer, plan) = (pos.len(), hp.layer_attention(0), plan.layer(0));
+    let (n, layer, plan) = (pos.len(), hp.attention_of(0).unwrap(), plan.layer(0));
     let mut exec = Executor::new(Device::find("cpu")?, 2)?;
     let build = |b: &Builder<'_>| {
         let (q_id, q) = b.input("q", DType::F32, &[layer.n_embd_head, layer.n_head, n])?;

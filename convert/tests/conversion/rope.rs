@@ -90,7 +90,7 @@ fn a_converted_file_opens_under_its_method() {
             let (old, new) = (lab.open("in"), lab.open("out"));
             assert!(data(&old) == data(&new), "{shape} {spec}: tensors changed");
             let hp = lab.hp("out");
-            let base = |hp: &Hparams| hp.layer_attention(0).rotation.unwrap().freq_base;
+            let base = |hp: &Hparams| hp.attention_of(0).unwrap().rotation.unwrap().freq_base;
             assert_eq!((hp.n_ctx_train, base(&hp)), (N_CTX, base(&before)));
             let expected = plan(spec, &before);
             assert_same_plan(&declared(&hp), &expected, spec);

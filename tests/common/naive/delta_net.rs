@@ -63,7 +63,7 @@ impl Naive {
         if self.hp.delta_net.is_none() {
             return (q, None);
         }
-        let d = self.hp.layer_attention(il).n_embd_head;
+        let d = self.hp.attention_of(il).unwrap().n_embd_head;
         let half = |at: usize| q.chunks_exact(2 * d).flat_map(|both| both[at..at + d].to_vec()).collect();
         let gate: Vec<f64> = half(d);
         (half(0), Some(gate.into_iter().map(sigmoid).collect()))

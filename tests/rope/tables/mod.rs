@@ -82,7 +82,7 @@ fn assert_close(got: &[f64], want: &[f64]) {
 
 fn with_and_without_factors(hp: Hparams) -> [Hparams; 2] {
     let mut other = hp.clone();
-    other.rope_scaling.freq_factors = Some(factors(hp.layer_attention(0).n_rot() / 2));
+    other.rope_scaling.freq_factors = Some(factors(hp.attention_of(0).unwrap().n_rot() / 2));
     [hp, other]
 }
 

@@ -49,17 +49,20 @@ impl Definition for Case {
     }
 
     fn tables(&self, hp: &Hparams, plan: &Plan, _: usize) -> Vec<Vec<f64>> {
-        let pairs = 0..hp.layer_attention(0).n_rot() / 2;
+        let pairs = 0..hp.attention_of(0).unwrap().n_rot() / 2;
         let series = |base: f64| {
-            pairs.clone().map(|j| base.powf(-2.0 * j as f64 / hp.layer_attention(0).n_rot() as f64)).collect()
+            pairs
+                .clone()
+                .map(|j| base.powf(-2.0 * j as f64 / hp.attention_of(0).unwrap().n_rot() as f64))
+                .collect()
         };
         match self.theta {
             Theta::Over(s) => {
-                let table: Vec<f64> = series(hp.layer_attention(0).rotation.unwrap().freq_base);
+                let table: Vec<f64> = series(hp.attention_of(0).unwrap().rotation.unwrap().freq_base);
                 vec![table.iter().map(|t| t / s).collect()]
             }
             Theta::Turning(s, kept) => {
-                let table: Vec<f64> = series(hp.layer_attention(0).rotation.unwrap().freq_base);
+                let table: Vec<f64> = series(hp.attention_of(0).unwrap().rotation.unwrap().freq_base);
                 let turned = |(j, t): (usize, &f64)| if j < kept { t / s } else { 0.0 };
                 vec![table.iter().enumerate().map(turned).collect()]
             }

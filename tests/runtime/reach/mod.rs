@@ -90,7 +90,7 @@ fn twin(i: usize, about: &'static str, shape: &Shape, n_rot: usize) -> Twin {
             out.tensor_bytes(name, DType::F32, &[n_rot as u64 / 2], factors.clone()).unwrap();
         }
     });
-    assert_eq!(model.hparams().layer_attention(0).n_rot(), n_rot);
+    assert_eq!(model.hparams().attention_of(0).unwrap().n_rot(), n_rot);
     Twin { about, naive: Naive::of(&model), model }
 }
 
