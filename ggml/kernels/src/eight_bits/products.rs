@@ -111,6 +111,7 @@ macro_rules! compiled_for {
                 }
 
                 /// Products with N rounded rows from `first` on; returns N.
+                #[inline(never)]
                 #[target_feature(enable = $features)]
                 fn few<T: Rows, const N: usize>(
                     x: &Rounded<'_>,
@@ -126,6 +127,7 @@ macro_rules! compiled_for {
                 }
 
                 /// Products with `n` rounded rows from `first` on, whole [`AT_ONCE`]; returns `n`.
+                #[inline(never)]
                 #[target_feature(enable = $features)]
                 fn many<T: Rows>(
                     x: &Rounded<'_>,
