@@ -105,6 +105,8 @@ impl Task for Passkey {
             }
             (garbage, need)
         } else {
+            // No token has less than a character: seen before much text is made.
+            check_length(rules.length)?;
             let need = |garbage| PROBE.need(&rules, garbage, Depth::Random);
             match largest_fitting(rules.length, &mut |garbage| need(garbage))? {
                 Some(garbage) => (garbage, rules.length),
@@ -247,11 +249,7 @@ impl Draw {
 
     /// Tokens of prompt and answer.
     pub fn need(&self, rules: &Rules<'_>, n: usize, depth: Depth) -> Result<usize> {
-        if n > MAX_GARBAGE {
-            return Err(Error::invalid(format!(
-                "expected a length of at most {MAX_GARBAGE} characters of filler text, found one of {n}"
-            )));
-        }
+        check_length(n)?;
         let encoder = rules.encoder;
         let prompt = encoder.frame(&self.prompt(n, depth))?;
         Ok(encoder.count(&prompt)? + encoder.n_bos() + self.n_new(rules)?)
@@ -274,6 +272,15 @@ impl Draw {
             )),
         }
     }
+}
+
+fn check_length(n: usize) -> Result<()> {
+    if n <= MAX_GARBAGE {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "expected a length of at most {MAX_GARBAGE} characters of filler text, found one of {n}"
+    )))
 }
 
 /// `x` as a fraction of 2^64, scaled to `0..n`.

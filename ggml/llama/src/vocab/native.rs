@@ -20,6 +20,8 @@ const STACK_PER_CHAR: usize = 1 << 10;
 /// Most characters of an unbroken run. The stack is address space, but what is used of it becomes memory: a
 /// third of a GiB for such a run.
 const MAX_RUN: usize = 1 << 20;
+/// Most bytes of a line. libllama takes many times the memory of a text, and ends the program where it gets none.
+const MAX_LINE: usize = 1 << 26;
 
 /// An owned libllama model that holds nothing but a vocabulary.
 #[derive(Debug)]
@@ -362,8 +364,12 @@ fn on_deep_stack<T: Send>(
     if text.len() <= SHALLOW {
         return call();
     }
+    let line = text.as_bytes().split(|&b| b == b'\n').map(<[u8]>::len).max().unwrap_or(0);
+    if line > MAX_LINE {
+        return Err(Error::Vocab(format!("text: expected at most {MAX_LINE} bytes in a line, found {line}")));
+    }
     let longest = |ends: fn(char) -> bool| text.split(ends).map(|run| run.chars().count()).max().unwrap_or(0);
-    let word = if joins_words { longest(|c| c == '\n') } else { longest(|c| c.is_ascii_whitespace()) };
+    let word = if joins_words { line } else { longest(|c| c.is_ascii_whitespace()) };
     let run = word + longest(|c| !c.is_whitespace());
     if run <= SHALLOW {
         return call();
