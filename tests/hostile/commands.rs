@@ -202,7 +202,7 @@ fn arguments_that_cannot_be() {
     fails(&run(&["--rope", "harpe:bases=1e4/2e4/3e4"]), 1, &["harpe", "KV head"]);
     fails(&run(&["--stop", ""]), 2, &["stop"]);
     fails(&["eval", "passkey", "-q", "-m", m, "--lengths", "2"], 1, &["passkey at 2 tokens"]);
-    fails(&["eval", "passkey", "-q", "-m", m, "--lengths", "2147483647"], 1, &["2147483647"]);
+    fails(&["eval", "passkey", "-q", "-m", m, "--lengths", "2147483647"], 1, &["67108864 characters"]);
     let longlora = ["--lengths", "2147483647", "--set", "sizing=longlora"];
     fails(&[&["eval", "passkey", "-q", "-m", m], &longlora[..]].concat(), 1, &["67108864 characters"]);
     fails(&["rope", "harpe:hi=2147483647,lo=1", "-m", m, "--ctx", "4096"], 1, &["harpe"]);
