@@ -74,20 +74,21 @@ demo: setup models ## run the default model past its trained context, repair it,
 	$(CARGO) build --release -p ropewalk --bin ropewalk
 	@scripts/demo.sh
 
-test: fmt lint doc unit ## run everything a change must pass
+# One build compiles and checks everything; the two targets that are named are not among --all-targets.
+test: fmt models ## run everything a change must pass
+	$(CHECKED) $(CARGO) build --release --workspace --all-targets --test device --test published
+	@python3 scripts/api.py "$${CARGO_TARGET_DIR:-target}" --check
+	@$(MAKE) --no-print-directory unit
 
 fmt: setup
 	@scripts/setup.sh lint
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path python/ropewalk/Cargo.toml --check
 
-# Like `cargo clippy -- -D warnings`, for rustdoc too. The targets named in the second command are no part of all; with
-# --workspace, as in the first, the crates below them have the features that they were checked with.
-CLIPPY := RUSTC_WORKSPACE_WRAPPER="$(CURDIR)/scripts/clippy.sh"
+CHECKED := RUSTC_WORKSPACE_WRAPPER="$(CURDIR)/scripts/rustc.sh"
 lint: setup
 	@scripts/setup.sh lint
-	$(CLIPPY) $(CARGO) check --release --workspace --all-targets
-	$(CLIPPY) $(CARGO) check --release --workspace --test device --test published
+	$(CHECKED) $(CARGO) check --release --workspace --all-targets --test device --test published
 
 lines: ## print the lines of Rust by folder; fail if they exceed the ceiling
 	@scripts/lines.sh
@@ -95,7 +96,7 @@ lines: ## print the lines of Rust by folder; fail if they exceed the ceiling
 # With an example, crates have the features of dev-dependencies, as in `lint`: nothing is checked a second time.
 doc: setup
 	@scripts/setup.sh lint
-	$(CLIPPY) RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps --quiet --lib --example embed
+	$(CHECKED) RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps --quiet --lib --example embed
 	@python3 scripts/api.py "$${CARGO_TARGET_DIR:-target}" --check
 
 # The same random cases each time, so that a failure comes from the change; plain `cargo test` draws others.
@@ -106,7 +107,6 @@ unit: setup models
 PURE := files gguf core import tasks data plot study processor
 quick: ## check format, clippy, and tests of the crates without C code (less than a minute once built)
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --release $(PURE:%=-p ropewalk-%) --all-targets -- -D warnings
 	@scripts/test.sh $(PURE:%=-p ropewalk-%)
 
 soak: setup models train-texts ## run the tests at full length, then each fuzz target for ten minutes (hours)
