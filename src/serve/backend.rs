@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ropewalk_core::rope::ReachView;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -36,6 +37,8 @@ pub trait Backend: Send + Sync + 'static {
     fn submit(&self, job: Job, events: UnboundedSender<Event>) -> Result<Ticket, Fault>;
     /// Bytes of a cache for one request of so many tokens under a plan.
     fn bytes(&self, plan: usize, n: usize) -> Result<usize, Fault>;
+    /// For each kind of layer, its layers, and which keys they see at which distances within `n` tokens under a plan.
+    fn reach(&self, plan: usize, n: usize) -> Result<Vec<(Vec<usize>, ReachView)>, Fault>;
     /// The cached texts of jobs whose salt begins with `owner`. May wait for a step.
     fn slots(&self, owner: &[u8]) -> Vec<Slot>;
     /// Empties one of them that no job has; returns how many tokens it held. May wait for a step.

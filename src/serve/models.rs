@@ -6,6 +6,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{header, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use ropewalk_core::rope::ReachView;
 use serde_json::{json, Value};
 
 use crate::answer::number;
@@ -127,12 +128,22 @@ fn fitting(app: &App, mut fields: Fields) -> Result<Value, Fault> {
         // Where keys leave the cache, its cells are not counted by tokens.
         let counted = !plans[at].evicts && fits;
         let at_once = counted.then(|| (total / n).min(app.backend.card().n_running));
+        let reach = if fits { app.backend.reach(at, n)? } else { Vec::new() };
+        let of_kind = |(layers, reach): &(Vec<usize>, ReachView)| {
+            json!({
+                "layers": layers,
+                "largest_distance": reach.largest_distance,
+                "most_keys": reach.most_keys,
+                "branches": reach.branches,
+            })
+        };
         out["request"] = json!({
             "n": n,
             "fits": fits,
             "beyond_trained": n > n_train,
             "bytes": app.backend.bytes(at, n)?,
             "at_once": at_once,
+            "reach": fits.then(|| reach.iter().map(of_kind).collect::<Value>()),
         });
     }
     Ok(out)

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use ropewalk::chat::answer::{hidden_marks, Form, Part, Parts};
 use ropewalk::chat::{tokens, Template};
 use ropewalk::plot;
-use ropewalk::rope::{Plan, Spec};
+use ropewalk::rope::{Plan, ReachView, Spec};
 use ropewalk::sampler::SamplerParams;
 use ropewalk::scheduler::{self, Recomputed, Refusal, Request, Scheduler, StepTimes};
 use ropewalk::session::StopReason;
@@ -74,6 +74,14 @@ impl Backend {
 
     pub(super) fn scheduler(&self) -> &Scheduler {
         &self.scheduler
+    }
+
+    /// A plan as its session has it.
+    fn plan(&self, plan: usize) -> Result<Plan, Fault> {
+        let info = &self.scheduler.plans()[plan];
+        let spec = info.spec.parse::<Spec>().map_err(failed)?;
+        // Without a search that takes long.
+        Plan::of_file(&spec, self.model.hparams(), info.n_ctx).map_err(failed)
     }
 
     /// Messages with the arguments of calls as the template takes them.
@@ -223,6 +231,12 @@ impl http::Backend for Backend {
         self.scheduler.bytes_needed(plan, n).map_err(|e| Fault::invalid("n", e))
     }
 
+    fn reach(&self, plan: usize, n: usize) -> Result<Vec<(Vec<usize>, ReachView)>, Fault> {
+        let (plan, hp) = (self.plan(plan)?, self.model.hparams());
+        let kinds = plan.kinds().iter().enumerate();
+        Ok(kinds.map(|(kind, own)| (hp.layers_of(kind).collect(), ReachView::new(own, n))).collect())
+    }
+
     fn slots(&self, owner: &[u8]) -> Vec<http::Slot> {
         let told = |slot: scheduler::Slot| http::Slot {
             id: slot.id,
@@ -273,16 +287,14 @@ impl http::Backend for Backend {
     }
 
     fn map(&self, plan: usize, n: usize) -> Result<String, Fault> {
-        let (info, hp) = (&self.scheduler.plans()[plan], self.model.hparams());
-        let spec = info.spec.parse::<Spec>().map_err(failed)?;
-        // Without a search that takes long.
-        let mut plan = Plan::of_file(&spec, hp, info.n_ctx).map_err(failed)?;
+        let mut plan = self.plan(plan)?;
         if plan.is_plain_reach() {
+            let spec = &plan.spec;
             let what = format!("rope: under {spec} every token sees all earlier ones at their own distances");
             return Err(Fault::invalid("rope", what));
         }
         plan.n_ctx = n;
-        plot::Map::new(&[&plan], hp).and_then(|map| map.to_svg()).map_err(failed)
+        plot::Map::new(&[&plan], self.model.hparams()).and_then(|map| map.to_svg()).map_err(failed)
     }
 }
 

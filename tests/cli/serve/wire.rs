@@ -196,6 +196,15 @@ fn the_page_has_the_map_that_rope_draws() {
         assert_eq!((map.status, map.header("content-type")), (200, Some("image/svg+xml")), "{}", map.body);
         assert_eq!(map.body == drawn, n == 700, "{}", map.body);
     }
+    // In numbers.
+    let found = server.get("/plan?rope=lm-infinite&n=700", None).ok()["request"]["reach"].clone();
+    let inspection = plan.inspect(loaded.hparams()).unwrap();
+    let view = &inspection.kinds[0].reach;
+    assert_eq!(found.as_array().map(Vec::len), Some(inspection.kinds.len()));
+    assert_eq!(found[0]["branches"], json!(view.branches));
+    assert_eq!(found[0]["largest_distance"], json!(view.largest_distance));
+    assert!(view.branches.len() > 1 && view.largest_distance < Some(699), "{view:?}");
+    assert_eq!(found[0]["layers"], json!(inspection.kinds[0].layers));
     let map = server.get("/map?rope=plain&n=100", None);
     let error = &map.json()["error"];
     assert_eq!((map.status, &error["param"]), (400, &json!("rope")));

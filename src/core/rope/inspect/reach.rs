@@ -30,7 +30,8 @@ impl ReachView {
     /// Queries are gone through one by one, up to this many.
     pub const COUNTED: usize = LayerPlan::COMPARED;
 
-    pub(super) fn new(plan: &LayerPlan, n_ctx: usize) -> ReachView {
+    /// The attention under a plan within so many tokens.
+    pub fn new(plan: &LayerPlan, n_ctx: usize) -> ReachView {
         let n = i32::try_from(n_ctx).unwrap_or(i32::MAX);
         let mut largest: Vec<Option<i32>> = vec![None; plan.branches.len()];
         let mut most_keys = None;

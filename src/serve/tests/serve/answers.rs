@@ -260,15 +260,19 @@ fn a_plan_says_what_fits() {
         (&json!("plain"), &json!(64), &json!(64))
     );
     assert_eq!(found["cells"], json!({ "used": 3, "total": 64 }));
-    let request = json!({ "n": 30, "fits": true, "beyond_trained": false, "bytes": 3000, "at_once": 2 });
+    let branch = json!({ "pairs": "all keys", "shown": "as it is", "largest": 29 });
+    let reach = json!([{ "layers": [0, 1], "largest_distance": 29, "most_keys": 30, "branches": [branch] }]);
+    let request = json!({
+        "n": 30, "fits": true, "beyond_trained": false, "bytes": 3000, "at_once": 2, "reach": reach,
+    });
     assert_eq!(found["request"], request);
     assert_eq!(plan("?rope=plain&n=40")["request"]["at_once"], 1);
     let answers = ["?rope=plain", "?rope=streaming"].map(|query| plan(query)["default_max_tokens"].clone());
     assert_eq!(answers, [Value::Null, json!(50)]);
     let found = plan("?n=100&rope=plain")["request"].clone();
     assert_eq!(
-        (&found["fits"], &found["beyond_trained"], &found["at_once"]),
-        (&json!(false), &json!(true), &Value::Null)
+        (&found["fits"], &found["beyond_trained"], &found["at_once"], &found["reach"]),
+        (&json!(false), &json!(true), &Value::Null, &Value::Null)
     );
     // As a request that names none.
     for (query, rope) in [
