@@ -3,6 +3,7 @@
 mod arguments;
 mod backend;
 mod contents;
+mod passkeys;
 mod rules;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

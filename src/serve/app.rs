@@ -1,13 +1,15 @@
 //! The state that every handler shares, and the server's settings.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::response::{IntoResponse, Response};
+use serde_json::Value;
 use tokio::sync::{watch, Semaphore};
 
 use crate::answer::Head;
@@ -69,6 +71,10 @@ pub(crate) struct App {
     pub(crate) bodies: Arc<Semaphore>,
     /// For work with slots, one at a time.
     pub(crate) slots: Arc<Semaphore>,
+    /// For self-tests, one at a time.
+    pub(crate) selftest: Arc<Semaphore>,
+    /// The last result of a self-test under each plan that was tested.
+    pub(crate) tested: Mutex<BTreeMap<usize, Value>>,
     /// Becomes true when answers are cut off.
     pub(crate) ending: watch::Receiver<bool>,
 }
@@ -177,7 +183,7 @@ impl App {
     }
 
     /// The plans of a model.
-    fn of_model(&self, model: usize) -> Range<usize> {
+    pub(crate) fn of_model(&self, model: usize) -> Range<usize> {
         let card = self.backend.card();
         let each = card.plans.len() / (1 + card.adapters.len());
         model * each..(model + 1) * each

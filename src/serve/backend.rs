@@ -39,6 +39,8 @@ pub trait Backend: Send + Sync + 'static {
     fn bytes(&self, plan: usize, n: usize) -> Result<usize, Fault>;
     /// For each kind of layer, its layers, and which keys they see at which distances within `n` tokens under a plan.
     fn reach(&self, plan: usize, n: usize) -> Result<Vec<(Vec<usize>, ReachView)>, Fault>;
+    /// Prompts with numbers to be found, of at most `n` tokens with the answer.
+    fn passkeys(&self, n: usize, count: usize) -> Result<Vec<Passkey>, Fault>;
     /// The cached texts of jobs whose salt begins with `owner`. May wait for a step.
     fn slots(&self, owner: &[u8]) -> Vec<Slot>;
     /// Empties one of them that no job has; returns how many tokens it held. May wait for a step.
@@ -217,6 +219,16 @@ pub trait Split: Send {
     fn push(&mut self, token: Option<i32>, text: &str) -> Vec<(bool, String)>;
     /// The parts that were held back.
     fn finish(&mut self) -> Vec<(bool, String)>;
+}
+
+/// A prompt with a number to be found.
+pub struct Passkey {
+    /// The tokens.
+    pub prompt: Vec<i32>,
+    /// Most tokens of the answer.
+    pub max_tokens: usize,
+    /// Whether an answer has the number.
+    pub is_found: Box<dyn Fn(&str) -> bool + Send>,
 }
 
 /// One prompt to be answered once.

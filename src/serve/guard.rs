@@ -37,6 +37,7 @@ const PATHS: &[&str] = &[
     "/openapi.json",
     "/plan",
     "/props",
+    "/selftest",
     "/slots",
     "/tokenize",
     "/tokenizer_info",

@@ -19,6 +19,7 @@ mod completions;
 mod chat;
 mod responses;
 mod score;
+mod selftest;
 mod slots;
 mod tokens;
 mod models;
@@ -26,8 +27,8 @@ mod server;
 
 pub use app::Options;
 pub use backend::{
-    Backend, Bit, Card, ChatPrompt, Done, Event, Fault, FaultKind, Job, PlanCard, Reason, Rule, Sampling,
-    Scored, Series, Shape, Slot, SlotFile, Split, Status, Ticket,
+    Backend, Bit, Card, ChatPrompt, Done, Event, Fault, FaultKind, Job, Passkey, PlanCard, Reason, Rule,
+    Sampling, Scored, Series, Shape, Slot, SlotFile, Split, Status, Ticket,
 };
 pub use calls::call_marks;
 pub use server::{routes, Server};
@@ -43,6 +44,7 @@ pub fn check(path: &str, body: &[u8]) -> Result<(), Fault> {
         "/v1/chat/completions" => wire::chat(body).map(drop),
         "/v1/responses" => responses::read(body).map(drop),
         "/v1/score" => score::read(body).map(drop),
+        "/selftest" => selftest::read(body).map(drop),
         _ => Err(Fault::new(FaultKind::NotFound, "expected a path that takes requests, found another")),
     }
 }

@@ -1,6 +1,6 @@
 //! Models and the state of the server: `/v1/models`, `/props`, `/plan`, `/health`, `/metrics`, and paths that do not exist.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -92,6 +92,7 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Response {
         "n_predict": -1,
     });
     let n_ctx = card.plans.iter().map(|plan| plan.n_max).max();
+    let tested = app.tested.lock().unwrap_or_else(PoisonError::into_inner);
     json_response(&json!({
         "default_generation_settings": { "n_ctx": n_ctx, "params": params },
         "total_slots": card.n_running * card.plans.len(),
@@ -102,6 +103,7 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Response {
         "bos_token": card.bos,
         "eos_token": card.eos,
         "build_info": card.build,
+        "selftest": tested.values().cloned().collect::<Value>(),
         "ropewalk": card.models().next().map(|(_, plans)| plans.iter().map(plan).collect::<Value>()),
     }))
 }

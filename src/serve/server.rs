@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::pin::{pin, Pin};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{ready, Context, Poll};
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use tokio::time::{sleep, timeout, Sleep};
 use crate::app::{told, App, Options};
 use crate::backend::Backend;
 use crate::metrics::Metrics;
-use crate::{chat, completions, guard, models, page, responses, score, slots, tokens};
+use crate::{chat, completions, guard, models, page, responses, score, selftest, slots, tokens};
 
 /// Bytes of a request's head.
 const MAX_HEAD: usize = 64 << 10;
@@ -72,8 +72,17 @@ impl Server {
         let (ending, receiver) = watch::channel(false);
         let bodies = options.max_body.saturating_mul(4).min(Semaphore::MAX_PERMITS);
         let bodies = Arc::new(Semaphore::new(bodies));
-        let (metrics, slots) = (Metrics::default(), Arc::new(Semaphore::new(1)));
-        let app = Arc::new(App { backend, options, metrics, bodies, slots, ending: receiver });
+        let one = || Arc::new(Semaphore::new(1));
+        let app = Arc::new(App {
+            backend,
+            options,
+            metrics: Metrics::default(),
+            bodies,
+            slots: one(),
+            selftest: one(),
+            tested: Mutex::default(),
+            ending: receiver,
+        });
         Ok(Server { listener, address, app, ending })
     }
 
@@ -161,6 +170,7 @@ const POST: &[Route] = &[
     ("/v1/responses", || post(responses::responses)),
     ("/v1/responses/input_tokens", || post(responses::input_tokens)),
     ("/v1/score", || post(score::score)),
+    ("/selftest", || post(selftest::selftest)),
 ];
 
 /// Every path that is answered, after its method. Braces in it stand for any text.

@@ -141,7 +141,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["page"],
             &["guard", "stream"],
             &["completions"],
-            &["chat", "responses", "score", "slots", "tokens", "models"],
+            &["chat", "responses", "score", "selftest", "slots", "tokens", "models"],
             &["server"],
             // Its test program.
             &["tests"],

@@ -13,7 +13,7 @@ use ropewalk::rope::{Plan, ReachView, Spec};
 use ropewalk::sampler::SamplerParams;
 use ropewalk::scheduler::{self, Recomputed, Refusal, Request, Scheduler, StepTimes};
 use ropewalk::session::StopReason;
-use ropewalk::{Error, Model, Token};
+use ropewalk::{tasks, Error, Model, Token};
 use ropewalk_serve as http;
 use ropewalk_serve::{Bit, Card, ChatPrompt, Fault, FaultKind, Job, Sampling, Shape};
 use serde_json::{Map, Value};
@@ -21,6 +21,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::arguments::{as_objects, takes_objects};
 use super::contents::{Hidden, Special};
+use super::passkeys::passkeys;
 use super::rules::{Rule, Rules};
 use crate::cli::interrupt::Interrupt;
 
@@ -235,6 +236,13 @@ impl http::Backend for Backend {
         let (plan, hp) = (self.plan(plan)?, self.model.hparams());
         let kinds = plan.kinds().iter().enumerate();
         Ok(kinds.map(|(kind, own)| (hp.layers_of(kind).collect(), ReachView::new(own, n))).collect())
+    }
+
+    fn passkeys(&self, n: usize, count: usize) -> Result<Vec<http::Passkey>, Fault> {
+        passkeys(&self.model, n, count, self.interrupt.control()).map_err(|e| match e {
+            tasks::Error::Interrupted => stopping(),
+            e => Fault::invalid("n", e),
+        })
     }
 
     fn slots(&self, owner: &[u8]) -> Vec<http::Slot> {

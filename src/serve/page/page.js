@@ -50,7 +50,8 @@ $('entry').addEventListener('submit', event => {
 async function start() {
   try {
     const { data } = await (await ask('v1/models')).json();
-    served = { id: data[0].id, trained: data[0].meta.n_ctx_train, plans: data[0].ropewalk };
+    const { selftest } = await (await ask('props')).json();
+    served = { id: data[0].id, trained: data[0].meta.n_ctx_train, plans: data[0].ropewalk, tests: selftest };
   } catch (error) {
     say(error.status === 401 ? '' : error.message);
     return;
@@ -83,7 +84,9 @@ function describe() {
       ? `beyond the ${tokens(served.trained)} that the model was trained with`
       : 'within the trained window';
     const first = make('li', plan.beyond_trained ? 'beyond' : '', `${plan.rope}: ${room(plan)}, ${far}`);
-    return list.length > 1 ? [first] : [first, ...plan.notes.map(note => make('li', '', note))];
+    const tests = served.tests.filter(test => test.rope === plan.rope).map(({ found, samples, n, measured }) => make('li', '',
+      `${plan.rope}: found ${found} of ${samples} at ${tokens(n)}, measured ${new Date(1000 * measured).toISOString().slice(0, 10)}`));
+    return list.length > 1 ? [first, ...tests] : [first, ...tests, ...plan.notes.map(note => make('li', '', note))];
   });
   $('notes').replaceChildren(...items);
 }

@@ -8,7 +8,7 @@ use ropewalk::plot::Map;
 use ropewalk::{Model, ModelParams, Plan, Session, SessionParams};
 use serde_json::{json, Value};
 
-use super::{asked, Reply, Server};
+use super::{asked, Reply, Server, FIXED};
 use crate::common::program::run;
 use crate::common::{assert_close, rewritten, LOGITS};
 use crate::models::{model, ok, text_file, words};
@@ -153,6 +153,25 @@ fn plans_and_properties_are_those_of_the_program() {
     }
     let found = server.get("/plan?rope=plain&n=513", None).ok();
     assert_eq!((&found["n_ctx"], &found["request"]["fits"]), (&json!(512), &json!(false)));
+}
+
+#[test]
+fn a_self_test_asks_the_prompts_of_eval_and_leaves_nothing() {
+    let server = Server::new(&["--rope", "plain", "--rope", "yarn:factor=4", "--ctx", "1024"]);
+    let results = server.post("/selftest", &json!({ "samples": 2 })).ok()["results"].clone();
+    for (i, (spec, n)) in [("plain", "512"), ("yarn:factor=4", "1024")].into_iter().enumerate() {
+        let line =
+            ["eval", "passkey", "-m", model(), "--lengths", n, "--samples", "2", "--rope", spec, "--json"];
+        let eval = run(&[&line[..], FIXED].concat()).json();
+        let found = results[i]["found"].as_f64().unwrap() / 2.0;
+        assert_eq!(eval["results"][0]["score"].as_f64(), Some(found), "{eval}");
+        assert_eq!((&results[i]["rope"], results[i]["n"].to_string()), (&json!(spec), n.to_owned()));
+        let cells = server.get(&format!("/plan?rope={spec}"), None).ok()["cells"].clone();
+        assert_eq!(cells["used"], 0, "{cells}");
+    }
+    assert_eq!(server.get("/props", None).ok()["selftest"], results);
+    let refused = server.post("/selftest", &json!({ "n": 16 }));
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("n")));
 }
 
 #[test]

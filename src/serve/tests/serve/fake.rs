@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use ropewalk_core::rope::{BranchView, ReachView};
 use ropewalk_serve::{
-    Backend, Bit, Card, ChatPrompt, Event, Fault, FaultKind, Job, PlanCard, Rule, Sampling, Scored, Shape,
-    Slot, SlotFile, Split, Status, Ticket,
+    Backend, Bit, Card, ChatPrompt, Event, Fault, FaultKind, Job, Passkey, PlanCard, Rule, Sampling, Scored,
+    Shape, Slot, SlotFile, Split, Status, Ticket,
 };
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::UnboundedSender;
@@ -338,6 +338,19 @@ impl Backend for Fake {
         let branch = BranchView { pairs: "all keys".into(), shown: "as it is".into(), largest };
         let reach = ReachView { branches: vec![branch], largest_distance: largest, most_keys: Some(n) };
         Ok(vec![(vec![0, 1], reach)])
+    }
+
+    fn passkeys(&self, n: usize, count: usize) -> Result<Vec<Passkey>, Fault> {
+        if n < 16 {
+            return Err(Fault::invalid("n", "n: expected more"));
+        }
+        let passkey = |_| {
+            let mut prompt = vec![BOS];
+            prompt.resize(n - 8, i32::from(b'.'));
+            prompt.extend(b"1234".map(i32::from));
+            Passkey { prompt, max_tokens: 4, is_found: Box::new(|text: &str| text == "4321") }
+        };
+        Ok((0..count).map(passkey).collect())
     }
 
     fn slots(&self, owner: &[u8]) -> Vec<Slot> {

@@ -113,6 +113,7 @@ fn every_path_but_health_and_the_page_needs_the_key() {
         "/metrics",
         "/plan?n=1",
         "/props",
+        "/selftest",
         "/slots",
         "/slots/0?action=erase",
         "/v1/models",

@@ -17,5 +17,6 @@ mod openapi;
 mod page;
 mod responses;
 mod score;
+mod selftest;
 mod slots;
 mod streams;

@@ -21,6 +21,7 @@ const POSTS: &[(&str, &str, &[&str])] = &[
     ("/v1/responses", "/v1/responses", &[INPUT]),
     ("/v1/responses/input_tokens", "/v1/responses/input_tokens", &[INPUT]),
     ("/v1/score", "/v1/score", &[r#"{"prompt": "ab"}"#]),
+    ("/selftest", "/selftest", &["{}"]),
     ("/tokenize", "/tokenize", &[r#"{"content": "ab"}"#, CHAT]),
     ("/detokenize", "/detokenize", &[r#"{"tokens": [97]}"#]),
     ("/apply-template", "/apply-template", &[CHAT]),
@@ -292,6 +293,7 @@ fn answers_are_as_described() {
         ask(("/tokenize", "/tokenize"), body);
     }
     ask(("/detokenize", "/detokenize"), json!({ "tokens": [97] }));
+    ask(("/selftest", "/selftest"), json!({ "samples": 1 }));
     for path in ["/apply-template", "/v1/chat/completions/input_tokens"] {
         ask((path, path), chat(json!({})));
     }
