@@ -134,6 +134,10 @@ def check(browser, options, shot):
     expect("a panel without room", browser.run("return document.getElementById('side').clientHeight > innerHeight / 2"))
     words = "return document.getElementById('said').textContent"
     until(lambda: browser.run(words))
+    browser.click("#costs summary")
+    until(lambda: browser.find("#surprise span"))
+    browser.click("#kept summary")
+    until(lambda: "tokens" in browser.run("return document.getElementById('slots').textContent"))
     until(lambda: browser.run("return document.getElementById('running').textContent") != "-")
     expect("wider than its window with the panel", wide() <= 0)
     shot("panel")

@@ -16,9 +16,12 @@ const seconds = s => s < 90 ? `${Math.max(1, Math.round(s))} s` : `${Math.round(
 let key = '';
 let served = null;
 let talk = [];
-// What runs: its abort controller. What the last answer was: plan and tokens.
+// What runs: its abort controller. What the last answer was: plan, tokens, and the messages of its prompt.
 let running = null;
 let last = null;
+// What scores its prompt, and whether cached texts are asked for.
+let scoring = null;
+let listing = false;
 
 async function ask(path, options = {}) {
   const headers = { ...options.headers };
@@ -233,6 +236,7 @@ async function send() {
   $('log').scrollTop = $('log').scrollHeight;
   running = new AbortController();
   busy(true);
+  const body = request([...talk, user]);
   say('Waiting');
   const answer = { role: 'assistant', content: '' };
   let item = null, shown, thinking, about = null, usage = null, rope = '';
@@ -264,7 +268,7 @@ async function send() {
     const response = await ask('v1/chat/completions', {
       method: 'POST',
       headers: { 'content-type': 'application/json' },
-      body: JSON.stringify(request([...talk, user])),
+      body: JSON.stringify(body),
       signal: running.signal,
     });
     rope = response.headers.get('x-ropewalk-rope') ?? '';
@@ -290,7 +294,7 @@ async function send() {
     } else if (failed) {
       (item ?? asked).append(make('p', 'error', failed.message));
     } else {
-      conclude(item, about, usage);
+      conclude(item, about, usage, body.messages);
     }
   });
   if (item) {
@@ -309,7 +313,7 @@ async function send() {
 }
 
 // What the server says of an answer: under the message, and next to the conversation.
-function conclude(item, about, usage) {
+function conclude(item, about, usage, messages) {
   const { prompt_tokens: prompt, completion_tokens: made, total_tokens: total } = usage;
   const cached = about.cached.tokens;
   const parts = [about.rope];
@@ -328,7 +332,7 @@ function conclude(item, about, usage) {
     item.classList.add('beyond');
     item.append(make('p', 'badge', `${tokens(over)} beyond the trained window of ${number(about.n_ctx_trained)}`));
   }
-  last = { rope: about.rope, n: total };
+  last = { rope: about.rope, n: total, messages };
   $('rope').textContent = about.spec === about.rope ? about.rope : `${about.rope} (${about.spec})`;
   $('verdict').className = about.beyond_trained ? 'beyond' : '';
   $('verdict').textContent = about.beyond_trained
@@ -336,6 +340,7 @@ function conclude(item, about, usage) {
     : `The conversation is within the ${tokens(about.n_ctx_trained)} that the model was trained with.`;
   measure({ cached, read: prompt - cached, made }, total, about);
   if ($('mapped').open) drawMap();
+  if ($('costs').open) drawCosts();
 }
 
 // The length of the request against the plan's and the trained one.
@@ -375,8 +380,51 @@ async function drawMap() {
   }
 }
 
+// How little the model expected each token of the last prompt. It is read once more for that, or its scores are cached.
+async function drawCosts() {
+  const bounds = [1, 3, 6], most = 4096;
+  scoring?.abort();
+  $('surprise').replaceChildren();
+  $('cost').textContent = last ? 'Reading the prompt' : 'No request yet.';
+  if (!last) return;
+  const { signal } = scoring = new AbortController();
+  const post = async (path, body) => (await ask(path, {
+    method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(body), signal,
+  })).json();
+  try {
+    const { rope, messages } = last;
+    const { tokens: prompt } = await post('tokenize', { messages });
+    const { tokens: texts, scores: [{ nll, mean }] } = await post('v1/score', { prompt, rope });
+    const first = Math.max(0, texts.length - most);
+    $('surprise').replaceChildren(...texts.slice(first).map((text, i) => {
+      const nats = nll[first + i];
+      const token = make('span', `nats${bounds.filter(bound => nats >= bound).length}`, text);
+      token.title = nats === null ? 'not predicted' : `${nats.toFixed(2)} nats`;
+      return token;
+    }));
+    const shown = first ? `; the last ${tokens(most)} of ${number(texts.length)}` : '';
+    $('cost').textContent = `${mean.toFixed(2)} nats a token; darker ones were expected less${shown}`;
+  } catch (error) {
+    if (error.name !== 'AbortError') $('cost').textContent = error.message;
+  }
+}
+
+// What the cache holds of requests with this key.
+async function listKept() {
+  if (listing || !$('kept').open) return;
+  listing = true;
+  try {
+    const slots = await (await ask('slots')).json();
+    const line = slot => `${slot.ropewalk.rope}: ${tokens(slot.n_past)}${slot.is_processing ? ', in use' : ''}`;
+    const items = slots.map(slot => make('li', '', line(slot)));
+    $('slots').replaceChildren(...(items.length ? items : [make('li', '', 'None')]));
+  } catch { /* They are asked for again. */ }
+  listing = false;
+}
+
 // Counts of the server, from its metrics.
 async function count() {
+  listKept();
   let text;
   try { text = await (await ask('metrics')).text(); } catch { return; }
   const cells = new Map();
@@ -427,6 +475,8 @@ $('plan').addEventListener('change', () => {
   if ($('mapped').open && !last) drawMap();
 });
 $('mapped').addEventListener('toggle', () => { if ($('mapped').open) drawMap(); });
+$('costs').addEventListener('toggle', () => { if ($('costs').open) drawCosts(); else scoring?.abort(); });
+$('kept').addEventListener('toggle', listKept);
 $('toggle').addEventListener('click', () => {
   const open = document.body.classList.toggle('open');
   $('toggle').setAttribute('aria-expanded', String(open));
@@ -439,6 +489,7 @@ $('fresh').addEventListener('click', () => {
   $('log').replaceChildren();
   $('window').hidden = true;
   $('verdict').textContent = '';
+  if ($('costs').open) drawCosts();
   $('rope').textContent = 'No request yet.';
   say('');
   if (served) empty();

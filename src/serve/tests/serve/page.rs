@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ropewalk_serve::Options;
+use serde_json::json;
 
 use crate::client::Site;
 
@@ -91,6 +92,22 @@ fn every_element_that_the_script_names_is_in_the_page() {
             assert!(labels.contains(&id), "{id} has no label");
         }
     }
+}
+
+#[test]
+fn the_prompt_that_the_page_scores_is_that_of_the_chat() {
+    let site = Site::new();
+    let messages = json!([{ "role": "user", "content": "ab" }]);
+    let chat = site.expect(200, "/v1/chat/completions", &json!({ "messages": messages, "max_tokens": 1 }));
+    let prompt = site.expect(200, "/tokenize", &json!({ "messages": messages }))["tokens"].clone();
+    let rope = &chat["ropewalk"]["rope"];
+    let score = site.expect(200, "/v1/score", &json!({ "prompt": prompt, "rope": rope }));
+    let n = chat["usage"]["prompt_tokens"].as_u64().map(|n| n as usize);
+    for list in [&score["tokens"], &score["scores"][0]["nll"]] {
+        assert_eq!(list.as_array().map(Vec::len), n, "{list}");
+    }
+    let state = site.fake.state();
+    assert_eq!(state.jobs[0].prompt, state.jobs[1].prompt);
 }
 
 #[test]
