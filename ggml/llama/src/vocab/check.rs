@@ -80,8 +80,32 @@ pub(super) struct Facts {
     pub adds_blank: bool,
     /// True if the pre-tokenizer matches several words of a line at once.
     pub joins_words: bool,
+    /// Runs that take the pre-tokenizer the square of their length, if there are any.
+    pub slow_runs: Option<&'static SlowRuns>,
     /// Tokens cut out of every text by their names.
     pub user_defined: HashSet<Token>,
+}
+
+/// Characters in runs that an expression of a pre-tokenizer tries to match from each of them, to the end of the run.
+#[derive(Debug)]
+pub(super) struct SlowRuns {
+    /// The characters, for errors.
+    pub name: &'static str,
+    pub has: fn(char) -> bool,
+    /// Characters of a run that takes about 2 s.
+    pub longest: u64,
+}
+
+/// By the names of pre-tokenizers. The expressions are `\s+$`, where a run does not end its line; a lookahead for
+/// digits in threes; and `\s*[\r\n]+`, tried again after every 512 blanks. All others of libllama take a run once.
+const SLOW_RUNS: &[(&str, SlowRuns)] = &[
+    ("deepseek-llm", SlowRuns { name: "blanks", has: is_blank, longest: 1 << 13 }),
+    ("superbpe", SlowRuns { name: "digits", has: |c| c.is_ascii_digit(), longest: 1 << 13 }),
+    ("jais-2", SlowRuns { name: "blanks", has: is_blank, longest: 1 << 17 }),
+];
+
+fn is_blank(c: char) -> bool {
+    c.is_whitespace() && c != '\n' && c != '\r'
 }
 
 /// A SentencePiece vocabulary without a token for every byte.
@@ -172,6 +196,7 @@ pub(super) fn inspect(origin: &Path, metadata: &[(String, Value)]) -> Result<Fac
             unused: Vec::new(),
             adds_blank: false,
             joins_words: false,
+            slow_runs: None,
             user_defined: HashSet::new(),
         });
     }
@@ -191,6 +216,7 @@ pub(super) fn inspect(origin: &Path, metadata: &[(String, Value)]) -> Result<Fac
     let (eot, unused) = (find_eot(&keys, &tokens), find_unused(&tokens, types));
     // What is no bool here ended the load.
     let blank = keys.get("tokenizer.ggml.add_space_prefix") != Some(&Value::Bool(false));
+    let pre = if kind == Tokenizer::Bpe { keys.string(PRE)? } else { None };
     Ok(Facts {
         kind,
         n_tokens: tokens.len(),
@@ -199,7 +225,8 @@ pub(super) fn inspect(origin: &Path, metadata: &[(String, Value)]) -> Result<Fac
         ends,
         unused,
         adds_blank: kind == Tokenizer::Spm && blank,
-        joins_words: kind == Tokenizer::Bpe && keys.string(PRE)? == Some(&b"exaone-moe"[..]),
+        joins_words: pre == Some(&b"exaone-moe"[..]),
+        slow_runs: SLOW_RUNS.iter().find(|(name, _)| pre == Some(name.as_bytes())).map(|(_, runs)| runs),
         user_defined: find_user_defined(types),
     })
 }

@@ -109,7 +109,8 @@ impl Vocab {
     ///
     /// Drops bytes for which a byte-level vocabulary has no token, as libllama does (SmolLM2 lacks six control
     /// characters and the first byte of unassigned planes). Errors: a text over 2 GiB, for BPE more than 1,048,576
-    /// characters without a break or 64 MiB in a line, a character the vocabulary cannot express, BOS or EOS wanted and missing.
+    /// characters without a break, 64 MiB in a line, or runs of blanks or digits that a pre-tokenizer takes seconds
+    /// for, a character the vocabulary cannot express, BOS or EOS wanted and missing.
     pub fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
         self.handle()?.tokenize(text, add_special, parse_special)
     }

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 
 use ropewalk_core::tokenizer::Places;
 
-use super::check::{Facts, Tokenizer};
+use super::check::{Facts, SlowRuns, Tokenizer};
 use crate::{sys, Error, Result, Token};
 use ggml::logging;
 use gguf::{Array, Value};
@@ -242,7 +242,7 @@ impl Handle {
             Err(Error::Vocab(format!("a text of {} bytes makes too many tokens", text.len())))
         };
         let tokens = match self.facts.kind {
-            Tokenizer::Bpe => on_deep_stack(text, self.facts.joins_words, call)?,
+            Tokenizer::Bpe => on_deep_stack(text, &self.facts, call)?,
             _ => call()?,
         };
         // A vocabulary without an unknown token answers -1 for what it does not know.
@@ -356,11 +356,7 @@ impl Handle {
 /// `std::regex` for most pre-tokenizers, which recurses once per matched character. Matches end at the end of
 /// a word (of a line, for one of them) or of a run of white space, so the longest of those, and what it touches,
 /// bounds the depth. Outside of ASCII, not every expression knows white space.
-fn on_deep_stack<T: Send>(
-    text: &str,
-    joins_words: bool,
-    call: impl FnOnce() -> Result<T> + Send,
-) -> Result<T> {
+fn on_deep_stack<T: Send>(text: &str, facts: &Facts, call: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     if text.len() <= SHALLOW {
         return call();
     }
@@ -368,8 +364,11 @@ fn on_deep_stack<T: Send>(
     if line > MAX_LINE {
         return Err(Error::Vocab(format!("text: expected at most {MAX_LINE} bytes in a line, found {line}")));
     }
+    if let Some(runs) = facts.slow_runs {
+        check_runs(text, runs)?;
+    }
     let longest = |ends: fn(char) -> bool| text.split(ends).map(|run| run.chars().count()).max().unwrap_or(0);
-    let word = if joins_words { line } else { longest(|c| c.is_ascii_whitespace()) };
+    let word = if facts.joins_words { line } else { longest(|c| c.is_ascii_whitespace()) };
     let run = word + longest(|c| !c.is_whitespace());
     if run <= SHALLOW {
         return call();
@@ -386,4 +385,19 @@ fn on_deep_stack<T: Send>(
             Err(panic) => std::panic::resume_unwind(panic),
         }
     })
+}
+
+/// Refuses runs that take a pre-tokenizer longer than one run of the greatest length.
+fn check_runs(text: &str, slow: &SlowRuns) -> Result<()> {
+    let lengths = text.split(|c: char| !(slow.has)(c)).map(|run| run.chars().count() as u64);
+    // Shorter runs take time in proportion to the text, however many there are.
+    let squares: u64 = lengths.filter(|&n| n > slow.longest / 32).map(|n| n * n).sum();
+    if squares <= slow.longest * slow.longest {
+        return Ok(());
+    }
+    let (name, longest, found) = (slow.name, slow.longest, squares.isqrt());
+    Err(Error::Vocab(format!(
+        "text: expected runs of {name} that take no longer than one of {longest}, found those that take as long as \
+         one of {found}"
+    )))
 }

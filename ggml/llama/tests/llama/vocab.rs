@@ -138,6 +138,36 @@ fn the_longest_run_is_read_and_a_longer_one_refused() {
     }
 }
 
+/// The time of three pre-tokenizers grows with the square of a run's length. The others take the same runs.
+#[test]
+fn runs_that_would_take_minutes_are_refused() {
+    let (blanks, digits) = (" ".repeat(20_000), "1".repeat(20_000));
+    let line = format!("{blanks}1");
+    let refused = |pre: &str, text: &str, what: &str| {
+        let e = load(&bpe(pre)).unwrap().tokenize(text, false, false).unwrap_err().to_string();
+        assert_eq!(e, format!("text: expected runs of {what}"));
+    };
+    let like = |name, n| {
+        format!("{name} that take no longer than one of 8192, found those that take as long as one of {n}")
+    };
+    refused("deepseek-llm", &line, &like("blanks", 20_000));
+    refused("deepseek-llm", &format!("{}1", "\u{3000}".repeat(20_000)), &like("blanks", 20_000));
+    refused("superbpe", &digits, &like("digits", 20_000));
+    // Several that are short enough alone: 4 times the square of 5,000.
+    refused("superbpe", &format!("{}a", "1".repeat(5_000)).repeat(4), &like("digits", 10_000));
+    let long = format!("{}1", " ".repeat(200_000));
+    let what =
+        "blanks that take no longer than one of 131072, found those that take as long as one of 200000";
+    refused("jais-2", &long, what);
+    for (pre, text) in [("deepseek-llm", &digits), ("superbpe", &line), ("jais-2", &line), ("tekken", &line)]
+    {
+        assert!(load(&bpe(pre)).unwrap().tokenize(text, false, false).is_ok(), "{pre}");
+    }
+    // What prose and code have.
+    let indented = format!("{}1\n", " ".repeat(200)).repeat(50);
+    assert!(load(&bpe("deepseek-llm")).unwrap().tokenize(&indented, false, false).is_ok());
+}
+
 #[test]
 fn sentencepiece_is_read_and_falls_back_to_bytes() {
     let v = load(&spm()).unwrap();
