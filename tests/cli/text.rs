@@ -85,6 +85,22 @@ fn input_without_an_end_is_refused() {
     }
 }
 
+/// libllama takes many times the memory of a text, and ends the program where it gets none.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_text_that_there_is_no_memory_to_tokenize_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("text.txt");
+    std::fs::write(&path, "1 2\n".repeat(1 << 20)).unwrap();
+    for command in ["run", "perplexity"] {
+        let args = [&[command, "-q", "-m", model(), "-f", path.to_str().unwrap()], FIXED].concat();
+        refused(
+            &limited(1000, &args, Stdio::null()),
+            &["text: 4194304 bytes may need 1152 MiB of memory", "free"],
+        );
+    }
+}
+
 /// Nobody may ever write into a pipe: it is not waited for.
 #[cfg(unix)]
 #[test]

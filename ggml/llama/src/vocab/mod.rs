@@ -108,9 +108,10 @@ impl Vocab {
     /// `<|im_start|>` becomes its token.
     ///
     /// Drops bytes for which a byte-level vocabulary has no token, as libllama does (SmolLM2 lacks six control
-    /// characters and the first byte of unassigned planes). Errors: a text over 2 GiB, for BPE more than 1,048,576
-    /// characters without a break, 64 MiB in a line, or runs of blanks or digits that a pre-tokenizer takes seconds
-    /// for, a character the vocabulary cannot express, BOS or EOS wanted and missing.
+    /// characters and the first byte of unassigned planes). Errors: a text over 2 GiB, or one that may need more
+    /// memory than is free (about 80 bytes for each byte of prose, 300 of digits), for BPE more than 1,048,576 characters
+    /// without a break, or runs of blanks or digits that a pre-tokenizer takes seconds for, a character the
+    /// vocabulary cannot express, BOS or EOS wanted and missing.
     pub fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
         self.handle()?.tokenize(text, add_special, parse_special)
     }

@@ -10,6 +10,7 @@ use ropewalk_core::tokenizer::Places;
 use super::check::{Facts, SlowRuns, Tokenizer};
 use crate::{sys, Error, Result, Token};
 use ggml::logging;
+use ggml::machine::memory_available;
 use gguf::{Array, Value};
 
 /// Texts up to this many bytes are tokenized on the caller's stack; see `on_deep_stack`.
@@ -20,8 +21,13 @@ const STACK_PER_CHAR: usize = 1 << 10;
 /// Most characters of an unbroken run. The stack is address space, but what is used of it becomes memory: a
 /// third of a GiB for such a run.
 const MAX_RUN: usize = 1 << 20;
-/// Most bytes of a line. libllama takes many times the memory of a text, and ends the program where it gets none.
-const MAX_LINE: usize = 1 << 26;
+/// Most memory that libllama takes for each byte of a text: copies of it, and tokens.
+const MEMORY_PER_BYTE: u64 = 1 << 5;
+/// Most memory for each character that may begin a word (two strings, in vectors that grow to twice their size), and for
+/// each byte of the longest line, which is one word to some pre-tokenizers (symbols, and pairs of them to merge).
+const MEMORY_PER_WORD: u64 = 1 << 8;
+/// Memory that is there, so that most texts are tokenized without a look at what is free.
+const LITTLE: u64 = 1 << 26;
 
 /// An owned libllama model that holds nothing but a vocabulary.
 #[derive(Debug)]
@@ -243,7 +249,10 @@ impl Handle {
         };
         let tokens = match self.facts.kind {
             Tokenizer::Bpe => on_deep_stack(text, &self.facts, call)?,
-            _ => call()?,
+            _ => {
+                check_memory(text, 0)?;
+                call()?
+            }
         };
         // A vocabulary without an unknown token answers -1 for what it does not know.
         if let Some(at) = tokens.iter().position(|&t| !self.is_token(t)) {
@@ -361,21 +370,19 @@ fn on_deep_stack<T: Send>(text: &str, facts: &Facts, call: impl FnOnce() -> Resu
         return call();
     }
     let line = text.as_bytes().split(|&b| b == b'\n').map(<[u8]>::len).max().unwrap_or(0);
-    if line > MAX_LINE {
-        return Err(Error::Vocab(format!("text: expected at most {MAX_LINE} bytes in a line, found {line}")));
-    }
     if let Some(runs) = facts.slow_runs {
         check_runs(text, runs)?;
     }
     let longest = |ends: fn(char) -> bool| text.split(ends).map(|run| run.chars().count()).max().unwrap_or(0);
     let word = if facts.joins_words { line } else { longest(|c| c.is_ascii_whitespace()) };
     let run = word + longest(|c| !c.is_whitespace());
-    if run <= SHALLOW {
-        return call();
-    }
     if run > MAX_RUN {
         let what = format!("text: expected at most {MAX_RUN} characters without a break, found {run}");
         return Err(Error::Vocab(what));
+    }
+    check_memory(text, line)?;
+    if run <= SHALLOW {
+        return call();
     }
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(run * STACK_PER_CHAR + (1 << 20));
@@ -400,4 +407,22 @@ fn check_runs(text: &str, slow: &SlowRuns) -> Result<()> {
         "text: expected runs of {name} that take no longer than one of {longest}, found those that take as long as \
          one of {found}"
     )))
+}
+
+/// libllama ends the program where it gets no memory.
+fn check_memory(text: &str, line: usize) -> Result<()> {
+    let needed = |words: usize| MEMORY_PER_BYTE * text.len() as u64 + MEMORY_PER_WORD * (words + line) as u64;
+    if needed(text.len()) <= LITTLE {
+        return Ok(());
+    }
+    let needed = needed(text.chars().filter(|c| !c.is_lowercase()).count());
+    match memory_available().filter(|&free| needed > free) {
+        None => Ok(()),
+        Some(free) => Err(Error::Vocab(format!(
+            "text: {} bytes may need {} MiB of memory to tokenize, {} MiB is free",
+            text.len(),
+            needed >> 20,
+            free >> 20
+        ))),
+    }
 }

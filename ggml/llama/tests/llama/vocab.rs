@@ -131,10 +131,9 @@ fn the_longest_run_is_read_and_a_longer_one_refused() {
     assert_eq!(v.tokenize(&longest, false, false).unwrap().len(), 1 << 21);
     assert_eq!(v.tokenize(&line, false, false).unwrap().len(), (1 << 19) + 1);
     let run = "at most 1048576 characters without a break";
-    let long = ("tekken", "a ".repeat(1 << 25) + "a", "at most 67108864 bytes in a line");
-    for (pre, text, what) in [("tekken", longest + "!", run), ("exaone-moe", line, run), long] {
+    for (pre, text) in [("tekken", longest + "!"), ("exaone-moe", line)] {
         let e = load(&bpe(pre)).unwrap().tokenize(&text, false, false).unwrap_err().to_string();
-        assert!(e.contains(&format!("expected {what}")), "{pre}: {e}");
+        assert!(e.contains(&format!("expected {run}")), "{pre}: {e}");
     }
 }
 
