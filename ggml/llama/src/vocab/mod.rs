@@ -3,6 +3,7 @@
 
 mod check;
 mod native;
+mod specials;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};

@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 use ropewalk_core::tokenizer::Places;
 
 use super::check::{Facts, SlowRuns, Tokenizer};
+use super::specials::{Special, Specials};
 use crate::{sys, Error, Result, Token};
 use ggml::logging;
 use ggml::machine::memory_available;
@@ -153,6 +154,7 @@ pub(super) fn load(origin: &Path, metadata: &[(String, Value)]) -> Result<Model>
 pub(crate) struct Handle {
     vocab: NonNull<sys::llama_vocab>,
     pub(super) facts: Facts,
+    specials: Specials,
 }
 
 // SAFETY: the vocabulary is never written after loading: libllama's tokenizers build a session on the stack
@@ -168,7 +170,40 @@ impl Handle {
     /// `vocab` must stay valid as long as the handle, and come from keys that `check::inspect` passed as
     /// `facts`.
     pub(super) unsafe fn new(vocab: NonNull<sys::llama_vocab>, facts: Facts) -> Handle {
-        Handle { vocab, facts }
+        let specials = Specials::new(Vec::new());
+        let handle = Handle { vocab, facts, specials };
+        let specials = Specials::new(handle.find_specials());
+        Handle { specials, ..handle }
+    }
+
+    /// The tokens that libllama cuts out of texts; none where a text may not be cut at them.
+    fn find_specials(&self) -> Vec<Special> {
+        let mut found = Vec::new();
+        if !matches!(self.facts.kind, Tokenizer::Spm | Tokenizer::Bpe) {
+            return found;
+        }
+        let parsed = sys::LLAMA_TOKEN_ATTR_CONTROL | sys::LLAMA_TOKEN_ATTR_UNKNOWN;
+        let mut all: sys::llama_token_attr = 0;
+        for token in 0..self.facts.n_tokens as Token {
+            // SAFETY: the vocabulary is valid, and has this token.
+            let attr = unsafe { sys::llama_vocab_get_attr(self.raw(), token) };
+            if attr & (parsed | sys::LLAMA_TOKEN_ATTR_USER_DEFINED) == 0 {
+                continue;
+            }
+            // SAFETY: as above; the text ends in NUL, and lives as long as the vocabulary.
+            let text = unsafe { CStr::from_ptr(sys::llama_vocab_get_text(self.raw(), token)) };
+            found.push(Special { text: text.to_bytes().to_vec(), always: attr & parsed == 0 });
+            all |= attr;
+        }
+        // Some take the white space before or after them out of the text, and with it the start of others.
+        let blank = |s: &Special| s.text.iter().any(|b| matches!(b, b'\t'..=b'\r' | b' '));
+        let strips = |side: sys::llama_token_attr| all & side != 0;
+        if strips(sys::LLAMA_TOKEN_ATTR_LSTRIP)
+            || (strips(sys::LLAMA_TOKEN_ATTR_RSTRIP) && found.iter().any(blank))
+        {
+            found.clear();
+        }
+        found
     }
 
     /// The vocabulary of a loaded model.
@@ -214,16 +249,18 @@ impl Handle {
     }
 
     pub(crate) fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
-        let len = i32::try_from(text.len()).map_err(|_| {
-            Error::Vocab(format!("text of {} bytes; at most 2 GiB can be tokenized at once", text.len()))
-        })?;
+        if i32::try_from(text.len()).is_err() {
+            let what = format!("text of {} bytes; at most 2 GiB can be tokenized at once", text.len());
+            return Err(Error::Vocab(what));
+        }
         if add_special {
             self.check_ends()?;
         }
         if let Some(c) = self.facts.gaps.as_ref().and_then(|g| g.first_unknown(text)) {
             return Err(Error::Vocab(format!("the vocabulary has no tokens for the character {c:?}")));
         }
-        let call = || {
+        let call = |text: &str, add_special: bool| {
+            let len = text.len() as i32;
             // A token per three bytes fits most texts; libllama answers with the size needed when it does
             // not.
             let mut tokens: Vec<Token> = vec![0; text.len() / 3 + 16];
@@ -247,11 +284,25 @@ impl Handle {
             }
             Err(Error::Vocab(format!("a text of {} bytes makes too many tokens", text.len())))
         };
+        let all = || {
+            let cuts = self.specials.cuts(text, parse_special);
+            let Some(&first) = cuts.first() else { return call(text, add_special) };
+            let mut tokens = call(&text[..first], add_special)?;
+            // The end of the whole text.
+            let ends = add_special && self.flag(sys::llama_vocab_get_add_eos);
+            let end = if ends { tokens.pop() } else { None };
+            for (i, &from) in cuts.iter().enumerate() {
+                let to = cuts.get(i + 1).copied().unwrap_or(text.len());
+                tokens.extend(call(&text[from..to], false)?);
+            }
+            tokens.extend(end);
+            Ok(tokens)
+        };
         let tokens = match self.facts.kind {
-            Tokenizer::Bpe => on_deep_stack(text, &self.facts, call)?,
+            Tokenizer::Bpe => on_deep_stack(text, &self.facts, all)?,
             _ => {
                 check_memory(text, 0)?;
-                call()?
+                all()?
             }
         };
         // A vocabulary without an unknown token answers -1 for what it does not know.

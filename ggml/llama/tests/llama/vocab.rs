@@ -167,6 +167,36 @@ fn runs_that_would_take_minutes_are_refused() {
     assert!(load(&bpe("deepseek-llm")).unwrap().tokenize(&indented, false, false).is_ok());
 }
 
+/// libllama's time grows with the square of the number of special tokens in a text.
+#[test]
+fn texts_of_many_special_tokens_are_cut_where_their_tokens_stay() {
+    let n = 50_000;
+    let v = load(&bpe("gpt-2")).unwrap();
+    let tokens = v.tokenize(&"ab<|im_end|>".repeat(n), false, true).unwrap();
+    assert!(tokens == [256, 260].repeat(n));
+    // Each fragment of SentencePiece begins with a blank; BOS and EOS are around the whole.
+    let v = load(&with(spm(), "add_eos_token", Value::Bool(true))).unwrap();
+    let tokens = v.tokenize(&"ab</s>".repeat(n), true, true).unwrap();
+    assert!(tokens == [vec![1], [263, 2].repeat(n), vec![2]].concat());
+
+    // Some that overlap others, and themselves. They are special where special tokens are not parsed.
+    let mut tokens = byte_letters();
+    tokens.extend(["--", "----", "-+-", "+-+", "ab"].map(String::from));
+    let mut types = vec![1; tokens.len()];
+    types[256..260].fill(4);
+    let m = with(vocabulary("gpt2", &tokens), "merges", strings(&["a b"]));
+    let m = with(m, "pre", Value::String(b"gpt-2".to_vec()));
+    let v = load(&with(m, "token_type", Value::Array(Array::I32(types)))).unwrap();
+    let n = 2000;
+    let tokens = v.tokenize(&"-----a".repeat(n), false, false).unwrap();
+    assert!(tokens == [257, 45, 97].repeat(n));
+    for unit in ["-----a-+-+b", "--------ab", "----+-+-ab-+-é"] {
+        let alone = v.tokenize(unit, false, false).unwrap();
+        assert!(v.tokenize(&unit.repeat(n), false, false).unwrap() == alone.repeat(n), "{unit}");
+    }
+    assert!(v.tokenize(&"-".repeat(4 * n), false, false).unwrap() == vec![257; n]);
+}
+
 #[test]
 fn sentencepiece_is_read_and_falls_back_to_bytes() {
     let v = load(&spm()).unwrap();
