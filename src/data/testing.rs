@@ -2,17 +2,20 @@
 
 use std::ops::Range;
 
+use ropewalk_core::control::Stop;
 use ropewalk_core::tokenizer::{Failure, Token, Tokenizer};
 
 /// Bytes are tokens 0 to 255; `<0>` to `<9>` are tokens 256 to 265 where special tokens are read, and unused.
 #[derive(Debug, Clone)]
 pub(crate) struct Bytes {
     pub(crate) unused: bool,
+    /// Requested by the first long text; a second one is a failure of the test.
+    pub(crate) stop: Option<Stop>,
 }
 
 impl Default for Bytes {
     fn default() -> Self {
-        Bytes { unused: true }
+        Bytes { unused: true, stop: None }
     }
 }
 
@@ -22,6 +25,10 @@ pub(crate) const N_VOCAB: usize = 268;
 
 impl Tokenizer for Bytes {
     fn tokenize(&self, text: &str, special: bool) -> Result<Vec<Token>, Failure> {
+        if let Some(stop) = self.stop.as_ref().filter(|_| text.len() > 1 << 16) {
+            assert!(!stop.requested(), "a long text after the request to stop");
+            stop.request();
+        }
         let (mut out, mut rest) = (Vec::new(), text.as_bytes());
         while let Some(&byte) = rest.first() {
             match rest {

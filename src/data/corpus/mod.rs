@@ -4,6 +4,8 @@ mod cache;
 mod chunks;
 mod pieces;
 mod separator;
+#[cfg(test)]
+mod tests;
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -414,7 +416,7 @@ impl Build<'_> {
         batch: &[Document],
         writer: &mut Writer<W>,
     ) -> Result<()> {
-        let Made { vocab, sources, .. } = self.made;
+        let (Made { vocab, sources, .. }, control) = (self.made, self.control);
         let name = |document: &Document| place(sources.files()[source].path.display(), document.line);
         let named = |document: &Document, e: Failure| invalid(format!("{}: {e}", name(document)));
         // Chunks of all documents are tokenized together, because a batch may be one long document.
@@ -424,7 +426,11 @@ impl Build<'_> {
             pieces.iter().enumerate().flat_map(|(i, of)| of.iter().map(move |piece| (i, *piece))).collect();
         let tokens: Vec<Vec<(Vec<Token>, bool)>> = flat
             .par_iter()
-            .map(|&(i, piece)| runs(vocab, piece).map_err(|e| named(&batch[i], e)))
+            .map(|&(i, piece)| match control.stopped() {
+                // A batch takes seconds.
+                true => Err(Error::Interrupted),
+                false => runs(vocab, piece).map_err(|e| named(&batch[i], e)),
+            })
             .collect::<Result<_>>()?;
         let mut tokens = tokens.into_iter();
         for (document, pieces) in batch.iter().zip(&pieces) {

@@ -253,7 +253,7 @@ fn short_documents_stay_whole() {
 #[test]
 fn ids_are_those_given_or_unused_ones() {
     let parse = |text: &str, unused| {
-        super::super::parse(text, 64, Arc::new(Bytes { unused }))
+        super::super::parse(text, 64, Arc::new(Bytes { unused, ..Bytes::default() }))
             .map(|t| t.describe())
             .map_err(|e| e.to_string())
     };
