@@ -188,8 +188,13 @@ impl Tiling {
         let n_blocks: usize = self.columns.iter().map(|n| n.div_ceil(KEYS)).sum();
         match self.aim.min(n_blocks.div_ceil(FEWEST)) {
             ..=1 => 1,
-            // For ranges to end at places that do not depend on what else is seen.
-            n => (n + n / 2 + self.n_branches).min(n_blocks),
+            n => {
+                // For ranges to end at places that do not depend on what else is seen.
+                let more = n / 2 + self.n_branches;
+                // What one token sees of a branch has no gaps. Ranges that stay empty take time, in every layer.
+                let more = if self.n_tokens == 1 { more.min(2 * self.n_branches) } else { more };
+                (n + more).min(n_blocks)
+            }
         }
     }
 }

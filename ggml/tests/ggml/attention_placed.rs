@@ -106,7 +106,7 @@ fn a_text_gets_the_same_wherever_its_keys_are_and_beside_another_one() {
     {
         let mut exec = executor(n_threads);
         for (n, n_tokens, window) in
-            [(700, 1, 5000), (700, 1, 300), (100, 1, 5000), (700, 40, 5000), (500, 40, 200)]
+            [(700, 1, 5000), (700, 1, 300), (990, 1, 850), (100, 1, 5000), (700, 40, 5000), (500, 40, 200)]
         {
             let text = |rows: &mut dyn Iterator<Item = usize>| Text::new(1, n, n_tokens, window, rows);
             let in_order = first(&mut exec, dtype, &[&text(&mut (0usize..))], softcap);
