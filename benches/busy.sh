@@ -69,22 +69,28 @@ import json, os, pathlib, statistics
 
 folder = pathlib.Path(os.environ["FOLDER"])
 states = {"idle": "idle", "one": "idle, one thread", "loops": "with a busy loop on every core", "second": "with a second ropewalk"}
-speeds = {}
+speeds = {}  # by turn
 for file in folder.glob("*.json"):
-    state = file.stem.split("-")[0]
+    state, turn = file.stem.split("-")
     for row in json.loads(file.read_text())["results"]:
         if row["avg_ts"]:
-            speeds.setdefault((row["test"], row["engine"], state), []).append(row["avg_ts"])
+            speeds.setdefault((row["test"], row["engine"], state), {})[turn] = row["avg_ts"]
 for file in folder.glob("*.train"):
+    state, turn = file.stem.split("-")
     head, *rows = [line.split() for line in file.read_text().splitlines() if line.strip()]
     for row in rows:
         value = float(row[head.index("tokens/s")])
-        speeds.setdefault(("training step of 512", "ropewalk", file.stem.split("-")[0]), []).append(value)
+        speeds.setdefault(("training step of 512", "ropewalk", state), {})[turn] = value
 print("| tokens/s, medians | " + " | ".join(states.values()) + " |")
 print("|---|" + "---|" * len(states))
 for test, engine in sorted({key[:2] for key in speeds}):
     cells = [speeds.get((test, engine, state)) for state in states]
-    print(f"| {test}, {engine} | " + " | ".join(f"{statistics.median(c):.4g}" if c else "-" for c in cells) + " |")
+    cells = [f"{statistics.median(cell.values()):.4g}" if cell else "-" for cell in cells]
+    print(f"| {test}, {engine} | " + " | ".join(cells) + " |")
+for test in sorted({test for test, engine, _ in speeds if engine == "ropewalk"}):
+    loops, one = (speeds.get((test, "ropewalk", state), {}) for state in ("loops", "one"))
+    if ratios := [loops[turn] / one[turn] for turn in loops.keys() & one.keys()]:
+        print(f"\n{test} with busy loops: {statistics.median(ratios):.2f} of the speed of one idle thread in the same turn.")
 ratios = [int(b) / int(a) for a, b in (line.split() for line in (folder / "eight").read_text().splitlines())]
 print(f"\nEight runs at once took {statistics.median(ratios):.2f} of the time of one after another.")
 PY
