@@ -205,10 +205,12 @@ fn fixtures(dir: &Path, real: bool, lines: &[Line]) {
             format!("finetune -m {model} -d texts --ctx 64 --steps 1 -r 2 --targets q -o {to} -t 1 -q");
         type_in(dir, &format!("ropewalk {line}"), true);
     };
-    if !real {
+    let names = |file: &str| lines.iter().any(|line| line.typed.contains(file));
+    if names("novels.gguf") {
         train("model.gguf", "novels.gguf");
         std::fs::copy(dir.join("novels.gguf"), dir.join("style.gguf")).unwrap();
-    } else if lines.iter().any(|line| line.typed.contains("my-peft-adapter")) {
+    }
+    if names("my-peft-adapter") {
         train(MODEL, "given.gguf");
         type_in(dir, &format!("ropewalk convert given.gguf -m {MODEL} --to-peft my-peft-adapter -q"), true);
     }
@@ -256,61 +258,94 @@ fn on_one_thread(line: &str) -> String {
     line
 }
 
-#[test]
-fn every_command_line_of_the_guide_runs_and_prints_its_transcript() {
-    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guide");
-    let mut pages: Vec<PathBuf> = std::fs::read_dir(guide).unwrap().map(|e| e.unwrap().path()).collect();
-    pages.sort();
-    let mut used = vec![false; SMALLER.len()];
-    let mut faults = Vec::new();
-    let (mut typed, mut compared) = (0, 0);
-    for page in &pages {
-        let name = page.file_name().unwrap().to_str().unwrap();
-        let real = REAL.contains(&name);
-        let lines = lines(page);
-        if lines.is_empty() {
-            continue;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        fixtures(dir.path(), real, &lines);
-        // Until a command is shortened, which may change what later ones find.
-        let mut exact = real;
-        for line in lines.iter().filter(|line| line.typed.contains("ropewalk ")) {
-            let short = shortened(&line.typed, &mut used);
-            let full = real && soaks();
-            exact &= full || short == line.typed;
-            let fails = line.printed.iter().any(|l| l.starts_with("error:"));
-            let found = type_in(dir.path(), &on_one_thread(if full { &line.typed } else { &short }), !fails);
-            typed += 1;
-            let (mut rest, mut header) = (found.lines(), "");
-            // A tiny model ranks methods differently, and finds no passkey.
-            let ranked = !full && line.typed.contains("ropewalk advise ");
-            for expected in line.printed.iter().filter(|line| !line.is_empty()) {
-                if ranked && !header.is_empty() {
-                    break;
-                }
-                compared += 1;
-                if expected.starts_with('|') && expected.contains(char::is_alphabetic) {
-                    header = expected;
-                }
-                if !rest.by_ref().any(|found| same(expected, header, found, exact)) {
-                    faults.push(format!(
-                        "{name}: $ {}\nhas the line\n{expected}\nbut prints\n{found}",
-                        line.typed
-                    ));
-                    break;
-                }
+fn guide() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guide")
+}
+
+/// The command lines of a page that are typed.
+fn typed(page: &str) -> Vec<Line> {
+    let mut lines = lines(&guide().join(page));
+    lines.retain(|line| line.typed.contains("ropewalk "));
+    lines
+}
+
+/// Types the lines of a page, and compares what they print.
+#[track_caller]
+fn prints_its_transcripts(page: &str) {
+    let (real, lines) = (REAL.contains(&page), typed(page));
+    let dir = tempfile::tempdir().unwrap();
+    fixtures(dir.path(), real, &lines);
+    // Until a command is shortened, which may change what later ones find.
+    let (mut exact, mut faults) = (real, Vec::new());
+    for line in &lines {
+        let short = shortened(&line.typed, &mut [false; SMALLER.len()]);
+        let full = real && soaks();
+        exact &= full || short == line.typed;
+        let fails = line.printed.iter().any(|l| l.starts_with("error:"));
+        let found = type_in(dir.path(), &on_one_thread(if full { &line.typed } else { &short }), !fails);
+        let (mut rest, mut header) = (found.lines(), "");
+        // A tiny model ranks methods differently, and finds no passkey.
+        let ranked = !full && line.typed.contains("ropewalk advise ");
+        for expected in line.printed.iter().filter(|line| !line.is_empty()) {
+            if ranked && !header.is_empty() {
+                break;
+            }
+            if expected.starts_with('|') && expected.contains(char::is_alphabetic) {
+                header = expected;
+            }
+            if !rest.by_ref().any(|found| same(expected, header, found, exact)) {
+                faults.push(format!("$ {}\nhas the line\n{expected}\nbut prints\n{found}", line.typed));
+                break;
             }
         }
     }
     assert!(
         faults.is_empty(),
-        "{} transcripts are not what the program prints:\n{}",
+        "{page}: {} transcripts are not what the program prints:\n{}",
         faults.len(),
         faults.join("\n")
     );
+}
+
+/// A test for each page, so that they run at once and each takes seconds.
+macro_rules! pages {
+    ($($test:ident $page:literal)*) => {
+        const PAGES: &[&str] = &[$($page),*];
+        $(
+            #[test]
+            fn $test() {
+                prints_its_transcripts($page);
+            }
+        )*
+    };
+}
+
+pages! {
+    attention_methods "attention-methods.md"
+    benchmarks "benchmarks.md"
+    cluster "cluster.md"
+    conversion "conversion.md"
+    evaluation "evaluation.md"
+    extending "extending.md"
+    fine_tuning "fine-tuning.md"
+    running "running.md"
+    studies "studies.md"
+    tutorial "tutorial.md"
+    which_method "which-method.md"
+}
+
+#[test]
+fn every_page_with_command_lines_has_a_test() {
+    let pages = std::fs::read_dir(guide()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    let mut pages: Vec<String> = pages.filter(|page| !typed(page).is_empty()).collect();
+    pages.sort();
+    assert_eq!(pages, PAGES);
+    let mut used = [false; SMALLER.len()];
+    let lines: Vec<Line> = pages.iter().flat_map(|page| typed(page)).collect();
+    lines.iter().for_each(|line| drop(shortened(&line.typed, &mut used)));
     for ((from, _), used) in SMALLER.iter().zip(used) {
         assert!(used, "no line of the guide has {from:?}");
     }
-    assert!(typed > 40 && compared > 60, "{typed} lines typed, {compared} compared");
+    let compared: usize = lines.iter().map(|line| line.printed.len()).sum();
+    assert!(lines.len() > 40 && compared > 60, "{} lines, {compared} printed", lines.len());
 }
