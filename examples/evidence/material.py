@@ -9,6 +9,8 @@ import start
 from place import ROOT, Problem, write
 
 LESSONS = {"chains": 60_000, "first": 20_000, "second": 30_000}
+# Documents of each kind that the tokenizer of the small model is made from.
+EXAMPLES = 6000
 
 
 def documents(place, name):
@@ -66,7 +68,7 @@ def start_folder(place):
 
         def texts():
             yield examples.prose
-            for _ in range(6000):
+            for _ in range(EXAMPLES):
                 yield examples.passkey(150)
                 yield examples.needles(150)
 

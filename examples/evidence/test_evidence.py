@@ -26,8 +26,9 @@ import stats
 from place import ROOT, Place, Problem, read_plan, read_records, record_name
 from units import all_units, plan_hashes
 
-# Answers like the program, as far as the queue needs. It fails at the command that STUB_FAIL names.
-STUB = """#!{python}
+# Answers like the program, as far as the queue needs. It fails at the command that STUB_FAIL names. It starts in half
+# the time without site packages, which counts: the tests start it some hundred times.
+STUB = """#!{python} -SI
 import json, os, pathlib, sys
 args = sys.argv[1:]
 def value(name):
@@ -105,9 +106,14 @@ class Queue(unittest.TestCase):
         plan["small"]["measure"].update(questions=4)
         plan["knots"].update(seeds=[1], documents=4, half=31, scored=16, distances=[16, 32])
         plan["recipe"]["methods"] = plan["recipe"]["methods"][:1]
-        lessons = dict(material.LESSONS)
-        self.addCleanup(material.LESSONS.update, lessons)
-        material.LESSONS.update(chains=5, first=5, second=5)
+        less = (
+            unittest.mock.patch.dict(material.LESSONS, chains=5, first=5, second=5),
+            unittest.mock.patch.object(material, "EXAMPLES", 100),
+            unittest.mock.patch.object(stats, "DRAWS", 100),
+        )
+        for patch in less:
+            patch.start()
+            self.addCleanup(patch.stop)
         commit = subprocess.run(
             ["git", "rev-parse", "--short=9", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
         ).stdout.strip()
