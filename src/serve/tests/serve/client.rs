@@ -12,6 +12,9 @@ use serde_json::Value;
 
 use crate::fake::Fake;
 
+/// A wait that no test needs.
+pub(crate) const LONG: Duration = Duration::from_secs(300);
+
 /// A server that runs until it is dropped.
 pub(crate) struct Site {
     pub(crate) fake: Arc<Fake>,
@@ -119,7 +122,7 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn new(address: SocketAddr) -> Client {
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
         Client { stream: BufReader::new(stream), events: Vec::new() }
     }
 

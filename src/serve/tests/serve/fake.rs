@@ -15,6 +15,8 @@ use ropewalk_serve::{
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::client::LONG;
+
 pub(crate) const BOS: i32 = 256;
 pub(crate) const EOS: i32 = 257;
 const OPEN: i32 = 258;
@@ -131,10 +133,9 @@ impl Fake {
     /// Waits until the state is so; fails after a time that is long for any machine.
     #[track_caller]
     pub(crate) fn wait(&self, so: impl Fn(&State) -> bool) {
-        let (state, time) =
-            self.shared.1.wait_timeout_while(self.state(), Duration::from_secs(60), |s| !so(s)).unwrap();
+        let (state, time) = self.shared.1.wait_timeout_while(self.state(), LONG, |s| !so(s)).unwrap();
         let (running, cancelled) = (state.running, state.cancelled);
-        assert!(!time.timed_out(), "after a minute: {running} run, {cancelled} were cancelled");
+        assert!(!time.timed_out(), "after five minutes: {running} run, {cancelled} were cancelled");
     }
 
     fn text(messages: &[Value], variables: &Map<String, Value>, open: bool) -> Vec<(i32, String)> {
