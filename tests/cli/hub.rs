@@ -139,9 +139,9 @@ impl Hub {
         hub
     }
 
-    /// The same hub for clients that do not wait long.
-    pub(crate) fn for_impatient(self) -> Hub {
-        Hub { patience: "2", ..self }
+    /// The same hub for clients that wait so many seconds.
+    pub(crate) fn for_impatient(self, patience: &'static str) -> Hub {
+        Hub { patience, ..self }
     }
 
     /// A call of `pull` into this folder that is not run yet.
@@ -210,6 +210,15 @@ pub(crate) fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).into_iter().flatten();
     let names: BTreeSet<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     names.into_iter().collect()
+}
+
+/// Does this with each at once, for pulls wait a second or more before they try again.
+pub(crate) fn at_once<T: Send>(all: impl IntoIterator<Item = T>, each: impl Fn(T) + Sync) {
+    std::thread::scope(|scope| {
+        for one in all {
+            scope.spawn(|| each(one));
+        }
+    });
 }
 
 fn answer(
