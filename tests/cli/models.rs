@@ -302,7 +302,7 @@ fn ctrl_c_makes_perplexity_print_what_is_done() {
     let dir = tempfile::tempdir().unwrap();
     let path = text_file(dir.path(), "text.txt", 4000);
     // Thousands of windows: nobody waits for the end of this.
-    let line = split("perplexity --ctx 256 --stride 2 --json --device cpu");
+    let line = split("perplexity --ctx 256 --stride 2 --json --device cpu -t 1");
     let mut command = command(&[&line[..], &["-m", model(), "-f", &path]].concat());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut first = String::new();

@@ -73,7 +73,7 @@ impl World {
     /// Under a limit of time: a pipe must not be waited for.
     fn pull(&self, hub: &Hub, source: &str) -> Output {
         let call = hub.call(&self.models(), &[source, "--retries", "0"]);
-        finish(through(&["timeout", "20"], &call))
+        finish(through(&["timeout", "300"], &call))
     }
 }
 
@@ -247,7 +247,7 @@ fn found(source: &str, name: &str) -> (World, impl Fn(&World, &str) -> Output) {
     let record = format!("{{\"source\":\"{source}\",\"revision\":null,\"bytes\":1,\"sha256\":\"\"}}");
     fs::write(world.at("user").join(format!("{name}.source.json")), record).unwrap();
     let inspect = |world: &World, model: &str| {
-        let mut call = through(&["timeout", "20"], &command(&["inspect", model]));
+        let mut call = through(&["timeout", "300"], &command(&["inspect", model]));
         call.env("ROPEWALK_MODELS", world.at("user")).current_dir(world.0.path());
         call.stdin(std::process::Stdio::null());
         finish(call)

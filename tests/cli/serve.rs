@@ -16,7 +16,7 @@ use ropewalk::{DType, Model, ModelParams, Session, SessionParams};
 use serde_json::{json, Value};
 
 use crate::chat::chat;
-use crate::common::process::signal;
+use crate::common::process::{signal, wait_until};
 use crate::common::program::{command, run, split};
 use crate::common::{assert_close, rewritten, LOGITS};
 use crate::eval::refused;
@@ -288,13 +288,10 @@ fn scores_are_those_of_the_library() {
     let mut metrics = String::new();
     let has_all = |metrics: &str| lines.iter().all(|line| metrics.lines().any(|found| found == line));
     // They are of the last step, so a little behind answers.
-    for _ in 0..1000 {
+    wait_until(&lines.join(", "), || {
         metrics = server.get("/metrics", None).body;
-        if has_all(&metrics) {
-            break;
-        }
-    }
-    assert!(has_all(&metrics), "{lines:?}: {metrics}");
+        has_all(&metrics)
+    });
     let steps = metrics.lines().find_map(|line| line.strip_prefix("ropewalk_step_seconds_count "));
     assert!(steps.unwrap().parse::<u64>().unwrap() >= 5, "{metrics}");
 }

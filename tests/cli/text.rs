@@ -15,10 +15,10 @@ use crate::models::{model, ok};
 
 const FIXED: &[&str] = &["--device", "cpu", "-t", "1", "--ctx", "256"];
 
-/// Runs it with at most this much address space, MiB. It must end within a minute.
+/// Runs it with at most this much address space, MiB. It must end within five minutes.
 #[cfg(unix)]
 fn limited(mib: u64, args: &[&str], stdin: Stdio) -> Output {
-    let mut call = through(&["timeout", "60"], &limits::limited(&command(args), mib << 10));
+    let mut call = through(&["timeout", "300"], &limits::limited(&command(args), mib << 10));
     call.stdin(stdin);
     finish(call)
 }

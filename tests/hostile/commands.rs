@@ -13,12 +13,12 @@ use gguf::Value;
 /// Runs the program; it must end by itself, in time.
 #[track_caller]
 pub(crate) fn ropewalk(args: &[&str], stdin: &[u8]) -> Output {
-    ended(&common::program::command(args), stdin, LONG)
+    ended(&common::program::command(args), stdin)
 }
 
-/// Runs a call of the program with little memory; it must end by itself, in this time.
+/// Runs a call of the program with little memory; it must end by itself, in time.
 #[track_caller]
-pub(crate) fn ended(call: &Command, stdin: &[u8], longest: Duration) -> Output {
+pub(crate) fn ended(call: &Command, stdin: &[u8]) -> Output {
     let mut command = limited(call, LITTLE);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -37,9 +37,9 @@ pub(crate) fn ended(call: &Command, stdin: &[u8], longest: Duration) -> Output {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
-        if start.elapsed() > longest {
+        if start.elapsed() > LONG {
             child.kill().unwrap();
-            panic!("{call:?}: still running after {longest:?}");
+            panic!("{call:?}: still running after {LONG:?}");
         }
         std::thread::sleep(Duration::from_millis(3));
     };

@@ -7,14 +7,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
-use std::time::Duration;
 
 use crate::commands::ended;
 use crate::common::program::Output;
 use crate::{common, small_model};
-
-/// Every call reads a bounded amount, so this also suffices on a busy machine.
-const LONGEST: Duration = Duration::from_secs(60);
 
 /// A thing, and how it is put at a path.
 type Thing = (&'static str, fn(&Path));
@@ -282,7 +278,7 @@ fn call(dir: &Path, line: &str, at: &str) -> Output {
     let mut command = common::program::command(&words.iter().map(String::as_str).collect::<Vec<_>>());
     // Nothing is downloaded.
     command.env("HF_ENDPOINT", "http://127.0.0.1:9").current_dir(dir);
-    ended(&command, b"", LONGEST)
+    ended(&command, b"")
 }
 
 /// What is wrong with the end of a call about a thing at this path.

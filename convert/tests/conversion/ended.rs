@@ -12,7 +12,7 @@ use crate::lab::names;
 fn busy(dir: &Path, out: &Path, wrapper: &[&str]) -> Child {
     let line = [wrapper, &[env!("CARGO_BIN_EXE_convert")]].concat();
     let before = names(dir).len();
-    let child = Command::new(line[0])
+    let mut child = Command::new(line[0])
         .args(&line[1..])
         .args(["--random", "llama-1b", "--type", "f32", "-o", out.to_str().unwrap()])
         .stdout(Stdio::null())
@@ -21,6 +21,7 @@ fn busy(dir: &Path, out: &Path, wrapper: &[&str]) -> Child {
         .unwrap();
     let start = Instant::now();
     while names(dir).len() == before {
+        assert_eq!(child.try_wait().unwrap(), None, "it ended before it wrote anything");
         assert!(start.elapsed() < Duration::from_secs(300), "nothing is written in five minutes");
         std::thread::sleep(Duration::from_millis(2));
     }

@@ -110,8 +110,12 @@ fn without_limits_the_machine_counts() {
         left(&[("proc/self/cgroup", "garbage\n0::/x"), ("proc/self/mountinfo", "\n - cgroup2\n")]),
         None
     );
-    let here = memory_available().unwrap();
-    assert!(here > 0 && memory_left(Path::new("/")).is_none_or(|limit| here <= limit + MIB * 64));
+    let within = || {
+        let here = memory_available().unwrap();
+        here > 0 && memory_left(Path::new("/")).is_none_or(|limit| here <= limit + MIB * 64)
+    };
+    // Others take memory between the two looks.
+    assert!((0..100).any(|_| within()));
 }
 
 const V1_MOUNTS: &str = "31 23 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
