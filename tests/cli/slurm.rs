@@ -60,7 +60,9 @@ impl Cluster {
             };
         }
         let of_task = [("SLURM_ARRAY_JOB_ID", 7), ("SLURM_ARRAY_TASK_ID", i), ("SLURM_CPUS_PER_TASK", 1)];
-        bash.arg(script).envs(of_task.map(|(name, n)| (name, n.to_string())));
+        bash.env_remove("SLURM_RESTART_COUNT")
+            .arg(script)
+            .envs(of_task.map(|(name, n)| (name, n.to_string())));
         self.with_slurm(bash)
     }
 
@@ -315,7 +317,7 @@ fn what_sbatch_is_not_to_get_is_refused() {
     write_script(&at, "#!/bin/sh\ncase \"$*\" in *merge*) exit 1;; *) echo '5;c1';; esac\n");
     refused(&cluster.slurm(&["--submit"]), 1, &["job 5 is submitted, and out/launch/merge.sbatch is not"]);
     // The merge waits for a job of its own cluster.
-    std::fs::write(&at, "#!/bin/sh\necho \"$@\" >> \"$0.calls\"; echo '5;c1'\n").unwrap();
+    write_script(&at, "#!/bin/sh\necho \"$@\" >> \"$0.calls\"; echo '5;c1'\n");
     assert_eq!(cluster.slurm(&["--submit", "--", "--clusters=c1,c2"]).json()["jobs"][1], "5");
     assert!(cluster.script("merge.sbatch").contains("\n#SBATCH --clusters=c1,c2\n"));
     let merge = "--parsable --chdir out/launch --dependency=afterany:5 --clusters=c1 out/launch/merge.sbatch";

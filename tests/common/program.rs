@@ -1,4 +1,5 @@
 //! Runs the built program. It neither reads nor writes the user's own folders: its caches and history go elsewhere.
+//! Nor does the user's environment change what it prints or asks.
 
 use std::io::Write;
 use std::path::Path;
@@ -26,7 +27,8 @@ pub(crate) fn command(args: &[&str]) -> Command {
     let nowhere = std::env::temp_dir().join("ropewalk-tests-no-such-folder");
     let mut command = Command::new(env!("CARGO_BIN_EXE_ropewalk"));
     command.args(args).stdin(Stdio::null());
-    for name in ["HF_ENDPOINT", "HF_TOKEN", "ROPEWALK_DATA", "ROPEWALK_MODELS"] {
+    let ours = ["HF_ENDPOINT", "HF_HUB_DOWNLOAD_TIMEOUT", "HF_TOKEN", "ROPEWALK_DATA", "ROPEWALK_MODELS"];
+    for name in ours.iter().chain(&["ALL_PROXY", "all_proxy", "HTTPS_PROXY", "https_proxy", "COLUMNS"]) {
         command.env_remove(name);
     }
     command.env("XDG_CACHE_HOME", &nowhere).env("XDG_DATA_HOME", &nowhere);
