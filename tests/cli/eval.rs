@@ -172,8 +172,9 @@ fn settings_are_compared_token_by_token() {
 fn advice_ends_with_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
     let file = text_file(dir.path(), "a.txt", 3000);
+    // A time that is over before the passkeys on any machine.
     let advise = |more: &[&str]| {
-        let ropes = ["--rope", "plain", "--rope", "pi", "--minutes", "0.01", "-f", &file];
+        let ropes = ["--rope", "plain", "--rope", "pi", "--minutes", "0.00001", "-f", &file];
         run(&on_model(&[&["advise"], &ropes[..], more].concat()))
     };
     let report = advise(&["--ctx", "1024", "--json"]).json();
