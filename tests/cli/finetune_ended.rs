@@ -30,11 +30,14 @@ impl Folder {
 
     /// Starts a run, and waits until its log has a few lines.
     fn at_work(&self, output: &str, more: &[&str]) -> Child {
-        let child = self.start(output, more);
+        let mut child = self.start(output, more);
         let log = self.file(output).with_extension("log.jsonl");
         // The header, the first validation, and three steps: a checkpoint after each second one is there.
         wait_until("the log has five lines", || {
-            std::fs::read_to_string(&log).unwrap_or_default().lines().count() >= 5
+            let ended = child.try_wait().unwrap();
+            let lines = std::fs::read_to_string(&log).unwrap_or_default().lines().count();
+            assert!(ended.is_none() || lines >= 5, "{ended:?} after {lines} lines");
+            lines >= 5
         });
         child
     }
