@@ -51,7 +51,7 @@ quick=()
 if [ -n "$is_test" ] || [[ /$source == */examples/* || /$source == */benches/* ]]; then
     case ${CARGO_CRATE_NAME:-} in
         runtime) ;;
-        data | eval | ggml | kernels | rope | ropewalk_core | train) quick=(-C opt-level=1 -C overflow-checks=on -C codegen-units=16) ;;
+        data | eval | ggml | kernels | rope | ropewalk_core | tasks | train) quick=(-C opt-level=1 -C overflow-checks=on -C codegen-units=16) ;;
         *) quick=(-C opt-level=0 -C codegen-units=16) ;;
     esac
 fi

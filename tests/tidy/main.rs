@@ -97,9 +97,9 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
         &[
             &["error"],
             &["random", "jsonl"],
-            &["text"],
+            &["text", "testing"],
             &["corpus"],
-            &["sample", "testing"],
+            &["sample"],
             &["transform", "synthetic"],
             &["dataset"],
             &["histogram"],

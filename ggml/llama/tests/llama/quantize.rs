@@ -397,7 +397,7 @@ fn a_full_disk_is_an_error() {
 #[test]
 fn it_can_be_ended_and_is_watched() {
     let lab = Lab::new();
-    let input = lab.written("in.gguf", model(48, DType::F16));
+    let input = lab.written("in.gguf", model(12, DType::F16));
     let p = QuantizeParams { n_threads: 1, ..QuantizeParams::new(Mixture::named("iq4_xs").unwrap()) };
     let most = AtomicU64::new(0);
     quantize(&input, &lab.path("whole"), &p, &|done, total| {

@@ -5,7 +5,6 @@ mod job;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Duration;
 
 use ropewalk_core::rope::{BranchView, ReachView};
 use ropewalk_serve::{

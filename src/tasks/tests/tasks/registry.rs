@@ -60,7 +60,7 @@ fn who_knows_gets_full_marks_and_a_mute_none() {
     for task in TASKS.iter().filter(|t| measurable(**t)) {
         let info = task.info();
         let encoder = Simple::default();
-        let mut setup = setup(&encoder, dir.path(), 16384, &[]);
+        let mut setup = setup(&encoder, dir.path(), 4096, &[]);
         setup.samples = Some(3);
         let samples = task.samples(&setup).unwrap_or_else(|e| panic!("{}: {e}", info.name));
         let mut n = 0;
