@@ -20,7 +20,7 @@ use super::{hints, models, template, usage, Command};
 
 pub(crate) const COMMAND: Command = Command {
     name: "eval",
-    about: "Run published benchmarks: RULER, needles, LongBench, short tasks and others",
+    about: "Run published benchmarks: RULER, needles, LongBench, short tasks, and others",
     details:
         "Tasks use the prompts and metrics of the published benchmarks, with greedy decoding and 95% intervals. \
               --list shows the tasks and the data that they need. With --output, every sample is saved as a line of \

@@ -24,14 +24,13 @@ const MAP_HEIGHT: usize = 24;
 
 pub(crate) const COMMAND: Command = Command {
     name: "rope",
-    about: "Show what rope methods do to a model: frequencies, wavelengths, distances, a plot",
-    details: "For every pair of rotary dimensions: its frequency, its wavelength in tokens, how often it \
-              turned within the original context and how often it will within the target, and what that makes \
-              of it. A pair that did not complete a turn in training and goes further now meets angles the \
-              model has never seen. For an attention method also: which keys a query sees, the \
-              distance it is shown for them, and a map of that. --plot draws the wavelengths, --map the \
-              distances; several methods stand in one picture. Needs only the model's metadata. --list shows the \
-              methods and their parameters.",
+    about: "Show what RoPE methods do to a model: frequencies, wavelengths, distances, a plot",
+    details: "Prints a row per pair of rotary dimensions: its frequency, its wavelength in tokens, its turns within \
+              the original and the target context, and what the method does to it. A pair that did not complete a \
+              turn in training and goes further now meets angles the model has never seen. For an attention method, \
+              also prints which keys a query sees, and at which distance. --plot draws the wavelengths of one or \
+              more methods, --map the distances. Reads only the model's metadata. --list shows the methods and their \
+              parameters.",
     example: "rope harpe -m smollm2 --ctx 32768\n\
               rope yarn:factor=4 harpe -m smollm2 --ctx 32768 --plot both.svg",
     args: Args::augment_args,

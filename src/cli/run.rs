@@ -21,12 +21,11 @@ const CTX_CAP: usize = 4096;
 pub(crate) const COMMAND: Command = Command {
     name: "run",
     about: "Complete a prompt",
-    details: "The text after the prompt goes to stdout as it comes; what runs, and how fast, goes to \
-              stderr. Control characters in it that a terminal would obey are shown as escapes such as \
-              \\u{1b}, unless --raw is given. The prompt is continued as it stands; --chat wraps it into the model's own chat \
-              template as one question. Without --ctx the context is the trained context or 4096, whichever \
-              is less, or as much as the prompt and -n need: a prompt past the trained context is where \
-              --rope comes in.",
+    details: "Generated text goes to stdout, notes and speeds to stderr. Control characters are printed as escapes \
+              such as \\u{1b}, unless --raw is given. The prompt is continued as it is; --chat wraps it in the \
+              model's chat template as one question. Without --ctx, the context is the trained context or 4096, \
+              whichever is less, or as much as the prompt and -n need. For a prompt past the trained context, choose \
+              a method with --rope.",
     example: "run -m smollm2 -p \"Once upon a time\" -n 64\n\
               run -m smollm2 -f report.txt --rope yarn:factor=2 --ctx 16384 --kv q8_0 --temp 0",
     args: Args::augment_args,

@@ -37,15 +37,15 @@ const MAX_PARALLEL: i64 = 64;
 
 pub(crate) const COMMAND: Command = Command {
     name: "serve",
-    about: "Serve a model over HTTP, with OpenAI's interface",
-    details: "Chats, completions, streams, log-probabilities, and tokens, for any client of OpenAI's interface. With \
-              several --rope, each request runs under the first method whose context has room for prompt and answer, so \
-              that short requests get the model as it was trained; a request can also name one, in `rope` or as \
-              MODEL@SPEC. If plain comes first, its context is at most the trained one. Nothing is cut: a prompt that is \
-              too long is an error. Requests that begin alike share what was read, also after a restart if --prefix-dir \
-              names a directory. Without a key, only programs on this machine are answered. Ctrl-C or SIGTERM ends the \
-              server with exit code 0, after the answers under way, which may take --grace seconds; the same signal again \
-              ends it at once.",
+    about: "Serve a model over HTTP, with OpenAI's API",
+    details: "Chats, completions, streams, log-probabilities, and tokens, for any OpenAI client. With several \
+              --rope, each request runs under the first method whose context has room for prompt and answer, so \
+              short requests get the model as it was trained. A request can also name one, in `rope` or as \
+              MODEL@SPEC. If plain comes first, its context is at most the trained one. Nothing is cut: a prompt \
+              that is too long is an error. Requests that begin alike reuse cached keys, also after a restart if \
+              --prefix-dir names a directory. Without an API key, the server answers only programs on this machine. \
+              Ctrl-C or SIGTERM ends the server with exit code 0, after running answers, which have --grace seconds; \
+              the same signal again ends it at once.",
     example: "serve -m smollm2 --rope plain --rope yarn:factor=2 --ctx 16384\n\
               serve -m smollm2 --api-key-file keys.txt --host 0.0.0.0 --parallel 8",
     args: Args::augment_args,
@@ -54,16 +54,16 @@ pub(crate) const COMMAND: Command = Command {
 
 #[derive(Debug, clap::Args)]
 struct Args {
-    /// Address to listen at; any but a loopback one needs --api-key-file
+    /// Address to listen on; any except a loopback address needs --api-key-file
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_parser = host)]
     host: IpAddr,
-    /// Port to listen at; 0 takes a free one
+    /// Port to listen on; 0 picks a free one
     #[arg(long, value_name = "N", default_value_t = 8080)]
     port: u16,
-    /// File of keys, one a line; each request needs one
+    /// File of API keys, one per line; each request needs one
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Origin of a web page that may ask from a browser, such as https://chat.example.org; can be repeated
+    /// Web origin that can send requests from a browser, such as https://chat.example.org; can be repeated
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     origin: Vec<String>,
     /// Name of the model in requests and answers [default: the file's]
@@ -72,22 +72,22 @@ struct Args {
     /// Maximum tokens of one request, answer included [default: the trained context, at most 8192]
     #[arg(short, long, value_name = "N", value_parser = tokens)]
     ctx: Option<usize>,
-    /// Most requests that run at once under each method; others wait
+    /// Maximum number of requests that run at once under each method; others wait
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=MAX_PARALLEL))]
     parallel: u16,
-    /// Directory for what was read and no longer has room in memory; found again after a restart
+    /// Directory for cached texts that no longer fit in memory; also used after a restart
     #[arg(long, value_name = "DIR")]
     prefix_dir: Option<PathBuf>,
-    /// Most bytes of the files in --prefix-dir
+    /// Maximum size of all files in --prefix-dir
     #[arg(long, value_name = "SIZE", default_value = "20GiB", value_parser = parse_bytes, requires = "prefix_dir")]
     prefix_bytes: usize,
-    /// Refuse scores of prompts, and take no memory for the logits of a micro-batch
+    /// Reject scores of prompts, and allocate no logits of a micro-batch
     #[arg(long)]
     no_scores: bool,
     /// Parse special tokens such as <|im_start|> in messages
     #[arg(long)]
     trust_contents: bool,
-    /// Seconds that answers may take to end after a signal
+    /// Seconds that answers have to end after a signal
     #[arg(long, value_name = "S", default_value_t = 30)]
     grace: u64,
     /// RoPE method, such as yarn:factor=4; repeat to offer several [default: declared]

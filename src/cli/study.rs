@@ -60,12 +60,12 @@ struct Args {
     /// Print the units, with the cost and the memory of each, the most expensive first
     ///
     /// A unit is all cells of a model under a method that is trained, or those of a model under a method at one length.
-    /// Nothing is written, and the model is not run. With -q, only the IDs of units with cells left, one on each line
+    /// Nothing is written, and the model is not run. With -q, only the IDs of units with cells left, one per line
     #[arg(long, group = "mode")]
     units: bool,
     /// Measure one unit, in DIR/parts/ID
     ///
-    /// Cells with a result in DIR are not measured again. SIGTERM and SIGHUP stop it in order; the same command resumes it
+    /// Cells with a result in DIR are not measured again. SIGTERM and SIGHUP stop it cleanly; the same command resumes it
     #[arg(long, value_name = "ID", group = "mode", value_parser = unit_id)]
     unit: Option<String>,
     /// Write the scripts of a Slurm job array that measures the units, and of a job that merges them, to DIR/launch

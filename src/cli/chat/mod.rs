@@ -29,8 +29,8 @@ pub(crate) const COMMAND: Command = Command {
     details: "Messages go through the model's own chat template. A line that ends in a backslash continues on the \
               next one, and so does everything between \"\"\" and \"\"\". Pasted lines stay together. Commands begin \
               with a slash: /help lists them, /rope and /ctx change the method and the context of the running \
-              conversation, /load puts a file into the next message. Ctrl-C stops an answer and keeps the \
-              conversation; Ctrl-D leaves. Without a terminal, messages and commands are read from stdin in \
+              conversation, /load adds a file to the next message. Ctrl-C stops an answer and keeps the \
+              conversation; Ctrl-D exits. Without a terminal, messages and commands are read from stdin in \
               the same form.",
     example: "chat -m smollm2 --ctx 16384 --rope yarn:factor=2\n\
               chat -m smollm2 --lora chats.gguf --system \"Answer in one sentence.\"",

@@ -6,12 +6,12 @@ use ropewalk::data::METHODS;
 use ropewalk::train::set::{Group, KEYS};
 
 pub(super) const TARGETS: &str = "\
-Target modules [default: q,k,v,o, and the modules that the recipe trains as a whole]
+Target modules [default: q,k,v,o, and the modules that the recipe trains in full]
 
 Modules that get a LoRA pair: q, k, v (qkv if the model has them in one), o, gate, up, down, output, router, and in gated \
-delta-nets attn_gate, ssm_alpha, ssm_beta, and ssm_out (also o). all is every one except output and router; none selects nothing. \
-The prefix attention. (attention.q) limits a name to layers with attention, and delta-net. to the other layers. norms and \
-embeddings are trained as a whole. full, alone, trains every parameter of a model with floating-point weights, and writes a \
+delta-nets attn_gate, ssm_alpha, ssm_beta, and ssm_out (also o). all selects every one except output and router; none selects \
+nothing. The prefix attention. (attention.q) limits a name to layers with attention, and delta-net. to the other layers. norms \
+and embeddings are trained in full. full, alone, trains every parameter of a model with floating-point weights, and writes a \
 model";
 
 pub(super) fn keys() -> String {

@@ -22,7 +22,7 @@ use super::{models, usage, Command};
 
 pub(crate) const COMMAND: Command = Command {
     name: "pull",
-    about: "Download a model or the data of a benchmark and verify its SHA-256",
+    about: "Download a model or benchmark data, and verify its SHA-256",
     details: "NAME is a model or a benchmark's data; --list shows the names. hf:ORG/REPO/FILE is any file of a public model \
               repository; the first part of a split model brings the others. hf:ORG/REPO is a model in safetensors: the \
               files that `convert` reads, all of the same commit. --convert also converts it to GGUF, and \

@@ -10,7 +10,7 @@ use crate::sample::Sample;
 
 pub(super) const CIP: Method = Method {
     name: "cip",
-    about: "CIP-2, chunk interleaved pretraining (LongSkywork): documents in two chunks at a random place, in turns",
+    about: "CIP-2, chunk interleaved pretraining (LongSkywork): documents in two chunks at a random place, alternating",
     params: &[],
     make: |_, _| Ok(Box::new(Cip)),
 };

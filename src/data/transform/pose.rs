@@ -16,10 +16,10 @@ pub(super) const POSE: Method = Method {
         ("factor", "the same as a multiple of the context, from 2 on"),
         (
             "text",
-            "most text of a document that its two chunks are drawn from, in samples (5, as released); 1: no text is \
-             left out",
+            "maximum text of a document that its two chunks are drawn from, in samples (5, as released); 1: no text \
+             is skipped",
         ),
-        ("join", "true: from texts that are joined, so that the chunks may be of two documents"),
+        ("join", "true: from joined texts, so the chunks can be of two documents"),
     ],
     make: |args, setup| {
         let n_ctx = setup.n_ctx;

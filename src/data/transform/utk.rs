@@ -23,7 +23,7 @@ use crate::sample::Sample;
 const FIXED: usize = 4;
 
 const PARAMS: &[(&str, &str)] = &[
-    ("share", "part of the samples whose documents are cut; the others stay whole"),
+    ("share", "fraction of the samples whose documents are cut"),
     (
         "chunks",
         "probabilities of 1, 2, 3 chunks of a document, and of cutting it every `size` tokens: 0/0.5/0.5",
@@ -47,8 +47,8 @@ const PARAMS: &[(&str, &str)] = &[
 
 pub(super) const UTK_80: Method = Method {
     name: "utk-80",
-    about: "Untie the Knots on 80 % of the samples, documents in 2 or 3 chunks. How often 2 and how often 3 is not \
-            published; half of each is taken",
+    about: "Untie the Knots on 80 % of the samples, documents in 2 or 3 chunks, equally often (the paper gives no \
+            proportions)",
     params: PARAMS,
     make: |args, setup| make(args, setup, 0.8),
 };
