@@ -14,10 +14,10 @@ mod error;
 mod random;
 pub mod jsonl;
 mod text;
-mod corpus;
-mod sample;
 #[cfg(test)]
 mod testing;
+mod corpus;
+mod sample;
 mod transform;
 pub mod synthetic;
 mod dataset;

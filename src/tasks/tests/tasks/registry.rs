@@ -60,7 +60,7 @@ fn who_knows_gets_full_marks_and_a_mute_none() {
     for task in TASKS.iter().filter(|t| measurable(**t)) {
         let info = task.info();
         let encoder = Simple::default();
-        let mut setup = setup(&encoder, dir.path(), 4096, &[]);
+        let mut setup = setup(&encoder, dir.path(), 16384, &[]);
         setup.samples = Some(3);
         let samples = task.samples(&setup).unwrap_or_else(|e| panic!("{}: {e}", info.name));
         let mut n = 0;
@@ -98,7 +98,7 @@ fn groups_have_few_values() {
             continue;
         }
         let encoder = Simple::default();
-        let mut setup = setup(&encoder, dir.path(), 16384, &[]);
+        let mut setup = setup(&encoder, dir.path(), 4096, &[]);
         setup.samples = Some(MOST + 8);
         if let Some(depth) = info.options.iter().find(|o| o.name == "depth" && info.groups.contains(&"depth"))
         {
