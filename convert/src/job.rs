@@ -383,10 +383,7 @@ fn planned(
         |why: &str| format!("{}: stock llama.cpp cannot run {}: {why}", file.path().display(), plan.spec);
     let refuse = |why: &str| Err(Error::Invalid(refusal(why)));
     if let (true, Some((why, remedy))) = (options.llama_cpp, llama_cpp::not_read(file, hp, n_ctx)?) {
-        return match remedy {
-            Some(remedy) => Err(avoidable(refusal(&why), remedy)),
-            None => refuse(&why),
-        };
+        return remedy.map_or_else(|| refuse(&why), |remedy| Err(avoidable(refusal(&why), remedy)));
     }
     if let Some(clex) = spec.part("clex") {
         if options.llama_cpp && clex.get("factor").is_none() {

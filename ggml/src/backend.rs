@@ -167,10 +167,7 @@ impl Device {
         if !self.is_cpu() {
             return free;
         }
-        match machine::memory_available() {
-            None => free,
-            Some(available) => usize::try_from(available).unwrap_or(usize::MAX),
-        }
+        machine::memory_available().map_or(free, |n| usize::try_from(n).unwrap_or(usize::MAX))
     }
 
     /// Returns true if the driver is lavapipe, Mesa's software Vulkan device. ggml keeps its descriptor sets from one

@@ -36,10 +36,7 @@ pub fn clear_errors() {
 pub fn errors_or(otherwise: &str) -> String {
     let lines = ERRORS.try_with(|e| std::mem::take(&mut *e.borrow_mut())).unwrap_or_default();
     // The last line is always the general one ("failed to load model"); the first says why.
-    match lines.first() {
-        Some(first) => first.clone(),
-        None => otherwise.to_string(),
-    }
+    lines.into_iter().next().unwrap_or_else(|| otherwise.to_string())
 }
 
 /// Called by C: must not unwind, so nothing in it can panic.

@@ -321,10 +321,7 @@ impl Conversation {
         let (content, reasoning_content) = parts.finish();
         self.messages.push(Message { reasoning_content, ..Message::new("assistant", content) });
         self.last = Some(turn.clone());
-        match failure {
-            Some(e) => Err(e),
-            None => Ok(turn),
-        }
+        failure.map_or(Ok(turn), Err)
     }
 
     /// The tokens of the conversation so far; none before the first message, which templates may refuse to

@@ -130,10 +130,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     };
     let model = models::load(&choice, &args.output)?;
     let name = models::label(&choice);
-    let chat = match args.template == "chat" {
-        true => Some(template::of(&model, &interrupt.control())?),
-        false => None,
-    };
+    let chat = if args.template == "chat" { Some(template::of(&model, &interrupt.control())?) } else { None };
     let frame = |message: &str| template::frame(chat.as_ref(), message);
     let params = Params::new(Lengths::all(&args.lengths), Path::new(""))
         .ctx(args.ctx)
@@ -222,10 +219,7 @@ fn whole(info: &Info) -> String {
         info.source,
         info.metrics.join(", ")
     );
-    out += &match info.samples {
-        Some(n) => format!("  samples   {n}\n"),
-        None => "  samples   all\n".to_owned(),
-    };
+    out += &format!("  samples   {}\n", info.samples.map_or("all".to_owned(), |n| n.to_string()));
     if let Some(chance) = info.chance {
         out += &format!("  chance    {:.1} %\n", 100.0 * chance);
     }

@@ -59,10 +59,7 @@ impl<'f> Contents<'f> {
             None => {
                 let trained = self.trained.as_ref().map_or(String::new(), |meta| trained_text(meta) + "\n");
                 let unread = self.unread.as_ref().map_or(String::new(), |unread| format!("note: {unread}\n"));
-                let rope = match &self.rope {
-                    Ok(spec) => spec.clone(),
-                    Err(why) => format!("not known ({})", inline(why)),
-                };
+                let rope = self.rope.clone().unwrap_or_else(|why| format!("not known ({})", inline(&why)));
                 format!("declared rope: {rope}\n{unread}{trained}")
             }
         };

@@ -67,10 +67,7 @@ pub fn tokens(text: &str) -> Result<usize, String> {
 
 /// A number of tokens that may be none.
 pub fn tokens_or_zero(text: &str) -> Result<usize, String> {
-    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
-        Some(d) => (d, 1024),
-        None => (text, 1),
-    };
+    let (digits, unit) = text.strip_suffix(['k', 'K']).map_or((text, 1), |d| (d, 1024));
     let n: usize = digits.parse().map_err(|_| "expected a number of tokens such as 4096 or 4k".to_owned())?;
     // ggml positions are i32, so no context is longer than that.
     n.checked_mul(unit).filter(|&n| n <= i32::MAX as usize).ok_or_else(|| "too large".to_owned())

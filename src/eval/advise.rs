@@ -130,10 +130,8 @@ pub fn candidates(hp: &Hparams, ctx: usize) -> Vec<Spec> {
     let first = own.is_some().then(|| of_name(Spec::DECLARED)).flatten();
     let methods = METHODS.iter().filter_map(|m| of_name(m.name)).filter(|spec| {
         let plan = Plan::new(spec, hp, ctx);
-        plan.is_ok_and(|plan| match &own {
-            Some(own) => *spec != Spec::plain() && !plan.same_positions(own),
-            None => true,
-        })
+        let differs = |own: &Plan, plan: Plan| *spec != Spec::plain() && !plan.same_positions(own);
+        plan.is_ok_and(|plan| own.as_ref().is_none_or(|own| differs(own, plan)))
     });
     first.into_iter().chain(methods).collect()
 }

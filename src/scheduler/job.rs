@@ -156,10 +156,7 @@ impl Job {
 
     /// Scores that a text has for this one, if so many tokens are taken from it.
     pub(super) fn most_scored(&self, n: usize) -> usize {
-        match self.request.echo {
-            Some(_) => n.min(self.n_prompt - 1),
-            None => n.saturating_sub(1),
-        }
+        self.request.echo.map_or(n.saturating_sub(1), |_| n.min(self.n_prompt - 1))
     }
 
     pub(super) fn send(&mut self, event: Event) {

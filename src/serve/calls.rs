@@ -156,10 +156,7 @@ fn value(text: &str) -> Result<(Value, usize), bool> {
 /// The marks of the form of calls that a template is for. A backend passes them on as text, also where they are control
 /// tokens.
 pub fn call_marks(template: &str) -> &'static [&'static str] {
-    match format(template) {
-        Some(format) => format.marks,
-        None => &[],
-    }
+    format(template).map(|format| format.marks).unwrap_or_default()
 }
 
 fn format(template: &str) -> Option<&'static Format> {

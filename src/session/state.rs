@@ -78,10 +78,7 @@ impl Session {
                 write(&cell.seqs.to_le_bytes())?;
             }
             self.kv.export(&mut *write)?;
-            match &self.states {
-                Some(states) => states.export(write),
-                None => Ok(()),
-            }
+            self.states.as_ref().map_or(Ok(()), |states| states.export(write))
         })
     }
 

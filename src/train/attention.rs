@@ -43,10 +43,8 @@ impl SeenInput {
     ) -> Result<()> {
         let places = (0..seen.n_tables(layer)).flat_map(|table| at.clone().map(move |i| (table, i)));
         let (n, n_keys) = (at.len(), at.end);
-        let range = |(table, i)| match reach {
-            Some(reach) => seen.within(reach, i),
-            None => seen.range(layer, table, i),
-        };
+        let range =
+            |(table, i)| reach.map_or_else(|| seen.range(layer, table, i), |reach| seen.within(reach, i));
         let ranges = places.map(range);
         match *self {
             SeenInput::Runs(id) => exec.set(id, &ranges.flatten().collect::<Vec<_>>()),

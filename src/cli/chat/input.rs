@@ -109,10 +109,7 @@ fn read_lines(input: &mut impl BufRead, most: u64) -> anyhow::Result<Line> {
 
 /// Returns true if a message is complete: it has no backslash at its end and no open block.
 fn is_whole(text: &str) -> bool {
-    match text.trim_start().strip_prefix(QUOTES) {
-        Some(rest) => rest.contains(QUOTES),
-        None => !text.ends_with('\\'),
-    }
+    text.trim_start().strip_prefix(QUOTES).map_or(!text.ends_with('\\'), |rest| rest.contains(QUOTES))
 }
 
 /// The message without backslashes at the ends of lines and without the marks of a block.

@@ -27,10 +27,7 @@ pub(super) fn show(args: &Args, job: &Job, model: &Model, settings: &TrainParams
     }
     let plan = MemoryPlan::new(model, &settings)?;
     let (device, host) = plan.totals();
-    let budget = match asked {
-        Some(device) => Budget { device, host: Some(usize::MAX) },
-        None => Budget::of(model),
-    };
+    let budget = asked.map_or_else(|| Budget::of(model), |device| Budget { device, host: Some(usize::MAX) });
     let longest = MemoryPlan::largest(model, &settings, budget)?;
     if args.out.json {
         let parts: Vec<_> = plan

@@ -203,10 +203,7 @@ impl KeyReader<'_> {
 }
 
 fn count(file: &File, key: &str, min: usize, max: usize) -> Result<Option<usize>> {
-    match file.get_opt::<u64>(key)? {
-        Some(n) => in_range(file, key, n, min, max).map(Some),
-        None => Ok(None),
-    }
+    file.get_opt::<u64>(key)?.map(|n| in_range(file, key, n, min, max)).transpose()
 }
 
 fn in_range(file: &File, key: &str, n: u64, min: usize, max: usize) -> Result<usize> {

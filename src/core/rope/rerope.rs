@@ -33,10 +33,7 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     let (l, n) = (geo.n_ctx_orig as u64, geo.n_ctx as u64);
     let w = args.count("window", || (l / 8).max(1))?;
     let leak = args.is_given("leak").then(|| args.count("leak", || 1)).transpose()?;
-    let longest = match leak {
-        None => w,
-        Some(k) => w + n.saturating_sub(1).saturating_sub(w).div_ceil(k),
-    };
+    let longest = leak.map_or(w, |k| w + n.saturating_sub(1).saturating_sub(w).div_ceil(k));
     if longest >= l {
         args.note(format!("distances go up to {longest}; the largest trained distance is {}.", l - 1));
     }

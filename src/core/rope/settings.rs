@@ -126,8 +126,5 @@ fn temperature(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) ->
 /// Returns true if the layers stay as the file declares them because the context is within `window`, the original
 /// context.
 pub(super) fn keeps_short(window: usize, n_ctx: usize, args: &mut Args<'_>) -> Result<bool, RopeError> {
-    if !args.is_given(KEEP_SHORT) {
-        return Ok(false);
-    }
-    Ok(args.flag(KEEP_SHORT)? && n_ctx <= window)
+    Ok(args.is_given(KEEP_SHORT) && args.flag(KEEP_SHORT)? && n_ctx <= window)
 }

@@ -75,10 +75,7 @@ impl Kind {
                 text.split('/').map(|x| x.parse().ok()).collect::<Option<_>>().map(Value::List)
             }
         };
-        match value {
-            Some(v) if self.accepts(&v) => Ok(v),
-            _ => Err(self.refusal(method, key, &quoted(text))),
-        }
+        value.filter(|v| self.accepts(v)).ok_or_else(|| self.refusal(method, key, &quoted(text)))
     }
 
     /// Returns true if the value has this kind and lies in its range.

@@ -333,10 +333,7 @@ pub const TOKENS: files::Kind = files::Kind::new("a token cache", |head| head.st
 /// Opens the cache at `path`; the inner error is the reason why it cannot serve.
 fn reuse(path: &Path, key: &Key, n_vocab: usize) -> Result<Result<Cache, String>> {
     let cache = Cache::check(Map::open(path)?, n_vocab);
-    Ok(cache.and_then(|cache| match cache.description.key.differs(key) {
-        None => Ok(cache),
-        Some(why) => Err(why),
-    }))
+    Ok(cache.and_then(|cache| cache.description.key.differs(key).map_or(Ok(cache), Err)))
 }
 
 /// Tokenizes the sources into a new cache.

@@ -72,10 +72,7 @@ pub(super) fn window(c: &Config) -> Result<u32> {
 /// A window in all layers, where `sliding_window` says that there is one.
 pub(super) fn in_all(c: &Config, k: &mut Keys) -> Result<()> {
     let n = c.u32("num_hidden_layers")? as usize;
-    match c.object.get("sliding_window") {
-        Some(_) => own(c, k, &vec![true; n]),
-        None => Ok(()),
-    }
+    c.object.get("sliding_window").map_or(Ok(()), |_| own(c, k, &vec![true; n]))
 }
 
 /// Windows that `use_sliding_window` turns on: in the layers that `layer_types` lists, else in those that `slides` gives.

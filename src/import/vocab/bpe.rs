@@ -77,10 +77,7 @@ pub(super) fn read(
     })?;
     let mut decoded = answer.texts.into_iter();
     for token in added {
-        let text = match token.normalized {
-            true => token.text,
-            false => decoded.next().unwrap_or(token.text),
-        };
+        let text = if token.normalized { token.text } else { decoded.next().unwrap_or(token.text) };
         let (text, kind) = match token.special || looks_special(&text) {
             true => (text, CONTROL),
             false => (text.replace('▁', " "), USER_DEFINED),

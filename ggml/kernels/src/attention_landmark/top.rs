@@ -130,10 +130,7 @@ impl Scratch {
         for r in 0..self.landmarks.len() {
             let (_, block) = self.landmarks[r];
             // Where there are no more blocks than are taken, all of them lie where they are.
-            let shown = match earlier > top.top {
-                true => border + r + usize::from(block > border),
-                false => block,
-            };
+            let shown = if earlier > top.top { border + r + usize::from(block > border) } else { block };
             top.turn_back(head_kv, k.n1, shown - block, &self.q, &mut self.turned);
             self.score(&k, head_kv, &cells[block * len..(block + 1) * len]);
         }

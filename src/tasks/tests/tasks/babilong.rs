@@ -175,10 +175,7 @@ fn answer(facts: &[Vec<&str>], question: &[&str]) -> String {
             _ => panic!("not a fact of these tasks: {fact:?}"),
         }
         for object in ["apple", "football", "milk"] {
-            let place = match holder.get(object) {
-                Some(who) => at.get(who),
-                None => lies.get(object),
-            };
+            let place = holder.get(object).map_or_else(|| lies.get(object), |who| at.get(who));
             if let Some(place) = place {
                 let trail = trail.entry(object).or_default();
                 if trail.last() != Some(place) {
