@@ -354,14 +354,8 @@ impl<'a> Loader<'a> {
     }
 }
 
-impl std::fmt::Debug for Loader<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Loader").field("hp", self.hp).field("linears", &self.linears).finish_non_exhaustive()
-    }
-}
-
 /// A [`Loader`] for the tensors of one layer.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct LayerLoader<'l, 'a> {
     loader: &'l Loader<'a>,
     il: usize,

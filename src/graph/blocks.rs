@@ -21,7 +21,6 @@ use crate::layers::{Linear, Norm};
 const FUSED_MAX: usize = 4 << 20;
 
 /// A model's graph under construction: the ops that work on each token alone.
-#[derive(Debug)]
 pub struct Graph<'a, 'c> {
     /// Builder of the underlying ggml graph, for ops that need no gradient.
     pub b: &'a Builder<'c>,

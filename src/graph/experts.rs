@@ -14,7 +14,6 @@ use super::{Kernel, Pass};
 use crate::layers::{ExpertActivation, ExpertStack, Experts, SharedExpert};
 
 /// A mixture of experts as it was built.
-#[derive(Debug)]
 pub(super) struct ExpertsEntry<'c> {
     /// `[n_embd, T]`
     out: Tensor<'c>,

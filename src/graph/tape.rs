@@ -55,7 +55,6 @@ pub struct Gradient<'c> {
 
 /// An op as it was built: its result, its operands, and the settings that its gradient needs. The parts of a split
 /// are columns side by side.
-#[derive(Debug)]
 pub(super) enum TapeEntry<'c> {
     Op(Tensor<'c>, Op<'c>),
     Experts(Box<ExpertsEntry<'c>>),
@@ -63,7 +62,6 @@ pub(super) enum TapeEntry<'c> {
 }
 
 /// An op with one result; a reshape has the same values in another shape.
-#[derive(Debug)]
 pub(super) enum Op<'c> {
     Linear { x: Tensor<'c>, id: LinearId, weight_id: ParamId, weight: StoreTensor, pairs: Vec<LowRank<'c>> },
     Norm { x: Tensor<'c>, normed: Tensor<'c>, weight: Tensor<'c>, id: NormId, centered: bool, eps: f32 },
@@ -79,7 +77,6 @@ pub(super) enum Op<'c> {
 }
 
 /// A low-rank pair as it was applied.
-#[derive(Debug)]
 pub(super) struct LowRank<'c> {
     a: Tensor<'c>,
     b: Tensor<'c>,
@@ -102,12 +99,6 @@ pub(super) struct Tape<'a, 'c> {
     pub(super) dropout_masks: RefCell<Vec<(LinearId, InputId)>>,
     dequantized: RefCell<HashMap<LinearId, Tensor<'c>>>,
     pub(super) row_ids: RefCell<HashMap<RowBlock, (InputId, Tensor<'c>)>>,
-}
-
-impl std::fmt::Debug for Tape<'_, '_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tape").field("entries", &self.entries).finish_non_exhaustive()
-    }
 }
 
 pub(super) struct Grads<'c>(HashMap<usize, Tensor<'c>>);

@@ -204,14 +204,8 @@ pub enum Bit {
 }
 
 /// A [`Shape`] that a backend has prepared.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Rule(pub Arc<dyn Any + Send + Sync>);
-
-impl fmt::Debug for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Rule")
-    }
-}
 
 /// Splits an answer that comes in pieces.
 pub trait Split: Send {

@@ -143,7 +143,7 @@ impl Drop for ThreadPool {
 }
 
 /// Shared state of the threads of a pool.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Board {
     job: Line<Job>,
     panicked: AtomicBool,
@@ -156,18 +156,13 @@ struct Board {
     all_is_done: Condvar,
 }
 
-impl std::fmt::Debug for Board {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Board").field("left", &self.job.0.left).finish_non_exhaustive()
-    }
-}
-
 /// A value that shares no cache line with others.
-#[derive(Default)]
+#[derive(Debug, Default)]
 #[repr(align(128))]
 struct Line<T>(T);
 
 /// Work that is shared out, in one cache line: a thread that takes a part has all of it.
+#[derive(Debug)]
 struct Job {
     /// The number of the job (32 bits), how many parts it has, and how many are taken (16 each): in one word, so that
     /// no thread takes a part of one job for that of another.
