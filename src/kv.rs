@@ -277,9 +277,6 @@ impl KvCache {
 
     /// A sequence's cells, in the order of their numbers, and for each tensor in turn the rows of these cells, one after
     /// the other. Rows of keys that are cached for first positions only are zero elsewhere.
-    ///
-    /// # Errors
-    /// The device, and too little memory.
     pub fn take_out(&self, seq: u32) -> Result<(Vec<Cell>, Vec<u8>), ggml::Error> {
         let of = |cells: &Cells| -> Vec<(usize, Cell)> {
             let own = cells.all()[..cells.n_end()].iter().copied().enumerate();

@@ -220,9 +220,6 @@ impl States {
     }
 
     /// The numbers of tokens that a sequence has states after, and the bytes of each state in turn, layer by layer.
-    ///
-    /// # Errors
-    /// The device, and too little memory.
     pub fn take_out(&self, seq: u32) -> Result<(Vec<usize>, Vec<u8>), ggml::Error> {
         let (states, n) = (self.of(seq), self.state_bytes());
         let bytes = states.len() * n;

@@ -254,9 +254,6 @@ impl Engine {
     }
 
     /// Ends canceled requests, admits others, and runs one step that aims at this time.
-    ///
-    /// # Errors
-    /// Returns an error if the device fails.
     pub(super) fn round(&mut self, aim: Duration) -> Result<()> {
         self.restore()?;
         self.cancel(Job::is_cancelled)?;

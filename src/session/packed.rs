@@ -123,9 +123,6 @@ impl SavedSession {
     }
 
     /// Bytes of the file, and when it was changed or marked as used.
-    ///
-    /// # Errors
-    /// The disk.
     pub(crate) fn about_file(&self) -> Result<(u64, SystemTime)> {
         let found = self.input.get_ref().metadata().map_err(|e| self.io(e))?;
         Ok((found.len(), found.modified().map_err(|e| self.io(e))?))
@@ -236,9 +233,6 @@ impl Session {
     }
 
     /// Checks that a packed sequence is one of a session of this form.
-    ///
-    /// # Errors
-    /// It is none.
     pub(crate) fn can_unpack(&self, form: &Form, packed: &Packed) -> Result<()> {
         self.check(&form.0, &packed.header).map_err(Error::Invalid)?;
         let mut tokens = vec![Vec::new(); MAX_SEQS as usize];

@@ -21,9 +21,6 @@ const TRIES: usize = 8;
 /// A cut is made only where the text around it has the same tokens with the cut and without it. Where no such
 /// place is found the chunk grows, at worst to the whole text. The only assumption about the tokenizer is
 /// that it looks no further than 512 bytes.
-///
-/// # Errors
-/// Returns the errors of the tokenizer.
 pub(super) fn split<'t>(vocab: &dyn Tokenizer, text: &'t str) -> Result<Vec<&'t str>, Failure> {
     let mut chunks = Vec::new();
     let (mut start, mut end) = (0, CHUNK);

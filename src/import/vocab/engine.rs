@@ -37,9 +37,6 @@ pub(super) struct Answer {
 }
 
 /// Builds the tokenizer of a file and answers. A hostile file can make it panic, or take all memory.
-///
-/// # Errors
-/// Asks the `tokenizers` crate about the file.
 pub(super) fn answer(file: &Tokenizer, question: Question) -> Result<Answer> {
     let tokenizer = build(file)?;
     // What the probe shows is a kind together with its normalizers. A kind that the caller names has those of llama.cpp alone.

@@ -178,9 +178,6 @@ impl Store {
     }
 
     /// A copy of a sequence, and the attachment of its file.
-    ///
-    /// # Errors
-    /// Too little memory; the device.
     pub(in crate::scheduler) fn copy(
         &self,
         session: &Session,
@@ -225,9 +222,6 @@ impl Store {
     }
 
     /// Gives an empty sequence all of a text that was checked. Returns false if there is no room.
-    ///
-    /// # Errors
-    /// The device.
     pub(in crate::scheduler) fn put(
         &self,
         session: &mut Session,

@@ -102,9 +102,6 @@ impl Results {
     }
 
     /// Returns true if a cell has been measured in the folder of a unit.
-    ///
-    /// # Errors
-    /// Returns the errors of [`Results::get`].
     pub(crate) fn has_in_unit(&self, id: &str, hash: &str) -> Result<bool> {
         let at = Path::new(PARTS).join(id).join(cell_file(hash));
         let record = self.planned.read(&self.contents, &at, hash)?;
@@ -227,9 +224,6 @@ impl Folder {
     }
 
     /// Returns true if a cell has been measured, here or in the folder of the study that has this one.
-    ///
-    /// # Errors
-    /// Returns the errors of [`Results::get`].
     pub(crate) fn is_measured(&self, hash: &str) -> Result<bool> {
         let of_study = self.unit.as_ref().and_then(|(_, results)| results.as_ref());
         Ok(self.results.has(hash)? || of_study.map_or(Ok(false), |results| results.has(hash))?)
@@ -258,9 +252,6 @@ impl Folder {
     }
 
     /// Puts results aside whose cell now has another hash: the model, an adapter or a text has changed.
-    ///
-    /// # Errors
-    /// The disk.
     pub(crate) fn put_aside(
         &self,
         key: &Key,
@@ -280,9 +271,6 @@ impl Folder {
     }
 
     /// The hashes of the results of every cell.
-    ///
-    /// # Errors
-    /// Returns the errors of [`Folder::records`].
     pub(crate) fn hashes(&self) -> Result<HashMap<Key, Vec<String>>> {
         let mut out: HashMap<Key, Vec<String>> = HashMap::new();
         for record in self.results.planned.all(&self.results.contents)? {
