@@ -123,8 +123,10 @@ pub(crate) fn rewrite(
         write_rope(&mut writer, &file, (options, trained_ctx.as_ref()), &merge, &mut notes)?;
     // A file for llama.cpp with factors baked in is longrope no more, and llama.cpp refuses tensors it does
     // not load.
-    let orphaned =
-        |name: &str| options.llama_cpp && name.starts_with("rope_factors_") && !is_longrope(&rope_report);
+    let written = rope_report.as_ref().and_then(|r| r.llama_cpp.as_ref());
+    let is_longrope =
+        written.is_some_and(|k| k.get("rope.scaling.type").is_some_and(|kind| kind == "longrope"));
+    let orphaned = |name: &str| options.llama_cpp && name.starts_with("rope_factors_") && !is_longrope;
 
     writer.watch(|done, total| control.writing(done, total));
     let mut quantized = false;
@@ -322,11 +324,6 @@ fn trained_ctx(adapter: &AdapterReader, spec: &Spec, hp: &Hparams) -> DefaultCtx
     // A factor of 1 states no context.
     let least = n_ctx.max(spec.n_ctx_orig(hp));
     rope::stated_ctx(spec, hp).filter(|(stated, _)| *stated > least).unwrap_or((n_ctx, why))
-}
-
-fn is_longrope(report: &Option<RopeReport>) -> bool {
-    let keys = report.as_ref().and_then(|r| r.llama_cpp.as_ref());
-    keys.is_some_and(|k| k.get("rope.scaling.type").is_some_and(|kind| kind == "longrope"))
 }
 
 /// A spec of a reach alone keeps the frequencies that the file declares, as in a session: those of an earlier conversion,

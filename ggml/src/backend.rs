@@ -153,11 +153,6 @@ impl Device {
         kind == sys::GGML_BACKEND_DEVICE_TYPE_GPU || kind == sys::GGML_BACKEND_DEVICE_TYPE_IGPU
     }
 
-    /// True for the GPUs of ggml's CUDA backend.
-    pub fn is_cuda(self) -> bool {
-        self.name().starts_with("cuda:")
-    }
-
     /// Free bytes, as far as the driver says; of the CPU, what the system lets this process take, for ggml
     /// calls all memory of a machine free.
     pub fn memory_free(self) -> usize {

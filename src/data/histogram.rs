@@ -223,7 +223,10 @@ fn runs(sample: &Sample, n_ctx: usize) -> Vec<Run> {
 fn count(bins: &mut [DistanceBin], runs: &[Run]) {
     for (i, &(document, start, n)) in runs.iter().enumerate() {
         // Pairs closer than x within a run of n: each token with up to x - 1 before it.
-        let within = |x: u64| x.saturating_sub(1).min(n - 1) * n - triangle(x.saturating_sub(1).min(n - 1));
+        let within = |x: u64| {
+            let most = x.saturating_sub(1).min(n - 1);
+            most * n - most * (most + 1) / 2
+        };
         for bin in bins.iter_mut() {
             bin.pairs += within(bin.end) - within(bin.start);
         }
@@ -238,11 +241,6 @@ fn count(bins: &mut [DistanceBin], runs: &[Run]) {
             }
         }
     }
-}
-
-/// 1 + 2 + .. + n.
-fn triangle(n: u64) -> u64 {
-    n * (n + 1) / 2
 }
 
 /// The sum of all whole numbers up to `to`, each cut to 0..=most.

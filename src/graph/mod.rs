@@ -141,7 +141,8 @@ impl Capabilities {
     pub fn with_cache(self, device: Device, hp: &Hparams, kv_type: DType) -> Capabilities {
         // ggml's CUDA backend has kernels with a softcap for these heads only. It accepts others, and then ends the process.
         let has_kernel = |l: &LayerAttention| l.softcap.is_none() || matches!(l.n_embd_head, 128 | 256);
-        let flash = self.flash && (!device.is_cuda() || hp.attention.iter().all(has_kernel));
+        let flash =
+            self.flash && (!device.name().starts_with("cuda:") || hp.attention.iter().all(has_kernel));
         let single = !self.custom_ops && (!device.is_cpu() || kv_type.is_quantized());
         Capabilities { flash, single, ..self }
     }

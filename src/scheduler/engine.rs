@@ -75,8 +75,8 @@ pub(super) struct Engine {
     turns: BTreeMap<usize, u64>,
     /// Requests whose beginning is read from disk, and the tokens that each takes from it.
     reading: Vec<(Job, usize)>,
-    /// Texts read from disk, by the numbers of the requests; `None` if that failed.
-    read: Vec<(u64, Option<Packed>)>,
+    /// Texts read from disk, by the numbers of the requests; `None` if that failed. The next round takes them.
+    pub(super) read: Vec<(u64, Option<Packed>)>,
     prefixes: Prefixes,
     budget: Budget,
     /// End-of-generation tokens.
@@ -198,11 +198,6 @@ impl Engine {
     /// Whether something is to come from the disk.
     pub(super) fn is_reading(&self) -> bool {
         !self.reading.is_empty()
-    }
-
-    /// Takes what was read from disk for a request. The next round sees it.
-    pub(super) fn push_read(&mut self, job: u64, packed: Option<Packed>) {
-        self.read.push((job, packed));
     }
 
     /// Has the texts that stayed in the cache written.

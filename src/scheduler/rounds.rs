@@ -69,7 +69,7 @@ fn serve(shared: &Shared, engines: &mut [Engine], aim: Duration) {
             engines[plan].push(job);
         }
         for (plan, job, packed) in state.read.drain(..) {
-            engines[plan].push_read(job, packed);
+            engines[plan].read.push((job, packed));
         }
         let (deadline, asked) = (state.deadline, std::mem::take(&mut state.asked));
         drop(state);

@@ -80,12 +80,7 @@ impl Session {
         self.model.landmarks().map_or(n, |landmarks| landmarks.n_tokens(n.saturating_sub(1)))
     }
 
-    pub(super) fn largest_tables(&self) -> Option<TableShape> {
-        let n_tables = self.params.n_ubatch.min(self.params.n_seq_max);
-        self.table_shape(self.sized.n_ctx, n_tables)
-    }
-
-    fn table_shape(&self, n_positions: usize, n_tables: usize) -> Option<TableShape> {
+    pub(super) fn table_shape(&self, n_positions: usize, n_tables: usize) -> Option<TableShape> {
         let landmarks = self.model.landmarks()?;
         let top = match self.params.attention {
             // The piece was checked when the session was opened.

@@ -326,8 +326,9 @@ impl Session {
     fn reserve(&mut self) -> Result<()> {
         let n = self.params.n_ubatch;
         let (groups, n_seqs) = (self.largest_groups(n), self.n_tables(self.params.n_seq_max));
-        let (tables, of_one) = (self.largest_tables(), self.largest_of_one(n));
-        let mut largest = Shape { n_out: self.params.n_logits, groups, n_seqs, tables, ..of_one };
+        let tables = self.table_shape(self.sized.n_ctx, n.min(self.params.n_seq_max));
+        let mut largest =
+            Shape { n_out: self.params.n_logits, groups, n_seqs, tables, ..self.largest_of_one(n) };
         if self.capabilities.branched_attention() && self.params.n_seq_max > 1 {
             // A block of columns is of one sequence, or of several that share all of it.
             let used = largest.spans.iter_mut().flatten().filter(|span| span.len > 0);

@@ -172,8 +172,10 @@ fn scores<'a>(file: &'a Tokenizer, added: &HashMap<&str, &Added>) -> Result<Hash
         };
         let place = -(made.len() as f32);
         let (n, _) = made.entry(token).or_insert((0, place));
-        // Runs of added tokens are found whole, in whatever order they would be joined.
-        if *n > 0 && before != token && !added.contains_key(token) && !is_run(token) {
+        // Added tokens are found whole, in whatever order they would be joined. One character again and again joins to
+        // the same pieces whatever the order of merges of one length.
+        let is_run = || token.chars().all(|c| token.starts_with(c));
+        if *n > 0 && before != token && !added.contains_key(token) && !is_run() {
             return Err(wrong(token, "merges that make it stand apart from each other"));
         }
         *n += 1;
@@ -197,12 +199,6 @@ fn scores<'a>(file: &'a Tokenizer, added: &HashMap<&str, &Added>) -> Result<Hash
         }
     }
     Ok(made.into_iter().map(|(token, (_, score))| (token, score)).collect())
-}
-
-/// One character again and again, which joins to the same pieces whatever the order of merges of one length.
-fn is_run(token: &str) -> bool {
-    let first = token.chars().next();
-    token.chars().all(|c| Some(c) == first)
 }
 
 fn is_byte(text: &str) -> bool {

@@ -21,8 +21,8 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use crate::data::{check_answer, Records};
-use crate::metrics::chinese::Words;
-use crate::metrics::lveval as metrics;
+use crate::metrics::chinese::{normalize_zh_answer, Words};
+use crate::metrics::{lveval as metrics, normalize_answer};
 use crate::{text, Answer, Ask, Error, Info, Judge, Opt, Result, Sample, Samples, Setup, Task};
 
 pub(crate) use sets::{MULTI_HOP, NAMES, SINGLE_HOP, TASKS};
@@ -153,9 +153,10 @@ impl LvEval {
         let keywords = record.answer_keywords.as_deref().filter(|k| !k.is_empty());
         check_answer("answers", gold)?;
         check_answer("answer_keywords", keywords.unwrap_or_default())?;
+        // Without a word that can be found, no answer can be scored.
         let scored = match self.score {
-            Score::Keywords => keywords.is_none_or(metrics::has_keyword),
-            Score::KeywordsZh => metrics::has_keyword_zh(keywords.unwrap_or(gold)),
+            Score::Keywords => keywords.is_none_or(|k| !normalize_answer(k).is_empty()),
+            Score::KeywordsZh => !normalize_zh_answer(keywords.unwrap_or(gold)).is_empty(),
             Score::F1 | Score::F1Zh | Score::RougeZh => true,
         };
         if !scored {

@@ -79,16 +79,6 @@ pub fn rouge_zh(cutter: &Words, prediction: &str, gold: &str) -> f64 {
     rouge_l_within(&kept(prediction), &kept(gold), MAX_STEPS)
 }
 
-/// Returns true if keywords have a word that can be found: without one, no answer can be scored.
-pub fn has_keyword(keywords: &str) -> bool {
-    !normalize_answer(keywords).is_empty()
-}
-
-/// Like [`has_keyword`], for Chinese.
-pub fn has_keyword_zh(keywords: &str) -> bool {
-    !normalize_zh_answer(keywords).is_empty()
-}
-
 /// Returns true if the share of keywords found, common words aside, reaches a threshold. All keywords count below the
 /// line, the common ones too.
 fn has_enough<T: AsRef<str> + Eq + std::hash::Hash>(

@@ -217,6 +217,7 @@ pub(super) fn inspect(origin: &Path, metadata: &[(String, Value)]) -> Result<Fac
     // What is no bool here ended the load.
     let blank = keys.get("tokenizer.ggml.add_space_prefix") != Some(&Value::Bool(false));
     let pre = if kind == Tokenizer::Bpe { keys.string(PRE)? } else { None };
+    let own = types.unwrap_or_default().iter().enumerate().filter(|(_, ty)| **ty == TYPE_USER_DEFINED);
     Ok(Facts {
         kind,
         n_tokens: tokens.len(),
@@ -227,13 +228,8 @@ pub(super) fn inspect(origin: &Path, metadata: &[(String, Value)]) -> Result<Fac
         adds_blank: kind == Tokenizer::Spm && blank,
         joins_words: pre == Some(&b"exaone-moe"[..]),
         slow_runs: SLOW_RUNS.iter().find(|(name, _)| pre == Some(name.as_bytes())).map(|(_, runs)| runs),
-        user_defined: find_user_defined(types),
+        user_defined: own.map(|(i, _)| i as Token).collect(),
     })
-}
-
-fn find_user_defined(types: Option<&[i32]>) -> HashSet<Token> {
-    let of = types.unwrap_or_default().iter().enumerate();
-    of.filter(|(_, ty)| **ty == TYPE_USER_DEFINED).map(|(i, _)| i as Token).collect()
 }
 
 /// Tokens of the type for unused ones, which fill up the vocabularies of Qwen 2, and the reserved special

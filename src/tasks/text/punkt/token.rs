@@ -111,7 +111,8 @@ impl Nltk {
             rest = self.trim_start(rest);
             let first = rest.chars().next()?;
             let length = match self.dashes_or_dots(rest) {
-                0 if begins_no_word(first) => first.len_utf8(),
+                // A word does not begin with one of these.
+                0 if "(\"`{[:;&#*@)}]-,".contains(first) => first.len_utf8(),
                 0 => self.word(rest, first.len_utf8()),
                 n => n,
             };
@@ -159,9 +160,4 @@ impl Nltk {
         }
         length
     }
-}
-
-/// Characters that a word does not begin with.
-fn begins_no_word(c: char) -> bool {
-    matches!(c, '(' | '"' | '`' | '{' | '[' | ':' | ';' | '&' | '#' | '*' | '@' | ')' | '}' | ']' | '-' | ',')
 }
