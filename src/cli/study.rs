@@ -147,7 +147,7 @@ fn run(args: &Args, matches: &ArgMatches) -> anyhow::Result<()> {
         }
         let left = || units.units.iter().filter(|unit| unit.is_left());
         return args.output.result(&units, || match args.output.quiet {
-            true => left().map(|unit| format!("{}\n", unit.id)).collect(),
+            true => left().map(|unit| format!("{}\n", unit.unit.id)).collect(),
             false => units.text(&plan.title),
         });
     }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use crate::cell::Cell;
@@ -13,7 +14,7 @@ const DIGITS: usize = 12;
 
 /// All cells of a model under a method that is trained, or else those of a model under a method at one length. The places of
 /// its cells hold for one plan.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unit {
     /// 12 hexadecimal digits: a hash of the names of its cells.
     pub id: String,
@@ -26,6 +27,7 @@ pub struct Unit {
     /// True if the method is trained.
     pub trains: bool,
     /// Places of its cells in the plan, in order.
+    #[serde(skip)]
     pub(crate) cells: Vec<usize>,
 }
 

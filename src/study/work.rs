@@ -192,16 +192,9 @@ pub struct Units {
 /// A unit, and what is left of it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct UnitRow {
-    /// The unit's ID.
-    pub id: String,
-    /// Name of the model.
-    pub model: String,
-    /// Name of the method.
-    pub method: String,
-    /// Tokens of its cells, if they have one length.
-    pub length: Option<u64>,
-    /// True if the method is trained.
-    pub trains: bool,
+    /// The unit.
+    #[serde(flatten)]
+    pub unit: Unit,
     /// Its cells.
     #[serde(flatten)]
     pub work: Work,
@@ -222,17 +215,18 @@ impl Units {
             "unit", "cells", "done", "cost", "memory"
         );
         for row in &self.units {
+            let unit = &row.unit;
             let share = if self.cost > 0.0 { 100.0 * row.work.cost / self.cost } else { 0.0 };
-            let length = row.length.map(|n| format!(", {} tokens", count(n))).unwrap_or_default();
+            let length = unit.length.map(|n| format!(", {} tokens", count(n))).unwrap_or_default();
             out += &format!(
                 "{} {:>5} {:>5} {share:>5.1}% {:>10}  {}, {}{length}{}\n",
-                row.id,
+                unit.id,
                 row.work.cells,
                 row.work.done,
                 bytes(row.work.bytes),
-                row.model,
-                row.method,
-                if row.trains { ", trained" } else { "" }
+                unit.model,
+                unit.method,
+                if unit.trains { ", trained" } else { "" }
             );
             row.work.problems.iter().for_each(|p| out += &format!("    {p}\n"));
         }
@@ -263,10 +257,7 @@ pub fn list_units(
     for (i, unit) in units.iter().enumerate() {
         unit.cells.iter().for_each(|&cell| unit_of[cell] = i);
     }
-    let row = |unit: Unit| {
-        let Unit { id, model, method, length, trains, cells: _ } = unit;
-        UnitRow { id, model, method, length, trains, work: Work::default() }
-    };
+    let row = |unit| UnitRow { unit, work: Work::default() };
     let mut rows: Vec<UnitRow> = units.into_iter().map(row).collect();
     let mut texts = Texts::default();
     // In the order of the plan, in which models and methods are loaded once.
@@ -274,9 +265,9 @@ pub fn list_units(
         if control.stopped() {
             return Err(Error::Stopped);
         }
-        let UnitRow { id, work, .. } = &mut rows[unit_of[cell.index]];
+        let UnitRow { unit, work } = &mut rows[unit_of[cell.index]];
         work.add(&cell, runner, &mut texts, |hash| match results {
-            Some(results) => Ok(results.has(hash)? || results.has_in_unit(id, hash)?),
+            Some(results) => Ok(results.has(hash)? || results.has_in_unit(&unit.id, hash)?),
             None => Ok(false),
         })?;
     }

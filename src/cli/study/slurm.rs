@@ -83,7 +83,7 @@ fn tasks(units: &Units) -> Vec<String> {
         let least = tasks.iter_mut().min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.len().cmp(&b.1.len())));
         if let Some((cost, ids)) = least {
             *cost += unit.work.cost;
-            ids.push(&unit.id);
+            ids.push(&unit.unit.id);
         }
     }
     tasks.into_iter().map(|(_, ids)| ids.join(" ")).collect()

@@ -55,7 +55,7 @@ fn units_put_together_have_the_report_of_one_run() {
     study.run("whole", &mut whole).unwrap();
     let (mut ran, mut trained) = (Vec::new(), 0);
     for row in listed(&study, "s").units {
-        let unit = study.plan().unit(&row.id).unwrap();
+        let unit = study.plan().unit(&row.unit.id).unwrap();
         // Stopped in the middle, like a task of a cluster, and run again.
         let mut fake = Fake { stop_after: Some(1), ..Fake::default() };
         let summary = study.run_unit("s", &unit, &mut fake).unwrap();
@@ -66,7 +66,7 @@ fn units_put_together_have_the_report_of_one_run() {
         assert_eq!((summary.known, summary.measured), (1, row.work.cells - 1));
         trained += fake.trained + rest.trained;
         ran.extend(fake.ran.into_iter().chain(rest.ran));
-        assert!(!study.at("s/parts").join(&row.id).join("report.html").exists());
+        assert!(!study.at("s/parts").join(&row.unit.id).join("report.html").exists());
     }
     ran.sort();
     whole.ran.sort();
@@ -112,11 +112,11 @@ fn the_most_expensive_unit_comes_first() {
     assert!(costs.windows(2).all(|pair| pair[0] >= pair[1]), "{costs:?}");
     let first = &all.units[0];
     let of_method = (4096 + 8192 + 12288) * (8 + 20 * 6) + 2 * 20 * 100;
-    assert!(first.trains && first.work.tokens == of_method + TRAINING, "{first:?}");
+    assert!(first.unit.trains && first.work.tokens == of_method + TRAINING, "{first:?}");
     // What is measured costs nothing more, wherever it is.
-    let unit = study.plan().unit(&first.id).unwrap();
+    let unit = study.plan().unit(&first.unit.id).unwrap();
     study.run_unit("s", &unit, &mut Fake { stop_after: Some(CELLS - 1), ..Fake::default() }).unwrap();
-    let find = |units: &Units| units.units.iter().find(|row| row.id == unit.id).unwrap().clone();
+    let find = |units: &Units| units.units.iter().find(|row| row.unit.id == unit.id).unwrap().clone();
     let row = find(&listed(&study, "s"));
     assert!(row.is_left() && row.work.done == CELLS - 1 && row.work.tokens < TRAINING, "{row:?}");
     study.run_unit("s", &unit, &mut Fake::default()).unwrap();
