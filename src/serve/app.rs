@@ -8,7 +8,11 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use axum::body::Bytes;
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::routing::{post, MethodRouter};
+use axum::Extension;
 use serde_json::Value;
 use tokio::sync::{watch, Semaphore};
 
@@ -229,18 +233,19 @@ pub(crate) async fn told(mut flag: watch::Receiver<bool>) {
     let _ = flag.wait_for(|flag| *flag).await;
 }
 
-/// Answers a request: `work` reads it on a thread that may block, and `run` does what it asks for.
-pub(crate) async fn answered<W: Send + 'static, F: Future<Output = Result<Response, Fault>>>(
-    app: Arc<App>,
-    work: impl FnOnce(&Arc<App>) -> Result<W, Fault> + Send + 'static,
-    run: impl FnOnce(Arc<App>, W) -> F,
-) -> Response {
-    let for_work = Arc::clone(&app);
-    let result = match blocking(move || work(&for_work)).await {
-        Ok(work) => run(Arc::clone(&app), work).await,
-        Err(fault) => Err(fault),
-    };
-    app.respond(result)
+/// Answers requests: `work` reads one on a thread that may block, and `run` does what it asks for.
+pub(crate) fn answered<W: Send + 'static, F: Future<Output = Result<Response, Fault>> + Send + 'static>(
+    work: fn(&Arc<App>, Caller, &[u8]) -> Result<W, Fault>,
+    run: fn(Arc<App>, W) -> F,
+) -> MethodRouter<Arc<App>> {
+    post(move |State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, body: Bytes| async move {
+        let for_work = Arc::clone(&app);
+        let result = match blocking(move || work(&for_work, caller, &body)).await {
+            Ok(work) => run(Arc::clone(&app), work).await,
+            Err(fault) => Err(fault),
+        };
+        app.respond(result)
+    })
 }
 
 /// Runs what may take long on a thread that may block.

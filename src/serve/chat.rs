@@ -2,28 +2,14 @@
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
-use axum::extract::State;
-use axum::response::Response;
-use axum::Extension;
-
 use crate::answer::Choice;
-use crate::app::{answered, App, Caller};
+use crate::app::{App, Caller};
 use crate::backend::Fault;
 use crate::completions::{each, prepare, rule};
-use crate::stream::{begin, run, Work};
+use crate::stream::{begin, Work};
 use crate::wire;
 
-/// Answers a request.
-pub(crate) async fn chat(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    body: Bytes,
-) -> Response {
-    answered(app, move |app| work(app, caller, &body), run).await
-}
-
-fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
+pub(crate) fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
     let request = wire::chat(body)?;
     let mut common = request.common;
     prepare(app, caller, &mut common)?;

@@ -2,30 +2,16 @@
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
-use axum::extract::State;
-use axum::response::Response;
-use axum::Extension;
-
 use crate::answer::{Choice, Echo};
-use crate::app::{answered, App, Caller};
+use crate::app::{App, Caller};
 use crate::backend::{Fault, Job, Rule, Shape};
-use crate::stream::{begin, run, Work};
+use crate::stream::{begin, Work};
 use crate::wire::{self, Common, Prompt};
 
 /// Bytes of a text that is made of a request's tokens.
 const MAX_TEXT: usize = 16 << 20;
 
-/// Answers a request.
-pub(crate) async fn completions(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    body: Bytes,
-) -> Response {
-    answered(app, move |app| work(app, caller, &body), run).await
-}
-
-fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
+pub(crate) fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
     let request = wire::completions(body)?;
     let mut common = request.common;
     prepare(app, caller, &mut common)?;

@@ -10,12 +10,11 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use axum::Extension;
 use serde_json::{json, Map, Value};
 
 use self::events::Events;
 use crate::answer::{usage, Choice, Part};
-use crate::app::{answered, blocking, new_id, App, Caller};
+use crate::app::{blocking, new_id, App, Caller};
 use crate::backend::{Event, Fault};
 use crate::calls::Piece;
 use crate::completions::{each, prepare, rule};
@@ -24,15 +23,6 @@ use crate::stream::{begin, count, send, Jobs};
 use crate::wire::Stream;
 
 pub(crate) use request::read;
-
-/// Answers a request.
-pub(crate) async fn responses(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    body: Bytes,
-) -> Response {
-    answered(app, move |app| work(app, caller, &body), run).await
-}
 
 /// Counts the tokens of a request's prompt.
 pub(crate) async fn input_tokens(State(app): State<Arc<App>>, body: Bytes) -> Response {
@@ -45,14 +35,14 @@ pub(crate) async fn input_tokens(State(app): State<Arc<App>>, body: Bytes) -> Re
     app.respond(counted.await.map(|value| json_response(&value)))
 }
 
-struct Work {
+pub(crate) struct Work {
     answer: Answer,
     jobs: Jobs,
     headers: HeaderMap,
     stream: Option<Stream>,
 }
 
-fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
+pub(crate) fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
     let request = read(body)?;
     let (mut common, messages) = (request.common, request.messages);
     prepare(app, caller, &mut common)?;
@@ -97,7 +87,7 @@ fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
     Ok(Work { answer, jobs, headers, stream: common.stream })
 }
 
-async fn run(app: Arc<App>, work: Work) -> Result<Response, Fault> {
+pub(crate) async fn run(app: Arc<App>, work: Work) -> Result<Response, Fault> {
     let Work { mut answer, mut jobs, headers, stream } = work;
     let mut response = match stream {
         Some(stream) => {

@@ -4,16 +4,13 @@ use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Arc;
 
-use axum::body::Bytes;
-use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use axum::Extension;
 use ropewalk_core::longppl::{key_tokens, Params};
 use serde_json::{json, Map, Value};
 
 use crate::answer::{about, number, usage, Choice, Part};
-use crate::app::{answered, blocking, new_id, App, Caller};
+use crate::app::{blocking, new_id, App, Caller};
 use crate::backend::{Backend, Fault, Job};
 use crate::completions::checked;
 use crate::error::json_response;
@@ -101,16 +98,7 @@ fn longppl(fields: &mut Fields) -> Result<Option<Params>, Fault> {
     Ok(Some(params))
 }
 
-/// Answers a request.
-pub(crate) async fn score(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    body: Bytes,
-) -> Response {
-    answered(app, move |app| work(app, caller, &body), run).await
-}
-
-struct Work {
+pub(crate) struct Work {
     model: Option<String>,
     tokens: Vec<i32>,
     longppl: Option<Params>,
@@ -122,7 +110,7 @@ struct Work {
     headers: HeaderMap,
 }
 
-fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
+pub(crate) fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, Fault> {
     let request = read(body)?;
     let tokens = match request.prompt {
         Prompt::Text(text) => app.backend.tokenize(&text, request.add_special, true)?,
@@ -186,7 +174,7 @@ fn parts(params: &Params, n: usize, n_plans: usize) -> Result<Vec<Range<usize>>,
     Err(Fault::invalid("longppl", what))
 }
 
-async fn run(app: Arc<App>, work: Work) -> Result<Response, Fault> {
+pub(crate) async fn run(app: Arc<App>, work: Work) -> Result<Response, Fault> {
     let Work { model, tokens, longppl, parts, mut choices, mut jobs, headers } = work;
     let mut answers: Vec<Part> = choices.iter().map(|_| Part::default()).collect();
     while let Some(next) = jobs.next().await {

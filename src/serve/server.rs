@@ -22,10 +22,10 @@ use tokio::sync::{watch, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout, Sleep};
 
-use crate::app::{told, App, Options};
+use crate::app::{answered, told, App, Options};
 use crate::backend::Backend;
 use crate::metrics::Metrics;
-use crate::{chat, completions, guard, models, page, responses, score, selftest, slots, tokens};
+use crate::{chat, completions, guard, models, page, responses, score, selftest, slots, stream, tokens};
 
 /// Bytes of a request's head.
 const MAX_HEAD: usize = 64 << 10;
@@ -164,12 +164,12 @@ const POST: &[Route] = &[
     ("/tokenize", || post(tokens::tokenize)),
     ("/detokenize", || post(tokens::detokenize)),
     ("/apply-template", || post(tokens::apply_template)),
-    ("/v1/completions", || post(completions::completions)),
-    ("/v1/chat/completions", || post(chat::chat)),
+    ("/v1/completions", || answered(completions::work, stream::run)),
+    ("/v1/chat/completions", || answered(chat::work, stream::run)),
     ("/v1/chat/completions/input_tokens", || post(tokens::input_tokens)),
-    ("/v1/responses", || post(responses::responses)),
+    ("/v1/responses", || answered(responses::work, responses::run)),
     ("/v1/responses/input_tokens", || post(responses::input_tokens)),
-    ("/v1/score", || post(score::score)),
+    ("/v1/score", || answered(score::work, score::run)),
     ("/selftest", || post(selftest::selftest)),
 ];
 
