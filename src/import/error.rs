@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
+pub(crate) use gguf::shown;
+
 /// Results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -47,14 +49,4 @@ impl Error {
     pub(crate) fn of(file: &Path, what: impl Display) -> Error {
         Error::Invalid(format!("{}: {what}", file.display()))
     }
-}
-
-/// A name from a file as it may stand in a one-line message: control characters escaped, long ones cut.
-pub(crate) fn shown(name: &str) -> String {
-    const MOST: usize = 96;
-    let mut text: String = name.chars().take(MOST).flat_map(char::escape_debug).collect();
-    if name.chars().nth(MOST).is_some() {
-        text.push_str("...");
-    }
-    text
 }

@@ -113,10 +113,3 @@ fn with_key(name: &str, key: &str, value: Value) -> PathBuf {
     };
     rewritten(name, edit, |_| None)
 }
-
-/// Most memory this process ever had, bytes; 0 where the system does not say.
-fn peak_memory() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find(|l| l.starts_with("VmHWM:"));
-    line.and_then(|l| l.split_whitespace().nth(1)?.parse::<u64>().ok()).unwrap_or(0) * 1024
-}

@@ -128,7 +128,7 @@ pub enum Defect {
 }
 
 /// A name from a file as it may stand in a one-line message: control characters escaped, long ones cut.
-pub(super) fn shown(name: &str) -> String {
+pub fn shown(name: &str) -> String {
     const MOST: usize = 96;
     let mut text: String = name.chars().take(MOST).flat_map(char::escape_debug).collect();
     if name.chars().nth(MOST).is_some() {

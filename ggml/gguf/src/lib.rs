@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use dtype::DType;
-pub use error::{Defect, Error, GgufError, Result};
+pub use error::{shown, Defect, Error, GgufError, Result};
 pub use files::{Bytes, Map, Output};
 pub use parse::{
     parse, Header, DEFAULT_ALIGNMENT, MAX_ALIGNMENT, MAX_ARRAY_LEN, MAX_DEPTH, MAX_KEYS, MAX_KEY_BYTES,
