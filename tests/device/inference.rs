@@ -39,10 +39,11 @@ fn every_architecture() {
     none(failures);
 }
 
+/// And gated delta-nets with attention in turns: all tokens at once, and each state out of the one before.
 #[test]
 fn every_type_of_weights() {
     let mut failures = Vec::new();
-    for dtype in [
+    let types = [
         DType::F16,
         DType::BF16,
         DType::Q4_0,
@@ -53,9 +54,11 @@ fn every_type_of_weights() {
         DType::Q3_K,
         DType::Q5_K,
         DType::Q6_K,
-    ] {
-        let s = Subject::named("llama-tiny", dtype);
-        let text = s.text(40);
+    ];
+    let recurrent = [DType::F32, DType::Q8_0].map(|dtype| ("qwen35-tiny", dtype, 48));
+    for (shape, dtype, n) in types.map(|dtype| ("llama-tiny", dtype, 40)).into_iter().chain(recurrent) {
+        let s = Subject::named(shape, dtype);
+        let text = s.text(n);
         // Many tokens at once and one at a time are different programs on a device.
         for n_ubatch in [512, 1] {
             let p = plain().n_ubatch(n_ubatch);
@@ -81,22 +84,6 @@ fn mixtures_of_experts() {
                 rows[rows.len() / 2]
             };
             s.check("the median token", &mut failures, |way| logits(way, &plain(), &text), median);
-        }
-    }
-    none(failures);
-}
-
-/// Gated delta-nets and attention in turns: all tokens at once, and each state out of the one before.
-#[test]
-fn recurrent_layers() {
-    let mut failures = Vec::new();
-    for dtype in [DType::F32, DType::Q8_0] {
-        let s = Subject::named("qwen35-tiny", dtype);
-        let text = s.text(48);
-        for n_ubatch in [512, 1] {
-            let p = plain().n_ubatch(n_ubatch);
-            let what = format!("{n_ubatch} at once");
-            s.check(&what, &mut failures, |way| logits(way, &p, &text), |a, b| s.apart(a, b));
         }
     }
     none(failures);
