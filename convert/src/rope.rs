@@ -57,10 +57,9 @@ pub fn restore(writer: &mut Writer<'_>, file: &File, arch: &str) {
         let kept = |name: &str| file.value(&format!("{}.{name}", keys::ORIG)).is_some();
         remove(writer, |key| own(arch, key).is_some_and(|name| is_rope_key(name) && !kept(name)));
         for (key, value) in file.metadata() {
-            if let Some(name) = key.strip_prefix(keys::ORIG).and_then(|k| k.strip_prefix('.')) {
-                if is_rope_key(name) {
-                    writer.set(&format!("{arch}.{name}"), value.clone());
-                }
+            let name = key.strip_prefix(keys::ORIG).and_then(|k| k.strip_prefix('.'));
+            if let Some(name) = name.filter(|name| is_rope_key(name)) {
+                writer.set(&format!("{arch}.{name}"), value.clone());
             }
         }
     }

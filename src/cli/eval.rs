@@ -103,10 +103,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if args.plot.is_some() && !tasks.iter().any(|task| task.info().has_length) {
         return Err(usage("--plot: expected a task with --lengths, found none"));
     }
-    if args.lengths.is_empty() {
-        if let Some(task) = tasks.iter().find(|t| t.info().has_length) {
-            return Err(usage(format!("{}: expected --lengths", task.info().name)));
-        }
+    if let Some(task) = tasks.iter().find(|t| t.info().has_length && args.lengths.is_empty()) {
+        return Err(usage(format!("{}: expected --lengths", task.info().name)));
     }
     let specs = args.rope.specs()?;
     let choice = args.model.resolve()?;

@@ -82,10 +82,8 @@ pub(super) fn params(p: &OracleParams) -> Result<()> {
     if p.kv.is_quantized() && !p.flash_attn {
         return bad("kv", "f32, f16 or bf16 without flash attention", &p.kv.name());
     }
-    if let Some(kind) = p.rope_scaling {
-        if !ROPE_SCALINGS.contains(&kind) {
-            return bad("rope_scaling", &format!("one of {}", ROPE_SCALINGS.join(", ")), &kind);
-        }
+    if let Some(kind) = p.rope_scaling.filter(|kind| !ROPE_SCALINGS.contains(kind)) {
+        return bad("rope_scaling", &format!("one of {}", ROPE_SCALINGS.join(", ")), &kind);
     }
     for (name, x) in [("rope_freq_base", p.rope_freq_base), ("rope_freq_scale", p.rope_freq_scale)] {
         if x != 0.0 && !(1e-6..=1e30).contains(&x) {
@@ -204,11 +202,10 @@ pub(super) fn file(f: &File, p: &OracleParams) -> gguf::Result<Shape> {
     if !(0.0..1.0).contains(&eps) {
         return Err(f.error(&eps_key, format!("expected 0 to 1, found {eps}")));
     }
-    if let Some(kind) = f.get_opt::<String>(&key("rope.scaling.type"))? {
-        if !ROPE_SCALINGS.contains(&kind.as_str()) {
-            let what = format!("expected one of {}, found {kind}", ROPE_SCALINGS.join(", "));
-            return Err(f.error(&key("rope.scaling.type"), what));
-        }
+    let scaling = f.get_opt::<String>(&key("rope.scaling.type"))?;
+    if let Some(kind) = scaling.filter(|kind| !ROPE_SCALINGS.contains(&kind.as_str())) {
+        let what = format!("expected one of {}, found {kind}", ROPE_SCALINGS.join(", "));
+        return Err(f.error(&key("rope.scaling.type"), what));
     }
 
     if p.kv.is_quantized() && d_head % p.kv.block_size() as u64 != 0 {
