@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 
 use ropewalk_tasks::internals::infinitebench::{InfiniteBench, EN_DIA, EN_MC, EN_QA, EN_SUM, ZH_QA};
 use ropewalk_tasks::metrics::infinitebench as metrics;
-use ropewalk_tasks::{Answer, Ask, Encoder, Result, Setup, Task};
-use serde_json::Value;
+use ropewalk_tasks::{Answer, Result, Setup, Task};
 
-use crate::testing::{all, error, setup, sha256, Simple};
+use crate::testing::{all, check_prompts, error, setup, Simple};
 
 static ALL: &[(&InfiniteBench, &str, &str)] = &[
     (&EN_SUM, "longbook_sum_eng", include_str!("../fixtures/infinitebench/longbook_sum_eng.jsonl")),
@@ -52,22 +51,11 @@ fn long_summaries_do_not_take_memory_of_their_product() {
 
 #[test]
 fn prompts_are_those_of_the_official_code() {
-    let folder = data();
-    let (plain, with_bos) = (Simple::default(), Simple::framed(1, [""; 2]));
-    let recorded: Vec<(String, usize, usize, usize, usize, String, Value)> =
-        serde_json::from_str(include_str!("../fixtures/infinitebench/prompts.json")).unwrap();
-    assert_eq!(recorded.len(), 5 * 5 * 2 * 3);
-    for (file, max, n_bos, i, budget, digest, shown) in &recorded {
-        let (task, ..) = ALL.iter().find(|(_, name, _)| name == file).unwrap();
-        let encoder: &dyn Encoder = if *n_bos == 1 { &with_bos } else { &plain };
-        let setup = setup(encoder, folder.path(), *max, &[]);
-        let sample = all(*task, &setup).unwrap().swap_remove(*i);
-        if let Some(shown) = shown.as_str() {
-            assert_eq!(sample.prompt, shown);
-        }
-        assert_eq!(sha256(&sample.prompt), *digest, "{file} {i}, {max} tokens, {n_bos} of them BOS");
-        assert_eq!(sample.ask, Ask::Generate { max_tokens: *budget, min_tokens: 0, stop: Vec::new() });
-    }
+    let (folder, recorded) = (data(), include_str!("../fixtures/infinitebench/prompts.json"));
+    check_prompts(recorded, 5 * 5 * 2 * 3, |file, encoder, max| {
+        let (task, ..) = ALL.iter().find(|(_, name, _)| *name == file).unwrap();
+        all(*task, &setup(encoder, folder.path(), max, &[])).unwrap()
+    });
 }
 
 #[test]

@@ -10,10 +10,10 @@ use ropewalk_tasks::internals::lveval::{
 use ropewalk_tasks::internals::text::cut_middle;
 use ropewalk_tasks::metrics::chinese::Words;
 use ropewalk_tasks::metrics::lveval as metrics;
-use ropewalk_tasks::{Answer, Ask, Encoder, Result, Sample, Setup, Task};
+use ropewalk_tasks::{Answer, Result, Sample, Setup, Task};
 use serde_json::Value;
 
-use crate::testing::{setup, sha256, Simple};
+use crate::testing::{check_prompts, setup, Simple};
 
 const EN: &str = include_str!("../fixtures/lveval/en.jsonl");
 const ZH: &str = include_str!("../fixtures/lveval/zh.jsonl");
@@ -90,22 +90,11 @@ fn chinese_words_are_those_of_jieba() {
 
 #[test]
 fn prompts_are_those_of_the_official_code() {
-    let folder = data();
-    let (plain, with_bos) = (Simple::default(), Simple::framed(1, [""; 2]));
-    let recorded: Vec<(String, usize, usize, usize, usize, String, Value)> =
-        serde_json::from_str(include_str!("../fixtures/lveval/prompts.json")).unwrap();
-    assert_eq!(recorded.len(), 11 * 5 * 2 * 3);
-    for (set, max, n_bos, i, budget, digest, shown) in &recorded {
+    let (folder, recorded) = (data(), include_str!("../fixtures/lveval/prompts.json"));
+    check_prompts(recorded, 11 * 5 * 2 * 3, |set, encoder, max| {
         let task = ALL.iter().find(|t| t.set == set).unwrap();
-        let encoder: &dyn Encoder = if *n_bos == 1 { &with_bos } else { &plain };
-        let setup = setup(encoder, folder.path(), max + 500, &[("lveval_level", "16k")]);
-        let sample = samples(task, &setup).unwrap().swap_remove(*i);
-        if let Some(shown) = shown.as_str() {
-            assert_eq!(sample.prompt, shown);
-        }
-        assert_eq!(sha256(&sample.prompt), *digest, "{set} {i}, {max} tokens, {n_bos} of them BOS");
-        assert_eq!(sample.ask, Ask::Generate { max_tokens: *budget, min_tokens: 0, stop: Vec::new() });
-    }
+        samples(task, &setup(encoder, folder.path(), max + 500, &[("lveval_level", "16k")])).unwrap()
+    });
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use ropewalk_core::control::Control;
-use ropewalk_tasks::{Encoder, Result, Sample, Setup, Task, Template, Token};
+use ropewalk_tasks::{Ask, Encoder, Result, Sample, Setup, Task, Template, Token};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 /// Tokens are the matches of `<s>|[A-Za-z]+|[0-9]|[^A-Za-z0-9 ]| +`; decoding joins them, without the first kind.
@@ -103,6 +104,23 @@ pub(crate) fn error(task: &dyn Task, setup: &Setup<'_>) -> String {
     match all(task, setup) {
         Ok(_) => panic!("{} made samples", task.info().name),
         Err(e) => e.to_string(),
+    }
+}
+
+/// Compares prompts with those of official code. `of` makes the samples of a set for so many tokens.
+pub(crate) fn check_prompts(recorded: &str, n: usize, of: impl Fn(&str, &dyn Encoder, usize) -> Vec<Sample>) {
+    let (plain, with_bos) = (Simple::default(), Simple::framed(1, [""; 2]));
+    let recorded: Vec<(String, usize, usize, usize, usize, String, Value)> =
+        serde_json::from_str(recorded).unwrap();
+    assert_eq!(recorded.len(), n);
+    for (set, max, n_bos, i, budget, digest, shown) in &recorded {
+        let encoder: &dyn Encoder = if *n_bos == 1 { &with_bos } else { &plain };
+        let sample = of(set, encoder, *max).swap_remove(*i);
+        if let Some(shown) = shown.as_str() {
+            assert_eq!(sample.prompt, shown);
+        }
+        assert_eq!(sha256(&sample.prompt), *digest, "{set} {i}, {max} tokens, {n_bos} of them BOS");
+        assert_eq!(sample.ask, Ask::Generate { max_tokens: *budget, min_tokens: 0, stop: Vec::new() });
     }
 }
 
