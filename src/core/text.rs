@@ -5,8 +5,6 @@
 //! place of the first one, or become U+FFFD if the caller asks for it. UTF-16 and UTF-32, known by their marks, are
 //! rejected by name: read as bytes, they would be a different text.
 
-use std::fmt::{self, Display};
-
 /// A number of bytes, as `12.30 MiB`.
 pub fn bytes(n: u64) -> String {
     if n < 1024 {
@@ -55,24 +53,15 @@ pub fn per_second(n: usize, seconds: f64) -> f64 {
 }
 
 /// Why bytes are no text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotText {
     /// The offset of the first byte that is not UTF-8.
+    #[error("not UTF-8: bad byte at offset {0}")]
     Byte(u64),
     /// The encoding that the byte-order mark names.
+    #[error("{0} by its byte-order mark: expected UTF-8")]
     Encoding(&'static str),
 }
-
-impl Display for NotText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NotText::Byte(at) => write!(f, "not UTF-8: bad byte at offset {at}"),
-            NotText::Encoding(name) => write!(f, "{name} by its byte-order mark: expected UTF-8"),
-        }
-    }
-}
-
-impl std::error::Error for NotText {}
 
 /// Treatment of bytes that are not UTF-8.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
