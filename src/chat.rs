@@ -21,10 +21,9 @@ use serde_json::{json, Map, Value};
 use sha2::{Digest, Sha256};
 
 use self::apart::Apart;
-use crate::data;
 use crate::model::{Error, Model, Result};
 use crate::vocab::Vocab;
-use crate::Token;
+use crate::{data, Token};
 
 pub use self::conversation::{Conversation, ConversationParams, Sink, Turn};
 

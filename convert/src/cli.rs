@@ -18,9 +18,8 @@ use ropewalk_core::apart::this_program;
 use ropewalk_core::control::{Control, Progress};
 use ropewalk_core::remedy::Remedy;
 use ropewalk_core::rope::{Spec, METHODS};
-use ropewalk_core::settings;
 use ropewalk_core::signals::{self, Signals};
-use ropewalk_core::{program, terminal};
+use ropewalk_core::{program, settings, terminal};
 use serde_json::{json, Value};
 
 use crate::random::{self, Shape, SHAPES};

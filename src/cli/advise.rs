@@ -11,8 +11,7 @@ use super::engine::draw;
 use super::interrupt::{self, Interrupt};
 use super::options::{parse_spec, read_documents, tokens, ForceArgs, ModelArgs};
 use super::output::{OutputArgs, Unit};
-use super::search;
-use super::{models, usage, Command};
+use super::{models, search, usage, Command};
 
 /// The text to read when none is given: `make models` fetches it.
 const TEXT: &str = "models/texts/essays.txt";

@@ -5,9 +5,8 @@ use std::sync::OnceLock;
 use anyhow::Context;
 use ropewalk::control::Control;
 use ropewalk::model::Error;
-use ropewalk::origin;
 use ropewalk::session::Session;
-use ropewalk::study;
+use ropewalk::{origin, study};
 use ropewalk_core::signals::{self, Signals};
 
 /// The handler of this process, for its exit code.

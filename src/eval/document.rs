@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use ropewalk_core::text::{decode, Invalid};
 
 use super::invalid;
-use crate::jsonl;
 use crate::model::{Error, Result};
-use crate::Token;
+use crate::{jsonl, Token};
 
 /// A text to measure on.
 #[derive(Debug, Clone, PartialEq, Eq)]

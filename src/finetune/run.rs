@@ -9,9 +9,8 @@ use crate::control::Control;
 use crate::data::Dataset;
 use crate::model::{Error, Model};
 use crate::plot::{Axis, Chart, Scale, Series};
-use crate::train::checkpoint;
 use crate::train::optim::{OptimParams, Optimizer};
-use crate::train::{History, Init, Run, RunParams, RunReport, TrainParams, Trainer};
+use crate::train::{checkpoint, History, Init, Run, RunParams, RunReport, TrainParams, Trainer};
 
 /// A run whose settings were found possible, before its texts are read.
 #[derive(Debug)]

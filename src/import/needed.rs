@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use crate::safetensors;
-use crate::Result;
+use crate::{safetensors, Result};
 
 /// Files other than weights; a model has some of them.
 const NAMES: &[&str] = &[

@@ -5,10 +5,9 @@ use plotters::style::text_anchor::{HPos, VPos};
 use plotters::style::FontTransform;
 
 use super::axis::Span;
-use super::ends;
 use super::look::{look, stroke};
 use super::pen::{failed, Drawing, Pen, Point, GRID, INK, MARKER};
-use super::{Chart, PlotError};
+use super::{ends, Chart, PlotError};
 
 /// Width and least height in units, without a legend: text can be read at the width of a column.
 const WIDTH: i32 = 480;

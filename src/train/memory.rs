@@ -2,11 +2,10 @@
 
 use ropewalk_core::text::{bytes, count};
 
-use super::clex;
 use super::layer::{Block, Ctx, Setup};
 use super::saved::{self, Checkpointing};
 use super::seen::{self, TrainAttention};
-use super::TrainParams;
+use super::{clex, TrainParams};
 use crate::graph::Capabilities;
 use crate::math::Math;
 use crate::model::{Error, Model, Result};

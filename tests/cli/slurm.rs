@@ -8,8 +8,7 @@ use crate::common::process::{children, hang_up_as_usual, signal, wait_until};
 use crate::common::program::{command, finish, run_in, write_script, Output};
 use crate::eval::refused;
 use crate::finetune::Folder;
-use crate::hub;
-use crate::study;
+use crate::{hub, study};
 
 /// A study, and stand-ins for Slurm's programs, which write down what they are called with.
 struct Cluster {

@@ -6,9 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use ropewalk::control::Control;
 use ropewalk::data::{Corpus, Result, Separator, Sources, TextOptions};
-use ropewalk::gguf;
 use ropewalk::vocab::Vocab;
-use ropewalk::{DType, Token};
+use ropewalk::{gguf, DType, Token};
 
 /// A byte-level vocabulary.
 pub fn vocab() -> &'static Vocab {

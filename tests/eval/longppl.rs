@@ -3,8 +3,7 @@
 use std::sync::Mutex;
 
 use ropewalk::control::{Control, Progress, Stop};
-use ropewalk::eval::perplexity::longppl;
-use ropewalk::eval::perplexity::{run, Params, Report};
+use ropewalk::eval::perplexity::{longppl, run, Params, Report};
 use ropewalk::eval::protocol::{protocol, PROTOCOLS};
 use ropewalk::eval::Document;
 use ropewalk::Token;

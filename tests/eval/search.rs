@@ -5,10 +5,9 @@ use std::sync::OnceLock;
 
 use convert::random::{write, Shape};
 use ropewalk::control::{Control, Progress, Stop};
-use ropewalk::eval::perplexity;
 use ropewalk::eval::protocol::protocol;
 use ropewalk::eval::search::{run, Goal, Params, Report, Sizes};
-use ropewalk::eval::{Document, LmSource, SessionSource};
+use ropewalk::eval::{perplexity, Document, LmSource, SessionSource};
 use ropewalk::model::{Model, ModelParams, Result};
 use ropewalk::rope::Spec;
 use ropewalk::session::SessionParams;

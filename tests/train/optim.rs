@@ -8,8 +8,7 @@ use ropewalk::train::optim::{
     clip_factor, global_norm, AdamW, Decay, Moments, OptimParams, Optimizer, Schedule,
 };
 use ropewalk::train::recipe::{Recipe, RECIPES};
-use ropewalk::train::TrainAttention;
-use ropewalk::train::{Sequence, Settings, Trainable, Trainer};
+use ropewalk::train::{Sequence, Settings, TrainAttention, Trainable, Trainer};
 
 use crate::common::rounding::rounding;
 use crate::common::some_tokens;

@@ -7,9 +7,8 @@ use std::path::Path;
 
 use super::error::{shown, Defect, GgufError};
 use super::parse::{self, limit, At};
-use super::{Array, File, Output, TensorInfo, Value};
+use super::{Array, File, Output, TensorInfo, Value, MAX_ARRAY_LEN, MAX_STRING_BYTES, MAX_TENSORS};
 use super::{DEFAULT_ALIGNMENT, MAX_DEPTH, MAX_KEYS, MAX_KEY_BYTES, MAX_NAME_BYTES};
-use super::{MAX_ARRAY_LEN, MAX_STRING_BYTES, MAX_TENSORS};
 use crate::{kinds, DType, Error, Result};
 
 /// Produces one tensor's bytes into the sink; exactly as many as its type and shape say.

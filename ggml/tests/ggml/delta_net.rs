@@ -4,9 +4,8 @@
 use crate::common::*;
 use ggml::delta_net::{ConvSilu, DeltaRule};
 use ggml::graph::Builder;
-use ggml::recurrent;
 use ggml::tensor::Tensor;
-use ggml::{DType, Error, Result};
+use ggml::{recurrent, DType, Error, Result};
 
 const EPS: f32 = 1e-6;
 

@@ -8,12 +8,11 @@ use std::sync::{Arc, OnceLock};
 
 use ropewalk::chat::answer::{hidden_marks, Form, Part, Parts};
 use ropewalk::chat::{tokens, Template};
-use ropewalk::plot;
 use ropewalk::rope::{Plan, ReachView, Spec};
 use ropewalk::sampler::SamplerParams;
 use ropewalk::scheduler::{self, Recomputed, Refusal, Request, Scheduler, StepTimes};
 use ropewalk::session::StopReason;
-use ropewalk::{tasks, Error, Model, Token};
+use ropewalk::{plot, tasks, Error, Model, Token};
 use ropewalk_serve as http;
 use ropewalk_serve::{Bit, Card, ChatPrompt, Fault, FaultKind, Job, Sampling, Shape};
 use serde_json::{Map, Value};

@@ -4,8 +4,7 @@
 
 use gguf::Result;
 
-use super::delta_net;
-use super::{AttentionTemperature, ExpertHparams, Hparams, KeyReader, LayerAttention};
+use super::{delta_net, AttentionTemperature, ExpertHparams, Hparams, KeyReader, LayerAttention};
 
 /// Adjusts the attention of layer `il` to an architecture. It is given the file's keys and the record that
 /// holds without any adjustment: the file's head counts, the file's rotation in every layer, and neither

@@ -4,8 +4,7 @@
 
 use super::OracleParams;
 use crate::{Error, Result};
-use gguf::DType;
-use gguf::{Array, File, FromValue, TensorInfo, Value};
+use gguf::{Array, DType, File, FromValue, TensorInfo, Value};
 
 /// `LLAMA_MAX_LAYERS`.
 const MAX_LAYERS: u64 = 512;

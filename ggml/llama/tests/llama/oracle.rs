@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::fetched::{default_model, fetched};
-use gguf::DType;
-use gguf::{File, Value, Writer};
+use gguf::{DType, File, Value, Writer};
 use llama::oracle::{Oracle, OracleParams};
 use llama::Token;
 
