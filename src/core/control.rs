@@ -82,15 +82,23 @@ impl<'a> Control<'a> {
         self.stop.is_some_and(Stop::requested)
     }
 
-    /// Ends work inside a callback that can only fail with an I/O error.
+    /// Ends work with this error if it is to stop.
+    ///
+    /// # Errors
+    /// The work is to stop.
+    pub fn unless_stopped<E>(&self, error: E) -> Result<(), E> {
+        match self.stopped() {
+            true => Err(error),
+            false => Ok(()),
+        }
+    }
+
+    /// [`Control::unless_stopped`] inside a callback that can only fail with an I/O error.
     ///
     /// # Errors
     /// The work is to stop.
     pub fn check(&self) -> std::io::Result<()> {
-        match self.stopped() {
-            true => Err(std::io::Error::other("interrupted")),
-            false => Ok(()),
-        }
+        self.unless_stopped(()).map_err(|()| std::io::Error::other("interrupted"))
     }
 
     /// [`Control::check`], and progress in bytes of a file.

@@ -88,9 +88,7 @@ impl Inspection {
         let mut before = distances.clone();
         let inspected = data.n_train().min(most);
         for i in 0..inspected {
-            if control.stopped() {
-                return Err(Error::Interrupted);
-            }
+            control.unless_stopped(Error::Interrupted)?;
             let at = (i as u128 * data.n_train() as u128 / inspected as u128) as usize;
             count(&mut distances, &runs(&data.train(0, at)?, n_ctx));
             if transform.is_some() {

@@ -182,9 +182,7 @@ pub fn measure(
     let mut map = Tiles::new(n, params.tile);
     let mut far = 0.0;
     session.probe(tokens, layer..layer + 1, &mut |block| {
-        if control.stopped() {
-            return Err(Error::Interrupted);
-        }
+        control.unless_stopped(Error::Interrupted)?;
         let parts = row_groups(&block.positions)
             .into_par_iter()
             .map(|rows| {
@@ -276,9 +274,7 @@ fn sums(
         sums.push(vec![0.0; n_head(session.model().hparams(), layer)]);
     }
     session.probe(tokens, layers, &mut |block| {
-        if control.stopped() {
-            return Err(Error::Interrupted);
-        }
+        control.unless_stopped(Error::Interrupted)?;
         let sums = &mut sums[block.layer - first];
         // Queries that have no far key need no probabilities.
         let groups: Vec<_> =

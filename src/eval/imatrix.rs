@@ -107,9 +107,7 @@ pub fn collect(
             window[0] = bos;
         }
         let read = session.moments(window, &mut |moments| {
-            if control.stopped() {
-                return Err(Error::Interrupted);
-            }
+            control.unless_stopped(Error::Interrupted)?;
             for weight in moments.weights {
                 match entries.get_mut(weight) {
                     Some(entry) => entry.add(moments),

@@ -168,9 +168,7 @@ impl Runner for SessionRunner<'_> {
         let (data, settings) = (self.data.clone(), self.settings);
         let loaded = self.load(cell, trained)?;
         // Before the texts become tokens, which takes seconds.
-        if control.stopped() {
-            return Err(Failure::Stopped);
-        }
+        control.unless_stopped(Failure::Stopped)?;
         let spec = match &cell.method.spec {
             Some(text) => Some(text.parse::<Spec>().map_err(|e| format!("rope {text}: {e}"))?),
             None => None,

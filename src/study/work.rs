@@ -160,9 +160,7 @@ pub fn list(
         }
     }
     // A part of the sums would pass for all of them.
-    if control.stopped() {
-        return Err(Error::Stopped);
-    }
+    control.unless_stopped(Error::Stopped)?;
     let sum = |f: &dyn Fn(&Work) -> usize| rows.iter().map(|row| f(&row.work)).sum();
     Ok(Listing {
         cells: sum(&|w| w.cells),
@@ -262,9 +260,7 @@ pub fn list_units(
     let mut texts = Texts::default();
     // In the order of the plan, in which models and methods are loaded once.
     for cell in plan.cells() {
-        if control.stopped() {
-            return Err(Error::Stopped);
-        }
+        control.unless_stopped(Error::Stopped)?;
         let UnitRow { unit, work } = &mut rows[unit_of[cell.index]];
         work.add(&cell, runner, &mut texts, |hash| match results {
             Some(results) => Ok(results.has(hash)? || results.has_in_unit(&unit.id, hash)?),

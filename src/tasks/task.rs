@@ -122,10 +122,7 @@ impl Setup<'_> {
 
     /// An error when the work is to stop.
     pub fn check_stopped(&self) -> Result<()> {
-        if self.control.stopped() {
-            return Err(Error::Interrupted);
-        }
-        Ok(())
+        self.control.unless_stopped(Error::Interrupted)
     }
 }
 

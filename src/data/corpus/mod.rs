@@ -314,9 +314,7 @@ fn wait_for(path: &Path, control: &Control<'_>) -> Result<Lock> {
     loop {
         match Lock::file(path) {
             Err(e) if e.source.kind() == std::io::ErrorKind::WouldBlock => {
-                if control.stopped() {
-                    return Err(Error::Interrupted);
-                }
+                control.unless_stopped(Error::Interrupted)?;
                 if !said {
                     control.note(format_args!("{e}: waiting for the tokens"));
                     said = true;
@@ -371,10 +369,7 @@ impl Build<'_> {
                     batch.clear();
                     n_bytes = 0;
                 }
-                if self.control.stopped() {
-                    return Err(Error::Interrupted);
-                }
-                Ok(())
+                self.control.unless_stopped(Error::Interrupted)
             })
             // A template that was not rendered to its end is no fault of the text.
             .map_err(|e| if self.control.stopped() { Error::Interrupted } else { e })?;
@@ -400,10 +395,7 @@ impl Build<'_> {
         let n_bytes = self.made.sources.n_bytes().max(bytes);
         let what = format_args!("tokenizing: {documents} documents, {tokens} tokens");
         self.control.report(what, bytes, n_bytes);
-        if self.control.stopped() {
-            return Err(Error::Interrupted);
-        }
-        Ok(())
+        self.control.unless_stopped(Error::Interrupted)
     }
 
     /// Tokenizes documents of one source in parallel, and writes them in order.

@@ -55,9 +55,7 @@ impl<T: DeserializeOwned> Records<T> {
         let mut input = BufReader::with_capacity(1 << 16, files::foreign::open_file(path)?);
         let (mut lines, mut start, mut bytes) = (Vec::new(), 0, Vec::new());
         for number in 1.. {
-            if control.stopped() {
-                return Err(Error::Interrupted);
-            }
+            control.unless_stopped(Error::Interrupted)?;
             let n = read_line(&mut input, &mut bytes, path, number)?;
             if n == 0 {
                 break;

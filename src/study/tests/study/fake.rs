@@ -311,9 +311,7 @@ impl Runner for Fake {
         if self.stop_after.is_some_and(|n| self.ran.len() >= n) {
             self.stop.request();
         }
-        if control.stopped() {
-            return Err(Failure::Stopped);
-        }
+        control.unless_stopped(Failure::Stopped)?;
         if let Some((_, why)) = self.fails.filter(|(part, _)| key.contains(part)) {
             return Err(Failure::Failed(why.into()));
         }
