@@ -166,10 +166,8 @@ pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
         return Err("no scaling key gives these frequencies".into());
     }
     let baked = Stock { rope_freqs: Some(factors), ..stock };
-    match baked.reads_as(plan, hp) {
-        true => Ok(baked),
-        false => Err("the frequencies do not fit rope_freqs.weight".into()),
-    }
+    let reads = baked.reads_as(plan, hp);
+    reads.then_some(baked).ok_or_else(|| "the frequencies do not fit rope_freqs.weight".into())
 }
 
 /// The base of a model whose layers all rotate positions by one table, and differ from the model in nothing else than that

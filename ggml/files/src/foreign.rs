@@ -338,10 +338,8 @@ pub fn texts(path: &Path) -> Result<Vec<PathBuf>> {
             found.push(file);
         }
     }
-    match found.is_empty() {
-        true => Err(Error::new(path, refused("expected text files, found none"))),
-        false => Ok(found),
-    }
+    let none = || Error::new(path, refused("expected text files, found none"));
+    (!found.is_empty()).then_some(found).ok_or_else(none)
 }
 
 /// Reads a file of at most `limit` bytes.
