@@ -233,9 +233,12 @@ pub(crate) async fn told(mut flag: watch::Receiver<bool>) {
     let _ = flag.wait_for(|flag| *flag).await;
 }
 
+/// Reads a request.
+type Read<W> = fn(&Arc<App>, Caller, &[u8]) -> Result<W, Fault>;
+
 /// Answers requests: `work` reads one on a thread that may block, and `run` does what it asks for.
 pub(crate) fn answered<W: Send + 'static, F: Future<Output = Result<Response, Fault>> + Send + 'static>(
-    work: fn(&Arc<App>, Caller, &[u8]) -> Result<W, Fault>,
+    work: Read<W>,
     run: fn(Arc<App>, W) -> F,
 ) -> MethodRouter<Arc<App>> {
     post(move |State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, body: Bytes| async move {

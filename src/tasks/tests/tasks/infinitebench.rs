@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use ropewalk_tasks::internals::infinitebench::{InfiniteBench, EN_DIA, EN_MC, EN_QA, EN_SUM, ZH_QA};
 use ropewalk_tasks::metrics::infinitebench as metrics;
-use ropewalk_tasks::{Answer, Result, Setup, Task};
+use ropewalk_tasks::{Answer, Encoder as _, Result, Setup, Task};
 
 use crate::testing::{all, check_prompts, error, setup, Simple};
 
