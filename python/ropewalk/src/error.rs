@@ -2,9 +2,9 @@
 
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::{import_exception, PyErr};
-use ropewalk::{convert, study, Error};
 use ropewalk::finetune::JobError;
 use ropewalk::plot::PlotError;
+use ropewalk::{convert, study, Error};
 
 import_exception!(ropewalk._errors, RopewalkError);
 import_exception!(ropewalk._errors, ArgumentError);
