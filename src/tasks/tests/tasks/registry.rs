@@ -98,7 +98,7 @@ fn groups_have_few_values() {
             continue;
         }
         let encoder = Simple::default();
-        let mut setup = setup(&encoder, dir.path(), 4096, &[]);
+        let mut setup = setup(&encoder, dir.path(), 16384, &[]);
         setup.samples = Some(MOST + 8);
         if let Some(depth) = info.options.iter().find(|o| o.name == "depth" && info.groups.contains(&"depth"))
         {
