@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
+scripts/setup.sh lint || exit
 export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/rustc.sh
 "${CARGO:-cargo}" test --release --no-fail-fast "$@" 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}

@@ -5,11 +5,11 @@ use std::process::Command;
 /// KiB of addresses. Sound files of the tests are read and run in a thirtieth of it.
 pub(crate) const LITTLE: u64 = 2 << 20;
 
-/// The same call under limits: so many KiB of addresses, and a minute of the processor, for what would not end. A request that
-/// may not fail ends in 134 then, one that is handled in a line and 1. Systems other than Linux have no such limit.
+/// The same call under limits: so many KiB of addresses (on Linux), and 20 seconds of processor time, whatever else runs. A
+/// request for memory that may not fail ends in 134 then, one that is handled in a line and 1.
 pub(crate) fn limited(call: &Command, kib: u64) -> Command {
     let limits = if cfg!(target_os = "linux") { format!("ulimit -v {kib}; ") } else { String::new() };
-    let mut out = through(&["sh", "-c", &format!("{limits}ulimit -t 60; exec \"$0\" \"$@\"")], call);
+    let mut out = through(&["sh", "-c", &format!("{limits}ulimit -t 20; exec \"$0\" \"$@\"")], call);
     // Each thread's own heap takes addresses, however little it holds; and machines differ in threads.
     out.env("MALLOC_ARENA_MAX", "2");
     out

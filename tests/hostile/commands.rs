@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::program::Output;
 use crate::limited::{limited, LITTLE};
-use crate::{common, rewritten, small_model, text, with_key, LONG};
+use crate::{common, rewritten, small_model, text, with_key};
 use gguf::Value;
 
 /// Runs the program; it must end by itself, in time.
@@ -16,7 +16,10 @@ pub(crate) fn ropewalk(args: &[&str], stdin: &[u8]) -> Output {
     ended(&common::program::command(args), stdin)
 }
 
-/// Runs a call of the program with little memory; it must end by itself, in time.
+/// A call that computes for long has used up its processor time before this; one that waits has not.
+const HUNG: Duration = Duration::from_secs(300);
+
+/// Runs a call of the program with little memory and processor time; it must end by itself.
 #[track_caller]
 pub(crate) fn ended(call: &Command, stdin: &[u8]) -> Output {
     let mut command = limited(call, LITTLE);
@@ -37,9 +40,9 @@ pub(crate) fn ended(call: &Command, stdin: &[u8]) -> Output {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
-        if start.elapsed() > LONG {
+        if start.elapsed() > HUNG {
             child.kill().unwrap();
-            panic!("{call:?}: still running after {LONG:?}");
+            panic!("{call:?}: still running after {HUNG:?}");
         }
         std::thread::sleep(Duration::from_millis(3));
     };

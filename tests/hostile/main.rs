@@ -24,7 +24,7 @@ use ropewalk::session::{GenerateParams, Session};
 use ropewalk::DType;
 
 /// No file of a few dozen kilobytes keeps the runtime busy for longer, on a loaded machine.
-const LONG: Duration = Duration::from_secs(300);
+const LONG: Duration = Duration::from_secs(20);
 
 /// One layer, little of everything.
 fn small_shape() -> Shape {

@@ -154,5 +154,5 @@ fn a_process_that_never_answers_is_ended_by_a_stop() {
         opened.join().unwrap()
     });
     assert!(matches!(opened, Err(Error::Interrupted)), "{opened:?}");
-    assert!(started.elapsed().as_secs() < 500, "{:?}", started.elapsed());
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
 }
