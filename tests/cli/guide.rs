@@ -24,8 +24,8 @@ const MODEL: &str = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
 const SMALLER: &[(&str, &str)] = &[
     ("--lengths 12288 --rope", "--lengths 256 --rope"),
     ("--lengths 32k --longppl", "--lengths 512 --longppl=trunc-len=128,sliding-window=64"),
-    ("--ctx 4096 --plot", "--ctx 1040 --plot"),
-    ("--ctx 4096 --rope plain", "--ctx 1040 --rope plain"),
+    ("--ctx 4096 --plot", "--ctx 520 --plot"),
+    ("--ctx 4096 --rope plain", "--ctx 520 --rope plain"),
     ("ruler_niah,vt", "niah_single_1,niah_multikey_1"),
     ("--lengths 4096,8192 --samples 20", "--lengths 4k --samples 1"),
     ("--lengths 8192 --against", "--lengths 512 --against"),
@@ -35,9 +35,8 @@ const SMALLER: &[(&str, &str)] = &[
     ),
     ("--ctx 16384 --search=samples=2 --minutes 120", "--ctx 1024 --search=samples=2,max-evaluations=3"),
     ("bases=1000000/2500000/5000000 --ctx 1024 --steps 60", "bases=1000000/2500000 --ctx 256 --steps 60"),
-    ("--ctx 1024 --steps 40", "--ctx 64 --steps 2"),
-    ("--lengths 1024 --rope plain --rope harpe", "--lengths 128 --rope plain --rope harpe"),
-    ("--lengths 1024 --lora out/harpe.gguf", "--lengths 128 --lora out/harpe.gguf"),
+    ("--ctx 1024 --steps 40", "--ctx 64 --steps 2 --set held-out=2"),
+    ("novels/*.txt --lengths 1024", "novels/*.txt --lengths 128"),
     ("--lengths 4096,12288 --samples 4", "--lengths 300,400 --samples 1"),
     ("advise -m smollm2 --ctx 12288 --minutes 1", "advise -m model.gguf --ctx 1024 --minutes 0.01"),
     ("--steps 60", "--steps 2"),
@@ -202,7 +201,7 @@ fn fixtures(dir: &Path, real: bool, lines: &[Line]) {
     // Adapters that somebody trained.
     let train = |model: &str, to: &str| {
         let line =
-            format!("finetune -m {model} -d texts --ctx 64 --steps 1 -r 2 --targets q -o {to} -t 1 -q");
+            format!("finetune -m {model} -d texts --ctx 64 --steps 1 -r 2 --targets q --set held-out=0 -o {to} -t 1 -q");
         type_in(dir, &format!("ropewalk {line}"), true);
     };
     let names = |file: &str| lines.iter().any(|line| line.typed.contains(file));

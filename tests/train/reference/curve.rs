@@ -20,7 +20,7 @@ struct Length {
 
 /// A step is a second of one core.
 fn length() -> Length {
-    size(Length { steps: 10, stop: 4, compared: 6 }, Length { steps: 50, stop: 20, compared: 50 })
+    size(Length { steps: 6, stop: 5, compared: 6 }, Length { steps: 50, stop: 20, compared: 50 })
 }
 
 fn optim(curve: &Curve) -> OptimParams {
@@ -82,7 +82,8 @@ fn steps_follow_the_recorded_losses_and_resume_bit_by_bit() {
     println!("losses {:.1e} off at most, norms of gradients {:.1e}", worst.0, worst.1);
     assert!(worst.1 < 2.0 * of_gradient(hp, n), "{worst:?}");
     // A run that learns nothing does not follow the curve.
-    assert!(curve.losses[steps - 1] < 0.96 * curve.base_losses[steps - 1]);
+    let last = learned(steps - 1);
+    assert!(last > of_loss(hp, n) + of_gradient(hp, n) * last);
     let ends = [(".lora_a", curve.final_norms.a), (".lora_b", curve.final_norms.b)];
     for (side, want) in ends.into_iter().filter(|_| steps == curve.steps) {
         let halves = run.params().list().iter().filter(|t| t.id.to_string().ends_with(side));
