@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use kernels::eight_bits::ROWS;
 use kernels::output::Output;
 use kernels::pool;
 
@@ -187,7 +188,11 @@ impl<'a> Floats<'a> {
         // SAFETY: inside the result by the assertion, and the caller's, as it promises.
         unsafe {
             let to = self.data.add(row * self.m + from);
-            to.copy_from_nonoverlapping(values.as_ptr(), values.len());
+            match <&[f32; ROWS]>::try_from(values) {
+                // Most often. With a length that is known, no call of memmove.
+                Ok(values) => to.cast::<[f32; ROWS]>().write(*values),
+                Err(_) => to.copy_from_nonoverlapping(values.as_ptr(), values.len()),
+            }
         }
     }
 }
