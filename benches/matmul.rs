@@ -7,10 +7,10 @@
 use std::time::{Duration, Instant};
 
 use ggml::backend::Device;
-use ggml::graph::{Builder, Executor};
-use ggml::tensor::{Store, StoreTensor, Tensor, TensorDef};
+use ggml::graph::Executor;
+use ggml::tensor::{Store, StoreTensor, TensorDef};
 use ggml::{dtype, DType, Error, Result};
-use ropewalk::internals::graph::{Choice, Isa, Kernel, MatmulPolicy, Pass};
+use ropewalk::internals::graph::{Capabilities, Choice, Graph, Isa, Kernel, Pass};
 use ropewalk::math::Math;
 
 /// The feed-forward of SmolLM2-135M, whole blocks of all types: `K` terms in each sum, `M` rows.
@@ -49,26 +49,12 @@ fn stored(dtype: DType, shape: [usize; 2]) -> Result<StoreTensor> {
     Ok(StoreTensor { store, index: 0 })
 }
 
-fn product<'c>(b: &Builder<'c>, kernel: Kernel, w: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-    match kernel {
-        Kernel::Ggml => b.mul_mat(w, x),
-        Kernel::F32 => b.gemm(w, x, false),
-        Kernel::HalfFloats => b.short_product(w, x, false),
-        Kernel::Bf16x3 => b.packed_product(w, b.pack(x)?, false),
-        Kernel::Int16 => b.integer_product(w, b.rounded(x)?),
-        Kernel::Int8 => b.eight_bit_product(w, x),
-        Kernel::Int8Shared => b.shared_eight_bit_product(w, b.eight_bits(x, w.dtype())?),
-    }
-}
-
 /// Operations a second; `None` where the kernel is not for this type or processor.
-fn speed(choice: Choice, w: &StoreTensor, n: usize) -> Result<Option<f64>> {
+fn speed(can: Capabilities, choice: Choice, w: &StoreTensor, n: usize) -> Result<Option<f64>> {
     let x = stored(DType::F32, [K, n])?;
     let mut exec = Executor::new(Device::find("cpu")?, 0)?;
     let built = exec.build::<_, Error>(16, |b| {
-        let w = b.stored(w)?;
-        let w = choice.dequantize.map_or(Ok(w), |to| b.dequantize(&[w], to))?;
-        b.output(product(b, choice.kernel, w, b.stored(&x)?)?);
+        b.output(Graph::new(b, can).product(choice, &[b.stored(w)?], b.stored(&x)?)?);
         Ok(())
     });
     if matches!(built, Err(Error::Op { .. })) {
@@ -95,14 +81,14 @@ fn ways(weight: DType) -> Vec<Choice> {
 
 fn table(weight: DType) -> Result<()> {
     let w = stored(weight, [K, M])?;
-    let auto = MatmulPolicy { custom_ops: true, math: Math::Auto, isa: Isa::detect() };
+    let can = Capabilities::new(Device::find("cpu")?, false, Math::Auto);
     println!("\n{weight} [{K}, {M}], 10^9 operations a second (*: chosen by --math auto)");
     let mut ways = ways(weight);
     let mut rows = Vec::new();
     for n in TOKENS {
         let mut row = Vec::new();
         for &way in &ways {
-            row.push((way, speed(way, &w, n)?));
+            row.push((way, speed(can, way, &w, n)?));
         }
         row.retain(|(_, speed)| speed.is_some());
         ways = row.iter().map(|(way, _)| *way).collect();
@@ -111,7 +97,7 @@ fn table(weight: DType) -> Result<()> {
     let names: Vec<String> = ways.iter().map(ToString::to_string).collect();
     println!("tokens  {}", names.iter().map(|name| format!("{name:>8}")).collect::<Vec<_>>().join("  "));
     for (n, row) in rows {
-        let chosen = auto.choose(weight, n, Pass::Inference);
+        let chosen = can.matmul.choose(weight, n, Pass::Inference);
         let cells = row.iter().zip(&names).map(|((way, speed), name)| {
             let mark = if *way == chosen { "*" } else { "" };
             let cell = format!("{:.1}{mark}", speed.unwrap_or(0.0) / 1e9);

@@ -16,10 +16,6 @@ use crate::hparams::Gelu;
 use crate::ids::{LinearId, ParamId};
 use crate::layers::{Linear, Norm};
 
-/// Dequantized weights are joined into one product up to this many bytes: beyond, the memory counts more than
-/// the saved op.
-const FUSED_MAX: usize = 4 << 20;
-
 /// A model's graph under construction: the ops that work on each token alone.
 pub struct Graph<'a, 'c> {
     /// Builder of the underlying ggml graph, for ops that need no gradient.
@@ -76,6 +72,12 @@ impl<'a, 'c> Graph<'a, 'c> {
         self.products().choose(map.weight.def().dtype, x, Pass::Inference)
     }
 
+    /// A weight times `x`, or several, one after the other, where they are dequantized first.
+    pub fn product(&self, choice: Choice, weights: &[Tensor<'c>], x: Tensor<'c>) -> Result<Tensor<'c>> {
+        let w = choice.dequantize.map_or(Ok(weights[0]), |to| self.b.dequantize(weights, to))?;
+        self.products().product(choice.kernel, w, x, false)
+    }
+
     /// `W x + bias` plus the low-rank pairs of adapters: `[n_in, T]` to `[n_out, T]`.
     pub fn linear(&self, x: Tensor<'c>, map: &Linear) -> Result<Tensor<'c>> {
         self.watch(x, map)?;
@@ -86,10 +88,7 @@ impl<'a, 'c> Graph<'a, 'c> {
         let out = if let Some(tape) = &self.tape {
             tape.linear(&self.products(), x, map, |y| self.bias(y, map.bias.as_ref()))?
         } else {
-            let w = self.b.stored(&map.weight)?;
-            let Choice { dequantize, kernel } = self.choose(map, x);
-            let w = dequantize.map_or(Ok(w), |to| self.b.dequantize(&[w], to))?;
-            let y = self.products().product(kernel, w, x, false)?;
+            let y = self.product(self.choose(map, x), &[self.b.stored(&map.weight)?], x)?;
             self.bias(self.low_rank(y, x, map)?, map.bias.as_ref())?
         };
         self.b.name(out, &map.id.to_string());
@@ -109,26 +108,21 @@ impl<'a, 'c> Graph<'a, 'c> {
         maps.iter().try_for_each(|map| self.watch(x, map))?;
         let mut out = [x; N];
         let choice = self.choose(maps[0], x);
-        let bytes: usize = maps.iter().map(|map| map.n_in() * map.n_out() * size_of::<f32>()).sum();
+        let bytes = maps.iter().map(|map| map.n_in() * map.n_out() * size_of::<f32>()).sum();
         let alike = maps.iter().all(|map| self.choose(map, x) == choice);
-        match choice.dequantize.filter(|_| self.tape.is_none() && alike && bytes <= FUSED_MAX) {
-            Some(to) => {
-                let weights =
-                    maps.iter().map(|map| self.b.stored(&map.weight)).collect::<Result<Vec<_>>>()?;
-                let all =
-                    self.products().product(choice.kernel, self.b.dequantize(&weights, to)?, x, false)?;
-                let mut from = 0;
-                for (out, map) in out.iter_mut().zip(maps) {
-                    let y = self.b.columns(all, from, map.n_out())?;
-                    *out = self.bias(self.low_rank(y, x, map)?, map.bias.as_ref())?;
-                    from += map.n_out();
-                }
+        if self.tape.is_some() || !alike || !choice.joins(bytes) {
+            for (out, map) in out.iter_mut().zip(maps) {
+                *out = self.unwatched(x, map)?;
             }
-            None => {
-                for (out, map) in out.iter_mut().zip(maps) {
-                    *out = self.unwatched(x, map)?;
-                }
-            }
+            return Ok(out);
+        }
+        let weights = maps.iter().map(|map| self.b.stored(&map.weight)).collect::<Result<Vec<_>>>()?;
+        let all = self.product(choice, &weights, x)?;
+        let mut from = 0;
+        for (out, map) in out.iter_mut().zip(maps) {
+            let y = self.b.columns(all, from, map.n_out())?;
+            *out = self.bias(self.low_rank(y, x, map)?, map.bias.as_ref())?;
+            from += map.n_out();
         }
         Ok(out)
     }

@@ -82,6 +82,13 @@ pub struct Choice {
     pub kernel: Kernel,
 }
 
+impl Choice {
+    /// Returns true if weights that take so many bytes as F32 are multiplied as one.
+    pub(super) fn joins(self, bytes: usize) -> bool {
+        self.dequantize.is_some() && bytes <= JOINED_MAX
+    }
+}
+
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.dequantize {
@@ -175,6 +182,9 @@ const INT8_UP_TO: usize = 32;
 /// Smallest batch in which a separate node quantizes activations to 8 bits for several products. With fewer tokens, each
 /// product quantizes them faster than the threads can synchronize once more.
 const INT8_SHARED_FROM: usize = 16;
+
+/// Dequantized weights are joined into one product up to this many bytes: beyond, the memory counts more than the saved op.
+const JOINED_MAX: usize = 4 << 20;
 
 /// No choice changes beyond so many tokens.
 pub const LAST_THRESHOLD: usize = 128;
