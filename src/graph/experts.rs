@@ -50,11 +50,8 @@ impl<'c> Graph<'_, 'c> {
         let pass = if trains { Pass::TrainingExperts } else { Pass::Experts };
         let product = |stack: &ExpertStack, x| -> Result<Tensor<'c>> {
             let w = b.stored(&stack.weight)?;
-            let y = match self.products().choose(w.dtype(), x, pass).kernel {
-                Kernel::F32 => b.experts_product(w, x, chosen, false)?,
-                Kernel::Int8 => b.experts_eight_bit_product(w, x, chosen)?,
-                _ => b.experts_mul_mat(w, x, chosen)?,
-            };
+            let choice = self.capabilities.matmul.choose(w.dtype(), chosen.n_tokens(), pass);
+            let y = self.product_of_chosen(choice.kernel, w, x, chosen)?;
             stack.bias.as_ref().map_or(Ok(y), |bias| b.add_chosen(y, b.stored(bias)?, chosen))
         };
         let [n_embd, n, ..] = x.ne();
@@ -77,6 +74,25 @@ impl<'c> Graph<'_, 'c> {
             TapeEntry::Experts(Box::new(entry))
         });
         Ok(out)
+    }
+
+    /// The product of each place's expert: weights `[k, m, n_expert]`, `x` F32 `[k, 1 or n_used, T]`, to `[m, n_used, T]`.
+    pub fn product_of_chosen(
+        &self,
+        kernel: Kernel,
+        w: Tensor<'c>,
+        x: Tensor<'c>,
+        chosen: Chosen<'c>,
+    ) -> Result<Tensor<'c>> {
+        match kernel {
+            Kernel::Ggml => self.b.experts_mul_mat(w, x, chosen),
+            Kernel::F32 => self.b.experts_product(w, x, chosen, false),
+            Kernel::Int8 => self.b.experts_eight_bit_product(w, x, chosen),
+            _ => {
+                let what = format!("{kernel}: expected a kernel that has products of experts");
+                Err(Error::Op { op: "experts", what })
+            }
+        }
     }
 
     /// An expert that every token is given to: `[n_embd, T]` to the same.

@@ -113,10 +113,9 @@ impl<'c> Products<'_, 'c> {
 
     /// `a [m, k]` and `b [n, k]` to `[m, n]`: a sum over tokens.
     pub(crate) fn outer(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
-        if self.capabilities.custom_ops {
-            self.b.gemm_outer(a, b)
-        } else {
-            self.b.mul_mat(self.transposed(a)?, self.transposed(b)?)
+        match self.floats() {
+            Kernel::F32 => self.b.gemm_outer(a, b),
+            _ => self.b.mul_mat(self.transposed(a)?, self.transposed(b)?),
         }
     }
 
