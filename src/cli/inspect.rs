@@ -12,8 +12,9 @@ pub(crate) const COMMAND: Command = Command {
     name: "inspect",
     about: "Show metadata, tensors, sizes, and declared RoPE of a GGUF file, or the attention of a head",
     details: "Reads any valid GGUF file, whatever its architecture, and checks its complete structure. Long arrays \
-              and texts are truncated unless --all is given. --map runs the model on a text and draws the attention \
-              of one head, under one setting or two.",
+              and texts are truncated unless --all is given. The last lines are the kernels that multiply the weights \
+              on this machine; --kernels shows them for every --math. --map runs the model on a text and draws the \
+              attention of one head, under one setting or two.",
     example: "inspect smollm2\n\
               inspect smollm2 --map layer=18,head=8 -f essays.txt --ctx 4096 --plot map.svg",
     args: |command| {
@@ -52,13 +53,13 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let file = File::open(&models::find(&args.input)?)?;
     if args.kernels {
         return match args.out.json {
-            true => output::print_json(&kernels::json(file.tensors())?),
-            false => output::print(&kernels::text(file.tensors())?),
+            true => output::print_json(&kernels::json(file.tensors())),
+            false => output::print(&kernels::text(file.tensors())),
         };
     }
     let contents = Contents::new(&file, args.all);
     match args.out.json {
         true => output::print_json(&contents.json()),
-        false => output::print(&contents.text()),
+        false => output::print(&(contents.text() + &kernels::short(file.tensors()))),
     }
 }

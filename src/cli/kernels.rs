@@ -1,29 +1,24 @@
-//! `ropewalk inspect --kernels`: which kernels multiply a model's weights on this machine.
+//! Which kernels multiply a model's weights on this processor, at the end of `ropewalk inspect` and by `--kernels`.
 
 use std::fmt::Write;
 
-use ggml::backend::Device;
 use ropewalk::gguf::TensorInfo;
 use ropewalk::internals::graph::{list, Choice, Isa, Kernel, Listed};
+use ropewalk::math::Math;
 use serde_json::{json, Value as Json};
 
-/// A line for each type, precision and pass.
-pub(super) fn text(tensors: &[TensorInfo]) -> anyhow::Result<String> {
-    let rows = list(tensors, Device::find("cpu")?);
+fn pass(row: &Listed) -> &'static str {
+    if row.pass.trains() {
+        "training"
+    } else {
+        "inference"
+    }
+}
+
+/// A line for each row, below the processor.
+fn table(rows: &[Listed]) -> String {
     let mut s = format!("matrix products on this processor ({}), by tokens in a batch\n", Isa::detect());
-    let mut last = None;
-    for row in &rows {
-        let kind = (row.weight.name(), row.experts);
-        if last != Some(kind) {
-            let what = match (row.experts, row.n_tensors) {
-                (true, 1) => "stack of experts",
-                (true, _) => "stacks of experts",
-                (false, 1) => "matrix",
-                (false, _) => "matrices",
-            };
-            let _ = writeln!(s, "\n{}, {} {what}", row.weight, row.n_tensors);
-            last = Some(kind);
-        }
+    for row in rows {
         let ends = row.choices.iter().skip(1).map(|(from, _)| Some(from - 1)).chain([None]);
         let choice = |((from, choice), end): (&(usize, Choice), Option<usize>)| match end {
             Some(end) if end == *from => format!("{from}: {choice}"),
@@ -31,18 +26,35 @@ pub(super) fn text(tensors: &[TensorInfo]) -> anyhow::Result<String> {
             None => format!("{from}+: {choice}"),
         };
         let choices = row.choices.iter().zip(ends).map(choice).collect::<Vec<_>>().join(", ");
-        let pass = if row.training { "training" } else { "inference" };
-        let _ = writeln!(s, "  {pass:9}  --math {:4}  {choices}", row.math.name());
+        let weight = format!("{}{}", row.weight, if row.pass.of_experts() { " experts" } else { "" });
+        let _ = writeln!(s, "  {weight:15}  {:9}  --math {:4}  {choices}", pass(row), row.math.name());
     }
-    s.push('\n');
+    s
+}
+
+/// The last lines of a file's contents: its products under the precisions that commands take by default.
+pub(super) fn short(tensors: &[TensorInfo]) -> String {
+    let default = |row: &Listed| matches!(row.math, Math::Auto | Math::Int8);
+    let rows: Vec<Listed> = list(tensors).into_iter().filter(default).collect();
+    if rows.is_empty() {
+        String::new()
+    } else {
+        "\n".to_owned() + &table(&rows)
+    }
+}
+
+/// The products under every precision, and what the names of kernels mean.
+pub(super) fn text(tensors: &[TensorInfo]) -> String {
+    let rows = list(tensors);
+    let mut s = table(&rows) + "\n";
     let used = |kernel: &Kernel| rows.iter().flat_map(|row| &row.choices).any(|(_, c)| c.kernel == *kernel);
     for kernel in Kernel::ALL.into_iter().filter(used) {
         let _ = writeln!(s, "  {:11}  {}", kernel.to_string(), kernel.about());
     }
-    Ok(s)
+    s
 }
 
-pub(super) fn json(tensors: &[TensorInfo]) -> anyhow::Result<Json> {
+pub(super) fn json(tensors: &[TensorInfo]) -> Json {
     let row = |row: &Listed| {
         let choices: Vec<Json> = row
             .choices
@@ -52,10 +64,8 @@ pub(super) fn json(tensors: &[TensorInfo]) -> anyhow::Result<Json> {
                         "kernel": choice.kernel.to_string() })
             })
             .collect();
-        json!({ "type": row.weight.name(), "tensors": row.n_tensors, "experts": row.experts,
-                "math": row.math.name(), "pass": if row.training { "training" } else { "inference" },
-                "choices": choices })
+        json!({ "type": row.weight.name(), "tensors": row.n_tensors, "experts": row.pass.of_experts(),
+                "math": row.math.name(), "pass": pass(row), "choices": choices })
     };
-    let rows = list(tensors, Device::find("cpu")?);
-    Ok(json!({ "isa": Isa::detect().to_string(), "products": rows.iter().map(row).collect::<Vec<_>>() }))
+    json!({ "isa": Isa::detect().to_string(), "products": list(tensors).iter().map(row).collect::<Vec<_>>() })
 }

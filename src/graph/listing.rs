@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use ggml::backend::Device;
 use ggml::DType;
 use gguf::TensorInfo;
 
-use super::{Choice, MatmulPolicy, Pass};
+use super::{Choice, Isa, MatmulPolicy, Pass};
 use crate::math::Math;
 
 /// The products with all matrices of one type, under one precision, in one pass.
@@ -14,30 +13,24 @@ use crate::math::Math;
 pub struct Listed {
     pub weight: DType,
     pub n_tensors: usize,
-    pub experts: bool,
+    pub pass: Pass,
     pub math: Math,
-    pub training: bool,
     /// By the number of tokens from which on each is chosen.
     pub choices: Vec<(usize, Choice)>,
 }
 
-/// Lists the products of a model with these tensors on a device.
-pub fn list(tensors: &[TensorInfo], device: Device) -> Vec<Listed> {
-    let mut all = Vec::new();
+/// Lists the products of a model with these tensors on this processor.
+pub fn list(tensors: &[TensorInfo]) -> Vec<Listed> {
+    let (isa, mut all) = (Isa::detect(), Vec::new());
     for ((experts, _), (weight, n_tensors)) in matrices(tensors) {
-        for training in [false, true] {
-            for math in Math::ALL.into_iter().filter(|math| !training || *math != Math::Int8) {
-                let policy = MatmulPolicy::new(device, false, math);
-                let pass = match (experts, training) {
-                    (false, false) => Pass::Inference,
-                    (false, true) => Pass::Training,
-                    (true, false) => Pass::Experts,
-                    (true, true) => Pass::TrainingExperts,
-                };
+        for pass in Pass::ALL.into_iter().filter(|pass| pass.of_experts() == experts) {
+            for math in Math::ALL {
+                let policy = MatmulPolicy { custom_ops: true, math, isa };
                 // Training in bfloat16 is refused where the processor has no fast products in it.
-                if !training || math != Math::Bf16 || policy.has_bf16_training() {
+                let slow = math == Math::Bf16 && !policy.has_bf16_training();
+                if !(pass.trains() && (slow || math == Math::Int8)) {
                     let choices = policy.choices(weight, pass);
-                    all.push(Listed { weight, n_tensors, experts, math, training, choices });
+                    all.push(Listed { weight, n_tensors, pass, math, choices });
                 }
             }
         }

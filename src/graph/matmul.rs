@@ -1,6 +1,6 @@
 //! Chooses the kernel that multiplies a weight with activations; no other file has thresholds. The choice depends on
 //! the weight's type, the number of tokens, the purpose, the requested precision, and the processor; `products` builds
-//! it. `ropewalk inspect --kernels` prints it, and `benches/matmul.rs` measures whether it is right.
+//! it. `ropewalk inspect` prints it, and `benches/matmul.rs` measures whether it is right.
 //!
 //! On the CPU, ggml's products of quantized weights round activations to 8 bits and are slow in large batches. Without
 //! AMX tiles, our own products multiply 16-bit integers (`integers`). AVX2 and VNNI do twice as many of these as of
@@ -108,6 +108,18 @@ pub enum Pass {
     Training,
     /// Experts of a mixture in such a graph.
     TrainingExperts,
+}
+
+impl Pass {
+    pub const ALL: [Pass; 4] = [Pass::Inference, Pass::Experts, Pass::Training, Pass::TrainingExperts];
+
+    pub fn of_experts(self) -> bool {
+        matches!(self, Pass::Experts | Pass::TrainingExperts)
+    }
+
+    pub fn trains(self) -> bool {
+        matches!(self, Pass::Training | Pass::TrainingExperts)
+    }
 }
 
 /// The instructions that kernels need.
@@ -242,8 +254,8 @@ impl MatmulPolicy {
 
     /// Training multiplies floats: ggml's products of quantized weights round activations to 8 bits, which turns gradients.
     fn portable(&self, weight: DType, pass: Pass) -> Choice {
-        let trains = matches!(pass, Pass::Training | Pass::TrainingExperts) && weight != DType::F32;
-        Choice { dequantize: trains.then_some(DType::F32), kernel: Kernel::Ggml }
+        let dequantizes = pass.trains() && weight != DType::F32;
+        Choice { dequantize: dequantizes.then_some(DType::F32), kernel: Kernel::Ggml }
     }
 
     fn experts(&self, weight: DType) -> Kernel {

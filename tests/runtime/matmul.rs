@@ -12,7 +12,6 @@ const AVX512: Isa = Isa { avx512: true, ..AVX2 };
 const BF16: Isa = Isa { bf16: true, ..AVX512 };
 const AMX: Isa = Isa { amx: true, ..BF16 };
 const ISAS: [Isa; 5] = [BASELINE, AVX2, AVX512, BF16, AMX];
-const PASSES: [Pass; 4] = [Pass::Inference, Pass::Experts, Pass::Training, Pass::TrainingExperts];
 
 fn weights() -> impl Iterator<Item = DType> {
     DType::ALL.iter().copied().filter(|t| t.can_dequantize())
@@ -42,7 +41,7 @@ fn rows(policy: &MatmulPolicy, pass: Pass) -> String {
 /// Everything that can be chosen on the CPU: what is alike for several processors or precisions stands once.
 fn table() -> String {
     let mut all: Vec<(String, Vec<String>)> = Vec::new();
-    for pass in PASSES {
+    for pass in Pass::ALL {
         for policy in policies(true) {
             let rows = rows(&policy, pass);
             let last = policy.isa.to_string().rsplit(", ").next().unwrap_or_default().to_owned();
@@ -68,9 +67,8 @@ fn the_table_is_what_is_chosen() {
 #[test]
 fn other_devices_have_ggmls_kernels_alone() {
     for policy in policies(false) {
-        for (weight, pass) in weights().flat_map(|w| PASSES.map(|p| (w, p))) {
-            let trains = matches!(pass, Pass::Training | Pass::TrainingExperts);
-            let dequantize = Some(DType::F32).filter(|_| trains && weight != DType::F32);
+        for (weight, pass) in weights().flat_map(|w| Pass::ALL.map(|p| (w, p))) {
+            let dequantize = Some(DType::F32).filter(|_| pass.trains() && weight != DType::F32);
             assert_eq!(policy.choices(weight, pass), [(1, Choice { dequantize, kernel: Kernel::Ggml })]);
         }
         assert!(!policy.trains_in_bf16() && !policy.has_bf16_training());
@@ -80,7 +78,7 @@ fn other_devices_have_ggmls_kernels_alone() {
 #[test]
 fn nothing_changes_beyond_the_last_threshold() {
     for policy in policies(true) {
-        for (weight, pass) in weights().flat_map(|w| PASSES.map(|p| (w, p))) {
+        for (weight, pass) in weights().flat_map(|w| Pass::ALL.map(|p| (w, p))) {
             let last = policy.choose(weight, LAST_THRESHOLD, pass);
             assert!((LAST_THRESHOLD..1000).all(|n| policy.choose(weight, n, pass) == last));
         }
