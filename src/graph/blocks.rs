@@ -9,9 +9,9 @@ use ggml::{DType, Result};
 
 use super::activations::{centered, Activations};
 use super::moments::Watch;
-use super::products::{Prepared, Products};
+use super::products::Prepared;
 use super::tape::{Gradient, Op, Recording, SavedActivation, Tape, TapeEntry};
-use super::{Capabilities, Choice, Pass};
+use super::Capabilities;
 use crate::hparams::Gelu;
 use crate::ids::{LinearId, ParamId};
 use crate::layers::{Linear, Norm};
@@ -37,11 +37,7 @@ impl<'a, 'c> Graph<'a, 'c> {
         Graph { tape: Some(Tape::new(how)), ..Graph::new(b, capabilities) }
     }
 
-    pub(super) fn products(&self) -> Products<'_, 'c> {
-        Products { b: self.b, capabilities: self.capabilities, prepared: &self.prepared }
-    }
-
-    fn activations(&self) -> Activations<'a, 'c> {
+    pub(super) fn activations(&self) -> Activations<'a, 'c> {
         Activations { b: self.b, own: self.capabilities.custom_ops, exact: self.tape.is_some() }
     }
 
@@ -56,7 +52,7 @@ impl<'a, 'c> Graph<'a, 'c> {
         out
     }
 
-    fn bias(&self, x: Tensor<'c>, bias: Option<&StoreTensor>) -> Result<Tensor<'c>> {
+    pub(super) fn bias(&self, x: Tensor<'c>, bias: Option<&StoreTensor>) -> Result<Tensor<'c>> {
         bias.map_or(Ok(x), |bias| self.b.add(x, self.b.stored(bias)?))
     }
 
@@ -68,16 +64,6 @@ impl<'a, 'c> Graph<'a, 'c> {
         self.b.to_f32(stored)
     }
 
-    fn choose(&self, map: &Linear, x: Tensor<'c>) -> Choice {
-        self.products().choose(map.weight.def().dtype, x, Pass::Inference)
-    }
-
-    /// A weight times `x`, or several, one after the other, where they are dequantized first.
-    pub fn product(&self, choice: Choice, weights: &[Tensor<'c>], x: Tensor<'c>) -> Result<Tensor<'c>> {
-        let w = choice.dequantize.map_or(Ok(weights[0]), |to| self.b.dequantize(weights, to))?;
-        self.products().product(choice.kernel, w, x, false)
-    }
-
     /// `W x + bias` plus the low-rank pairs of adapters: `[n_in, T]` to `[n_out, T]`.
     pub fn linear(&self, x: Tensor<'c>, map: &Linear) -> Result<Tensor<'c>> {
         self.watch(x, map)?;
@@ -86,9 +72,10 @@ impl<'a, 'c> Graph<'a, 'c> {
 
     fn unwatched(&self, x: Tensor<'c>, map: &Linear) -> Result<Tensor<'c>> {
         let out = if let Some(tape) = &self.tape {
-            tape.linear(&self.products(), x, map, |y| self.bias(y, map.bias.as_ref()))?
+            tape.linear(self, x, map)?
         } else {
-            let y = self.product(self.choose(map, x), &[self.b.stored(&map.weight)?], x)?;
+            let choice = self.choose(map.weight.def().dtype, x);
+            let y = self.product(choice, &[self.b.stored(&map.weight)?], x)?;
             self.bias(self.low_rank(y, x, map)?, map.bias.as_ref())?
         };
         self.b.name(out, &map.id.to_string());
@@ -107,9 +94,10 @@ impl<'a, 'c> Graph<'a, 'c> {
     pub fn linears<const N: usize>(&self, x: Tensor<'c>, maps: [&Linear; N]) -> Result<[Tensor<'c>; N]> {
         maps.iter().try_for_each(|map| self.watch(x, map))?;
         let mut out = [x; N];
-        let choice = self.choose(maps[0], x);
+        let choose = |map: &Linear| self.choose(map.weight.def().dtype, x);
+        let choice = choose(maps[0]);
         let bytes = maps.iter().map(|map| map.n_in() * map.n_out() * size_of::<f32>()).sum();
-        let alike = maps.iter().all(|map| self.choose(map, x) == choice);
+        let alike = maps.iter().all(|map| choose(map) == choice);
         if self.tape.is_some() || !alike || !choice.joins(bytes) {
             for (out, map) in out.iter_mut().zip(maps) {
                 *out = self.unwatched(x, map)?;
@@ -158,7 +146,7 @@ impl<'a, 'c> Graph<'a, 'c> {
     /// `[d, n_head, T]` as `[n_head * d, T]`, a copy where heads do not lie side by side.
     pub fn flat(&self, x: Tensor<'c>) -> Result<Tensor<'c>> {
         let [d, n_head, n, _] = x.ne();
-        Ok(self.op(self.products().reshape(x, &[d * n_head, n])?, Op::Reshape { x }))
+        Ok(self.op(self.reshape(x, &[d * n_head, n])?, Op::Reshape { x }))
     }
 
     /// `a + b`, of one shape.
@@ -217,7 +205,7 @@ impl<'a, 'c> Graph<'a, 'c> {
         id: ParamId,
     ) -> Result<Tensor<'c>> {
         let row = self.b.stored(row)?;
-        let out = self.b.concat(logits, self.products().times(row, x)?, 0)?;
+        let out = self.b.concat(logits, self.times(row, x)?, 0)?;
         Ok(self.op(out, Op::Row { logits, x, row, id }))
     }
 
@@ -243,7 +231,7 @@ impl<'a, 'c> Graph<'a, 'c> {
         let tape = self.tape.as_ref();
         let tape = tape
             .ok_or_else(|| ggml::Error::Op { op: "backward", what: "the graph was not recorded".into() })?;
-        tape.backward(&self.products(), seeds, wanted)
+        tape.backward(self, seeds, wanted)
     }
 
     /// Saved activations with the linear map each is the output of.

@@ -8,7 +8,6 @@ use ggml::tensor::{StoreTensor, Tensor};
 use ggml::{Error, Result};
 
 use super::blocks::Graph;
-use super::products::Products;
 use super::tape::{Grads, TapeEntry};
 use super::{Kernel, Pass};
 use crate::layers::{ExpertActivation, ExpertStack, Experts, SharedExpert};
@@ -124,13 +123,13 @@ impl<'c> Graph<'_, 'c> {
 
 impl<'c> ExpertsEntry<'c> {
     /// Adds to the gradients of the input and of the logits.
-    pub(super) fn back(&self, p: &Products<'_, 'c>, grads: &mut Grads<'c>) -> Result<()> {
-        let (b, chosen) = (p.b, self.chosen);
+    pub(super) fn back(&self, g: &Graph<'_, 'c>, grads: &mut Grads<'c>) -> Result<()> {
+        let (b, chosen) = (g.b, self.chosen);
         let Some(d) = grads.of(self.out) else { return Ok(()) };
         let (n_used, n) = (chosen.n_used(), chosen.n_tokens());
         let d = b.reshape(d, &[d.ne()[0], 1, n])?;
         let d_weights = b.reshape(b.sum_rows(b.mul(self.down, d)?)?, &[n_used, n])?;
-        grads.add(p, self.logits, b.router_back(self.logits, chosen, d_weights, self.gating)?)?;
+        grads.add(g, self.logits, b.router_back(self.logits, chosen, d_weights, self.gating)?)?;
 
         let [gate, up, down] = &self.stacks;
         let transposed = |stack: &StoreTensor, d| b.experts_product(b.stored(stack)?, d, chosen, true);
@@ -145,6 +144,6 @@ impl<'c> ExpertsEntry<'c> {
         };
         let part = |from| b.reshape(b.cont(b.columns(both, from, n_ff)?)?, &[n_ff, n_used, n]);
         let d_x = b.add(transposed(gate, part(0)?)?, transposed(up, part(n_ff)?)?)?;
-        grads.add(p, self.x, b.sum_places(d_x)?)
+        grads.add(g, self.x, b.sum_places(d_x)?)
     }
 }

@@ -45,7 +45,7 @@ impl<'a, 'c> Graph<'a, 'c> {
             m.weights.push(name);
             return Ok(());
         }
-        let sums = self.b.output(self.products().sum_rows(self.b.mul(x, x)?)?);
+        let sums = self.b.output(self.sum_rows(self.b.mul(x, x)?)?);
         watch.0.borrow_mut().push((x.id(), Moments { weights: vec![name], sums, counts: None }));
         Ok(())
     }
@@ -62,11 +62,11 @@ impl<'a, 'c> Graph<'a, 'c> {
             let what = "second moments of a mixture of experts are for the CPU, and by ops of our own (not portable)";
             return Err(Error::Op { op: "moments", what: what.into() });
         }
-        let (b, p, [n_in, places, n, _]) = (self.b, self.products(), x.ne());
+        let (b, [n_in, places, n, _]) = (self.b, x.ne());
         let hot = b.one_hot(chosen, places > 1)?;
         let rows = b.reshape(x, &[n_in, places * n])?;
-        let sums = b.output(p.outer(b.mul(rows, rows)?, hot)?);
-        let counts = Some(b.output(p.sum_rows(hot)?));
+        let sums = b.output(self.outer(b.mul(rows, rows)?, hot)?);
+        let counts = Some(b.output(self.sum_rows(hot)?));
         let weights = stacks.iter().map(|stack| stack.weight.def().name.clone()).collect();
         watch.0.borrow_mut().push((x.id(), Moments { weights, sums, counts }));
         Ok(())

@@ -5,13 +5,13 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use ggml::eight_bits::EightBits;
-use ggml::graph::Builder;
 use ggml::integers::Rounded;
 use ggml::tensor::Tensor;
 use ggml::tiled::Packed;
 use ggml::{DType, Error, Result};
 
-use super::{Capabilities, Choice, Kernel, Pass};
+use super::blocks::Graph;
+use super::{Choice, Kernel, Pass};
 
 /// Activations as kernels read them, by tensor.
 #[derive(Debug, Default)]
@@ -45,23 +45,22 @@ pub fn reduce<'c>(
     parts.try_fold(first, |all, part| join(all, part?))
 }
 
-/// Builds products of F32 tensors.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Products<'a, 'c> {
-    pub(crate) b: &'a Builder<'c>,
-    pub(crate) capabilities: Capabilities,
-    pub(super) prepared: &'a Prepared<'c>,
-}
-
-impl<'c> Products<'_, 'c> {
+impl<'c> Graph<'_, 'c> {
     /// How a weight of this type is multiplied with `x [.., T]`.
-    pub(crate) fn choose(&self, weight: DType, x: Tensor<'c>, pass: Pass) -> Choice {
+    pub(super) fn choose(&self, weight: DType, x: Tensor<'c>) -> Choice {
+        let pass = if self.tape.is_some() { Pass::Training } else { Pass::Inference };
         self.capabilities.matmul.choose(weight, x.ne()[1], pass)
+    }
+
+    /// A weight times `x`, or several, one after the other, where they are dequantized first.
+    pub fn product(&self, choice: Choice, weights: &[Tensor<'c>], x: Tensor<'c>) -> Result<Tensor<'c>> {
+        let w = choice.dequantize.map_or(Ok(weights[0]), |to| self.b.dequantize(weights, to))?;
+        self.multiply(choice.kernel, w, x, false)
     }
 
     /// A weight `[k, m]` and `x [k, n]` to `[m, n]`. `transposed`, the weight is `[m, k]`: the gradient of a product's input
     /// from that of its result.
-    pub(crate) fn product(
+    pub(super) fn multiply(
         &self,
         kernel: Kernel,
         w: Tensor<'c>,
@@ -102,17 +101,17 @@ impl<'c> Products<'_, 'c> {
     }
 
     /// `a [k, m]` and `x [k, n]`, both F32, to `[m, n]`.
-    pub(crate) fn times(&self, a: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        self.product(self.floats(), a, x, false)
+    pub(super) fn times(&self, a: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        self.multiply(self.floats(), a, x, false)
     }
 
     /// `a [m, k]` and `x [k, n]`, both F32, to `[m, n]`.
-    pub(crate) fn times_transposed(&self, a: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        self.product(self.floats(), a, x, true)
+    pub(super) fn times_transposed(&self, a: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
+        self.multiply(self.floats(), a, x, true)
     }
 
     /// `a [m, k]` and `b [n, k]` to `[m, n]`: a sum over tokens.
-    pub(crate) fn outer(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
+    pub(super) fn outer(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
         match self.floats() {
             Kernel::F32 => self.b.gemm_outer(a, b),
             _ => self.b.mul_mat(self.transposed(a)?, self.transposed(b)?),
@@ -120,14 +119,14 @@ impl<'c> Products<'_, 'c> {
     }
 
     /// `[n, k]` to `[n]`: a sum over tokens (or heads and tokens, `[n, heads, T]`).
-    pub(crate) fn sum_rows(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
+    pub(super) fn sum_rows(&self, a: Tensor<'c>) -> Result<Tensor<'c>> {
         let [n, heads, n_tokens, _] = a.ne();
         let rows = if n_tokens > 1 { self.b.reshape(a, &[n, heads * n_tokens])? } else { a };
         self.b.reshape(self.b.sum_rows(self.transposed(rows)?)?, &[n])
     }
 
     /// Another shape of `a`, a copy where its rows do not lie side by side.
-    pub(crate) fn reshape(&self, a: Tensor<'c>, shape: &[usize]) -> Result<Tensor<'c>> {
+    pub(super) fn reshape(&self, a: Tensor<'c>, shape: &[usize]) -> Result<Tensor<'c>> {
         let ([n0, n1, n2, _], nb) = (a.ne(), a.nb());
         let packed = nb == [4, 4 * n0, 4 * n0 * n1, 4 * n0 * n1 * n2];
         self.b.reshape(if packed { a } else { self.b.cont(a)? }, shape)

@@ -12,10 +12,11 @@ use ggml::graph::{InputId, OutputId};
 use ggml::tensor::{StoreTensor, Tensor};
 use ggml::{DType, Result};
 
-use super::activations::{centered, without_gaps, Activations};
+use super::activations::{centered, without_gaps};
+use super::blocks::Graph;
 use super::experts::ExpertsEntry;
-use super::products::{reduce, Products};
-use super::{Choice, Pass};
+use super::products::reduce;
+use super::Choice;
 use crate::hparams::Gelu;
 use crate::ids::{LinearId, NormId, ParamId};
 use crate::layers::Linear;
@@ -108,8 +109,8 @@ impl<'c> Grads<'c> {
         self.0.get(&t.id()).copied()
     }
 
-    pub(super) fn add(&mut self, p: &Products<'_, 'c>, to: Tensor<'c>, grad: Tensor<'c>) -> Result<()> {
-        let sum = self.of(to).map_or(Ok(grad), |before| p.b.add(before, grad))?;
+    pub(super) fn add(&mut self, g: &Graph<'_, 'c>, to: Tensor<'c>, grad: Tensor<'c>) -> Result<()> {
+        let sum = self.of(to).map_or(Ok(grad), |before| g.b.add(before, grad))?;
         self.0.insert(to.id(), sum);
         Ok(())
     }
@@ -132,14 +133,8 @@ impl<'a, 'c> Tape<'a, 'c> {
     }
 
     /// `W x + bias + scale * B A x`, recorded: `[n_in, T]` to `[n_out, T]`.
-    pub(super) fn linear(
-        &self,
-        p: &Products<'_, 'c>,
-        x: Tensor<'c>,
-        map: &Linear,
-        bias: impl Fn(Tensor<'c>) -> Result<Tensor<'c>>,
-    ) -> Result<Tensor<'c>> {
-        let b = p.b;
+    pub(super) fn linear(&self, g: &Graph<'_, 'c>, x: Tensor<'c>, map: &Linear) -> Result<Tensor<'c>> {
+        let b = g.b;
         let mut pairs = Vec::new();
         for pair in &map.adapters {
             let (mut dropped, mut mask) = (x, None);
@@ -149,7 +144,7 @@ impl<'a, 'c> Tape<'a, 'c> {
                 (dropped, mask) = (b.mul(x, m)?, Some(m));
             }
             let (a, low_b) = (b.stored(&pair.a)?, b.stored(&pair.b)?);
-            let h = b.scale(p.times(a, dropped)?, pair.scale)?;
+            let h = b.scale(g.times(a, dropped)?, pair.scale)?;
             pairs.push(LowRank { a, b: low_b, scale: pair.scale, x: dropped, mask, h });
         }
         let saves = (self.how.saves)(map.id);
@@ -158,11 +153,11 @@ impl<'a, 'c> Tape<'a, 'c> {
             self.saved.borrow_mut().push((map.id, SavedActivation::Load(id)));
             out
         } else {
-            let mut out = self.times(p, map.id, &map.weight, x)?;
+            let mut out = self.times(g, map.id, &map.weight, x)?;
             for pair in &pairs {
-                out = b.add(out, p.times(pair.b, pair.h)?)?;
+                out = b.add(out, g.times(pair.b, pair.h)?)?;
             }
-            let out = bias(out)?;
+            let out = g.bias(out, map.bias.as_ref())?;
             if saves {
                 self.saved.borrow_mut().push((map.id, SavedActivation::Save(b.output(out))));
             }
@@ -176,32 +171,32 @@ impl<'a, 'c> Tape<'a, 'c> {
     /// A weight times `x [n_in, T]`.
     fn times(
         &self,
-        p: &Products<'_, 'c>,
+        g: &Graph<'_, 'c>,
         id: LinearId,
         weight: &StoreTensor,
         x: Tensor<'c>,
     ) -> Result<Tensor<'c>> {
-        let b = p.b;
-        let Choice { dequantize, kernel } = p.choose(weight.def().dtype, x, Pass::Training);
-        let Some(to) = dequantize else { return p.product(kernel, b.stored(weight)?, x, false) };
-        let part = |rows| p.product(kernel, self.dequantized(p, id, weight, rows, to)?, x, false);
+        let b = g.b;
+        let Choice { dequantize, kernel } = g.choose(weight.def().dtype, x);
+        let Some(to) = dequantize else { return g.multiply(kernel, b.stored(weight)?, x, false) };
+        let part = |rows| g.multiply(kernel, self.dequantized(g, id, weight, rows, to)?, x, false);
         reduce(self.row_blocks(weight).into_iter().map(part), |all, part| b.concat(all, part, 0))
     }
 
     /// A weight, transposed, times `d [n_out, T]`.
     fn times_transposed(
         &self,
-        p: &Products<'_, 'c>,
+        g: &Graph<'_, 'c>,
         id: LinearId,
         weight: &StoreTensor,
         d: Tensor<'c>,
     ) -> Result<Tensor<'c>> {
-        let b = p.b;
-        let Choice { dequantize, kernel } = p.choose(weight.def().dtype, d, Pass::Training);
-        let Some(to) = dequantize else { return p.product(kernel, b.stored(weight)?, d, true) };
+        let b = g.b;
+        let Choice { dequantize, kernel } = g.choose(weight.def().dtype, d);
+        let Some(to) = dequantize else { return g.multiply(kernel, b.stored(weight)?, d, true) };
         let part = |rows: RowBlock| {
             let part = if rows.1 == d.ne()[0] { d } else { b.columns(d, rows.0, rows.1)? };
-            p.product(kernel, self.dequantized(p, id, weight, rows, to)?, part, true)
+            g.multiply(kernel, self.dequantized(g, id, weight, rows, to)?, part, true)
         };
         reduce(self.row_blocks(weight).into_iter().map(part), |sum, part| b.add(sum, part))
     }
@@ -210,7 +205,7 @@ impl<'a, 'c> Tape<'a, 'c> {
     /// dequantized once a graph; elsewhere, and of a large one, memory counts more than the work.
     fn dequantized(
         &self,
-        p: &Products<'_, 'c>,
+        g: &Graph<'_, 'c>,
         id: LinearId,
         stored: &StoreTensor,
         rows: RowBlock,
@@ -219,7 +214,7 @@ impl<'a, 'c> Tape<'a, 'c> {
         if let Some(&floats) = self.dequantized.borrow().get(&id) {
             return Ok(floats);
         }
-        let b = p.b;
+        let b = g.b;
         let (w, (first, n)) = (b.stored(stored)?, rows);
         let is_whole = n == w.ne()[1];
         let row = w.nb()[1];
@@ -229,7 +224,7 @@ impl<'a, 'c> Tape<'a, 'c> {
             }
             b.view(w, [w.ne()[0], n, 1, 1], [row, row * n, row * n], row * first)
         };
-        if p.capabilities.custom_ops {
+        if g.capabilities.custom_ops {
             let floats = b.dequantize(&[part(w)?], to)?;
             if is_whole {
                 self.dequantized.borrow_mut().insert(id, floats);
@@ -255,104 +250,103 @@ impl<'a, 'c> Tape<'a, 'c> {
     #[allow(clippy::type_complexity)]
     pub(super) fn backward(
         &self,
-        p: &Products<'_, 'c>,
+        g: &Graph<'_, 'c>,
         seeds: &[(Tensor<'c>, Tensor<'c>)],
         wanted: &[Tensor<'c>],
     ) -> Result<(Vec<Option<Tensor<'c>>>, Vec<Gradient<'c>>)> {
         let (mut grads, mut trained) = (Grads(HashMap::new()), Vec::new());
         for &(tensor, grad) in seeds {
-            grads.add(p, tensor, grad)?;
+            grads.add(g, tensor, grad)?;
         }
         for entry in self.entries.borrow().iter().rev() {
-            self.entry_back(p, entry, &mut grads, &mut trained)?;
+            self.entry_back(g, entry, &mut grads, &mut trained)?;
         }
         Ok((wanted.iter().map(|&t| grads.of(t)).collect(), trained))
     }
 
     fn entry_back(
         &self,
-        p: &Products<'_, 'c>,
+        g: &Graph<'_, 'c>,
         entry: &TapeEntry<'c>,
         grads: &mut Grads<'c>,
         trained: &mut Vec<Gradient<'c>>,
     ) -> Result<()> {
-        let (b, own) = (p.b, p.capabilities.custom_ops);
-        let activations = Activations { b, own, exact: true };
+        let (b, activations) = (g.b, g.activations());
         let (out, op) = match entry {
             TapeEntry::Op(out, op) => (*out, op),
-            TapeEntry::Split { parts, x } => return split_back(p, parts, *x, grads),
-            TapeEntry::Experts(entry) => return entry.back(p, grads),
+            TapeEntry::Split { parts, x } => return split_back(g, parts, *x, grads),
+            TapeEntry::Experts(entry) => return entry.back(g, grads),
         };
         let Some(d) = grads.of(out) else { return Ok(()) };
         match op {
             Op::Add { a, b: other } => {
-                grads.add(p, *a, d)?;
-                grads.add(p, *other, d)
+                grads.add(g, *a, d)?;
+                grads.add(g, *other, d)
             }
-            Op::Reshape { x } => grads.add(p, *x, p.reshape(d, &x.ne())?),
+            Op::Reshape { x } => grads.add(g, *x, g.reshape(d, &x.ne())?),
             Op::SwiGlu { gate, up } => {
                 let [d_gate, d_up] = activations.swiglu_back(d, *gate, *up)?;
-                grads.add(p, *gate, d_gate)?;
-                grads.add(p, *up, d_up)
+                grads.add(g, *gate, d_gate)?;
+                grads.add(g, *up, d_up)
             }
             Op::GeGlu { gate, up } => {
                 let [d_gate, d_up] = activations.geglu_back(d, *gate, *up)?;
-                grads.add(p, *gate, d_gate)?;
-                grads.add(p, *up, d_up)
+                grads.add(g, *gate, d_gate)?;
+                grads.add(g, *up, d_up)
             }
-            Op::Gelu { x, form } => grads.add(p, *x, activations.gelu_back(d, *x, *form)?),
-            Op::Scale { x, factor } => grads.add(p, *x, b.scale(d, *factor)?),
+            Op::Gelu { x, form } => grads.add(g, *x, activations.gelu_back(d, *x, *form)?),
+            Op::Scale { x, factor } => grads.add(g, *x, b.scale(d, *factor)?),
             Op::Softcap { x, cap } => {
                 // From the input: the gradient of a loss may have been written over the output.
                 let t = b.tanh(b.scale(*x, 1.0 / cap)?)?;
-                grads.add(p, *x, b.sub(d, b.mul(b.mul(t, t)?, d)?)?)
+                grads.add(g, *x, b.sub(d, b.mul(b.mul(t, t)?, d)?)?)
             }
             &Op::Gate { x, gate, open } => {
-                grads.add(p, x, b.mul(d, open)?)?;
+                grads.add(g, x, b.mul(d, open)?)?;
                 let d_open = b.mul(d, x)?;
                 let d_open = if gate.ne() == x.ne() { d_open } else { b.sum_rows(d_open)? };
                 // The derivative of s = sigmoid(x) is s (1 - s).
-                grads.add(p, gate, b.mul(d_open, b.sub(open, b.mul(open, open)?)?)?)
+                grads.add(g, gate, b.mul(d_open, b.sub(open, b.mul(open, open)?)?)?)
             }
             // The row is always trained.
             &Op::Row { logits, x, row, id } => {
                 let n = logits.ne()[0];
                 let of_row = b.columns(d, n, 1)?;
-                trained.push(Gradient { id, value: p.outer(x, of_row)? });
-                grads.add(p, x, p.times_transposed(row, of_row)?)?;
-                grads.add(p, logits, b.cont(b.columns(d, 0, n)?)?)
+                trained.push(Gradient { id, value: g.outer(x, of_row)? });
+                grads.add(g, x, g.times_transposed(row, of_row)?)?;
+                grads.add(g, logits, b.cont(b.columns(d, 0, n)?)?)
             }
             Op::Norm { x, normed, weight, id, centered: is_centered, eps } => {
                 if (self.how.trains)(ParamId::Norm(*id)) {
-                    let value = p.sum_rows(b.mul(d, *normed)?)?;
+                    let value = g.sum_rows(b.mul(d, *normed)?)?;
                     trained.push(Gradient { id: ParamId::Norm(*id), value });
                 }
                 if (self.how.trains)(ParamId::NormBias(*id)) {
-                    trained.push(Gradient { id: ParamId::NormBias(*id), value: p.sum_rows(d)? });
+                    trained.push(Gradient { id: ParamId::NormBias(*id), value: g.sum_rows(d)? });
                 }
                 let d = b.mul(d, *weight)?;
                 let d_x = match is_centered {
                     false => b.rms_norm_back(d, without_gaps(b, *x)?, *eps)?,
                     true => centered(b, b.rms_norm_back(d, centered(b, *x)?, *eps)?)?,
                 };
-                grads.add(p, *x, d_x)
+                grads.add(g, *x, d_x)
             }
             Op::Linear { x, id, weight_id, weight, pairs } => {
-                let mut d_x = self.times_transposed(p, *id, weight, d)?;
+                let mut d_x = self.times_transposed(g, *id, weight, d)?;
                 for pair in pairs {
-                    let d_h = b.scale(p.times_transposed(pair.b, d)?, pair.scale)?;
-                    trained.push(Gradient { id: ParamId::LoraA(*id), value: p.outer(pair.x, d_h)? });
-                    trained.push(Gradient { id: ParamId::LoraB(*id), value: p.outer(pair.h, d)? });
-                    let through = p.times_transposed(pair.a, d_h)?;
+                    let d_h = b.scale(g.times_transposed(pair.b, d)?, pair.scale)?;
+                    trained.push(Gradient { id: ParamId::LoraA(*id), value: g.outer(pair.x, d_h)? });
+                    trained.push(Gradient { id: ParamId::LoraB(*id), value: g.outer(pair.h, d)? });
+                    let through = g.times_transposed(pair.a, d_h)?;
                     d_x = b.add(d_x, pair.mask.map_or(Ok(through), |m| b.mul(through, m))?)?;
                 }
                 if (self.how.trains)(*weight_id) {
-                    trained.push(Gradient { id: *weight_id, value: p.outer(*x, d)? });
+                    trained.push(Gradient { id: *weight_id, value: g.outer(*x, d)? });
                 }
                 if (self.how.trains)(ParamId::Bias(*id)) {
-                    trained.push(Gradient { id: ParamId::Bias(*id), value: p.sum_rows(d)? });
+                    trained.push(Gradient { id: ParamId::Bias(*id), value: g.sum_rows(d)? });
                 }
-                grads.add(p, *x, d_x)
+                grads.add(g, *x, d_x)
             }
         }
     }
@@ -360,7 +354,7 @@ impl<'a, 'c> Tape<'a, 'c> {
 
 /// The gradient of `x` of which `parts` are the columns.
 fn split_back<'c>(
-    p: &Products<'_, 'c>,
+    g: &Graph<'_, 'c>,
     parts: &[Tensor<'c>],
     x: Tensor<'c>,
     grads: &mut Grads<'c>,
@@ -371,6 +365,6 @@ fn split_back<'c>(
         let what = format!("{} of {} columns have a gradient", of_parts.len(), parts.len());
         return if of_parts.is_empty() { Ok(()) } else { Err(ggml::Error::Op { op: "split", what }) };
     }
-    let whole = reduce(of_parts.into_iter().map(Ok), |all, part| p.b.concat(all, part, 0))?;
-    grads.add(p, x, whole)
+    let whole = reduce(of_parts.into_iter().map(Ok), |all, part| g.b.concat(all, part, 0))?;
+    grads.add(g, x, whole)
 }
