@@ -7,14 +7,6 @@ use ropewalk::internals::graph::{list, Choice, Isa, Kernel, Listed};
 use ropewalk::math::Math;
 use serde_json::{json, Value as Json};
 
-fn pass(row: &Listed) -> &'static str {
-    if row.pass.trains() {
-        "training"
-    } else {
-        "inference"
-    }
-}
-
 /// A line for each row, below the processor.
 fn table(rows: &[Listed]) -> String {
     let mut s = format!("matrix products on this processor ({}), by tokens in a batch\n", Isa::detect());
@@ -27,7 +19,7 @@ fn table(rows: &[Listed]) -> String {
         };
         let choices = row.choices.iter().zip(ends).map(choice).collect::<Vec<_>>().join(", ");
         let weight = format!("{}{}", row.weight, if row.pass.of_experts() { " experts" } else { "" });
-        let _ = writeln!(s, "  {weight:15}  {:9}  --math {:4}  {choices}", pass(row), row.math.name());
+        let _ = writeln!(s, "  {weight:15}  {:9}  --math {:4}  {choices}", row.pass.name(), row.math.name());
     }
     s
 }
@@ -36,11 +28,7 @@ fn table(rows: &[Listed]) -> String {
 pub(super) fn short(tensors: &[TensorInfo]) -> String {
     let default = |row: &Listed| matches!(row.math, Math::Auto | Math::Int8);
     let rows: Vec<Listed> = list(tensors).into_iter().filter(default).collect();
-    if rows.is_empty() {
-        String::new()
-    } else {
-        "\n".to_owned() + &table(&rows)
-    }
+    rows.first().map_or_else(String::new, |_| format!("\n{}", table(&rows)))
 }
 
 /// The products under every precision, and what the names of kernels mean.
@@ -55,17 +43,14 @@ pub(super) fn text(tensors: &[TensorInfo]) -> String {
 }
 
 pub(super) fn json(tensors: &[TensorInfo]) -> Json {
+    let choice = |(from, choice): &(usize, Choice)| {
+        json!({ "from": from, "dequantize": choice.dequantize.map(|to| to.name()),
+                "kernel": choice.kernel.to_string() })
+    };
     let row = |row: &Listed| {
-        let choices: Vec<Json> = row
-            .choices
-            .iter()
-            .map(|(from, choice)| {
-                json!({ "from": from, "dequantize": choice.dequantize.map(|to| to.name()),
-                        "kernel": choice.kernel.to_string() })
-            })
-            .collect();
         json!({ "type": row.weight.name(), "tensors": row.n_tensors, "experts": row.pass.of_experts(),
-                "math": row.math.name(), "pass": pass(row), "choices": choices })
+                "math": row.math.name(), "pass": row.pass.name(),
+                "choices": row.choices.iter().map(choice).collect::<Vec<_>>() })
     };
     json!({ "isa": Isa::detect().to_string(), "products": list(tensors).iter().map(row).collect::<Vec<_>>() })
 }

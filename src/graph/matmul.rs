@@ -38,29 +38,20 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    pub const ALL: [Kernel; 7] = [
-        Kernel::Ggml,
-        Kernel::F32,
-        Kernel::HalfFloats,
-        Kernel::Bf16x3,
-        Kernel::Int16,
-        Kernel::Int8,
-        Kernel::Int8Shared,
-    ];
+    pub const ALL: [Kernel; 7] = {
+        use Kernel::*;
+        [Ggml, F32, HalfFloats, Bf16x3, Int16, Int8, Int8Shared]
+    };
 
     fn words(self) -> [&'static str; 2] {
         match self {
-            Kernel::Ggml => {
-                ["ggml", "ggml's product, which rounds activations to 8 bits where the weight is quantized"]
-            }
+            Kernel::Ggml => ["ggml", "ggml's, which rounds activations to 8 bits for quantized weights"],
             Kernel::F32 => ["f32", "floats of 32 bits"],
             Kernel::HalfFloats => ["half-floats", "weights of 16-bit floats, by AVX-512"],
             Kernel::Bf16x3 => ["bf16x3", "both factors as sums of two bfloat16, in AMX tiles"],
             Kernel::Int16 => ["int16", "activations quantized to 15 bits"],
             Kernel::Int8 => ["int8", "activations quantized to 8 bits"],
-            Kernel::Int8Shared => {
-                ["int8-shared", "activations quantized to 8 bits, once for all products that read them"]
-            }
+            Kernel::Int8Shared => ["int8-shared", "int8, quantized once for all products that read them"],
         }
     }
 
@@ -119,6 +110,10 @@ impl Pass {
 
     pub fn trains(self) -> bool {
         matches!(self, Pass::Training | Pass::TrainingExperts)
+    }
+
+    pub fn name(self) -> &'static str {
+        ["inference", "training"][usize::from(self.trains())]
     }
 }
 
