@@ -1,5 +1,5 @@
-//! Every kernel for every type of weights and number of tokens, in operations a second (two for each multiply-add), with the one
-//! that `graph/matmul.rs` chooses: what its thresholds are measured by.
+//! Every kernel for every type of weights and number of tokens, in operations a second (two for each multiply-add), with those
+//! that `graph/matmul.rs` chooses: what its thresholds are measured by. Of each type one matrix, and a stack of experts.
 //!
 //!     cargo bench -p ropewalk --bench matmul              all types
 //!     cargo bench -p ropewalk --bench matmul -- q4_k f16  these
@@ -16,6 +16,8 @@ use ropewalk::math::Math;
 /// The feed-forward of SmolLM2-135M, whole blocks of all types: `K` terms in each sum, `M` rows.
 const K: usize = 768;
 const M: usize = 1536;
+/// Matrices in a stack, and those that each token is multiplied with: a linear layer, and a mixture of experts.
+const STACKS: [[usize; 2]; 2] = [[1, 1], [8, 2]];
 const TOKENS: [usize; 10] = [1, 4, 8, 16, 24, 32, 64, 96, 128, 512];
 const TYPES: [DType; 17] = [
     DType::F32,
@@ -43,18 +45,30 @@ fn values(n: usize) -> Vec<f32> {
     (0..n as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / 8_388_608.0 - 1.0).collect()
 }
 
-fn stored(dtype: DType, shape: [usize; 2]) -> Result<StoreTensor> {
-    let store = Store::new(Device::find("cpu")?, vec![TensorDef::new("x", dtype, &shape)?], "a bench")?;
-    store.write(0, 0, &dtype::quantize(dtype, shape[0], &values(shape[0] * shape[1]))?)?;
+fn stored(dtype: DType, shape: &[usize]) -> Result<StoreTensor> {
+    let store = Store::new(Device::find("cpu")?, vec![TensorDef::new("x", dtype, shape)?], "a bench")?;
+    store.write(0, 0, &dtype::quantize(dtype, shape[0], &values(shape.iter().product()))?)?;
     Ok(StoreTensor { store, index: 0 })
 }
 
 /// Operations a second; `None` where the kernel is not for this type or processor.
-fn speed(can: Capabilities, choice: Choice, w: &StoreTensor, n: usize) -> Result<Option<f64>> {
-    let x = stored(DType::F32, [K, n])?;
+fn speed(
+    can: Capabilities,
+    choice: Choice,
+    w: &StoreTensor,
+    n: usize,
+    [n_experts, n_used]: [usize; 2],
+) -> Result<Option<f64>> {
+    let alone = n_experts == 1;
+    let x = stored(DType::F32, &if alone { [K, n, 1] } else { [K, 1, n] })?;
+    let scores = stored(DType::F32, &[n_experts, n])?;
     let mut exec = Executor::new(Device::find("cpu")?, 0)?;
-    let built = exec.build::<_, Error>(16, |b| {
-        b.output(Graph::new(b, can).product(choice, &[b.stored(w)?], b.stored(&x)?)?);
+    let built = exec.build::<_, Error>(32, |b| {
+        let (g, w, x) = (Graph::new(b, can), b.stored(w)?, b.stored(&x)?);
+        b.output(match alone {
+            true => g.product(choice, &[w], x)?,
+            false => g.product_of_chosen(choice.kernel, w, x, b.top_k(b.stored(&scores)?, n_used)?)?,
+        });
         Ok(())
     });
     if matches!(built, Err(Error::Op { .. })) {
@@ -68,7 +82,7 @@ fn speed(can: Capabilities, choice: Choice, w: &StoreTensor, n: usize) -> Result
         exec.compute()?;
         least = least.min(at.elapsed().as_secs_f64());
     }
-    Ok(Some(2.0 * (K * M * n) as f64 / least))
+    Ok(Some(2.0 * (K * M * n * n_used) as f64 / least))
 }
 
 /// Every kernel on a type and on what it can be dequantized to. The first row of the table drops those that this processor lacks.
@@ -79,16 +93,19 @@ fn ways(weight: DType) -> Vec<Choice> {
         .collect()
 }
 
-fn table(weight: DType) -> Result<()> {
-    let w = stored(weight, [K, M])?;
+fn table(weight: DType, stack: [usize; 2]) -> Result<()> {
+    let ([n_experts, n_used], experts) = (stack, stack != STACKS[0]);
+    let w = stored(weight, &[K, M, n_experts])?;
     let can = Capabilities::new(Device::find("cpu")?, false, Math::Auto);
-    println!("\n{weight} [{K}, {M}], 10^9 operations a second (*: chosen by --math auto)");
+    println!("\n{weight} [{K}, {M}], {n_used} of {n_experts} for each token, 10^9 operations a second");
     let mut ways = ways(weight);
+    // A stack is never dequantized as a whole.
+    ways.retain(|way| !experts || way.dequantize.is_none());
     let mut rows = Vec::new();
     for n in TOKENS {
         let mut row = Vec::new();
         for &way in &ways {
-            row.push((way, speed(can, way, &w, n)?));
+            row.push((way, speed(can, way, &w, n, stack)?));
         }
         row.retain(|(_, speed)| speed.is_some());
         ways = row.iter().map(|(way, _)| *way).collect();
@@ -97,10 +114,11 @@ fn table(weight: DType) -> Result<()> {
     let names: Vec<String> = ways.iter().map(ToString::to_string).collect();
     println!("tokens  {}", names.iter().map(|name| format!("{name:>8}")).collect::<Vec<_>>().join("  "));
     for (n, row) in rows {
-        let chosen = can.matmul.choose(weight, n, Pass::Inference);
         let cells = row.iter().zip(&names).map(|((way, speed), name)| {
-            let mark = if *way == chosen { "*" } else { "" };
-            let cell = format!("{:.1}{mark}", speed.unwrap_or(0.0) / 1e9);
+            let passes = Pass::ALL.into_iter().filter(|pass| pass.of_experts() == experts);
+            let chosen = passes.filter(|pass| can.matmul.choose(weight, n, *pass) == *way);
+            let marks: String = chosen.map(|pass| if pass.trains() { '+' } else { '*' }).collect();
+            let cell = format!("{:.1}{marks}", speed.unwrap_or(0.0) / 1e9);
             format!("{cell:>width$}", width = name.len().max(8))
         });
         println!("{n:>6}  {}", cells.collect::<Vec<_>>().join("  "));
@@ -111,9 +129,9 @@ fn table(weight: DType) -> Result<()> {
 fn main() -> Result<()> {
     // `cargo bench` adds another option.
     let asked: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
-    println!("this processor: {}", Isa::detect());
+    println!("this processor: {}; by --math auto chosen *: in inference, +: in training", Isa::detect());
     for weight in TYPES.into_iter().filter(|t| asked.is_empty() || asked.iter().any(|a| a == t.name())) {
-        table(weight)?;
+        STACKS.into_iter().try_for_each(|stack| table(weight, stack))?;
     }
     Ok(())
 }

@@ -52,7 +52,7 @@ impl<'c> Graph<'_, 'c> {
         self.capabilities.matmul.choose(weight, x.ne()[1], pass)
     }
 
-    /// A weight times `x`, or several, one after the other, where they are dequantized first.
+    /// Multiplies a weight with `x` as chosen. Several weights, which are dequantized first, are joined in this order.
     pub fn product(&self, choice: Choice, weights: &[Tensor<'c>], x: Tensor<'c>) -> Result<Tensor<'c>> {
         let w = choice.dequantize.map_or(Ok(weights[0]), |to| self.b.dequantize(weights, to))?;
         self.multiply(choice.kernel, w, x, false)
