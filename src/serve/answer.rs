@@ -303,14 +303,14 @@ impl Choice {
         }
     }
 
-    /// Log-probabilities in the form of a chat or of a completion; null without scores.
+    /// Log-probabilities in the form of a chat or of a completion; null if the request does not ask for them.
     pub(crate) fn logprobs(
         &mut self,
         scores: &[(i32, Option<Scored>)],
         chat: bool,
         backend: &dyn Backend,
     ) -> Value {
-        if !self.scored || scores.is_empty() {
+        if !self.scored {
             return Value::Null;
         }
         if chat {

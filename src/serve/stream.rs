@@ -325,6 +325,7 @@ impl Writer {
             self.push(vec![piece], |_| ());
         }
         if self.choices[i].done.is_some() {
+            let logprobs = self.choices[i].logprobs(&[], false, self.app.backend.as_ref());
             let choice = &self.choices[i];
             count(&self.app, choice);
             let (reason, about) = (choice.finish(), choice.about(self.app.backend.card()));
@@ -332,7 +333,7 @@ impl Writer {
             let last = if self.head.chat {
                 json!({ "index": i, "delta": {}, "logprobs": null, "finish_reason": reason })
             } else {
-                json!({ "index": i, "text": "", "logprobs": null, "finish_reason": reason })
+                json!({ "index": i, "text": "", "logprobs": logprobs, "finish_reason": reason })
             };
             self.push(vec![last], |out| {
                 out.insert("ropewalk".to_owned(), about);

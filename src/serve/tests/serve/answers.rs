@@ -154,6 +154,23 @@ fn a_chats_logprobs_have_bytes() {
     assert_eq!(content["top_logprobs"][0]["bytes"], content["bytes"]);
 }
 
+/// The request asks for log-probabilities, and the end of the text comes first.
+#[test]
+fn an_answer_without_tokens_has_lists_without_logprobs() {
+    let site = Site::new();
+    site.fake.set(|state| state.script = Some(String::new()));
+    let body = json!({ "prompt": "a", "logprobs": 1 });
+    let none = json!({ "tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": [] });
+    let choice = json!({ "index": 0, "text": "", "logprobs": none, "finish_reason": "stop" });
+    let whole = site.expect(200, "/v1/completions", &body);
+    assert_eq!(whole["choices"], json!([choice]));
+    let events = crate::streams::events(&site, "/v1/completions", body);
+    assert_eq!(events.last().unwrap()["choices"], json!([choice]));
+    let body = json!({ "messages": [{ "role": "user", "content": "a" }], "logprobs": true });
+    let chat = site.expect(200, "/v1/chat/completions", &body);
+    assert_eq!(chat["choices"][0]["logprobs"], json!({ "content": [], "refusal": null }));
+}
+
 #[test]
 fn every_setting_of_a_request_reaches_the_model() {
     let site = Site::new();
