@@ -65,9 +65,12 @@ fn answers_are_of_their_schema() {
     let score = |format: bool| {
         let mut body = formed(&schema);
         body.as_object_mut().unwrap().retain(|name, _| format || name != "response_format");
-        for (name, value) in
-            [("logprobs", json!(true)), ("top_logprobs", json!(1)), ("temperature", json!(0))]
-        {
+        for (name, value) in [
+            ("logprobs", json!(true)),
+            ("top_logprobs", json!(1)),
+            ("temperature", json!(0)),
+            ("ignore_eos", json!(true)),
+        ] {
             body[name] = value;
         }
         body["max_tokens"] = 1.into();

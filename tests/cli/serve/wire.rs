@@ -235,8 +235,10 @@ fn scores_of_prompts_can_be_refused() {
     let server = Server::new(&["--no-scores"]);
     let refused = server.post("/v1/score", &json!({ "prompt": "hello" }));
     assert_eq!(refused.status, 400, "{}", refused.body);
-    let body = json!({ "prompt": "hello", "max_tokens": 2, "logprobs": 1 });
-    assert!(server.post("/v1/completions", &body).ok()["choices"][0]["logprobs"].is_object());
+    let mut body = asked(2);
+    body["logprobs"] = 1.into();
+    let made = server.post("/v1/completions", &body).ok()["choices"][0]["logprobs"]["tokens"].clone();
+    assert_eq!(made.as_array().map(Vec::len), Some(2), "{made}");
 }
 
 /// A server runs for days.
