@@ -357,7 +357,16 @@ fn check(shape: &str, rope: &str, asked: &[Asked], step: usize) {
             false => (StopReason::Length, a.n),
         };
         assert_eq!((done.reason, done.n_prompt, done.n_made), (reason, n_prompt, n), "{a:?}");
-        assert_eq!(told.tokens, alone(m, &plan, &prompt(a), n).0, "{shape}, {rope}: {a:?}");
+        let expected = alone(m, &plan, &prompt(a), n).0;
+        assert_eq!(told.tokens.len(), expected.len(), "{shape}, {rope}: {a:?}");
+        if let Some(i) = told.tokens.iter().zip(&expected).position(|(found, own)| found != own) {
+            // Two tokens about as likely: another order of the same sums moves the logit of each by LOGITS at most.
+            let before = [&prompt(a)[..], &expected[..i]].concat();
+            let mut s = open(m, &plan.clone().n_seq_max(1));
+            let row = s.append(&before).unwrap();
+            let gap = row[expected[i] as usize] - row[told.tokens[i] as usize];
+            assert!(f64::from(gap) <= 2.0 * LOGITS, "{shape}, {rope}: {a:?}: token {i}: {gap}");
+        }
         assert_eq!(told.echo.len(), if a.echo { n_prompt - 1 } else { 0 }, "{a:?}");
         assert!(told
             .echo
