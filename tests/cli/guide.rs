@@ -24,7 +24,7 @@ const MODEL: &str = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
 const SMALLER: &[(&str, &str)] = &[
     ("--lengths 12288 --rope", "--lengths 256 --rope"),
     ("--lengths 32k --longppl", "--lengths 512 --longppl=trunc-len=128,sliding-window=64"),
-    ("--ctx 4096 --plot", "--ctx 520 --plot"),
+    ("--ctx 4096 --plot", "--ctx 1040 --plot"),
     ("--ctx 4096 --rope plain", "--ctx 520 --rope plain"),
     ("ruler_niah,vt", "niah_single_1,niah_multikey_1"),
     ("--lengths 4096,8192 --samples 20", "--lengths 4k --samples 1"),
