@@ -3,9 +3,10 @@
 
     scripts/check-page.py [--key KEY] [--shots DIR] http://127.0.0.1:8080/
 
-Sends a message, reads the answer, stops another, and looks at the plan, the map, and the labels. Fails if the page asks another
-server, breaks its policy, is wider than its window, or makes markup of a text. With --shots, saves screenshots there. The stopped
-answer runs under the last method of the server, whose --ctx should be some ten thousand tokens. Needs chromium and chromium-driver.
+Sends a message, reads the answer, stops another, runs self-tests, and looks at the plan, the map, and the labels. Fails if the page
+asks another server, breaks its policy, is wider than its window, or makes markup of a text. With --shots, saves screenshots there.
+The stopped answer runs under the last method of the server, whose --ctx should be some ten thousand tokens, and the self-tests under
+the first. Needs chromium and chromium-driver.
 """
 import argparse
 import base64
@@ -22,6 +23,7 @@ import urllib.request
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 SHIFT, ENTER, ESCAPE, RELEASE = "\ue008", "\ue007", "\ue00c", "\ue000"
 SECONDS = 120
+TEST_SECONDS = 1800
 # What a message may consist of.
 ALLOWED = {"LI", "H3", "P", "PRE", "CODE", "DETAILS", "SUMMARY"}
 MARKUP = "<b>bold</b><img src=x onerror=alert(1)>"
@@ -74,8 +76,8 @@ class Browser:
         self.driver.wait()
 
 
-def until(so):
-    end = time.monotonic() + SECONDS
+def until(so, seconds=SECONDS):
+    end = time.monotonic() + seconds
     while True:
         try:
             if so():
@@ -83,7 +85,7 @@ def until(so):
         except (urllib.error.URLError, ConnectionError):
             pass
         if time.monotonic() > end:
-            raise SystemExit(f"check-page: expected within {SECONDS} s: {so.__code__.co_names}")
+            raise SystemExit(f"check-page: expected within {seconds} s: {so.__code__.co_names}")
         time.sleep(0.05)
 
 
@@ -99,6 +101,10 @@ def check(browser, options, shot):
 
     def wide():
         return browser.run("const r = document.documentElement; return r.scrollWidth - r.clientWidth")
+
+    def choose(index):
+        return browser.run(f"const p = document.getElementById('plan'); p.selectedIndex = {index}; "
+                           "p.dispatchEvent(new Event('change')); return p.value")
 
     browser.ask("POST", "/url", {"url": options.url})
     if options.key:
@@ -139,11 +145,27 @@ def check(browser, options, shot):
     browser.click("#kept summary")
     until(lambda: "tokens" in browser.run("return document.getElementById('slots').textContent"))
     until(lambda: browser.run("return document.getElementById('running').textContent") != "-")
+    first = choose(1)
+    until(lambda: not browser.run("return document.getElementById('test').disabled"))
+    browser.type("#test", ENTER)
+    tested = "return document.getElementById('tested').textContent"
+    expect(f"no self-test under {first}: {browser.run(tested)}", browser.run(tested) == f"Testing {first}")
+    expect("a second self-test", browser.run("return document.getElementById('test').disabled"))
+    expect("wider than its window with a self-test", wide() <= 0)
+    shot("testing")
+    # At full length it takes minutes.
+    if is_narrow:
+        browser.click("#halt")
+    until(lambda: browser.run(tested) != f"Testing {first}", TEST_SECONDS)
+    expect(f"another end of the self-test: {browser.run(tested)}",
+           browser.run(tested) == ("Self-test stopped" if is_narrow else "Self-test done"))
+    found = browser.run("return document.getElementById('notes').textContent")
+    expect(f"no result of the self-test: {found}", f"{first}: found " in found)
+    until(lambda: not browser.run("return document.getElementById('test').disabled"))
     expect("wider than its window with the panel", wide() <= 0)
     shot("panel")
     browser.run("document.getElementById('most').value = ''")
-    last = browser.run("const p = document.getElementById('plan'); p.selectedIndex = p.options.length - 1; "
-                       "p.dispatchEvent(new Event('change')); return p.value")
+    last = choose("p.options.length - 1")
     panel()
     # An answer may end by itself before it is stopped.
     for n in range(2, 32):

@@ -19,20 +19,27 @@ let talk = [];
 // What runs: its abort controller. What the last answer was: plan, tokens, and the messages of its prompt.
 let running = null;
 let last = null;
-// What scores its prompt, and whether cached texts are asked for.
+// What scores its prompt, what runs a self-test, and whether cached texts are asked for.
 let scoring = null;
+let testing = null;
 let listing = false;
+
+// Browsers have their own words for it, and some say only "Failed to fetch".
+const lost = error => { throw error.name === 'AbortError' ? error : new Error('The connection to the server failed.'); };
 
 async function ask(path, options = {}) {
   const headers = { ...options.headers };
   if (key) headers.authorization = `Bearer ${key}`;
-  const answer = await fetch(path, { ...options, headers, cache: 'no-store', credentials: 'omit' });
+  const answer = await fetch(path, { ...options, headers, cache: 'no-store', credentials: 'omit' }).catch(lost);
   if (answer.ok) return answer;
   let message = `The server answered with status ${answer.status}.`;
   try { message = (await answer.json()).error.message; } catch { /* No error object: the status says it. */ }
   if (answer.status === 401) wantKey();
   throw Object.assign(new Error(message), { status: answer.status });
 }
+
+const post = (path, body, signal) =>
+  ask(path, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(body), signal });
 
 function wantKey() {
   if (key) $('refused').textContent = 'The server refuses this key.';
@@ -79,16 +86,20 @@ async function start() {
 
 const room = plan => plan.n_ctx > 1e9 ? 'any length' : `up to ${tokens(plan.n_ctx)}`;
 
-// What is worth knowing about the chosen plan, or about each.
+// The chosen plan, or each.
+const picked = () => served.plans.filter(plan => !$('plan').value || plan.rope === $('plan').value);
+
+// What is worth knowing about them.
 function describe() {
-  const list = served.plans.filter(plan => !$('plan').value || plan.rope === $('plan').value);
+  const list = picked();
   const items = list.flatMap(plan => {
     const far = plan.beyond_trained
       ? `beyond the ${tokens(served.trained)} that the model was trained with`
       : 'within the trained window';
     const first = make('li', plan.beyond_trained ? 'beyond' : '', `${plan.rope}: ${room(plan)}, ${far}`);
     const tests = served.tests.filter(test => test.rope === plan.rope).map(({ found, samples, n, measured }) => make('li', '',
-      `${plan.rope}: found ${found} of ${samples} at ${tokens(n)}, measured ${new Date(1000 * measured).toISOString().slice(0, 10)}`));
+      `${plan.rope}: found ${found} of ${samples} hidden numbers at ${tokens(n)}, measured ${
+        new Date(1000 * measured).toISOString().slice(0, 10)}`));
     return list.length > 1 ? [first, ...tests] : [first, ...tests, ...plan.notes.map(note => make('li', '', note))];
   });
   $('notes').replaceChildren(...items);
@@ -173,7 +184,7 @@ async function* events(body) {
   const reader = body.getReader(), decoder = new TextDecoder();
   let rest = '';
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch(lost);
     if (done) throw new Error('The connection ended before the answer.');
     const parts = (rest + decoder.decode(value, { stream: true })).split('\n\n');
     rest = parts.pop();
@@ -221,6 +232,7 @@ function busy(is) {
   $('send').hidden = $('fresh').disabled = is;
   $('stop').hidden = !is;
   if (!is) $('reading').hidden = true;
+  offer();
 }
 
 async function send() {
@@ -265,12 +277,7 @@ async function send() {
   });
   let failed = null;
   try {
-    const response = await ask('v1/chat/completions', {
-      method: 'POST',
-      headers: { 'content-type': 'application/json' },
-      body: JSON.stringify(body),
-      signal: running.signal,
-    });
+    const response = await post('v1/chat/completions', body, running.signal);
     rope = response.headers.get('x-ropewalk-rope') ?? '';
     say(`Reading the prompt under ${rope}`);
     $('rope').textContent = rope;
@@ -388,13 +395,10 @@ async function drawCosts() {
   $('cost').textContent = last ? 'Reading the prompt' : 'No request yet.';
   if (!last) return;
   const { signal } = scoring = new AbortController();
-  const post = async (path, body) => (await ask(path, {
-    method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(body), signal,
-  })).json();
   try {
     const { rope, messages } = last;
-    const { tokens: prompt } = await post('tokenize', { messages });
-    const { tokens: texts, scores: [{ nll, mean }] } = await post('v1/score', { prompt, rope });
+    const { tokens: prompt } = await (await post('tokenize', { messages }, signal)).json();
+    const { tokens: texts, scores: [{ nll, mean }] } = await (await post('v1/score', { prompt, rope }, signal)).json();
     const first = Math.max(0, texts.length - most);
     $('surprise').replaceChildren(...texts.slice(first).map((text, i) => {
       const nats = nll[first + i];
@@ -407,6 +411,39 @@ async function drawCosts() {
   } catch (error) {
     if (error.name !== 'AbortError') $('cost').textContent = error.message;
   }
+}
+
+// A self-test would only wait while requests run.
+function offer() {
+  const others = /[1-9]/.test($('running').textContent + $('waiting').textContent);
+  $('test').disabled = !served || testing || running || others;
+}
+
+// Tests the chosen plan, or each in turn, so that results show as they come.
+async function selftest() {
+  const plans = picked();
+  let end = 'Self-test done', kind = '';
+  testing = new AbortController();
+  $('halt').hidden = false;
+  $('halt').focus();
+  offer();
+  $('tested').className = '';
+  try {
+    for (const [i, { rope }] of plans.entries()) {
+      $('tested').textContent = `Testing ${rope}${plans.length > 1 ? `, ${i + 1} of ${plans.length}` : ''}`;
+      const { results } = await (await post('selftest', { model: served.id, rope }, testing.signal)).json();
+      served.tests = [...served.tests.filter(test => test.rope !== rope), ...results];
+      describe();
+    }
+  } catch (error) {
+    [end, kind] = error.name === 'AbortError' ? ['Self-test stopped', ''] : [error.message, 'error'];
+  }
+  $('tested').className = kind;
+  $('tested').textContent = end;
+  testing = null;
+  await count();
+  if (document.activeElement === $('halt')) $('test').focus();
+  $('halt').hidden = true;
 }
 
 // What the cache holds of requests with this key.
@@ -447,6 +484,7 @@ async function count() {
     item.append(meter);
     return item;
   }));
+  offer();
 }
 
 function grow() {
@@ -470,6 +508,8 @@ document.addEventListener('keydown', event => {
   if (event.key === 'Escape') running?.abort();
 });
 $('stop').addEventListener('click', () => running?.abort());
+$('test').addEventListener('click', selftest);
+$('halt').addEventListener('click', () => testing?.abort());
 $('plan').addEventListener('change', () => {
   describe();
   if ($('mapped').open && !last) drawMap();
