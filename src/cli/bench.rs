@@ -1,7 +1,7 @@
 //! `ropewalk bench`: tokens per second, like llama-bench, for several rope methods and against libllama in
 //! one run.
 
-use anyhow::bail;
+use anyhow::ensure;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args as _, FromArgMatches};
 use ropewalk::eval::bench::{self, Clock, Contender, Params, Test};
@@ -108,17 +108,13 @@ fn run(args: &Args) -> anyhow::Result<()> {
         .warmup(!args.no_warmup)
         .clock(args.clock)
         .seed(args.seed);
-    if params.tests.is_empty() {
-        return Err(usage("nothing to measure: every -p and -n is 0"));
-    }
+    ensure!(!params.tests.is_empty(), usage("nothing to measure: every -p and -n is 0"));
     if args.clock == Clock::Cpu && ggml::machine::processor_time().is_none() {
         return Err(usage("--clock cpu: this system does not report the CPU time of threads"));
     }
     let need = params.n_ctx();
     let n_ctx = args.ctx.unwrap_or(need.div_ceil(256).saturating_mul(256));
-    if n_ctx < need {
-        bail!("--ctx {n_ctx}: the longest test needs {need}");
-    }
+    ensure!(n_ctx >= need, "--ctx {n_ctx}: the longest test needs {need}");
     let choice = args.model.resolve_to_write()?;
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice, &args.out)?;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{anyhow, Context};
+use anyhow::{anyhow, ensure, Context};
 use clap::{Arg, Args as _, FromArgMatches};
 use convert::cli::{self, Done};
 use convert::rope::default_ctx;
@@ -95,21 +95,16 @@ fn weighed(
     // Mistakes are errors before the model is run.
     let options = args.options().map_err(failed)?;
     let alone = options.mixture.is_none();
-    if alone && options.llama_cpp {
-        return Err(usage(
-            "--imatrix-from: without --type it writes a matrix, and --llama-cpp does not apply",
-        ));
-    }
-    if input.is_dir() {
-        let what = "expected a GGUF file for --imatrix-from, found a folder: convert it first";
-        return Err(usage(format!("{}: {what}", input.display())));
-    }
+    ensure!(
+        !alone || !options.llama_cpp,
+        usage("--imatrix-from: without --type it writes a matrix, and --llama-cpp does not apply")
+    );
+    let what = "expected a GGUF file for --imatrix-from, found a folder: convert it first";
+    ensure!(!input.is_dir(), usage(format!("{}: {what}", input.display())));
     let at = if alone { to.clone() } else { to.with_extension("imatrix.gguf") };
     let read = texts.iter().chain([input]).chain(args.lora.iter().map(|a| &a.path));
     check_apart(read, if alone { vec![to] } else { vec![to, &at] })?;
-    if to.is_dir() {
-        return Err(usage(format!("--output {}: expected a file, found a folder", to.display())));
-    }
+    ensure!(!to.is_dir(), usage(format!("--output {}: expected a file, found a folder", to.display())));
     // An output that cannot be written is reported before the work.
     drop(files::Scratch::beside(Output::new(&at, args.force), &IMATRIX)?);
     if !alone {

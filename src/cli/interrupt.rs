@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use anyhow::Context;
+use anyhow::{ensure, Context};
 use ropewalk::control::Control;
 use ropewalk::model::Error;
 use ropewalk::session::Session;
@@ -30,9 +30,7 @@ pub(crate) fn stopped(text: impl Into<String>) -> anyhow::Error {
 
 /// The error, after the results, of a command whose work was cut short.
 pub(crate) fn check(interrupted: bool, text: &str) -> anyhow::Result<()> {
-    if interrupted {
-        return Err(stopped(text));
-    }
+    ensure!(!interrupted, stopped(text));
     Ok(())
 }
 
@@ -80,9 +78,7 @@ impl Interrupt {
     pub(crate) fn waiting<T>(&self, wait: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
         self.signals.waiting(|| {
             self.signals.clear();
-            if self.signals.received().is_some() {
-                return Err(stopped("interrupted"));
-            }
+            check(self.signals.received().is_some(), "interrupted")?;
             wait()
         })
     }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::bail;
+use anyhow::ensure;
 use ropewalk::adapter::AdapterSpec;
 use ropewalk::eval::attention::{self, Params, Report};
 use ropewalk::eval::check_apart;
@@ -133,9 +133,7 @@ pub(super) fn run(name: &str, args: &MapArgs, out: &OutputArgs) -> anyhow::Resul
         let shown = reports[0].shown;
         let params = params.layer(Some(shown.layer)).head(Some(shown.head));
         let (same, b, panel) = map(&model, &choice_b, rope_b.as_ref(), &params)?;
-        if same != read {
-            bail!("{} and {} have different tokens for the text", reports[0].model, b.model);
-        }
+        ensure!(same == read, "{} and {} have different tokens for the text", reports[0].model, b.model);
         panels.push(panel);
         panels.push(HeatPanel::difference("the second minus the first", &panels[1], &panels[0]));
         reports.push(b);

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{anyhow, bail, Context};
+use anyhow::{anyhow, ensure, Context};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use files::Output;
 use ropewalk::adapter::AdapterSpec;
@@ -331,9 +331,7 @@ pub(crate) fn read_file(path: &Path, most: u64) -> anyhow::Result<(String, Vec<u
 fn read_at_most(source: impl Read, name: &str, most: u64) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(most.saturating_add(1)).read_to_end(&mut bytes).with_context(|| name.to_owned())?;
-    if bytes.len() as u64 > most {
-        bail!("{name}: expected a text of at most {most} bytes, found more");
-    }
+    ensure!(bytes.len() as u64 <= most, "{name}: expected a text of at most {most} bytes, found more");
     Ok(bytes)
 }
 

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::time::Duration;
 
-use anyhow::{anyhow, bail, Context};
+use anyhow::{anyhow, bail, ensure, Context};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -74,9 +74,7 @@ impl PackagedSet {
         let status = python.wait().map_err(|e| self.broken(e))?;
         interrupt::check(interrupt.requested(), "interrupted")?;
         let files = files?;
-        if !status.success() {
-            return Err(self.broken(status));
-        }
+        ensure!(status.success(), self.broken(status));
         Ok(files)
     }
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::ensure;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args as _, FromArgMatches};
 use ropewalk::eval::perplexity::{self, longppl, Params, Report};
@@ -221,11 +222,10 @@ fn compare(args: &Args, specs: &[Option<Spec>]) -> anyhow::Result<()> {
     let a = args.model.resolve()?;
     let (b, rope_b) = against::other(&args.against, &a, rope)?;
     let same_weights = b.path == a.path && b.params.adapters == a.params.adapters;
-    if same_weights && rope_b.as_ref() == rope && b.session.kv_type == a.session.kv_type {
-        return Err(usage(
-            "--against: expected another model, rope=, kv= or lora=, found the same as without it",
-        ));
-    }
+    ensure!(
+        !same_weights || rope_b.as_ref() != rope || b.session.kv_type != a.session.kv_type,
+        usage("--against: expected another model, rope=, kv= or lora=, found the same as without it")
+    );
     let interrupt = Interrupt::install()?;
     let model_a = models::load(&a, &out)?;
     // One copy of the weights where they are the same.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use ::files::Output;
+use anyhow::ensure;
 use ropewalk::eval::search::{self, Params, Report};
 use ropewalk::eval::{check_apart, SessionSource};
 use ropewalk::rope::Spec;
@@ -45,10 +46,8 @@ pub(crate) fn run(
     // An output that cannot be written is reported before the work.
     search::RECORD.claim(record.clone())?;
     let is_there = to.metadata().is_ok_and(|found| found.len() > 0);
-    if is_there && !params.resume && !record.is_forced() {
-        let what = "already exists: --resume continues from it, --force starts over";
-        return Err(usage(format!("{} {what}", to.display())));
-    }
+    let what = "already exists: --resume continues from it, --force starts over";
+    ensure!(!is_there || params.resume || record.is_forced(), usage(format!("{} {what}", to.display())));
     drop(::files::Scratch::beside(record.clone(), &search::RECORD)?);
     let documents = read_documents(files)?;
     let interrupt = Interrupt::install()?;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{bail, Context};
+use anyhow::{bail, ensure, Context};
 use clap::{Args as _, FromArgMatches};
 use ropewalk::adapter::{fingerprint, AdapterSpec};
 use ropewalk::model::Model;
@@ -140,9 +140,7 @@ struct Plan {
 
 fn run(args: &Args) -> anyhow::Result<()> {
     let specs = specs(&args.rope)?;
-    if args.alias.as_deref() == Some("") {
-        return Err(usage("--alias: expected a name, found an empty one"));
-    }
+    ensure!(args.alias.as_deref() != Some(""), usage("--alias: expected a name, found an empty one"));
     let keys = args.api_key_file.as_deref().map(keys).transpose()?.unwrap_or_default();
     if keys.is_empty() && !args.host.is_loopback() {
         let host = args.host;
@@ -234,10 +232,9 @@ fn id(args: &Args, choice: &ModelChoice) -> String {
 /// Checks that each name is one model's.
 fn check_names(id: &str, adapters: &[(String, AdapterSpec)]) -> anyhow::Result<()> {
     for (i, (name, _)) in adapters.iter().enumerate() {
-        if name == id || adapters[..i].iter().any(|(other, _)| other == name) {
-            let what = format!("--adapter {name}: expected a name that no model has, found it again");
-            return Err(usage(what));
-        }
+        let what = "expected a name that no model has, found it again";
+        let is_new = name != id && adapters[..i].iter().all(|(other, _)| other != name);
+        ensure!(is_new, usage(format!("--adapter {name}: {what}")));
     }
     Ok(())
 }

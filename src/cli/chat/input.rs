@@ -3,7 +3,7 @@
 use std::io::{BufRead, Read};
 use std::path::PathBuf;
 
-use anyhow::bail;
+use anyhow::ensure;
 use rustyline::completion::{Completer, FilenameCompleter, Pair};
 use rustyline::error::ReadlineError;
 use rustyline::history::DefaultHistory;
@@ -80,9 +80,7 @@ fn read_lines(input: &mut impl BufRead, most: u64) -> anyhow::Result<Line> {
     loop {
         let from = bytes.len();
         let n = input.take(most + 1 - from as u64).read_until(b'\n', &mut bytes)?;
-        if bytes.len() as u64 > most {
-            bail!("stdin: expected a message of at most {most} bytes, found more");
-        }
+        ensure!(bytes.len() as u64 <= most, "stdin: expected a message of at most {most} bytes, found more");
         // Only the new line is looked at, because a message may be a book of a million lines.
         let line = String::from_utf8_lossy(&bytes[from..]);
         let line = line.trim_end_matches(['\n', '\r']);

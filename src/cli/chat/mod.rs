@@ -7,7 +7,7 @@ mod slash;
 
 use std::io::IsTerminal;
 
-use anyhow::bail;
+use anyhow::ensure;
 use clap::{Args as _, FromArgMatches};
 use ropewalk::chat::{ConversationParams, Turn};
 use ropewalk::session::GenerateParams;
@@ -123,9 +123,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
             "turns": turns,
         }))?;
     }
-    if failed > 0 && !people {
-        bail!("{failed} of the lines failed");
-    }
+    ensure!(failed == 0 || people, "{failed} of the lines failed");
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{anyhow, bail};
+use anyhow::{anyhow, bail, ensure};
 use ropewalk::rope::{Spec, METHODS};
 use ropewalk::session::is_session_file;
 
@@ -62,12 +62,8 @@ pub(super) fn run(chat: &mut Chat<'_>, line: &str) -> anyhow::Result<After> {
         bail!("unknown command /{name}; known: {}", known.join(", "));
     };
     let arg = arg.trim();
-    if slash.arg.is_empty() && !arg.is_empty() {
-        bail!("/{name} takes no argument, found '{arg}'");
-    }
-    if slash.arg == "FILE" && arg.is_empty() {
-        bail!("/{name} needs a file");
-    }
+    ensure!(!slash.arg.is_empty() || arg.is_empty(), "/{name} takes no argument, found '{arg}'");
+    ensure!(slash.arg != "FILE" || !arg.is_empty(), "/{name} needs a file");
     (slash.run)(chat, arg)
 }
 

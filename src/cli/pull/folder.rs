@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{bail, Context};
+use anyhow::{ensure, Context};
 use convert::{types, Mixture, Options, Tokenizing};
 use ropewalk::control::{Control, Progress};
 use ropewalk::fetch::{self, PulledFolder, Repo};
@@ -19,9 +19,7 @@ use crate::cli::output::{self, Unit};
 use crate::cli::{models, usage};
 
 pub(super) fn run(args: &Args, repo: &Repo) -> anyhow::Result<()> {
-    if args.sha256.is_some() {
-        return Err(usage("--sha256 applies to one file, and a model directory has several"));
-    }
+    ensure!(args.sha256.is_none(), usage("--sha256 applies to one file, and a model directory has several"));
     let options = options(args)?;
     let dir = args.dir.clone().map_or_else(models::cache_dir, Ok)?;
     let interrupt = Interrupt::install()?;
@@ -112,12 +110,11 @@ fn converted(
             o.source == repo.to_string() && o.revision.as_deref() == Some(pulled.revision.as_str())
         };
         let found = Origin::read(&target)?.filter(same);
-        if found.is_none_or(|o| !target.metadata().is_ok_and(|m| m.is_file() && m.len() == o.bytes)) {
-            bail!(
-                "{shown}: already exists, and no record says that it was made from this commit of {repo}; \
-                 choose another directory or name"
-            );
-        }
+        ensure!(
+            found.is_some_and(|o| target.metadata().is_ok_and(|m| m.is_file() && m.len() == o.bytes)),
+            "{shown}: already exists, and no record says that it was made from this commit of {repo}; \
+             choose another directory or name"
+        );
         args.out.note(format_args!("{shown}: already converted"));
         return Ok(target);
     };

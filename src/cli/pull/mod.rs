@@ -5,7 +5,7 @@ mod folder;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::ensure;
 use clap::{Args as _, FromArgMatches};
 use ropewalk::control::Progress;
 use ropewalk::fetch::{self, Hub, Repo, Request, Source};
@@ -94,9 +94,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if let Ok(repo) = what.parse::<Repo>() {
         return folder::run(args, &repo);
     }
-    if args.convert {
-        return Err(usage("--convert applies only to a model directory, hf:ORG/REPO"));
-    }
+    ensure!(!args.convert, usage("--convert applies only to a model directory, hf:ORG/REPO"));
     let sets = PackagedSet::all()?;
     if let Some(set) = sets.iter().find(|set| set.name == *what) {
         if args.sha256.is_some() || args.name.is_some() {
@@ -122,9 +120,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         return Err(usage(format!("--sha256 {sum}: expected 64 hexadecimal digits")));
     }
     if let (Some(a), Some(k)) = (&asked, known.map(|k| &k.sha256)) {
-        if a != k {
-            return Err(anyhow!("{what}: --sha256 is {a}, the manifest says {k}"));
-        }
+        ensure!(a == k, "{what}: --sha256 is {a}, the manifest says {k}");
     }
     let sum = known.map(|k| k.sha256.clone()).or(asked);
     let parts = source.parts();
