@@ -48,10 +48,8 @@ pub(crate) fn convert(
     let foreign = file.paths().len() > 1 || file.alignment() != gguf::DEFAULT_ALIGNMENT;
     job::check_output(&file, output, options)?;
 
-    let first = match changes || foreign {
-        true => Some(job::rewrite(input, output, &before, true, control)?),
-        false => None,
-    };
+    let rewrite = || job::rewrite(input, output, &before, true, control);
+    let first = (changes || foreign).then(rewrite).transpose()?;
     let (report, staged) = first.unzip();
     let source = staged.as_ref().map_or(input, Scratch::path);
     let result = Scratch::beside(options.output(output), &gguf::kinds::MODEL)?;

@@ -169,10 +169,8 @@ impl Runner for SessionRunner<'_> {
         let loaded = self.load(cell, trained)?;
         // Before the texts become tokens, which takes seconds.
         control.unless_stopped(Failure::Stopped)?;
-        let spec = match &cell.method.spec {
-            Some(text) => Some(text.parse::<Spec>().map_err(|e| format!("rope {text}: {e}"))?),
-            None => None,
-        };
+        let parse = |text: &String| text.parse::<Spec>().map_err(|e| format!("rope {text}: {e}"));
+        let spec = cell.method.spec.as_ref().map(parse).transpose()?;
         let source = SessionSource::new(&loaded.model, session(settings, 0, spec));
         let control = control.without_progress();
         let mut result = match cell.task.name.as_str() {
@@ -207,11 +205,7 @@ impl Runner for SessionRunner<'_> {
                     }
                     (_, None) => texts.sum::<u64>().min(windows),
                 };
-                if long {
-                    tokens.saturating_mul(LONGPPL)
-                } else {
-                    tokens
-                }
+                tokens.saturating_mul(if long { LONGPPL } else { 1 })
             }
             // Short prompts: what they are long is not known before they are made.
             _ if cell.length.is_none() => samples.unwrap_or(1000).saturating_mul(256),

@@ -38,13 +38,9 @@ pub(crate) const COMMAND: Command = Command {
 
 fn run(args: &Args) -> anyhow::Result<()> {
     let job = args.job()?;
-    let stages = match &args.stages {
-        Some(path) => {
-            let stages = Stage::read(path).map_err(|e| usage(format!("--stages {e}")))?;
-            Some(job.stages(stages)?)
-        }
-        None => None,
-    };
+    let stages = args.stages.as_ref().map(Stage::read).transpose();
+    let stages = stages.map_err(|e| usage(format!("--stages {e}")))?;
+    let stages = stages.map(|stages| job.stages(stages)).transpose()?;
     // What is only shown is that of the last stage, which has the longest context.
     let shown = stages.iter().flatten().last().unwrap_or(&job);
     let choice = args.model()?;

@@ -30,11 +30,8 @@ impl Texts {
             BosRule::Vocabulary => lm.bos().is_some(),
             BosRule::Flags => lm.add_bos(),
         };
-        let bos = if params.bos.unwrap_or(by_rule) {
-            Some(lm.bos().ok_or_else(|| unsupported("BOS is requested, but the vocabulary has none"))?)
-        } else {
-            None
-        };
+        let needed = || lm.bos().ok_or_else(|| unsupported("BOS is requested, but the vocabulary has none"));
+        let bos = params.bos.unwrap_or(by_rule).then(needed).transpose()?;
         let mut notes = Vec::new();
         let pieces = pieces(documents, lm.n_vocab(), lm.bos(), &mut notes)?;
         let mut order: Vec<usize> = (0..pieces.len()).collect();
