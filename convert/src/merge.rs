@@ -186,10 +186,8 @@ pub(crate) fn write(
             sums = sums.plus(chunk);
         }
     }
-    match sums.is_finite() {
-        true => Ok(sums),
-        false => Err(io::Error::other(format!("the merged values do not survive as {to}"))),
-    }
+    let lost = || io::Error::other(format!("the merged values do not survive as {to}"));
+    sums.is_finite().then_some(sums).ok_or_else(lost)
 }
 
 pub(crate) fn by_type(merged: &[Merged]) -> Vec<MergeError> {

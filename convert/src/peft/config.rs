@@ -125,14 +125,9 @@ impl Config {
     pub(super) fn common_alpha(&self, first: Option<&(String, usize)>) -> Result<f32> {
         let alpha =
             first.map_or(self.alpha, |(module, rank)| self.scale(module, *rank) * *rank as f64) as f32;
-        match alpha.is_finite() && alpha != 0.0 {
-            true => Ok(alpha),
-            false => Err(refuse(
-                &self.path,
-                "lora_alpha",
-                format!("expected a factor that f32 holds, found {alpha}"),
-            )),
-        }
+        let what = || format!("expected a factor that f32 holds, found {alpha}");
+        let is_factor = alpha.is_finite() && alpha != 0.0;
+        is_factor.then_some(alpha).ok_or_else(|| refuse(&self.path, "lora_alpha", what()))
     }
 
     /// The factor for a B, so that the file's alpha is right for its pair.
@@ -141,10 +136,8 @@ impl Config {
         let (wanted, is) = (self.scale(module, *rank), f64::from(alpha) / (*rank).max(1) as f64);
         // Exactly 1 where it is the same but for rounding alpha.
         let factor = if (wanted / is - 1.0).abs() < 1e-6 { 1.0 } else { (wanted / is) as f32 };
-        match factor.is_finite() {
-            true => Ok(factor),
-            false => Err(refuse(&self.path, "alpha_pattern", format!("{module}: a factor of {factor}"))),
-        }
+        let bad = || refuse(&self.path, "alpha_pattern", format!("{module}: a factor of {factor}"));
+        factor.is_finite().then_some(factor).ok_or_else(bad)
     }
 }
 

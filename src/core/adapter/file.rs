@@ -216,11 +216,8 @@ impl AdapterReader {
     /// When that is not finite.
     pub fn pair_scale(&self, pair: &PairInfo, scale: f32) -> Result<f32> {
         let of_pair = if self.alpha == 0.0 { scale } else { scale * self.alpha / pair.rank as f32 };
-        if of_pair.is_finite() {
-            Ok(of_pair)
-        } else {
-            Err(refuse(&self.file, keys::LORA_ALPHA, "a finite scale", of_pair))
-        }
+        let refused = || refuse(&self.file, keys::LORA_ALPHA, "a finite scale", of_pair);
+        of_pair.is_finite().then_some(of_pair).ok_or_else(refused)
     }
 
     /// A tensor as F32, read by `dequantize` (such as `dequantize_tensor` of crate `ggml`).

@@ -46,10 +46,8 @@ impl Record {
                 record.of
             )));
         }
-        match record.scored.iter().all(|s| s.nll.is_finite()) {
-            true => Ok(record),
-            false => Err(invalid(format!("{name}: expected scores that are finite numbers"))),
-        }
+        let wrong = || invalid(format!("{name}: expected scores that are finite numbers"));
+        record.scored.iter().all(|s| s.nll.is_finite()).then_some(record).ok_or_else(wrong)
     }
 
     /// The score of individual `i`, if an earlier run found it.
@@ -57,12 +55,8 @@ impl Record {
         let Some(scored) = self.scored.get(i) else { return Ok(None) };
         let same = scored.factors.len() == factors.len()
             && scored.factors.iter().zip(factors).all(|(a, b)| (a - b).abs() < 1e-9 * b.abs());
-        match same {
-            true => Ok(Some(scored.nll)),
-            false => Err(invalid(format!(
-                "the record of the search has other factors at index {i}; start a new search"
-            ))),
-        }
+        let what = || format!("the record of the search has other factors at index {i}; start a new search");
+        same.then_some(Some(scored.nll)).ok_or_else(|| invalid(what()))
     }
 
     /// Writes the record, atomically.

@@ -13,11 +13,8 @@ pub(super) fn cohere2(_: &Config, place: &Place<'_>) -> Result<Vec<Target>> {
     if place.name.ends_with(".bias") {
         let data = place.file.data(place.stored);
         let zero = data.each(|part| if part.iter().all(|&b| b == 0) { Ok(()) } else { Err(()) }).is_ok();
-        return if zero {
-            Ok(Vec::new())
-        } else {
-            Err(place.error("found a bias that is not zero, expected none"))
-        };
+        let found = || place.error("found a bias that is not zero, expected none");
+        return zero.then(Vec::new).ok_or_else(found);
     }
     Ok(vec![place.mapped()?])
 }

@@ -50,11 +50,7 @@ impl Engine {
                 return Ok(Place { found, ..place });
             }
         }
-        if self.fits(job, donor) {
-            Ok(place)
-        } else {
-            Err(Lack::Room(self.spare(job, best.n)))
-        }
+        self.fits(job, donor).then_some(place).ok_or_else(|| Lack::Room(self.spare(job, best.n)))
     }
 
     /// Cells that a request which takes so many tokens from the cache leaves to short ones: those of one without a number
