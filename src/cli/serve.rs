@@ -194,7 +194,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     args.out.note(format_args!("{name}: listening at {url}"));
     let warn = || {
-        let warnings = backend.scheduler().warnings();
+        let warnings = backend.scheduler.warnings();
         warnings.iter().for_each(|warning| args.out.note(format_args!("warning: {warning}")));
     };
     let stop = || {
@@ -202,7 +202,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         interrupt.requested()
     };
     let result = server.run(stop, Duration::from_secs(args.grace));
-    backend.scheduler().stop(Duration::ZERO);
+    backend.scheduler.stop(Duration::ZERO);
     warn();
     result.context("cannot answer requests")
 }

@@ -40,7 +40,8 @@ pub struct Texts<'a, R> {
     invalid: Invalid,
     line: u32,
     offset: u64,
-    replaced: u64,
+    /// Lines so far in which bytes were replaced.
+    pub(crate) n_replaced: u64,
     failed: bool,
 }
 
@@ -54,12 +55,7 @@ impl<'a, R: BufRead> Texts<'a, R> {
     /// Whole lines in place of texts.
     pub(crate) fn lines(path: &'a Path, input: R, replace_invalid: bool) -> Self {
         let invalid = if replace_invalid { Invalid::Replace } else { Invalid::Refuse };
-        Texts { path, input, field: None, invalid, line: 0, offset: 0, replaced: 0, failed: false }
-    }
-
-    /// Lines so far in which bytes were replaced.
-    pub(crate) fn n_replaced(&self) -> u64 {
-        self.replaced
+        Texts { path, input, field: None, invalid, line: 0, offset: 0, n_replaced: 0, failed: false }
     }
 
     /// The name of a line in errors: `pages.jsonl:12`.
@@ -86,7 +82,7 @@ impl<'a, R: BufRead> Texts<'a, R> {
             }
             let decoded =
                 decode_line(bytes, self.offset, self.invalid).map_err(|e| invalid(format!("{name}: {e}")))?;
-            self.replaced += u64::from(decoded.replaced);
+            self.n_replaced += u64::from(decoded.replaced);
             let text = decoded.text;
             self.offset += n as u64;
             if !text.trim().is_empty() {

@@ -88,7 +88,7 @@ pub(super) struct ClexTraining {
     n_ctx: usize,
     /// The model's numbers, with the network as it is trained.
     hp: Hparams,
-    plan: Plan,
+    pub(super) plan: Plan,
     draw: ClexDraw,
     /// Gradients of the frequencies, for each kind of layer `[n_pairs]`.
     grads: Vec<Vec<f64>>,
@@ -124,10 +124,6 @@ impl ClexTraining {
         self.plan = Plan::new(&Clex::fixed(&self.spec, self.draw.t)?, &self.hp, self.n_ctx)?;
         self.grads = self.plan.kinds().iter().map(|kind| vec![0.0; kind.freqs.n_pairs()]).collect();
         Ok(())
-    }
-
-    pub(super) fn plan(&self) -> &Plan {
-        &self.plan
     }
 
     /// A position for each token of the sequence at hand.

@@ -21,10 +21,10 @@ impl Trainer {
         }
         if let Some(rotation) = &ids.rotation {
             let (layer, plan) = attention(hp, &self.setup.plan, block.il)?;
-            let drawn = self.clex.as_ref().filter(|clex| clex.plan().layer(block.il).applies);
+            let drawn = self.clex.as_ref().filter(|clex| clex.plan.layer(block.il).applies);
             let in_document: Vec<i32>;
             let (rotated, pos) = match drawn {
-                Some(clex) => (clex.plan().layer(block.il), Positions::Real(&clex.positions()[at.clone()])),
+                Some(clex) => (clex.plan.layer(block.il), Positions::Real(&clex.positions()[at.clone()])),
                 None if plan.is_own_reach(layer) => (plan, Positions::Whole(&self.positions[at.clone()])),
                 None => {
                     in_document = at.clone().map(|i| seen.past(i)).collect();

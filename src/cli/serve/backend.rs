@@ -30,7 +30,7 @@ const TAIL: usize = 256;
 pub(super) struct Backend {
     card: Card,
     model: Model,
-    scheduler: Scheduler,
+    pub(super) scheduler: Scheduler,
     template: Template,
     interrupt: Interrupt,
     /// None where the contents of messages are trusted.
@@ -70,10 +70,6 @@ impl Backend {
             template,
             interrupt: interrupt.clone(),
         })
-    }
-
-    pub(super) fn scheduler(&self) -> &Scheduler {
-        &self.scheduler
     }
 
     /// A plan as its session has it.

@@ -97,8 +97,8 @@ pub(super) struct Writer<W> {
     chunk: Sha256,
     in_chunk: usize,
     chunks: Sha256,
-    records: Vec<Record>,
-    n_tokens: u64,
+    pub records: Vec<Record>,
+    pub n_tokens: u64,
 }
 
 impl<W: Write> Writer<W> {
@@ -142,14 +142,6 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    pub(super) fn n_tokens(&self) -> u64 {
-        self.n_tokens
-    }
-
-    pub(super) fn n_documents(&self) -> usize {
-        self.records.len()
-    }
-
     /// Writes records, description, lengths and digest.
     pub(super) fn finish(mut self, description: &Description) -> io::Result<()> {
         let records = std::mem::take(&mut self.records);
@@ -176,8 +168,8 @@ impl<W: Write> Writer<W> {
 #[derive(Debug)]
 pub(super) struct Cache {
     map: Map,
-    n_tokens: u64,
-    n_documents: usize,
+    pub n_tokens: u64,
+    pub n_documents: usize,
     pub description: Description,
 }
 
@@ -256,14 +248,6 @@ impl Cache {
             return Err("it has tokens that are not in the vocabulary".into());
         }
         Ok(cache)
-    }
-
-    pub(super) fn n_tokens(&self) -> u64 {
-        self.n_tokens
-    }
-
-    pub(super) fn n_documents(&self) -> usize {
-        self.n_documents
     }
 
     /// Record `i`, which must be below [`Cache::n_documents`].

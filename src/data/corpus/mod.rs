@@ -151,19 +151,19 @@ impl Corpus {
 
     /// Number of tokens of all documents, separators included.
     pub fn n_tokens(&self) -> u64 {
-        self.cache.n_tokens()
+        self.cache.n_tokens
     }
 
     /// Number of documents; at least one, none of them empty.
     pub fn n_documents(&self) -> usize {
-        self.cache.n_documents() + usize::from(self.cut.is_some())
+        self.cache.n_documents + usize::from(self.cut.is_some())
     }
 
     /// Makes the last `n` tokens of the only document a document of their own, so that they can be held out; `None` makes it one
     /// again. Gives whether there are two now: not where there are more documents, or no more tokens than that.
     pub fn cut_tail(&mut self, n: Option<u64>) -> bool {
         let at = n.and_then(|n| self.n_tokens().checked_sub(n)).filter(|&at| at > 0 && at < self.n_tokens());
-        self.cut = at.filter(|_| self.cache.n_documents() == 1);
+        self.cut = at.filter(|_| self.cache.n_documents == 1);
         self.cut.is_some()
     }
 
@@ -382,7 +382,7 @@ impl Build<'_> {
                 .push(format!("{first}: no token lies wholly in an answer: left out, as {n} records in all"));
         }
         self.notes = notes;
-        if writer.n_documents() == 0 {
+        if writer.records.is_empty() {
             let n = sources.files().len();
             return Err(invalid(format!("no text to train on: all of {n} files are blank")));
         }
@@ -390,7 +390,7 @@ impl Build<'_> {
     }
 
     fn tell<W: std::io::Write>(&mut self, bytes: u64, writer: &Writer<W>) -> Result<()> {
-        let (documents, tokens) = (writer.n_documents(), writer.n_tokens());
+        let (documents, tokens) = (writer.records.len(), writer.n_tokens);
         // A file may have grown since it was listed.
         let n_bytes = self.made.sources.n_bytes().max(bytes);
         let what = format_args!("tokenizing: {documents} documents, {tokens} tokens");

@@ -79,7 +79,7 @@ pub(crate) fn documents(
                 let (line, text) = text?;
                 give(line, text, each)?;
             }
-            replaced = texts.n_replaced();
+            replaced = texts.n_replaced;
         }
         (Kind::Lines, Records::Chat { answers_only }) => {
             let mut lines = Texts::lines(path, input, options.replace_invalid);
@@ -102,7 +102,7 @@ pub(crate) fn documents(
                      sequence with what stands before it ({apart} records)"
                 ));
             }
-            replaced = lines.n_replaced();
+            replaced = lines.n_replaced;
         }
         (Kind::Text, Records::Chat { .. }) if has_ending(path, &[".json", ".json.gz"]) => {
             return Err(invalid(format!(
