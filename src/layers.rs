@@ -239,9 +239,8 @@ impl<'a> Loader<'a> {
     }
 
     fn required(&self, id: ParamId, shape: &[usize]) -> Result<StoreTensor> {
-        let found = self.optional(id, shape, true)?;
-        found
-            .ok_or_else(|| Error::Argument(format!("{id}: expected a tensor of shape {shape:?}, found none")))
+        let none = || Error::Argument(format!("{id}: expected a tensor of shape {shape:?}, found none"));
+        self.optional(id, shape, true)?.ok_or_else(none)
     }
 
     /// A tensor of the file that no adapter replaces.

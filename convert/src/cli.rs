@@ -315,8 +315,7 @@ pub fn act(args: &Args, helper: PathBuf, control: &Control<'_>) -> Result<Done> 
         return Err(Error::Usage(what));
     }
     let mut report = crate::convert(input, output, &options, control)?;
-    let lost = lost_training(&report);
-    report.notes.extend(lost);
+    report.notes.extend(lost_training(&report));
     let json = reported(input, output, &report)?;
     Ok(Done { lines: lines(&report, output, args.errors), json })
 }

@@ -220,12 +220,11 @@ pub(crate) fn serve(
 
 /// The context of a file that llama.cpp runs as it declares.
 fn declared(file: &File) -> Result<usize, String> {
-    let text = |e: &dyn std::fmt::Display| e.to_string();
-    let hp = Hparams::from_gguf(file).map_err(|e| text(&e))?;
+    let hp = Hparams::from_gguf(file).map_err(|e| e.to_string())?;
     if file.value(keys::SPEC).is_some() {
-        let trained = Hparams::as_trained(file).map_err(|e| text(&e))?;
-        let spec = Spec::declared(&hp).map_err(|e| text(&e))?;
-        let plan = Plan::new(&spec, &trained, hp.n_ctx_train).map_err(|e| text(&e))?;
+        let trained = Hparams::as_trained(file).map_err(|e| e.to_string())?;
+        let spec = Spec::declared(&hp).map_err(|e| e.to_string())?;
+        let plan = Plan::new(&spec, &trained, hp.n_ctx_train).map_err(|e| e.to_string())?;
         say(&plan, &trained, false).map_err(|why| format!("{spec}: {why}"))?;
     }
     Ok(hp.n_ctx_train)

@@ -77,7 +77,7 @@ pub(crate) static COMMANDS: &[Command] = &[
 /// The whole command line as clap sees it.
 pub(crate) fn app() -> clap::Command {
     let mut app = clap::Command::new("ropewalk")
-        .version(version())
+        .version(concat!(env!("CARGO_PKG_VERSION"), " (", env!("ROPEWALK_BUILD"), ")"))
         .about("Long context for quantized GGUF language models: extend, measure, ship")
         .after_help(
             "Start with:  ropewalk pull smollm2\n             \
@@ -109,10 +109,6 @@ fn help_options() -> [Arg; 2] {
         option("help", ArgAction::HelpShort, "Print help (see more with '--help-all')").short('h'),
         option("help-all", ArgAction::HelpLong, "Print help with all options and details"),
     ]
-}
-
-fn version() -> &'static str {
-    concat!(env!("CARGO_PKG_VERSION"), " (", env!("ROPEWALK_BUILD"), ")")
 }
 
 /// Parses the arguments, runs the command, prints its error if there is one; gives the exit code.
@@ -165,6 +161,5 @@ fn print_usage(e: &clap::Error) {
 
 /// An error with its causes, for people.
 fn in_a_line(e: &anyhow::Error) -> String {
-    let text = chain(e);
-    one_line(&format!("{text}{}", hints::of(e)))
+    one_line(&(chain(e) + &hints::of(e)))
 }

@@ -56,12 +56,6 @@ impl Job {
         }
     }
 
-    /// The spec of the data method: the one given, else the recipe's.
-    fn data_method(&self) -> Option<&str> {
-        let of_recipe = || self.recipe?.method;
-        self.transform.as_deref().or_else(of_recipe).filter(|spec| *spec != NO_METHOD)
-    }
-
     /// An error of the data method; of one that nobody typed, with the way to go without it.
     fn of_recipe(&self, e: data::Error) -> JobError {
         match (self.recipe, &self.transform) {
@@ -100,9 +94,10 @@ impl Job {
         }
     }
 
-    /// The data method, for sequences of `n_ctx` tokens.
+    /// The data method, the one given or else the recipe's, for sequences of `n_ctx` tokens.
     fn transform(&self, model: &Model, n_ctx: usize) -> Result<Option<Box<dyn Transform>>> {
-        let Some(spec) = self.data_method() else { return Ok(None) };
+        let spec = self.transform.as_deref().or_else(|| self.recipe?.method);
+        let Some(spec) = spec.filter(|spec| *spec != NO_METHOD) else { return Ok(None) };
         let transform = data::parse_method(spec, n_ctx, Arc::new(model.vocab().clone()));
         let transform = transform.map_err(|e| self.of_recipe(e))?;
         if self.doc_mask() && transform.mixes() {

@@ -51,13 +51,11 @@ pub(super) fn act(args: &Args) -> Result<Done> {
         (None, Some(to)) => (to, peft::from_peft(input, base, output(to))?),
         (None, None) => return Err(Error::Usage("-o OUT is missing".into())),
     };
-    let ranks = report.ranks.map_or(String::new(), |(a, b)| {
-        if a == b {
-            format!(" of rank {a}")
-        } else {
-            format!(" of ranks {a} to {b}")
-        }
-    });
+    let ranks = match report.ranks {
+        Some((a, b)) if a == b => format!(" of rank {a}"),
+        Some((a, b)) => format!(" of ranks {a} to {b}"),
+        None => String::new(),
+    };
     let mut lines = report.notes.clone();
     if given.to_peft.is_some() && given.base.is_none() {
         lines.push("--base ORG/REPO sets base_model_name_or_path.".into());

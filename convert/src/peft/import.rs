@@ -12,6 +12,7 @@ use ropewalk_import::{Modules, Rows, Safetensors, Stored};
 use super::config::Config;
 use super::embedding::{self, Changed};
 use super::{refuse, AdapterReport, CONFIG, MODEL, PREFIX};
+use crate::import::renamed;
 use crate::merge::OUTPUT;
 use crate::{check_none_is, Error, Result};
 
@@ -106,11 +107,7 @@ pub fn from_peft(
     }
     let (scratch, bytes) = writer.write_scratch(to.clone())?;
     // As this program's own readers see it.
-    let named = |e: gguf::Error| {
-        Error::Invalid(
-            e.to_string().replace(&*scratch.path().to_string_lossy(), &model_path.to_string_lossy()),
-        )
-    };
+    let named = |e: gguf::Error| Error::Invalid(renamed(&e.to_string(), scratch.path(), &model_path));
     let reader = AdapterReader::open(scratch.path()).map_err(named)?;
     reader.check(&base, reader.meta().base.as_deref().unwrap_or(""), true).map_err(named)?;
     let mut report = AdapterReport::of(&reader, bytes);

@@ -102,8 +102,6 @@ fn plain(e: anyhow::Error) -> anyhow::Error {
 
 /// An error that names the outputs that could not be written, and those that were.
 fn whole(problems: &[String]) -> anyhow::Result<()> {
-    match problems {
-        [] => Ok(()),
-        all => Err(anyhow::anyhow!("{}", all.join("; "))),
-    }
+    anyhow::ensure!(problems.is_empty(), "{}", problems.join("; "));
+    Ok(())
 }

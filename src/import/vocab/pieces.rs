@@ -52,25 +52,16 @@ pub(super) fn prefix(file: &Tokenizer) -> Result<Prefix> {
     let refused = |key: &str, found: &str| {
         Err(json.error(key, format!("found {found}, which a vocabulary of pieces in a GGUF file cannot say")))
     };
-    for kind in [
-        "NFC",
-        "NFD",
-        "NFKC",
-        "NFKD",
-        "Lowercase",
-        "StripAccents",
-        "BertNormalizer",
-        "Precompiled",
-        "Strip",
-        "Nmt",
+    for (key, part, kinds) in [
+        (
+            "normalizer",
+            normalizer,
+            "NFC NFD NFKC NFKD Lowercase StripAccents BertNormalizer Precompiled Strip Nmt",
+        ),
+        ("pre_tokenizer", cuts, "Digits Whitespace WhitespaceSplit Punctuation UnicodeScripts"),
     ] {
-        if has(normalizer, kind) {
-            return refused("normalizer", kind);
-        }
-    }
-    for kind in ["Digits", "Whitespace", "WhitespaceSplit", "Punctuation", "UnicodeScripts"] {
-        if has(cuts, kind) {
-            return refused("pre_tokenizer", kind);
+        if let Some(kind) = kinds.split(' ').find(|kind| has(part, kind)) {
+            return refused(key, kind);
         }
     }
     let metaspace = component(cuts, "Metaspace");

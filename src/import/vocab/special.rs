@@ -279,13 +279,12 @@ const MAX_TEMPLATES: usize = 64;
 fn template(files: &Files) -> Result<Option<Value>> {
     let mut several = additional(files)?;
     let default = text(&files.folder.join("chat_template.jinja"))?;
-    if several.is_empty() {
-        if let Some(default) = default {
-            return Ok(Some(default.into()));
-        }
-    } else {
+    if !several.is_empty() {
         several.extend(default.map(|text| serde_json::json!({"name": "default", "template": text})));
         return Ok(Some(several.into()));
+    }
+    if let Some(default) = default {
+        return Ok(Some(default.into()));
     }
     let json = Object::read(&files.folder.join("chat_template.json"), SMALL)?;
     for config in [&files.config, &json].into_iter().flatten() {

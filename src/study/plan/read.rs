@@ -331,11 +331,8 @@ fn expand(
         Some(own) => own,
         None => place.seeds(&plan.seeds)?.unwrap_or_else(|| vec![None]),
     };
-    let samples = place.count("samples", &file.samples, MAX_COUNT)?.or(place.count(
-        "samples",
-        &plan.samples,
-        MAX_COUNT,
-    )?);
+    let samples = |samples| place.count("samples", samples, MAX_COUNT);
+    let samples = samples(&file.samples)?.or(samples(&plan.samples)?);
     if let Some(label) = &file.label {
         place.name("label", label)?;
     }
