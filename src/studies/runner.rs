@@ -330,9 +330,7 @@ fn of_text(
         ..perplexity::Params::new(rule, length(cell)?)
     };
     let report = perplexity::run(source, "", documents, &params, control).map_err(failed)?;
-    let Some(row) = report.results.into_iter().next().filter(|_| !report.interrupted) else {
-        return Err(Failure::Stopped);
-    };
+    let row = report.results.into_iter().next().filter(|_| !report.interrupted).ok_or(Failure::Stopped)?;
     let around = |x: f64, e: Option<f64>| e.and_then(|e| perplexity_interval(x, e));
     let mut result = CellResult {
         metric: "perplexity".into(),
@@ -427,9 +425,7 @@ fn of_benchmark(
     };
     let mut store = FileStore::open(samples.clone()).map_err(failed)?;
     let report = suite::run(source, "", task, &params, &mut store, control).map_err(failed)?;
-    let Some(row) = report.results.into_iter().next().filter(|_| !report.interrupted) else {
-        return Err(Failure::Stopped);
-    };
+    let row = report.results.into_iter().next().filter(|_| !report.interrupted).ok_or(Failure::Stopped)?;
     let settings: Vec<String> = report.options.iter().map(|(k, v)| format!("{k} {v}")).collect();
     let metric = |m: &suite::Metric| Metric {
         name: m.name.clone(),

@@ -202,9 +202,7 @@ impl Cache {
             Some(VERSION) => {}
             Some(found) => return Err(format!("version {found}, expected {VERSION}")),
         }
-        let Some(tail) = bytes.len().checked_sub(TAIL).filter(|&at| at >= HEAD) else {
-            return Err("cut off".into());
-        };
+        let tail = bytes.len().checked_sub(TAIL).filter(|&at| at >= HEAD).ok_or("cut off")?;
         let covered = bytes.slice(0..bytes.len() - 32);
         let chunk = |i: usize| covered.slice(i * HASH_CHUNK..covered.len().min((i + 1) * HASH_CHUNK));
         let n_chunks = covered.len().div_ceil(HASH_CHUNK);

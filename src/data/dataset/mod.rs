@@ -132,14 +132,8 @@ impl Dataset {
         let all = (0..corpus.n_documents() as u32).collect::<Vec<_>>();
         let note = too_long(&corpus, params)?;
         check_size(&corpus, params, n_ctx, &all)?;
-        let size = |d: usize| {
-            let n = units(params.packing, n_ctx, length(&corpus, d));
-            if params.packing == Packing::Long {
-                n * n_ctx as u64
-            } else {
-                n
-            }
-        };
+        let unit = if params.packing == Packing::Long { n_ctx as u64 } else { 1 };
+        let size = |d: usize| unit * units(params.packing, n_ctx, length(&corpus, d));
         // A packed sample needs one token after it as the last target; windows are counted with theirs.
         let needed = |n: u64| match params.packing {
             Packing::Pack => n.saturating_mul(n_ctx as u64).saturating_add(1),

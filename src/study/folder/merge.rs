@@ -92,9 +92,8 @@ fn parts(dirs: &[PathBuf]) -> Result<Vec<PathBuf>> {
 pub fn merge(dirs: &[PathBuf], out: impl Into<Output>, names: &dyn Names) -> Result<(Folder, Plan)> {
     let out = out.into();
     let dirs = parts(dirs)?;
-    let Some(first) = dirs.first() else {
-        return Err(Error::Invalid("expected folders of parts, found none".into()));
-    };
+    let none = || Error::Invalid("expected folders of parts, found none".into());
+    let first = dirs.first().ok_or_else(none)?;
     // One of them may be the folder that they are put into.
     let plan = Plan::read_in(&foreign::Folder::open(first)?, names)?;
     let planned = Planned::new(&plan);

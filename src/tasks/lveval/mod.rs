@@ -147,9 +147,7 @@ impl LvEval {
 
     /// Checks a record; the error says what is wrong with it.
     fn check(&self, record: &Record, with_shots: bool) -> Result<(), String> {
-        let Some(gold) = record.answers.first() else {
-            return Err("expected at least one of `answers`, found none".to_owned());
-        };
+        let gold = record.answers.first().ok_or("expected at least one of `answers`, found none")?;
         let keywords = record.answer_keywords.as_deref().filter(|k| !k.is_empty());
         check_answer("answers", gold)?;
         check_answer("answer_keywords", keywords.unwrap_or_default())?;

@@ -130,9 +130,7 @@ impl Prompts<'_> {
         let mut shown: Vec<usize>;
         if n < all {
             let own = &question.documents;
-            let Some(wanted) = n.checked_sub(own.len()) else {
-                return Err(fit::too_short(shortest, length));
-            };
+            let wanted = n.checked_sub(own.len()).ok_or_else(|| fit::too_short(shortest, length))?;
             let article = question.article.map_or(&[][..], |article| &self.set.articles[article]);
             let more = || article.iter().copied().filter(|document| !own.contains(document));
             let n_more = more().count();
