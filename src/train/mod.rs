@@ -356,7 +356,7 @@ impl Trainer {
     fn ctx(&mut self, training: bool, grouped: bool) -> (&mut Executor, Ctx<'_>) {
         let ctx = Ctx {
             setup: &self.setup,
-            plan: self.clex.as_ref().map_or(&self.setup.plan, ClexTraining::plan),
+            plan: self.clex.as_ref().map_or(&self.setup.plan, |clex| &clex.plan),
             checkpointing: if training { self.checkpointing } else { Checkpointing::Inputs },
             training,
             grouped,
