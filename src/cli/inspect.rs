@@ -12,9 +12,9 @@ pub(crate) const COMMAND: Command = Command {
     name: "inspect",
     about: "Show metadata, tensors, sizes, and declared RoPE of a GGUF file, or the attention of a head",
     details: "Reads any valid GGUF file, whatever its architecture, and checks its complete structure. Long arrays \
-              and texts are truncated unless --all is given. The last lines are the kernels that multiply the weights \
-              on this machine; --kernels shows them for every --math. --map runs the model on a text and draws the \
-              attention of one head, under one setting or two.",
+              and texts are truncated unless --all is given. The last lines show which kernels multiply the \
+              weights on this machine, and --kernels shows them for every --math. --map runs the model on a text and \
+              draws the attention of one head, under one setting or two.",
     example: "inspect smollm2\n\
               inspect smollm2 --map layer=18,head=8 -f essays.txt --ctx 4096 --plot map.svg",
     args: |command| {

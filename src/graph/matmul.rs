@@ -45,7 +45,7 @@ impl Kernel {
 
     fn words(self) -> [&'static str; 2] {
         match self {
-            Kernel::Ggml => ["ggml", "ggml's, which rounds activations to 8 bits for quantized weights"],
+            Kernel::Ggml => ["ggml", "ggml's product, with activations in 8 bits if weights are quantized"],
             Kernel::F32 => ["f32", "floats of 32 bits"],
             Kernel::HalfFloats => ["half-floats", "weights of 16-bit floats, by AVX-512"],
             Kernel::Bf16x3 => ["bf16x3", "both factors as sums of two bfloat16, in AMX tiles"],

@@ -263,8 +263,8 @@ fn give<S: Set, const N: usize>(
     first: usize,
     out: &mut dyn FnMut(usize, usize, &[f32]),
 ) {
-    /// On a cache line: on two, which depends on where the stack is, the store is not forwarded to the load in `out`, and prefill
-    /// takes 6 % longer.
+    /// Starts on a cache line. An array that spans two lines, which depends on the address of the stack, is not forwarded from the
+    /// store to the load in `out`, and prefill takes 6 % longer.
     #[repr(align(64))]
     struct Line([f32; MOST]);
 
