@@ -46,12 +46,11 @@ if [[ $emit != *link* ]]; then
     exit
 fi
 # Code that only tests run is compiled faster: in several units, with few optimizations where a test computes a reference,
-# and with none where it runs a program and reads files. The longest tests are in `runtime`: they compute most, so it stays as it is.
+# and with none where it runs a program and reads files. Crate `naive` computes most and is compiled as libraries are.
 quick=()
 if [ -n "$is_test" ] || [[ /$source == */examples/* || /$source == */benches/* ]]; then
     case ${CARGO_CRATE_NAME:-} in
-        runtime) ;;
-        data | eval | ggml | kernels | rope | ropewalk_core | tasks | train) quick=(-C opt-level=1 -C overflow-checks=on -C codegen-units=16) ;;
+        data | eval | ggml | kernels | rope | ropewalk_core | runtime | tasks | train) quick=(-C opt-level=1 -C overflow-checks=on -C codegen-units=16) ;;
         *) quick=(-C opt-level=0 -C codegen-units=16) ;;
     esac
 fi

@@ -1,9 +1,8 @@
 //! Shared by the test programs: the default model and texts, small random models, ways to compare logits, and, in modules,
-//! a naive model, runs of the built program, and tests that need a process of their own.
+//! runs of the built program and tests that need a process of their own.
 #![allow(dead_code, unreachable_pub, unused_imports)] // Each test program includes this and uses its part.
 
 pub mod fetched;
-pub mod naive;
 pub mod process;
 pub mod program;
 pub mod rounding;

@@ -15,7 +15,7 @@ use ropewalk::control::Control;
 use ropewalk::model::{Model, ModelParams};
 use ropewalk::{DType, Token};
 
-use crate::common::{distance, load, naive, scratch, some_tokens};
+use crate::common::{distance, load, scratch, some_tokens};
 
 /// Roundings of a product's way through a device, each of which may have the effect of the one that is measured: both factors
 /// in linear maps, four in attention.

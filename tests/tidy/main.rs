@@ -39,6 +39,7 @@ const CRATES: &[(&str, &[&str])] = &[
         &["ropewalk-gguf", "ropewalk-import", "ropewalk-ggml", "ropewalk-serve", "ropewalk-study", "ropewalk-tasks", "convert",
             "ropewalk"],
     ),
+    ("ropewalk-naive", &["ropewalk-ggml", "ropewalk"]),
 ];
 
 /// The crates that may depend on the C code; without them the others compile in seconds.

@@ -16,12 +16,12 @@ use ropewalk::session::Session;
 use ropewalk::train::{write_adapter, ClexDraw, Init, Sequence, TrainParams, Trainable, Trainer};
 use ropewalk::DType;
 
-use crate::common::naive::{Definition, Naive};
 use crate::common::rounding::{rounding, two_orders};
 use crate::common::{all_logits, assert_close, distance, load, log_softmax, params, scratch, some_tokens};
 use crate::common::{roundings, says, size, with_adapter, LOGITS};
 use crate::differences::{loss, moved, of_element, one};
 use crate::gradients::{fill, lora, models, settings, targets, N_VOCAB};
+use naive::{Definition, Naive};
 
 const N_CTX: usize = 40;
 const N: usize = 37;

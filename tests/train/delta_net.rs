@@ -9,7 +9,6 @@ use ropewalk::model::Model;
 use ropewalk::train::{write_adapter, MemoryPlan, Sequence, TrainAttention, TrainParams, Trainable, Trainer};
 use ropewalk::DType;
 
-use crate::common::naive::worst_row;
 use crate::common::rounding::{rounding, two_orders};
 use crate::common::{made, mean_nll, open, roundings, score, scratch, some_tokens, with_adapter, with_kv};
 use crate::differences::check;
@@ -19,6 +18,7 @@ use crate::landmark_session::{exact, without_landmark, BLOCK};
 use crate::resumed::{resumed, PLAIN};
 use crate::run::World;
 use crate::same::blocks_do_not_matter;
+use naive::worst_row;
 
 /// A layer with attention between two without; heads of values in groups of two, on heads of keys.
 fn shape(name: &str) -> Shape {

@@ -8,10 +8,10 @@ use ropewalk::rope::Plan;
 use ropewalk::train::{Sequence, TrainAttention, TrainParams, Trainer};
 use ropewalk::Token;
 
-use crate::common::naive::{Definition, Naive};
 use crate::common::rounding::rounding;
 use crate::common::{roundings, size, some_tokens};
 use crate::gradients::{fill, N_VOCAB};
+use naive::{Definition, Naive};
 
 /// The naive model with everything the trainer holds merged in, after `change` has changed its tensors.
 pub(crate) fn moved(

@@ -6,13 +6,13 @@ use ropewalk::session::{Attention, Batch, GenerateParams, Session, SessionParams
 use ropewalk::train::{Sequence, TrainAttention, TrainParams, Trainer};
 use ropewalk::{DType, Token};
 
-use crate::common::naive::{worst_row, Naive};
 use crate::common::{
     assert_close, open, params, says, score, scratch, some_tokens, with_adapter, with_kv, LOGITS,
 };
 use crate::differences::{moved, with_landmarks, Documents};
 use crate::gradients::{fill, models, N_VOCAB};
 use crate::landmark::{adapter, how};
+use naive::{worst_row, Naive};
 
 /// Positions of a block in these tests.
 pub(crate) const BLOCK: usize = 7;

@@ -5,10 +5,10 @@ use ropewalk::landmark::TopBlocks;
 use ropewalk::session::{Attention, Session, SessionParams};
 use ropewalk::DType;
 
-use crate::common::naive::worst_row;
 use crate::common::{assert_close, open, params, says, score, scratch, some_tokens, with_kv, LOGITS};
 use crate::gradients::N_VOCAB;
 use crate::landmark_session::{exact_of, in_pieces, pair, pair_of, without_landmark, BLOCK};
+use naive::worst_row;
 
 fn taking(top: usize, piece: Option<usize>, params: SessionParams) -> SessionParams {
     params.attention(Attention::Landmark(TopBlocks { top, piece }))

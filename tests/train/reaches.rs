@@ -9,11 +9,11 @@ use ropewalk::train::{Sequence, TrainAttention, TrainParams, Trainer};
 use ropewalk::DType;
 
 use crate::cases::{case, dca, leaky, lm_infinite, rerope, self_extend, streaming, string, Case};
-use crate::common::naive::Definition;
 use crate::common::{made, open, score, some_tokens, with_kv, LOGITS};
 use crate::differences::check_by;
 use crate::gradients::{models, settings, N_VOCAB};
 use crate::same::blocks_do_not_matter;
+use naive::Definition;
 
 /// Log-n scaling of a model trained for 8 tokens.
 fn log_8(i: i64) -> f64 {

@@ -3,7 +3,7 @@
 use ropewalk::hparams::Hparams;
 use ropewalk::rope::Plan;
 
-use crate::common::naive::Definition;
+use naive::Definition;
 
 /// Frequencies: written down here, or the plan's where its own tests settle them.
 pub(crate) enum Theta {

@@ -11,8 +11,8 @@ use super::exact::definition;
 use super::same::SAME;
 use super::starts::ANGLES;
 use super::{apart, text, twins, under, Failures, N_VOCAB};
-use crate::common::naive::worst_row;
 use crate::common::{all_logits, batch_of, open, rows_of, score, scratch};
+use naive::worst_row;
 
 /// Room for any window here and a micro-batch, and no more than one block.
 const N_CTX: usize = 128;

@@ -9,9 +9,9 @@ use super::cases::{
     Case, COMPOSED, DCA, FREQUENCIES, LM_INFINITE, REROPE, SELF_EXTEND, SETTINGS, STREAMING, STRING,
 };
 use super::{text, twins, under, Failures, Twin, N_VOCAB};
-use crate::common::naive::worst_row;
 use crate::common::rounding::{rounding, UNIT};
 use crate::common::{all_logits, open, roundings, score};
+use naive::worst_row;
 
 /// More than two blocks of 256 cells, and than ten of every window and chunk.
 const LONG: usize = 600;

@@ -19,8 +19,8 @@ use ropewalk::rope::{Plan, Spec, METHODS};
 use ropewalk::session::SessionParams;
 use ropewalk::{DType, Token};
 
-use crate::common::naive::{self, Definition, Naive};
 use crate::common::{some_tokens, turned, with_kv};
+use naive::{self, Definition, Naive};
 
 /// Tokens of the models here.
 const N_VOCAB: usize = 260;

@@ -14,9 +14,9 @@ use ropewalk::DType;
 
 use super::cases::{DCA, FREQUENCIES};
 use super::{text, twins, under, Failures};
-use crate::common::naive::{Definition, Naive, Squares};
 use crate::common::rounding::{rounding, UNIT};
 use crate::common::{load, open, random_model, rewritten, roundings, says, scratch, some_tokens, with_kv};
+use naive::{Definition, Naive, Squares};
 
 /// More than a block of 256 cells, and no multiple of a micro-batch.
 const N: usize = 300;

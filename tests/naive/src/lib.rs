@@ -17,7 +17,7 @@ use ropewalk::Token;
 use landmark::{grouped, taken};
 
 /// The attention a naive model computes: which keys a query sees, at which distance, and how both are rotated.
-pub(crate) trait Definition {
+pub trait Definition {
     /// The distance query `i` is shown to key `j <= i`, in parts of a position; `None` where it does not see it.
     fn distance(&self, i: i64, j: i64) -> Option<i64>;
     /// The same in layers of one kind, which may be at other positions.
@@ -63,7 +63,7 @@ pub(crate) trait Definition {
 
 /// The weights of a model, as f64.
 #[derive(Clone)]
-pub(crate) struct Naive {
+pub struct Naive {
     hp: Hparams,
     /// Pairs are `(2j, 2j+1)`; else `(j, j + n_rot/2)`.
     adjacent: bool,
@@ -90,7 +90,7 @@ impl Turns {
 
 /// For each matrix, by the name of its weight, the sums of the squares of what it reads and the tokens summed over; of
 /// experts one after another.
-pub(crate) type Squares = HashMap<String, (Vec<f64>, Vec<f64>)>;
+pub type Squares = HashMap<String, (Vec<f64>, Vec<f64>)>;
 
 thread_local! {
     /// Filled where it is there.
@@ -110,13 +110,14 @@ fn record(name: &str, [e, n]: [usize; 2], x: &[f64]) {
 
 impl Naive {
     /// The values of importance matrices, over one text.
-    pub(crate) fn squares(&self, tokens: &[Token], case: &dyn Definition, plan: &Plan) -> Squares {
+    pub fn squares(&self, tokens: &[Token], case: &dyn Definition, plan: &Plan) -> Squares {
         SQUARES.set(Some(Squares::new()));
         self.logits(tokens, case, plan);
         SQUARES.take().unwrap()
     }
 
-    pub(crate) fn of(model: &Model) -> Naive {
+    /// The weights of a loaded model.
+    pub fn of(model: &Model) -> Naive {
         let file = model.file();
         let values =
             |t| ggml::dtype::dequantize_tensor(file, t).unwrap().into_iter().map(f64::from).collect();
@@ -128,23 +129,23 @@ impl Naive {
     }
 
     /// A tensor, to be changed.
-    pub(crate) fn tensor_mut(&mut self, name: &str) -> &mut Vec<f64> {
+    pub fn tensor_mut(&mut self, name: &str) -> &mut Vec<f64> {
         self.tensors.get_mut(name).unwrap()
     }
 
     /// Gives the model a separate output matrix, if the embedding was the output matrix.
-    pub(crate) fn untie(&mut self) {
+    pub fn untie(&mut self) {
         let embedding = self.tensors["token_embd.weight"].clone();
         self.tensors.entry("output.weight".into()).or_insert(embedding);
     }
 
     /// All rows of logits, `[n][n_vocab]`. As no token sees a later one, the first rows are those of a shorter text.
-    pub(crate) fn logits(&self, tokens: &[Token], case: &dyn Definition, plan: &Plan) -> Vec<f64> {
+    pub fn logits(&self, tokens: &[Token], case: &dyn Definition, plan: &Plan) -> Vec<f64> {
         self.watched(tokens, case, plan, &mut |_, _, _| {})
     }
 
     /// The probabilities of every head, `[layer][head][query][key]`, with keys up to the query.
-    pub(crate) fn probabilities(
+    pub fn probabilities(
         &self,
         tokens: &[Token],
         case: &dyn Definition,
@@ -455,7 +456,7 @@ fn add(x: &mut [f64], y: &[f64]) {
 }
 
 /// Largest error of a row of logits, relative to the row's norm.
-pub(crate) fn worst_row(got: &[f32], want: &[f64], n_vocab: usize) -> f64 {
+pub fn worst_row(got: &[f32], want: &[f64], n_vocab: usize) -> f64 {
     assert!(got.len() == want.len() && got.len().is_multiple_of(n_vocab), "{} of {}", got.len(), want.len());
     let error = |(got, want): (&[f32], &[f64])| {
         let off: f64 = got.iter().zip(want).map(|(g, w)| (f64::from(*g) - w).powi(2)).sum();
