@@ -1,5 +1,9 @@
 //! Products of float matrices by the kernels of crate `gemm-f32`, which accept any strides.
+//!
+//! The kernels read the left matrix by columns. One that lies in memory by rows, as weights do, they copy float by float,
+//! which takes as long as the product with some thirty columns. [`multiply`] transposes it in registers first.
 
+use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -14,6 +18,15 @@ const THIN: usize = 9;
 /// Terms summed by one call of the kernels: fixed, so that the order of sums does not depend on the shape of
 /// a thread's part.
 const DEPTH: usize = 512;
+/// Rows that are transposed at a time: with [`DEPTH`] columns they stay in a core's cache.
+const PANEL: usize = 128;
+/// Up to this many elements of a result, the kernels have others for matrices that lie by rows, which sum in another order.
+const SMALL: usize = 256;
+
+thread_local! {
+    /// Transposed rows.
+    static COLUMNS: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
 
 /// A matrix of floats in memory: element `(i, j)` lies `i * rs + j * cs` floats after the first.
 #[derive(Debug, Clone, Copy)]
@@ -87,34 +100,127 @@ fn fits(n: usize, step: usize, len: usize, room: usize) -> bool {
 /// `a` or `b`; `add` also reads them.
 pub unsafe fn multiply(out: *mut f32, cs: usize, add: bool, a: Matrix<'_>, b: Matrix<'_>, factor: f32) {
     assert_eq!(a.cols, b.rows, "the caller's shapes agree");
-    let step = |n: usize| n as isize;
+    let by_rows = a.cs == 1 && a.rs > 1 && b.cols >= THIN && a.rows * b.cols > SMALL;
     for from in (0..a.cols).step_by(DEPTH) {
         let to = (from + DEPTH).min(a.cols);
         let (a, b) = (a.part(0..a.rows, from..to), b.part(from..to, 0..b.cols));
-        // SAFETY: a and b can be read (`Matrix::at`), the result can be written (the caller's promise), and
-        // shapes agree.
-        unsafe {
-            gemm_f32::gemm::f32::get_gemm_fn()(
-                a.rows,
-                b.cols,
-                a.cols,
-                out,
-                step(cs),
-                1,
-                add || from > 0,
-                a.data,
-                step(a.cs),
-                step(a.rs),
-                b.data,
-                step(b.cs),
-                step(b.rs),
-                1.0,
-                factor,
-                false,
-                false,
-                false,
-                gemm_common::Parallelism::None,
-            );
+        let add = add || from > 0;
+        if !by_rows {
+            // SAFETY: the caller's promise.
+            unsafe { call(out, cs, add, a, b, factor) };
+            continue;
+        }
+        COLUMNS.with_borrow_mut(|columns| {
+            for first in (0..a.rows).step_by(PANEL) {
+                let part = a.part(first..(first + PANEL).min(a.rows), 0..a.cols);
+                let part = transposed_into(part, columns);
+                // SAFETY: the caller's promise, of some of the rows; the copy belongs to this thread.
+                unsafe { call(out.add(first), cs, add, part, b, factor) };
+            }
+        });
+    }
+}
+
+/// [`multiply`] by one call of the kernels.
+///
+/// # Safety
+/// The promise of [`multiply`].
+unsafe fn call(out: *mut f32, cs: usize, add: bool, a: Matrix<'_>, b: Matrix<'_>, factor: f32) {
+    let step = |n: usize| n as isize;
+    // SAFETY: a and b can be read (`Matrix::at`), the result can be written (the caller's promise), and shapes agree.
+    unsafe {
+        gemm_f32::gemm::f32::get_gemm_fn()(
+            a.rows,
+            b.cols,
+            a.cols,
+            out,
+            step(cs),
+            1,
+            add,
+            a.data,
+            step(a.cs),
+            step(a.rs),
+            b.data,
+            step(b.cs),
+            step(b.rs),
+            1.0,
+            factor,
+            false,
+            false,
+            false,
+            gemm_common::Parallelism::None,
+        );
+    }
+}
+
+/// The same matrix by columns. Each has the room of whole registers, so that it is never a row.
+fn transposed_into<'a>(a: Matrix<'_>, to: &'a mut Vec<f32>) -> Matrix<'a> {
+    const SIDE: usize = 8;
+    let step = a.rows.next_multiple_of(2 * SIDE);
+    to.resize(step * DEPTH, 0.0);
+    assert!(a.cs == 1 && a.cols <= DEPTH);
+    let (rows, cols) = (a.rows / SIDE * SIDE, a.cols / SIDE * SIDE);
+    let element = |i: usize, j: usize| {
+        // SAFETY: i < a.rows and j < a.cols.
+        unsafe { *a.data.add(i * a.rs + j) }
+    };
+    // Of two squares next to each other, the columns are whole cache lines.
+    for pair in (0..rows).step_by(2 * SIDE) {
+        for j in (0..cols).step_by(SIDE) {
+            for i in (pair..rows.min(pair + 2 * SIDE)).step_by(SIDE) {
+                let to = &mut to[j * step + i..][..(SIDE - 1) * step + SIDE];
+                #[cfg(target_arch = "x86_64")]
+                if std::arch::is_x86_feature_detected!("avx") {
+                    // SAFETY: the processor has AVX, and these rows and columns are there.
+                    unsafe { square(a.data.add(i * a.rs + j), a.rs, to, step) };
+                    continue;
+                }
+                for (j, to) in (j..).zip(to.chunks_mut(step)) {
+                    to[..SIDE].iter_mut().zip(i..).for_each(|(to, i)| *to = element(i, j));
+                }
+            }
+        }
+    }
+    for (j, to) in to.chunks_exact_mut(step).take(a.cols).enumerate() {
+        let done = if j < cols { rows } else { 0 };
+        to[done..a.rows].iter_mut().zip(done..).for_each(|(to, i)| *to = element(i, j));
+    }
+    Matrix { data: to.as_ptr(), rs: 1, cs: step, rows: a.rows, cols: a.cols, alive: PhantomData }
+}
+
+/// Transposes eight rows of eight floats, `rs` apart, into columns that are `step` apart.
+///
+/// # Safety
+/// The floats are there.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx")]
+unsafe fn square(from: *const f32, rs: usize, to: &mut [f32], step: usize) {
+    use std::arch::x86_64::*;
+    assert!(to.len() >= 7 * step + 8);
+    let mut a = [_mm256_setzero_ps(); 8];
+    for (i, a) in a.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        *a = unsafe { _mm256_loadu_ps(from.add(i * rs)) };
+    }
+    // Within each 128 bits, squares of four; then their halves.
+    for four in a.as_chunks_mut::<4>().0 {
+        let [p, q] = [_mm256_unpacklo_ps(four[0], four[1]), _mm256_unpacklo_ps(four[2], four[3])];
+        let [r, s] = [_mm256_unpackhi_ps(four[0], four[1]), _mm256_unpackhi_ps(four[2], four[3])];
+        *four = [
+            _mm256_shuffle_ps::<0x44>(p, q),
+            _mm256_shuffle_ps::<0xee>(p, q),
+            _mm256_shuffle_ps::<0x44>(r, s),
+            _mm256_shuffle_ps::<0xee>(r, s),
+        ];
+    }
+    for i in 0..4 {
+        let halves = [
+            (i, _mm256_permute2f128_ps::<0x20>(a[i], a[4 + i])),
+            (4 + i, _mm256_permute2f128_ps::<0x31>(a[i], a[4 + i])),
+        ];
+        for (j, column) in halves {
+            // SAFETY: the assertion above.
+            unsafe { _mm256_storeu_ps(to.as_mut_ptr().add(j * step), column) };
         }
     }
 }
@@ -181,6 +287,32 @@ mod tests {
         panics(&|| drop(product(16, 3)));
         panics(&|| drop(product(16, usize::MAX / 2)));
         assert_eq!(product(16, 4), [3.0; 16]);
+    }
+
+    /// By rows or by columns, a matrix gives the same bits.
+    #[test]
+    fn rows_are_multiplied_as_columns_are() {
+        for (m, n, k) in
+            [(128, 9, 512), (300, 10, 600), (33, 40, 7), (129, 16, 513), (1, 300, 20), (50, 5, 90)]
+        {
+            let value = |i: usize| ((i * 7919) % 1013) as f32 / 506.0 - 1.0;
+            let rows: Vec<f32> = (0..m * (k + 3)).map(value).collect();
+            let columns: Vec<f32> =
+                (0..k * (m + 1)).map(|i| rows[i % (m + 1) % m * (k + 3) + i / (m + 1)]).collect();
+            let right: Vec<f32> = (0..n * k).map(|i| value(3 * i + 1)).collect();
+            let product = |a: Matrix<'_>| {
+                let mut out = vec![0.5; n * (m + 2)];
+                multiply_into(&mut out, m + 2, true, a, Matrix::rows(&right, n, k, k).transposed(), 0.75);
+                out
+            };
+            let got = product(Matrix::rows(&rows, m, k, k + 3));
+            let want = product(Matrix::rows(&columns, k, m, m + 1).transposed());
+            if n < THIN || m * n <= SMALL || m == 1 {
+                assert!(got.iter().zip(&want).all(|(g, w)| (g - w).abs() <= 1e-4 * k as f32), "{m} {n} {k}");
+            } else {
+                assert_eq!(got, want, "{m} {n} {k}");
+            }
+        }
     }
 
     #[test]
