@@ -115,7 +115,7 @@ fn reach_methods_within_their_window_are_the_file_itself() {
         let theirs = |path: &Path| oracle_logits(path, &oracle_params(N_CTX, DType::F32), &text);
         check("libllama".into(), apart(&theirs(&path), &own), 0.0, same);
         check("declared".into(), apart(&own, &logits(&model, Some("declared"), N_CTX, &text)), 0.0, 0.0);
-        for method in METHODS.iter().filter(|m| m.axis == Axis::Reach) {
+        for (j, method) in METHODS.iter().filter(|m| m.axis == Axis::Reach).enumerate() {
             let spec = wide(method.name);
             check(spec.into(), apart(&own, &logits(&model, Some(spec), N_CTX, &text)), 0.0, same);
             // What was lost before, so that the bound means something.
@@ -134,15 +134,17 @@ fn reach_methods_within_their_window_are_the_file_itself() {
             // Opened for fewer tokens it follows the context as the file itself does.
             let few = logits(&written, None, 100, &text[..90]);
             check(format!("{spec}, converted, 100 tokens"), apart(&brief, &few), 0.0, same);
-            check(format!("{spec}, converted, in libllama"), apart(&theirs(&file), &own), 0.0, same);
-            // Another reach in its place.
-            let (other, back) = ("rerope:window=512", format!("{spec}, converted again"));
-            let again = converted(&file, &format!("declared-{i}-again.gguf"), other);
-            check(back, apart(&own, &logits(&load(&again), None, N_CTX, &text)), 0.0, same);
-            drop(written);
-            for file in [file, again] {
-                std::fs::remove_file(file).unwrap();
+            // libllama does not read a reach: two methods of each file, and so several files of each method, are enough.
+            if soaks() || (i + j) % 3 == 0 {
+                check(format!("{spec}, converted, in libllama"), apart(&theirs(&file), &own), 0.0, same);
+                // Another reach in its place.
+                let (other, back) = ("rerope:window=512", format!("{spec}, converted again"));
+                let again = converted(&file, &format!("declared-{i}-again.gguf"), other);
+                check(back, apart(&own, &logits(&load(&again), None, N_CTX, &text)), 0.0, same);
+                std::fs::remove_file(again).unwrap();
             }
+            drop(written);
+            std::fs::remove_file(file).unwrap();
         }
         drop(model);
         std::fs::remove_file(path).unwrap();

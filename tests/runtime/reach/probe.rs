@@ -10,7 +10,7 @@ use super::cases::{self, Case, DCA, FREQUENCIES};
 use super::exact::bound;
 use super::{text, twins, under, Failures, Twin};
 use crate::common::rounding::{rounding, two_orders};
-use crate::common::{open, roundings, says, score};
+use crate::common::{open, roundings, says, score, soaks};
 
 /// More than a block of 256 cells.
 const N: usize = 300;
@@ -89,7 +89,10 @@ fn probabilities_follow_their_definitions() {
                 continue;
             }
             let want = definition(twin, case);
-            for (kv, n_ubatch, portable) in ways {
+            // The first model in every way, each of the others in one after another.
+            let turn = c / (twins().len() - 1) % ways.len();
+            let in_turn = if i == 0 || soaks() { &ways[..] } else { &ways[turn..=turn] };
+            for &(kv, n_ubatch, portable) in in_turn {
                 let params = under(case.spec, N_CTX, kv).n_ubatch(n_ubatch).portable(portable);
                 let (worst, sums) = off(&mut open(&twin.model, &params), &want);
                 let what = format!("{}: {}, {kv} cache, portable {portable}", case.spec, twin.about);
