@@ -19,7 +19,7 @@ use ropewalk::DType;
 use crate::common::rounding::{rounding, two_orders};
 use crate::common::{all_logits, assert_close, distance, load, log_softmax, params, scratch, some_tokens};
 use crate::common::{roundings, says, size, with_adapter, LOGITS};
-use crate::differences::{loss, moved, of_element, one};
+use crate::differences::{loss, moved, of_element, one, sign};
 use crate::gradients::{fill, lora, models, settings, targets, N_VOCAB};
 use naive::{Definition, Naive};
 
@@ -131,8 +131,32 @@ fn check(about: &str, model: &Model, how: &TrainParams, wanted: impl Fn(&ClexDra
     let bound = rounding(roundings(hp, N)) * want;
     assert!((got - want).abs() < bound, "{about}: loss {got}, expected {want}");
     let bound = of_element(hp, N);
-    for (t, grad) in trainer.params().list().iter().zip(&grads) {
-        let norm = grad.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
+    let list = trainer.params().list();
+    let norms: Vec<f64> =
+        grads.iter().map(|grad| grad.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt()).collect();
+
+    // All pairs at once, as in `differences`: each element moved by its sign, and in each tensor as far as its norm is small.
+    let pairs: Vec<usize> = (0..list.len()).filter(|&i| !list[i].id.is_clex()).collect();
+    let most = pairs.iter().map(|&i| norms[i]).fold(0.0, f64::max);
+    let step = |i: usize, j: usize| most / norms[i].max(1e-3 * most) * sign(i as u32, j);
+    let (plan, _) = plan_at(&trainer, hp, draw.t, (list[0].id, 0, 0.0));
+    let case = Drawn { positions: &draw.positions, unit: (N / original).max(1) as i64, plan: &plan };
+    let along = |by: f64| {
+        let change = |id: ParamId, v: &mut [f64]| {
+            if let Some(&i) = pairs.iter().find(|&&i| list[i].id == id) {
+                v.iter_mut().enumerate().for_each(|(j, v)| *v += by * step(i, j));
+            }
+        };
+        loss(&moved(&base, &trainer, scale, &change), &tokens, &weights, &case, &plan)
+    };
+    let difference = (along(1e-6) - along(-1e-6)) / 2e-6;
+    let of_tensor =
+        |&i: &usize| grads[i].iter().enumerate().map(|(j, g)| f64::from(*g) * step(i, j)).sum::<f64>();
+    let off = (pairs.iter().map(of_tensor).sum::<f64>() - difference).abs();
+    let allowed = bound * (difference.abs() + 2.0 * (pairs.len() as f64).sqrt() * most);
+    assert!(off <= allowed, "{about}: pairs are off by {off:.1e}, expected at most {allowed:.1e}");
+
+    for ((t, grad), &norm) in list.iter().zip(&grads).zip(&norms) {
         if draw.t == 1 && t.id.is_clex() {
             assert!(norm == 0.0, "{about}: {} has a gradient where its network has no say", t.id);
             continue;
@@ -140,7 +164,7 @@ fn check(about: &str, model: &Model, how: &TrainParams, wanted: impl Fn(&ClexDra
         let typical = norm / (grad.len() as f64).sqrt();
         assert!(norm > 0.0 && norm.is_finite(), "{about}: {} has no gradient", t.id);
         let largest = (0..grad.len()).max_by(|&i, &j| grad[i].abs().total_cmp(&grad[j].abs())).unwrap();
-        for &i in &[largest, grad.len() / 3, grad.len() - 1][..size(1, 3)] {
+        for &i in &[largest, grad.len() / 3, grad.len() - 1][..size(usize::from(t.id.is_clex()), 3)] {
             // As in `gradients`; far positions make much of little.
             let h = if t.id.is_clex() { 3e-6 } else { 2e-5 };
             let ((above, up), (below, down)) = (at(t.id, i, h), at(t.id, i, -h));

@@ -265,7 +265,7 @@ pub(crate) fn one(tensor: ParamId, at: usize, by: f64) -> impl Fn(ParamId, &mut 
 }
 
 /// 1 or -1, by chance.
-fn sign(tensor: u32, at: usize) -> f64 {
+pub(crate) fn sign(tensor: u32, at: usize) -> f64 {
     let mixed = (at as u32 ^ (tensor << 20)).wrapping_mul(2_654_435_761);
     let mixed = (mixed ^ (mixed >> 15)).wrapping_mul(2_246_822_519);
     if (mixed ^ (mixed >> 13)) & 1 == 0 {

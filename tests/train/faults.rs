@@ -99,7 +99,7 @@ fn tokens() {
 /// Whichever write of a run fails once, log and checkpoints included, the run ends as if none had.
 #[test]
 fn a_run_outlives_every_write_that_fails() {
-    let world = World::new("faults-run");
+    let world = World::small("faults-run");
     let run = |name: &str, fails: usize| {
         std::fs::create_dir(world.path(name)).unwrap();
         let mut run = world.new_run(world.params(name)).unwrap();

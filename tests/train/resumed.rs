@@ -181,7 +181,7 @@ pub(crate) fn resumed(world: &World, setup: &Setup, about: &str) -> Vec<u8> {
 
 #[test]
 fn runs_go_on_to_the_same_bits_under_each_data_method() {
-    let world = World::new("methods");
+    let world = World::small("methods");
     let setups = data_setups();
     for method in METHODS {
         let named = |s: &Setup| s.method.split(':').next() == Some(method.name);
@@ -205,7 +205,7 @@ fn runs_go_on_to_the_same_bits_under_each_data_method() {
 
 #[test]
 fn runs_go_on_to_the_same_bits_under_each_attention() {
-    let world = World::new("attentions");
+    let world = World::small("attentions");
     let setups = attention_setups();
     let specs: Vec<Spec> = setups.iter().map(|s| s.rope.parse().unwrap()).collect();
     for method in ropewalk::rope::METHODS.iter().filter(|m| m.axis == Axis::Reach) {
@@ -234,7 +234,7 @@ const QUESTIONS: [&str; 5] = [
 
 #[test]
 fn runs_with_made_records_go_on_to_the_same_bits() {
-    let world = World::new("made");
+    let world = World::small("made");
     // Long enough for a record of each family, in a vocabulary of bytes.
     let made = |answers_only| Setup { n_ctx: 900, batch: 4, synthetic: Some((0.9, answers_only)), ..PLAIN };
     let (all, answers) = (made(false), made(true));

@@ -3,14 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use convert::random::Shape;
 use ropewalk::control::{Control, Progress, Stop};
 use ropewalk::data::{Corpus, Dataset, DatasetParams, HeldOut, Separator, Sources, TextOptions};
 use ropewalk::model::{Error, Model};
 use ropewalk::train::optim::{Decay, OptimParams, Optimizer, Schedule};
 use ropewalk::train::{Run, RunParams, Trainable, Trainer};
+use ropewalk::DType;
 
-use crate::common::says;
-use crate::gradients::{lora, named_model, settings};
+use crate::common::{made, says};
+use crate::gradients::{lora, named_model, settings, N_VOCAB};
 
 const N_CTX: usize = 32;
 pub(crate) const STEPS: u64 = 8;
@@ -23,6 +25,14 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(name: &str) -> World {
         World::of(named_model(name))
+    }
+
+    /// With a model of a tenth of the size, for many runs or long ones.
+    pub(crate) fn small(name: &str) -> World {
+        let tiny = Shape::named("llama-tiny").unwrap();
+        let tiny = Shape { n_layer: 1, n_vocab: N_VOCAB, n_ctx_train: 64, ..tiny };
+        let shape = Shape { n_embd: 64, n_embd_head: 32, n_ff: 96, ..tiny };
+        World::of(made(&format!("train-{name}.gguf"), &shape, DType::F32, 77))
     }
 
     pub(crate) fn of(model: Model) -> World {

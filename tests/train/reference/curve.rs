@@ -20,7 +20,7 @@ struct Length {
 
 /// A step is a second of one core.
 fn length() -> Length {
-    size(Length { steps: 6, stop: 5, compared: 6 }, Length { steps: 50, stop: 20, compared: 50 })
+    size(Length { steps: 4, stop: 3, compared: 4 }, Length { steps: 50, stop: 20, compared: 50 })
 }
 
 fn optim(curve: &Curve) -> OptimParams {
