@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::cli::{convert, marked, stderr, tiny};
-use crate::lab::names;
+use crate::lab::{names, soaks};
 
 /// Starts a conversion that takes long, and waits until it is writing.
 fn busy(dir: &Path, out: &Path, wrapper: &[&str]) -> Child {
@@ -72,7 +72,7 @@ fn a_hangup_that_is_ignored_stays_ignored() {
 /// leaves nothing else.
 #[test]
 fn killed_at_any_moment_it_leaves_the_old_file_or_the_new_one() {
-    let n_kills = if std::env::var_os("ROPEWALK_SOAK").is_some() { 100 } else { 4 };
+    let n_kills = if soaks() { 100 } else { 4 };
     let dir = tempfile::tempdir().unwrap();
     let (tiny, out) = (tiny(dir.path()), dir.path().join("out.gguf"));
     let args = ["--type", "f32", tiny.to_str().unwrap(), "-o", out.to_str().unwrap(), "-q"];

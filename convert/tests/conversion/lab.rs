@@ -6,6 +6,11 @@ use convert::random::{write, Shape};
 use gguf::{DType, File};
 use ropewalk_core::adapter::{AdapterFile, AdapterMeta, NewPair};
 
+/// Whether `make soak` runs the tests.
+pub(crate) fn soaks() -> bool {
+    std::env::var_os("ROPEWALK_SOAK").is_some()
+}
+
 pub(crate) struct Lab(pub(crate) tempfile::TempDir);
 
 impl Lab {

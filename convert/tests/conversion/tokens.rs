@@ -9,6 +9,8 @@ use ropewalk_import::{Checkpoint, Tokenizing};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{json, Value};
 
+use crate::lab::soaks;
+
 /// Strings recorded.
 const N: usize = 10_000;
 
@@ -84,6 +86,8 @@ fn imported(n_tokens: usize, files: &[(&str, Vec<u8>)], pre: Option<&str>) -> Vo
 /// the strings they are compared on here. All were compared when they were recorded.
 const SLOW: &[&str] = &["gpt-4o", "tekken", "deepseek-v3"];
 const N_SLOW: usize = 200;
+/// How many the others are compared on in `make test`; in `make soak` all.
+const N_SHORT: usize = 4_000;
 
 /// Which strings libllama is known to cut otherwise, and why.
 struct Known {
@@ -149,7 +153,8 @@ fn imported_tokenizers_cut_texts_as_their_own_libraries_do() {
     }
     let mut faults = Vec::new();
     for Job { name, kind, vocab, recorded } in &jobs {
-        let n = if SLOW.contains(&name.as_str()) { N_SLOW } else { N };
+        let all = if soaks() { N } else { N_SHORT };
+        let n = if SLOW.contains(&name.as_str()) { N_SLOW } else { all };
         let mut explained = 0;
         for (i, (text, wanted)) in strings.iter().zip(*recorded).enumerate().take(n) {
             let ids = vocab.tokenize(text, false, false).unwrap();
