@@ -22,23 +22,23 @@ const MODEL: &str = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
 
 /// Parts of the command lines, and what is typed in their place so that all of them take seconds.
 const SMALLER: &[(&str, &str)] = &[
-    ("--lengths 12288 --rope", "--lengths 256 --rope"),
-    ("--lengths 32k --longppl", "--lengths 512 --longppl=trunc-len=128,sliding-window=64"),
-    ("--ctx 4096 --plot", "--ctx 1040 --plot"),
-    ("--ctx 4096 --rope plain", "--ctx 520 --rope plain"),
+    ("--lengths 12288 --rope", "--lengths 64 --rope"),
+    ("--lengths 32k --longppl", "--lengths 256 --longppl=trunc-len=64,sliding-window=64"),
+    ("--map -f models/texts/essays.txt --ctx 4096", "--map distance=50 -f models/texts/essays.txt --ctx 128"),
+    ("--ctx 4096 --rope plain", "--ctx 128 --rope plain"),
     ("ruler_niah,vt", "niah_single_1,niah_multikey_1"),
     ("--lengths 4096,8192 --samples 20", "--lengths 4k --samples 1"),
-    ("--lengths 8192 --against", "--lengths 512 --against"),
+    ("--lengths 8192 --against", "--lengths 512 --max-windows 2 --against"),
     (
         "--ctx 16384 -f models/texts/essays.txt --minutes 20",
-        "--ctx 1024 -f models/texts/essays.txt --minutes 0.01",
+        "--ctx 640 -f models/texts/essays.txt --minutes 0.01",
     ),
     ("--ctx 16384 --search=samples=2 --minutes 120", "--ctx 1024 --search=samples=2,max-evaluations=3"),
     ("bases=1000000/2500000/5000000 --ctx 1024 --steps 60", "bases=1000000/2500000 --ctx 256 --steps 60"),
-    ("--ctx 1024 --steps 40", "--ctx 64 --steps 2 --set held-out=2"),
-    ("novels/*.txt --lengths 1024", "novels/*.txt --lengths 128"),
-    ("--lengths 4096,12288 --samples 4", "--lengths 300,400 --samples 1"),
-    ("advise -m smollm2 --ctx 12288 --minutes 1", "advise -m model.gguf --ctx 1024 --minutes 0.01"),
+    ("--ctx 1024 --steps 40", "--ctx 32 --steps 2 --set held-out=2"),
+    ("novels/*.txt --lengths 1024", "novels/*.txt --lengths 64"),
+    ("--lengths 4096,12288 --samples 4", "--lengths 150,200 --samples 1"),
+    ("advise -m smollm2 --ctx 12288 --minutes 1", "advise -m model.gguf --ctx 640 --minutes 0.01"),
     ("--steps 60", "--steps 2"),
     ("--steps 40", "--steps 4"),
     ("--ctx 8192 --inspect-data", "--ctx 512 --inspect-data"),
@@ -49,8 +49,9 @@ const SMALLER: &[(&str, &str)] = &[
     ("--type f32 -o out/pythia", "--type f32 --pre gpt-2 -o out/pythia"),
     ("--lengths 4096 --lora", "--lengths 512 --lora"),
     ("--recipe sba", "--recipe sba --ctx 256 --steps 2"),
+    ("--imatrix-from essays.txt", "--imatrix-from essays.txt --max-windows 2"),
     ("examples/study-small.toml", "examples/study.toml"),
-    ("--ctx 16384 -f book.txt", "--ctx 1024 -f book.txt --minutes 0.01"),
+    ("--ctx 16384 -f book.txt", "--ctx 640 -f book.txt --minutes 0.01"),
 ];
 
 /// Engines that run studies, as far as the lines of the guide need them. The real ones are not installed for this test.
@@ -201,7 +202,7 @@ fn fixtures(dir: &Path, real: bool, lines: &[Line]) {
     // Adapters that somebody trained.
     let train = |model: &str, to: &str| {
         let line =
-            format!("finetune -m {model} -d texts --ctx 64 --steps 1 -r 2 --targets q --set held-out=0 -o {to} -t 1 -q");
+            format!("finetune -m {model} -d texts --ctx 16 --steps 1 -r 2 --targets q --set held-out=0 -o {to} -t 1 -q");
         type_in(dir, &format!("ropewalk {line}"), true);
     };
     let names = |file: &str| lines.iter().any(|line| line.typed.contains(file));
