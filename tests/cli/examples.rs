@@ -16,18 +16,22 @@ use crate::models::model;
 const ONLINE: [&str; 2] = ["pull", "serve"];
 
 /// Words of the examples, and what is typed in their place so that all of them take seconds.
-const SMALLER: [(&str, &str); 15] = [
+const SMALLER: [(&str, &str); 18] = [
     ("-l 16k", "-l 1k"),
-    ("-l 8k", "-l 512"),
-    ("--lengths 4096,12288", "--lengths 512,1024"),
+    ("-l 8k", "-l 512 --max-windows 2"),
+    ("--lengths 4096,12288", "--lengths 512,640 --samples 2"),
     ("-l 4k,16k", "-l 4k --samples 2"),
-    ("advise -m smollm2 --ctx 16384", "advise -m smollm2 --ctx 1024"),
+    ("--ctx 16384 -f essays.txt", "--ctx 640 -f essays.txt"),
+    ("--ctx 16384 -f books.txt", "--ctx 1024 -f books.txt"),
+    ("--ctx 16384 -f book.txt", "--ctx 640 -f book.txt --minutes 0.01"),
     ("--minutes 20", "--minutes 0.01"),
     ("--search=samples=2", "--search=samples=2,max-evaluations=3"),
     ("-p 512,2048 -n 128 -d 0,4096", "-p 16,32 -n 8 -d 0,64"),
-    ("--map layer=18,head=8", "--map layer=1,head=3"),
+    ("--map layer=18,head=8 -f essays.txt --ctx 4096", "--map layer=1,head=3 -f essays.txt --ctx 512"),
+    ("-d 16384", "-d 256"),
+    ("--ctx 1024 --steps 200", "--ctx 256 --steps 2"),
     ("--steps 200", "--steps 2"),
-    ("--set batch=8", "--set batch=8 --steps 4"),
+    ("--set batch=8", "--set batch=8 --steps 2"),
     ("--lengths 16384", "--lengths 1024"),
     ("--lengths 8192,16384 --samples 50", "--lengths 4k --samples 1"),
     ("-p 512 -n 128 -d 0,8192", "-p 16 -n 8 -d 0,64"),
