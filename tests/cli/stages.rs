@@ -52,6 +52,9 @@ fn finetune(folder: &Folder, output: &str, more: &[&str]) -> Output {
 #[test]
 fn stages_are_runs_from_one_adapter_to_the_next() {
     let folder = Folder::new();
+    // The only text of less than 3 % of all tokens, so it is held out.
+    std::fs::write(folder.file("texts/short.txt"), "the sea walks on a rope of hemp and tar. ".repeat(5))
+        .unwrap();
     let path = folder.path("abf.toml");
     std::fs::write(&path, STAGES).unwrap();
     let report = finetune(&folder, "whole.gguf", &["--stages", &path, "--set", "save-every=2"]).json();
@@ -84,8 +87,8 @@ fn stages_are_runs_from_one_adapter_to_the_next() {
     // Killed in its second stage, without any chance to do something about it.
     let all = args(&folder, "cut.gguf", &["--stages", &path, "--set", "save-every=2"]);
     let mut child = start(&all).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let second = folder.file("cut.stage-2.checkpoints/step-00000002.safetensors");
-    wait_until("a checkpoint", || second.exists() || child.try_wait().unwrap().is_some());
+    let saved = || !ropewalk::train::checkpoint::list(&folder.file("cut.stage-2.checkpoints")).is_empty();
+    wait_until("a checkpoint", || saved() || child.try_wait().unwrap().is_some());
     child.kill().unwrap();
     child.wait().unwrap();
     let again = ["--stages", &path, "--set", "save-every=2", "--resume"];
@@ -225,7 +228,7 @@ fn all_parameters_are_trained_and_a_model_is_written() {
     .unwrap();
     let (texts, out) = (folder.path("texts"), folder.path("out.gguf"));
     let head = ["finetune", "-m", &model, "-d", &texts, "--device", "cpu", "-t", "1", "--targets", "full"];
-    let tail = split("--lr 0.003 --ubatch 20 --set output-type=file --json");
+    let tail = split("--lr 0.003 --ubatch 20 --set output-type=file --set eval-every=0 --json");
     let tail = [&tail[..], &["--stages", &stages, "-o", &out]].concat();
     let plan = run(&[&head[..], &["--ctx", "64", "--plan-memory", "--json"]].concat()).json();
     assert!(plan["parts"]
