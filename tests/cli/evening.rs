@@ -39,7 +39,7 @@ impl Evening {
         std::fs::write(evening.dir.path().join("books/1.txt"), text("")).unwrap();
         std::fs::write(evening.dir.path().join("essay.txt"), text("Another day.\n")).unwrap();
         let train =
-            "finetune -m random.gguf -d books --rope plain --ctx 128 --steps 40 --lr 0.01 -o words.gguf -t 1";
+            "finetune -m random.gguf -d books --rope plain --ctx 128 --steps 40 --lr 0.01 --set eval-every=0 -o words.gguf -t 1";
         ok(evening.types(train));
         ok(evening.types("convert random.gguf --lora words.gguf -o small.gguf"));
         evening
@@ -130,7 +130,7 @@ fn a_model_breaks_is_extended_measured_trained_and_shipped() {
     assert!(evening.has("map.svg"), "{needles:?}");
 
     // Trained under the method, it predicts as well far out as it did near by.
-    let trained = "finetune -m small.gguf -d books --rope yarn:factor=8 --ctx 512 --steps 12 --lr 0.005 -o long.gguf -t 1";
+    let trained = "finetune -m small.gguf -d books --rope yarn:factor=8 --ctx 512 --steps 12 --lr 0.005 --set eval-every=0 -o long.gguf -t 1";
     let trained = ok(evening.types(trained));
     assert!(
         trained.stderr.contains("step 0: loss") && trained.stderr.contains("--lora long.gguf"),

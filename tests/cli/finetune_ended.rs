@@ -188,7 +188,7 @@ fn two_runs_tokenise_once() {
 #[test]
 fn a_log_that_cannot_be_written_ends_nothing() {
     let folder = Folder::new();
-    let more = ["--steps", "150", "--set", "save-every=100"];
+    let more = ["--steps", "75", "--set", "save-every=50"];
     folder.finetune("whole.gguf", &more).json();
     let child = folder.at_work("a.gguf", &more);
     signal(child.id(), "-STOP");
@@ -205,7 +205,7 @@ fn a_log_that_cannot_be_written_ends_nothing() {
         "{said}"
     );
     let report: Value = serde_json::from_slice(&out.stdout).unwrap();
-    assert_eq!((report["steps"].as_u64(), report["problems"].as_array().unwrap().len()), (Some(150), 1));
+    assert_eq!((report["steps"].as_u64(), report["problems"].as_array().unwrap().len()), (Some(75), 1));
     folder.assert_whole();
     assert_eq!(folder.names("a.checkpoints").len(), 2);
 }

@@ -29,7 +29,7 @@ fn killed_after(mut command: Command, wait: Duration) {
 #[test]
 fn finetune_goes_on_from_its_last_checkpoint() {
     let folder = Folder::new();
-    let all = split("--steps 40 --set save-every=1 --set eval-every=10 --set schedule=cosine --set warmup=3");
+    let all = split("--steps 20 --set save-every=1 --set eval-every=5 --set schedule=cosine --set warmup=3");
     let started = Instant::now();
     folder.finetune("whole.gguf", &all).json();
     let time = started.elapsed();
@@ -60,7 +60,7 @@ fn finetune_goes_on_from_its_last_checkpoint() {
     }
     // Nor is a run started again over what is there.
     let again = folder.finetune("k0.gguf", &all);
-    assert!(fails(&again, 1).contains("an earlier run got to step-00000040.safetensors"), "{again:?}");
+    assert!(fails(&again, 1).contains("an earlier run got to step-00000020.safetensors"), "{again:?}");
     println!(
         "finetune: {n} kills, {n_littered} left files of ours, {n_resumed} were resumed from a checkpoint"
     );
