@@ -1,5 +1,6 @@
 //! Documents and other tracked files: what they name must be there, on every machine.
 
+use std::collections::BTreeMap;
 use std::process::Command;
 
 use super::{check, read, root};
@@ -171,7 +172,7 @@ fn command_lines(path: &str) -> Vec<String> {
 
 #[test]
 fn documents_show_commands_and_flags_that_exist() {
-    let commands = help(&[]);
+    let (commands, mut helps) = (help(&[]), BTreeMap::new());
     let (mut faults, mut found) = (Vec::new(), 0);
     let named = ["README.md", "models/README.md", "scripts/demo.sh"].map(str::to_owned);
     for path in named.into_iter().chain(documents_in("docs/guide")).chain(documents_in("docs/results")) {
@@ -183,7 +184,7 @@ fn documents_show_commands_and_flags_that_exist() {
                 faults.push(format!("{path}: no command `{command}`: {line}"));
                 continue;
             }
-            let known = help(&[command]);
+            let known = helps.entry((*command).to_owned()).or_insert_with(|| help(&[command]));
             // What follows `--` is for another program.
             let own = words.iter().take_while(|w| **w != "--");
             for flag in own.filter(|w| w.starts_with("--")) {

@@ -12,7 +12,7 @@ mod opening;
 mod programs;
 mod reading;
 
-use reading::{blank, first_names};
+use reading::{blank, first_names, sources};
 
 /// The crates of the workspace, low to high, and the ones among them that each may depend on (for its tests,
 /// any). A new crate gets a line here and in ARCHITECTURE.md.
@@ -230,8 +230,8 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// Every Rust file of the project.
-fn sources() -> Vec<Source> {
+/// Reads every Rust file of the project.
+fn read_sources() -> Vec<Source> {
     let mut paths = vec![root().join("build.rs")];
     for folder in ["src", "ggml", "convert", "python", "tests", "benches", "fuzz"] {
         walk(&root().join(folder), &mut paths);

@@ -1,6 +1,15 @@
 //! Reading Rust as far as tidy has to: without comments and literals, the literals alone, and the first names of paths.
 
 use std::ops::Range;
+use std::sync::OnceLock;
+
+use super::{read_sources, Source};
+
+/// Every Rust file of the project, read once for all tests.
+pub(super) fn sources() -> &'static [Source] {
+    static SOURCES: OnceLock<Vec<Source>> = OnceLock::new();
+    SOURCES.get_or_init(read_sources)
+}
 
 /// Where comments and string and character literals are.
 fn opaque(text: &str) -> Vec<Range<usize>> {
