@@ -73,20 +73,14 @@ fn data_of_a_benchmark_arrives_in_the_users_folder_and_eval_finds_it() {
     std::fs::create_dir(&packages).unwrap();
     without_words(&users.join("ruler"));
     let eval = || {
-        let mut eval =
-            command(&["eval", "niah_single_1", "-m", model(), "-l", "2k", "-n", "1", "-t", "1", "--json"]);
-        eval.current_dir(dir.path()).env("ROPEWALK_DATA", &users);
+        let mut eval = command(&["eval", "niah_single_1", "-m", model(), "-l", "2k", "-n", "1"]);
+        eval.args(["-t", "1", "--json"]).current_dir(dir.path()).env("ROPEWALK_DATA", &users);
         finish(eval)
     };
-    let missing = eval();
     let list = users.join("ruler/adjectivelist.txt");
-    refused(
-        &missing,
-        &[
-            list.to_str().unwrap(),
-            "is missing: it is in the Python package wonderwords 3.0.1; `ropewalk pull ruler` fetches it",
-        ],
-    );
+    let missing =
+        "is missing: it is in the Python package wonderwords 3.0.1; `ropewalk pull ruler` fetches it";
+    refused(&eval(), &[list.to_str().unwrap(), missing]);
 
     // A module in the working directory must not stand in for Python's.
     std::fs::write(dir.path().join("json.py"), "raise SystemExit('planted')").unwrap();

@@ -16,14 +16,13 @@ use crate::models::model;
 const ONLINE: [&str; 2] = ["pull", "serve"];
 
 /// Words of the examples, and what is typed in their place so that all of them take seconds.
-const SMALLER: [(&str, &str); 18] = [
+const SMALLER: [(&str, &str); 17] = [
     ("-l 16k", "-l 1k"),
     ("-l 8k", "-l 512 --max-windows 2"),
     ("--lengths 4096,12288", "--lengths 512,640 --samples 2"),
     ("-l 4k,16k", "-l 4k --samples 2"),
-    ("--ctx 16384 -f essays.txt", "--ctx 640 -f essays.txt"),
-    ("--ctx 16384 -f books.txt", "--ctx 1024 -f books.txt"),
-    ("--ctx 16384 -f book.txt", "--ctx 640 -f book.txt --minutes 0.01"),
+    ("advise -m smollm2 --ctx 16384", "advise -m smollm2 --ctx 640"),
+    ("--ctx 640 -f book.txt", "--ctx 640 -f book.txt --minutes 0.01"),
     ("--minutes 20", "--minutes 0.01"),
     ("--search=samples=2", "--search=samples=2,max-evaluations=3"),
     ("-p 512,2048 -n 128 -d 0,4096", "-p 16,32 -n 8 -d 0,64"),

@@ -131,17 +131,11 @@ fn texts_are_inspected_and_nothing_is_trained() {
     assert_eq!(left.len(), 2, "an adapter, a log or checkpoints: {left:?}");
 
     // Without an adapter's name nothing is left.
-    let listed = |folder: &Folder| {
-        let mut names: Vec<_> =
-            std::fs::read_dir(folder.dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-        names.sort();
-        names
-    };
-    let names = listed(&folder);
+    let names = crate::hub::names(folder.dir.path());
     let args = ["finetune", "-m", "tiny.gguf", "-d", "texts", "--inspect-data", "--ctx", "48"];
     let out = run_in(folder.dir.path(), &args);
     assert!(out.code == 0 && out.stdout.contains("tokens in 6 documents"), "{out:?}");
-    assert_eq!(listed(&folder), names);
+    assert_eq!(crate::hub::names(folder.dir.path()), names);
 
     // As text, with the tokens where they are asked for.
     let args =
@@ -260,14 +254,13 @@ fn the_guides_settings_are_taken() {
     let folder = Folder::new();
     let guide = include_str!("../../docs/guide/fine-tuning.md");
     let line = guide.lines().find(|l| l.starts_with("$ ropewalk finetune") && l.contains(" --set ")).unwrap();
-    let words: Vec<&str> = line.split(' ').skip(2).collect();
     let here = |word: &str| match word {
         "$M" => "tiny.gguf".to_owned(),
         "512" => "64".to_owned(),
         word if word.starts_with("models/texts") => "texts".to_owned(),
         word => word.replace("out/", ""),
     };
-    let words: Vec<String> = words.into_iter().map(here).collect();
+    let words: Vec<String> = line.split(' ').skip(2).map(here).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let report =
         run_in(folder.dir.path(), &[&words[..], &["--device", "cpu", "-t", "1", "--json"]].concat()).json();

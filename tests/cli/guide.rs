@@ -29,10 +29,8 @@ const SMALLER: &[(&str, &str)] = &[
     ("ruler_niah,vt", "niah_single_1,niah_multikey_1"),
     ("--lengths 4096,8192 --samples 20", "--lengths 4k --samples 1"),
     ("--lengths 8192 --against", "--lengths 512 --max-windows 2 --against"),
-    (
-        "--ctx 16384 -f models/texts/essays.txt --minutes 20",
-        "--ctx 640 -f models/texts/essays.txt --minutes 0.01",
-    ),
+    ("--ctx 16384 -f models", "--ctx 640 -f models"),
+    ("--minutes 20", "--minutes 0.01"),
     ("--ctx 16384 --search=samples=2 --minutes 120", "--ctx 1024 --search=samples=2,max-evaluations=3"),
     ("bases=1000000/2500000/5000000 --ctx 1024 --steps 60", "bases=1000000/2500000 --ctx 256 --steps 60"),
     ("--ctx 1024 --steps 40", "--ctx 32 --steps 2 --set held-out=2"),

@@ -199,13 +199,7 @@ fn what_cannot_be_gone_on_from_or_attended_to_is_said_in_one_line() {
         assert!(said.contains(says), "{more:?}: {said}");
     }
     // The adapter of another model.
-    convert::random::write(
-        &convert::random::Shape::named("llama-tiny").unwrap(),
-        ropewalk::DType::Q8_0,
-        8,
-        folder.file("tiny.gguf"),
-    )
-    .unwrap();
+    write(&Shape::named("llama-tiny").unwrap(), DType::Q8_0, 8, folder.file("tiny.gguf")).unwrap();
     let out = finetune(&folder, "x.gguf", &["--lora", &a, "--ctx", "48", "--steps", "1"]);
     let said = fails(&out, 1);
     assert!(

@@ -68,7 +68,7 @@ pub(crate) fn fails(args: &[&str], code: i32, holds: &[&str]) {
     }
 }
 
-fn str(path: &Path) -> &str {
+pub(crate) fn str(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 

@@ -2,9 +2,9 @@
 //! code 1, never an allocation that ends it.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::commands::{fails, ropewalk};
+use crate::commands::{fails, ropewalk, str};
 use crate::common::program::split;
 use crate::{common, small_model};
 
@@ -15,10 +15,6 @@ fn sparse(name: &str, start: &[u8], size: u64) -> PathBuf {
     file.write_all(start).unwrap();
     file.set_len(size).unwrap();
     path
-}
-
-fn str(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 /// A GGUF file with one key of this array type and length.
