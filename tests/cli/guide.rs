@@ -38,7 +38,7 @@ const SMALLER: &[(&str, &str)] = &[
     ("--lengths 4096,12288 --samples 4", "--lengths 150,200 --samples 1"),
     ("advise -m smollm2 --ctx 12288 --minutes 1", "advise -m model.gguf --ctx 640 --minutes 0.01"),
     ("--steps 60", "--steps 2"),
-    ("--steps 40", "--steps 4"),
+    ("--ctx 512 --steps 40", "--ctx 128 --steps 4"),
     ("--ctx 8192 --inspect-data", "--ctx 512 --inspect-data"),
     ("--ctx 8192 --rope abf", "--ctx 256 --steps 2 --rope abf"),
     ("<repo_name>/<reponame>/<file_sep>/<filename>", "#1/#2/#3/#4"),
