@@ -16,7 +16,7 @@ use crate::models::model;
 const ONLINE: [&str; 2] = ["pull", "serve"];
 
 /// Words of the examples, and what is typed in their place so that all of them take seconds.
-const SMALLER: [(&str, &str); 17] = [
+const SMALLER: [(&str, &str); 18] = [
     ("-l 16k", "-l 1k"),
     ("-l 8k", "-l 512 --max-windows 2"),
     ("--lengths 4096,12288", "--lengths 512,640 --samples 2"),
