@@ -36,8 +36,7 @@ const CRATES: &[(&str, &[&str])] = &[
         "ropewalk-ggml", "ropewalk-llama", "ropewalk-processor", "convert"]),
     (
         "ropewalk-fuzz",
-        &["ropewalk-gguf", "ropewalk-import", "ropewalk-ggml", "ropewalk-serve", "ropewalk-study", "ropewalk-tasks", "convert",
-            "ropewalk"],
+        &["ropewalk-gguf", "ropewalk-import", "ropewalk-ggml", "ropewalk-serve", "ropewalk-study", "ropewalk-tasks", "convert", "ropewalk"],
     ),
     ("ropewalk-naive", &["ropewalk-ggml", "ropewalk"]),
 ];
