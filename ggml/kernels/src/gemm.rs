@@ -155,10 +155,11 @@ unsafe fn call(out: *mut f32, cs: usize, add: bool, a: Matrix<'_>, b: Matrix<'_>
 
 /// The same matrix by columns. Each has the room of whole registers, so that it is never a row.
 fn transposed_into<'a>(a: Matrix<'_>, to: &'a mut Vec<f32>) -> Matrix<'a> {
-    const SIDE: usize = 8;
     let step = a.rows.next_multiple_of(2 * SIDE);
-    to.resize(step * DEPTH, 0.0);
     assert!(a.cs == 1 && a.cols <= DEPTH);
+    if to.len() < step * DEPTH {
+        to.resize(step * DEPTH, 0.0);
+    }
     let (rows, cols) = (a.rows / SIDE * SIDE, a.cols / SIDE * SIDE);
     let element = |i: usize, j: usize| {
         // SAFETY: i < a.rows and j < a.cols.
@@ -169,15 +170,8 @@ fn transposed_into<'a>(a: Matrix<'_>, to: &'a mut Vec<f32>) -> Matrix<'a> {
         for j in (0..cols).step_by(SIDE) {
             for i in (pair..rows.min(pair + 2 * SIDE)).step_by(SIDE) {
                 let to = &mut to[j * step + i..][..(SIDE - 1) * step + SIDE];
-                #[cfg(target_arch = "x86_64")]
-                if std::arch::is_x86_feature_detected!("avx") {
-                    // SAFETY: the processor has AVX, and these rows and columns are there.
-                    unsafe { square(a.data.add(i * a.rs + j), a.rs, to, step) };
-                    continue;
-                }
-                for (j, to) in (j..).zip(to.chunks_mut(step)) {
-                    to[..SIDE].iter_mut().zip(i..).for_each(|(to, i)| *to = element(i, j));
-                }
+                // SAFETY: these rows and columns are there.
+                unsafe { square(a.data.add(i * a.rs + j), a.rs, to, step) };
             }
         }
     }
@@ -188,16 +182,44 @@ fn transposed_into<'a>(a: Matrix<'_>, to: &'a mut Vec<f32>) -> Matrix<'a> {
     Matrix { data: to.as_ptr(), rs: 1, cs: step, rows: a.rows, cols: a.cols, alive: PhantomData }
 }
 
-/// Transposes eight rows of eight floats, `rs` apart, into columns that are `step` apart.
+/// Rows and columns that are transposed in registers.
+const SIDE: usize = 8;
+
+/// Transposes [`SIDE`] rows of so many floats, `rs` apart, into columns that are `step` apart.
 ///
 /// # Safety
 /// The floats are there.
+unsafe fn square(from: *const f32, rs: usize, to: &mut [f32], step: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx") {
+        // SAFETY: the processor has AVX; the caller's promise.
+        return unsafe { square_avx(from, rs, to, step) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { square_portable(from, rs, to, step) }
+}
+
+/// [`square`] on any processor.
+///
+/// # Safety
+/// The promise of [`square`].
+unsafe fn square_portable(from: *const f32, rs: usize, to: &mut [f32], step: usize) {
+    for (j, to) in to.chunks_mut(step).enumerate() {
+        // SAFETY: the caller's promise.
+        to[..SIDE].iter_mut().enumerate().for_each(|(i, to)| *to = unsafe { *from.add(i * rs + j) });
+    }
+}
+
+/// [`square`] in registers.
+///
+/// # Safety
+/// The promise of [`square`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
-unsafe fn square(from: *const f32, rs: usize, to: &mut [f32], step: usize) {
+unsafe fn square_avx(from: *const f32, rs: usize, to: &mut [f32], step: usize) {
     use std::arch::x86_64::*;
-    assert!(to.len() >= 7 * step + 8);
-    let mut a = [_mm256_setzero_ps(); 8];
+    assert!(to.len() >= (SIDE - 1) * step + SIDE);
+    let mut a = [_mm256_setzero_ps(); SIDE];
     for (i, a) in a.iter_mut().enumerate() {
         // SAFETY: the caller's promise.
         *a = unsafe { _mm256_loadu_ps(from.add(i * rs)) };
@@ -287,6 +309,21 @@ mod tests {
         panics(&|| drop(product(16, 3)));
         panics(&|| drop(product(16, usize::MAX / 2)));
         assert_eq!(product(16, 4), [3.0; 16]);
+    }
+
+    #[test]
+    fn squares_are_transposed_on_any_processor() {
+        let from: Vec<f32> = (0..100).map(|i| i as f32).collect();
+        let (rs, step) = (11, 16);
+        let want: Vec<f32> = (0..120)
+            .map(|at| if at % step < SIDE { from[at % step * rs + at / step] } else { -1.0 })
+            .collect();
+        for square in [square, square_portable] {
+            let mut to = vec![-1.0; 120];
+            // SAFETY: eight rows of eight floats, eleven apart, are 85.
+            unsafe { square(from.as_ptr(), rs, &mut to, step) };
+            assert_eq!(to, want);
+        }
     }
 
     /// By rows or by columns, a matrix gives the same bits.
