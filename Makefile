@@ -111,6 +111,7 @@ quick: ## check format, clippy, and tests of the crates without C code (less tha
 
 soak: setup models train-texts ## run the tests at full length, then each fuzz target for ten minutes (hours)
 	ROPEWALK_SOAK=1 scripts/test.sh --workspace
+	for level in portable avx2 avx512; do ROPEWALK_INSTRUCTIONS=$$level scripts/test.sh --workspace --test ggml --test train || exit; done
 	@scripts/fuzz.sh 600
 
 test-device: setup ## compare inference and training on a device with the CPU; DEVICE=cuda:0 FEATURES=cuda for a GPU

@@ -18,9 +18,6 @@ done
 # A question of cargo about the compiler, or a build script.
 if [ -z "$emit" ] || [[ ${CARGO_CRATE_NAME:-} == build_script_* ]]; then exec "$@"; fi
 
-# The kernels are checked once more for a processor without AVX-512 and AMX: other code, which can have its own bugs.
-other_kernels() { [ "${CARGO_PKG_NAME:-}" = ropewalk-kernels ] && [ "$(uname -m)" = x86_64 ]; }
-
 # check TOOL [ARGUMENTS]: runs clippy or rustdoc on the crate. Cargo learns of messages, not of the files that are written.
 room=$(mktemp -d)
 trap 'rm -rf "$room"' EXIT
@@ -41,7 +38,6 @@ check() {
 }
 
 if [[ $emit != *link* ]]; then
-    if other_kernels; then check clippy-driver -C target-cpu=x86-64-v3; fi
     clippy-driver "$@" -D warnings
     exit
 fi
@@ -56,5 +52,4 @@ if [ -n "$is_test" ] || [[ /$source == */examples/* || /$source == */benches/* ]
 fi
 "$@" --cap-lints allow "${quick[@]}"
 check clippy-driver
-if other_kernels; then check clippy-driver -C target-cpu=x86-64-v3; fi
 if [[ $kind == lib && -z $is_test ]]; then check rustdoc; fi

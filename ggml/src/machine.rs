@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
+pub use kernels::level::level as instruction_level;
+
 pub use crate::limits::{memory_left, processors_allowed};
 
 /// Bytes that this process can still take: without making the machine swap, and as far as control groups (of a

@@ -39,6 +39,7 @@ mod template;
 use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches};
+use ropewalk::internals::graph::Isa;
 use ropewalk_core::{program, terminal};
 
 pub(crate) use errors::usage;
@@ -128,6 +129,10 @@ pub(crate) fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if let Err(e) = Isa::check_limit() {
+        program::complain(e);
+        return ExitCode::from(2);
+    }
     let matches = match app().try_get_matches_from(words) {
         Ok(m) => m,
         Err(mut e) => {

@@ -131,8 +131,15 @@ pub struct Isa {
 }
 
 impl Isa {
-    /// Detects the instruction sets of this processor. The program has AMX kernels only if it was compiled for
-    /// AVX-512 BF16.
+    /// Checks the environment variable `ROPEWALK_INSTRUCTIONS`, which limits what [`Isa::detect`] finds.
+    ///
+    /// # Errors
+    /// If its value is unknown, a text that names those that are known. It limits nothing then.
+    pub fn check_limit() -> Result<(), String> {
+        ggml::machine::instruction_level().map(drop)
+    }
+
+    /// Detects the instruction sets of this processor that kernels use.
     pub fn detect() -> Isa {
         Isa {
             avx2: ggml::integers::available(),

@@ -1,7 +1,7 @@
 //! `ropewalk inspect`, alone and with `--kernels`: which kernels multiply a model's weights, for people and for programs.
 
-use crate::common::program::run;
-use crate::models::{model, ok};
+use crate::common::program::{command, finish, run, Output};
+use crate::models::{model, ok, text_file};
 
 #[test]
 fn kernels_of_a_model_are_shown() {
@@ -24,5 +24,38 @@ fn kernels_of_a_model_are_shown() {
     assert_eq!(choices[0]["from"], 1);
     for choice in choices {
         assert!(text.contains(choice["kernel"].as_str().unwrap()), "{choice}: {text}");
+    }
+}
+
+fn limited(level: &str, args: &[&str]) -> Output {
+    let mut command = command(args);
+    command.env("ROPEWALK_INSTRUCTIONS", level);
+    finish(command)
+}
+
+#[test]
+fn kernels_for_older_processors_can_be_chosen() {
+    let isa =
+        |level| ok(limited(level, &["inspect", model(), "--kernels", "--json"])).json()["isa"].to_string();
+    let all = isa("amx");
+    assert_eq!(isa("portable"), "\"baseline\"");
+    assert_eq!(isa("avx2") == "\"AVX2\"", all.contains("AVX2"), "{all}");
+    assert_eq!(isa("avx512").contains("AVX-512"), all.contains("AVX-512"), "{all}");
+    let unknown = limited("sse2", &["inspect", model()]);
+    assert_eq!(unknown.code, 2);
+    let names = "portable, avx2, avx-vnni, avx512, amx";
+    assert!(unknown.stderr.ends_with(&format!("is \"sse2\"; expected one of {names}\n")), "{unknown:?}");
+
+    // Attention of many tokens and of one at a time.
+    let dir = tempfile::tempdir().unwrap();
+    let text = text_file(dir.path(), "a.txt", 100);
+    let measured = ["perplexity", "-m", model(), "-f", &text, "--ctx", "96", "--math", "f32", "--json", "-q"];
+    for size in ["96", "1"] {
+        let args = [&measured[..], &["--kv", "q4_0", "--device", "cpu", "-t", "1", "-u", size]].concat();
+        let nll = |level| ok(limited(level, &args)).json()["results"][0]["nll"].as_f64().unwrap();
+        let best = nll("amx");
+        for level in ["portable", "avx2", "avx512"] {
+            assert!((nll(level) - best).abs() < 1e-5 * best, "{level} {size}: {} {best}", nll(level));
+        }
     }
 }

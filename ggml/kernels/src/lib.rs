@@ -29,6 +29,8 @@ pub mod sigmoid;
 mod simd;
 pub mod tiled;
 
+pub use simd::level;
+
 use std::ops::Range;
 
 /// The range of `n` items that thread `ith` of `nth` computes. All ranges have one length but the last, which

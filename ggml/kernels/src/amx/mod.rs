@@ -7,17 +7,17 @@
 //! Tiles are used only for types that hold less than 16 bits of precision, never for F32 weights or caches. A tile that
 //! is not aligned to a cache line loads seven times as slowly (`aligned`).
 //!
-//! [`Tiles`] exist if the program is built for such a processor, runs on one, and the system permits them. Otherwise
-//! callers use another kernel.
+//! [`Tiles`] exist if the program runs on such a processor and the system permits them. Otherwise callers use another
+//! kernel.
 
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_feature = "avx512bf16")))]
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 mod none;
-#[cfg(all(target_arch = "x86_64", target_os = "linux", target_feature = "avx512bf16"))]
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod x86_64;
 
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_feature = "avx512bf16")))]
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 pub(crate) use none::Tiles;
-#[cfg(all(target_arch = "x86_64", target_os = "linux", target_feature = "avx512bf16"))]
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(crate) use x86_64::Tiles;
 
 /// Rows of a tile.

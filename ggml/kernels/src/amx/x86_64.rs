@@ -8,18 +8,7 @@ use std::sync::OnceLock;
 
 use super::{Operand, ROWS};
 use crate::simd::lanes::transposed;
-
-/// Up to 16 floats rounded to bfloat16, and the differences, rounded too. NaN stays NaN.
-#[inline(always)]
-fn halves(from: &[f32]) -> [__m256i; 2] {
-    // SAFETY: the build has the instructions; the mask is of the elements that are there.
-    unsafe {
-        let x = _mm512_maskz_loadu_ps(((1u32 << from.len().min(ROWS)) - 1) as u16, from.as_ptr());
-        let high: __m256i = std::mem::transmute(_mm512_cvtneps_pbh(x));
-        let upper = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(high)));
-        [high, std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(_mm512_sub_ps(x, upper)))]
-    }
-}
+use crate::simd::{allows, Level};
 
 /// Returns true if this process can use bfloat16 tiles. Asks the operating system for them once.
 pub(crate) fn available() -> bool {
@@ -28,8 +17,14 @@ pub(crate) fn available() -> bool {
         const TILE_AND_BF16: u32 = 1 << 24 | 1 << 22;
         // Every x86-64 processor has CPUID.
         let known = __cpuid(0).eax >= 7;
-        known && __cpuid_count(7, 0).edx & TILE_AND_BF16 == TILE_AND_BF16 && permitted()
+        let tiles = known && __cpuid_count(7, 0).edx & TILE_AND_BF16 == TILE_AND_BF16;
+        tiles && allows(Level::Amx) && cuts() && permitted()
     })
+}
+
+/// Returns true if the processor has the instructions that cut floats.
+fn cuts() -> bool {
+    is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16")
 }
 
 /// Linux gives a process the large registers when it asks: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
@@ -153,55 +148,24 @@ impl Tiles {
         }
     }
 
-    /// Cuts floats into words of two, one after the other. An odd one is followed by zero.
+    /// See [`cut`].
     #[inline]
     pub(crate) fn cut(&self, from: &[f32], high: &mut [u32], low: &mut [u32]) {
-        const WORDS: usize = ROWS / 2;
-        let n_words = from.len().div_ceil(2);
-        let words = high[..n_words].chunks_mut(WORDS).zip(low[..n_words].chunks_mut(WORDS));
-        for (from, (high, low)) in from.chunks(ROWS).zip(words) {
-            let mut whole = [[0; WORDS]; 2];
-            for (whole, half) in whole.iter_mut().zip(halves(from)) {
-                // SAFETY: 32 bytes are written to as many.
-                unsafe { _mm256_storeu_si256(whole.as_mut_ptr().cast(), half) };
-            }
-            high.copy_from_slice(&whole[0][..high.len()]);
-            low.copy_from_slice(&whole[1][..low.len()]);
-        }
+        // SAFETY: where there are tiles, there are these instructions.
+        unsafe { cut(from, high, low) }
     }
 
-    /// Cuts floats into words, each of one of `first` and one of `second`, which are as long.
+    /// See [`cut_pairs`].
     #[inline]
     pub(crate) fn cut_pairs(&self, first: &[f32], second: &[f32], high: &mut [u32], low: &mut [u32]) {
-        let n = first.len();
-        let words = high[..n].chunks_mut(ROWS).zip(low[..n].chunks_mut(ROWS));
-        for ((first, second), (high, low)) in first.chunks(ROWS).zip(second[..n].chunks(ROWS)).zip(words) {
-            let mut whole = [[0; ROWS]; 2];
-            for (whole, (first, second)) in
-                whole.iter_mut().zip(halves(first).into_iter().zip(halves(second)))
-            {
-                // SAFETY: the build has AVX-512, and 64 bytes are written to as many.
-                unsafe {
-                    let upper = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(second));
-                    let words = _mm512_or_si512(_mm512_cvtepu16_epi32(first), upper);
-                    _mm512_storeu_si512(whole.as_mut_ptr().cast(), words);
-                }
-            }
-            high.copy_from_slice(&whole[0][..high.len()]);
-            low.copy_from_slice(&whole[1][..low.len()]);
-        }
+        // SAFETY: as above.
+        unsafe { cut_pairs(first, second, high, low) }
     }
 
-    /// `to[j][i] = from[i][j]` for 16 x 16 words; rows are `from_stride` and `to_stride` words apart.
+    /// See [`transpose`].
     pub(crate) fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
-        assert!(from.len() >= (ROWS - 1) * from_stride + ROWS && to.len() >= (ROWS - 1) * to_stride + ROWS);
-        // SAFETY: this module is only for builds with AVX-512 and its bfloat16, and by the assertion all rows are inside the slices.
-        unsafe {
-            let rows = std::array::from_fn(|i| _mm512_loadu_si512(from.as_ptr().add(i * from_stride).cast()));
-            for (j, column) in transposed(rows).into_iter().enumerate() {
-                _mm512_storeu_si512(to.as_mut_ptr().add(j * to_stride).cast(), column);
-            }
-        }
+        // SAFETY: as above.
+        unsafe { transpose(from, from_stride, to, to_stride) }
     }
 }
 
@@ -209,6 +173,69 @@ impl Drop for Tiles {
     fn drop(&mut self) {
         // SAFETY: a configuration this processor gave; all zeros is none.
         unsafe { tiles_change!("ldtilecfg [{}]", in(reg) &self.before) }
+    }
+}
+
+/// Up to 16 floats rounded to bfloat16, and the differences, rounded too. NaN stays NaN.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn halves(from: &[f32]) -> [__m256i; 2] {
+    // SAFETY: the mask is of the elements that are there, and both types are 256 bits.
+    unsafe {
+        let x = _mm512_maskz_loadu_ps(((1u32 << from.len().min(ROWS)) - 1) as u16, from.as_ptr());
+        let high: __m256i = std::mem::transmute(_mm512_cvtneps_pbh(x));
+        let upper = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(high)));
+        [high, std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(_mm512_sub_ps(x, upper)))]
+    }
+}
+
+/// Cuts floats into words of two, one after the other. An odd one is followed by zero.
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn cut(from: &[f32], high: &mut [u32], low: &mut [u32]) {
+    const WORDS: usize = ROWS / 2;
+    let n_words = from.len().div_ceil(2);
+    let words = high[..n_words].chunks_mut(WORDS).zip(low[..n_words].chunks_mut(WORDS));
+    for (from, (high, low)) in from.chunks(ROWS).zip(words) {
+        let mut whole = [[0; WORDS]; 2];
+        for (whole, half) in whole.iter_mut().zip(halves(from)) {
+            // SAFETY: 32 bytes are written to as many.
+            unsafe { _mm256_storeu_si256(whole.as_mut_ptr().cast(), half) };
+        }
+        high.copy_from_slice(&whole[0][..high.len()]);
+        low.copy_from_slice(&whole[1][..low.len()]);
+    }
+}
+
+/// Cuts floats into words, each of one of `first` and one of `second`, which are as long.
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn cut_pairs(first: &[f32], second: &[f32], high: &mut [u32], low: &mut [u32]) {
+    let n = first.len();
+    let words = high[..n].chunks_mut(ROWS).zip(low[..n].chunks_mut(ROWS));
+    for ((first, second), (high, low)) in first.chunks(ROWS).zip(second[..n].chunks(ROWS)).zip(words) {
+        let mut whole = [[0; ROWS]; 2];
+        for (whole, (first, second)) in whole.iter_mut().zip(halves(first).into_iter().zip(halves(second))) {
+            // SAFETY: 64 bytes are written to as many.
+            unsafe {
+                let upper = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(second));
+                let words = _mm512_or_si512(_mm512_cvtepu16_epi32(first), upper);
+                _mm512_storeu_si512(whole.as_mut_ptr().cast(), words);
+            }
+        }
+        high.copy_from_slice(&whole[0][..high.len()]);
+        low.copy_from_slice(&whole[1][..low.len()]);
+    }
+}
+
+/// `to[j][i] = from[i][j]` for 16 x 16 words; rows are `from_stride` and `to_stride` words apart.
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn transpose(from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
+    assert!(from.len() >= (ROWS - 1) * from_stride + ROWS && to.len() >= (ROWS - 1) * to_stride + ROWS);
+    // SAFETY: by the assertion all rows are inside the slices.
+    unsafe {
+        let rows = std::array::from_fn(|i| _mm512_loadu_si512(from.as_ptr().add(i * from_stride).cast()));
+        for (j, column) in transposed(rows).into_iter().enumerate() {
+            _mm512_storeu_si512(to.as_mut_ptr().add(j * to_stride).cast(), column);
+        }
     }
 }
 
@@ -251,16 +278,19 @@ unsafe fn multiply() {
 }
 
 #[cfg(test)]
-// On a processor without AMX these tests test nothing; those of crate `ggml` say so.
+// On a processor without the instructions these tests test nothing; those of crate `ggml` say so of AMX.
 mod tests {
     use super::*;
 
     #[test]
     fn transposed() {
-        let Some(tiles) = Tiles::new() else { return };
+        if !cuts() {
+            return;
+        }
         let from: Vec<u32> = (0..16 * 20).collect();
         let mut to = vec![0; 16 * 18];
-        tiles.transpose(&from, 20, &mut to, 18);
+        // SAFETY: asked above.
+        unsafe { transpose(&from, 20, &mut to, 18) };
         for i in 0..16 {
             for j in 0..16 {
                 assert_eq!(to[j * 18 + i], from[i * 20 + j], "{i} {j}");
@@ -280,25 +310,30 @@ mod tests {
 
     #[test]
     fn floats_are_cut_into_rounded_halves() {
-        let Some(tiles) = Tiles::new() else { return };
+        if !cuts() {
+            return;
+        }
         for n in [1usize, 2, 15, 16, 17, 64, 80, 83] {
             let floats: Vec<f32> = (0..n).map(|i| (i as f32 * 0.377).sin()).collect();
             let others: Vec<f32> = (0..n).map(|i| (i as f32 * 0.133).cos() * 1e3).collect();
             let (mut high, mut low) = (vec![7; n + 1], vec![7; n + 1]);
-            tiles.cut(&floats, &mut high, &mut low);
+            // SAFETY: asked above.
+            unsafe { cut(&floats, &mut high, &mut low) };
             let at = |i: usize| floats.get(i).copied().unwrap_or(0.0);
             for i in 0..n.div_ceil(2) {
                 assert_eq!((high[i], low[i]), words(at(2 * i), at(2 * i + 1)), "{n} {i}");
             }
             assert_eq!((high[n.div_ceil(2)], low[n.div_ceil(2)]), (7, 7));
-            tiles.cut_pairs(&floats, &others, &mut high, &mut low);
+            // SAFETY: asked above.
+            unsafe { cut_pairs(&floats, &others, &mut high, &mut low) };
             for i in 0..n {
                 assert_eq!((high[i], low[i]), words(floats[i], others[i]), "{n} {i}");
             }
             assert_eq!((high[n], low[n]), (7, 7));
         }
         let (mut high, mut low) = ([0], [0]);
-        tiles.cut(&[f32::from_bits(0xffff_e000), f32::NAN], &mut high, &mut low);
+        // SAFETY: asked above.
+        unsafe { cut(&[f32::from_bits(0xffff_e000), f32::NAN], &mut high, &mut low) };
         let halves = [high[0], high[0] >> 16].map(|h| half::bf16::from_bits(h as u16));
         assert!(halves.iter().all(|h| h.is_nan()));
     }

@@ -17,9 +17,9 @@ use super::products::refill;
 use super::score::{soft_cap, Stats};
 use super::seen::Taken;
 use super::tile::{BranchOperands, Inputs, Tile, KEYS};
-use super::units::{scores, weigh, Floats, Halves, Unit, Q4, Q8, QUERIES, UNIT};
-use super::vector::N;
+use super::units::{self, scores, weigh, Floats, Halves, Unit, Q4, Q8, UNIT};
 use super::view::Rows;
+use crate::simd::{FloatLanes, MOST};
 
 /// Most queries that share a KV head. Up to this number, converting a key once for all queries is faster than queries as lanes of
 /// a vector.
@@ -58,7 +58,7 @@ pub(super) struct Few {
     out: Vec<Floats>,
     max: Vec<f32>,
     /// Sums of weights, in parts.
-    sum: Vec<[f32; N]>,
+    sum: Vec<[f32; MOST]>,
     /// Scores, then weights, of the rows of a head.
     weights: Vec<[f32; KEYS]>,
     /// Keys and values that had to be converted: `[key][unit]`.
@@ -68,8 +68,9 @@ pub(super) struct Few {
 
 impl Few {
     /// [`Scratch::attend`](super::Scratch::attend) where a head has at most [`FEW_ROWS`] rows.
-    pub(super) fn attend(
+    pub(super) fn attend<S: FloatLanes>(
         &mut self,
+        s: S,
         x: &Inputs<'_>,
         tile: &Tile,
         taken: &Taken<'_>,
@@ -80,10 +81,10 @@ impl Few {
         self.units[1] = x.d_v.div_ceil(UNIT);
         refill(&mut self.out, n_rows * self.units[1], [0.0; UNIT]);
         refill(&mut self.max, n_rows, f32::NEG_INFINITY);
-        refill(&mut self.sum, n_rows, [0.0; N]);
+        refill(&mut self.sum, n_rows, [0.0; MOST]);
         self.weights.resize(self.n_rows, [0.0; KEYS]);
         for branch in x.branches.iter().flatten() {
-            self.branch(x, tile, taken, branch);
+            self.branch(s, x, tile, taken, branch);
         }
         let rows = self.out.chunks_exact(self.units[1]).zip(self.max.iter().zip(&self.sum));
         for ((t, h), (out, (&max, sum))) in queries(x, tile).zip(rows) {
@@ -91,7 +92,14 @@ impl Few {
         }
     }
 
-    fn branch(&mut self, x: &Inputs<'_>, tile: &Tile, taken: &Taken<'_>, branch: &BranchOperands<'_>) {
+    fn branch<S: FloatLanes>(
+        &mut self,
+        s: S,
+        x: &Inputs<'_>,
+        tile: &Tile,
+        taken: &Taken<'_>,
+        branch: &BranchOperands<'_>,
+    ) {
         let mut queries_ready = false;
         let (mut used, mut rows, mut offsets) = ([0u16; KEYS], [0usize; KEYS], [[0usize; KEYS]; 2]);
         for (i, columns) in taken.blocks.iter().enumerate().filter(|(_, columns)| branch.has(columns)) {
@@ -111,7 +119,7 @@ impl Few {
             let block =
                 Block { k, v, rows, offsets: &offsets, column, used, all: seen().all(|s| s.all), ahead };
             for head in 0..tile.heads.len() {
-                self.block(x, tile, &block, head);
+                self.block(s, x, tile, &block, head);
             }
         }
     }
@@ -129,46 +137,47 @@ impl Few {
     }
 
     /// Takes the keys and values that belong to a head of the tile.
-    fn block(&mut self, x: &Inputs<'_>, tile: &Tile, block: &Block<'_>, head: usize) {
+    fn block<S: FloatLanes>(&mut self, s: S, x: &Inputs<'_>, tile: &Tile, block: &Block<'_>, head: usize) {
         let of = tile.heads.start + head;
         match block.k {
-            k if k.are::<Halves>() => self.scores_in_place::<Halves>(block, head, of),
-            k if k.are::<Q8>() => self.scores_in_place::<Q8>(block, head, of),
-            k if k.are::<Q4>() => self.scores_in_place::<Q4>(block, head, of),
-            k if k.are::<Floats>() => self.scores_in_place::<Floats>(block, head, of),
+            k if k.are::<Halves>() => self.scores_in_place::<S, Halves>(s, block, head, of),
+            k if k.are::<Q8>() => self.scores_in_place::<S, Q8>(s, block, head, of),
+            k if k.are::<Q4>() => self.scores_in_place::<S, Q4>(s, block, head, of),
+            k if k.are::<Floats>() => self.scores_in_place::<S, Floats>(s, block, head, of),
             k => {
                 copy(k, block, of, &mut self.copies[0], &mut self.row);
                 let keys = std::mem::take(&mut self.copies[0]);
                 let n_units = self.units[0];
-                self.scores_of(block, head, |i| &keys[i * n_units..][..n_units], 0);
+                self.scores_of(s, block, head, |i| &keys[i * n_units..][..n_units], 0);
                 self.copies[0] = keys;
             }
         }
-        self.soften(x, tile, block, head);
+        self.soften(s, x, tile, block, head);
         match block.v {
-            v if v.are::<Halves>() => self.add_in_place::<Halves>(block, head, of),
-            v if v.are::<Q8>() => self.add_in_place::<Q8>(block, head, of),
-            v if v.are::<Q4>() => self.add_in_place::<Q4>(block, head, of),
-            v if v.are::<Floats>() => self.add_in_place::<Floats>(block, head, of),
+            v if v.are::<Halves>() => self.add_in_place::<S, Halves>(s, block, head, of),
+            v if v.are::<Q8>() => self.add_in_place::<S, Q8>(s, block, head, of),
+            v if v.are::<Q4>() => self.add_in_place::<S, Q4>(s, block, head, of),
+            v if v.are::<Floats>() => self.add_in_place::<S, Floats>(s, block, head, of),
             v => {
                 copy(v, block, of, &mut self.copies[1], &mut self.row);
                 let values = std::mem::take(&mut self.copies[1]);
                 let n_units = self.units[1];
-                self.add_of(block, head, |i| &values[i * n_units..][..n_units], 0);
+                self.add_of(s, block, head, |i| &values[i * n_units..][..n_units], 0);
                 self.copies[1] = values;
             }
         }
     }
 
-    fn scores_in_place<U: Unit>(&mut self, block: &Block<'_>, head: usize, of: usize) {
+    fn scores_in_place<S: FloatLanes, U: Unit>(&mut self, s: S, block: &Block<'_>, head: usize, of: usize) {
         let keys = block.k.plane::<U>(of);
         // SAFETY: offsets of the keys.
         let key = |i: usize| unsafe { keys.at(block.offsets[0][i]) };
-        self.scores_of(block, head, key, block.ahead.wrapping_mul(keys.stride));
+        self.scores_of(s, block, head, key, block.ahead.wrapping_mul(keys.stride));
     }
 
-    fn scores_of<'x, U: Unit + 'x>(
+    fn scores_of<'x, S: FloatLanes, U: Unit + 'x>(
         &mut self,
+        s: S,
         block: &Block<'_>,
         head: usize,
         key: impl Fn(usize) -> &'x [U],
@@ -176,23 +185,23 @@ impl Few {
     ) {
         let (n, n_units) = (block.used.len(), self.units[0]);
         let q = &self.q[head * self.n_rows * n_units..][..self.n_rows * n_units];
-        let size = group(self.n_rows);
+        let size = group::<S>(self.n_rows);
         for (q, out) in q.chunks(size * n_units).zip(self.weights.chunks_mut(size)) {
             match out.len() {
-                1 => scores::<U, 1>(rows(q), n, &key, ahead, array(out)),
-                2 => scores::<U, 2>(rows(q), n, &key, ahead, array(out)),
-                3 => scores::<U, 3>(rows(q), n, &key, ahead, array(out)),
-                _ => scores::<U, 4>(rows(q), n, &key, ahead, array(out)),
+                1 => scores::<S, U, 1>(s, rows(q), n, &key, ahead, array(out)),
+                2 => scores::<S, U, 2>(s, rows(q), n, &key, ahead, array(out)),
+                3 => scores::<S, U, 3>(s, rows(q), n, &key, ahead, array(out)),
+                _ => scores::<S, U, 4>(s, rows(q), n, &key, ahead, array(out)),
             }
         }
     }
 
     /// Makes scores weights, and the sums so far relative to the maxima that they are.
-    fn soften(&mut self, x: &Inputs<'_>, tile: &Tile, block: &Block<'_>, head: usize) {
+    fn soften<S: FloatLanes>(&mut self, s: S, x: &Inputs<'_>, tile: &Tile, block: &Block<'_>, head: usize) {
         let (n, n_units) = (block.used.len(), self.units[1]);
         for (row, weights) in self.weights.iter_mut().enumerate() {
             if let Some(cap) = x.softcap {
-                soft_cap(std::slice::from_mut(weights), cap * LOG2_E);
+                s.run(|| soft_cap(std::slice::from_mut(weights), cap * LOG2_E));
             }
             if !block.all {
                 let mask = (tile.tokens.start + row / x.n_rep) * x.n_columns + block.column;
@@ -200,22 +209,23 @@ impl Few {
             }
             weights[n..].fill(f32::NEG_INFINITY);
             let row = head * self.n_rows + row;
-            if let Some(factor) = soften_row(weights, &mut self.max[row], &mut self.sum[row]) {
+            if let Some(factor) = soften_row(s, weights, &mut self.max[row], &mut self.sum[row]) {
                 let out = self.out[row * n_units..][..n_units].as_flattened_mut();
                 out.iter_mut().for_each(|o| *o *= factor);
             }
         }
     }
 
-    fn add_in_place<U: Unit>(&mut self, block: &Block<'_>, head: usize, of: usize) {
+    fn add_in_place<S: FloatLanes, U: Unit>(&mut self, s: S, block: &Block<'_>, head: usize, of: usize) {
         let values = block.v.plane::<U>(of);
         // SAFETY: offsets of the values.
         let value = |i: usize| unsafe { values.at(block.offsets[1][i]) };
-        self.add_of(block, head, value, block.ahead.wrapping_mul(values.stride));
+        self.add_of(s, block, head, value, block.ahead.wrapping_mul(values.stride));
     }
 
-    fn add_of<'x, U: Unit + 'x>(
+    fn add_of<'x, S: FloatLanes, U: Unit + 'x>(
         &mut self,
+        s: S,
         block: &Block<'_>,
         head: usize,
         value: impl Fn(usize) -> &'x [U],
@@ -223,14 +233,14 @@ impl Few {
     ) {
         let n_units = self.units[1];
         let out = &mut self.out[head * self.n_rows * n_units..][..self.n_rows * n_units];
-        let size = group(self.n_rows);
+        let size = group::<S>(self.n_rows);
         let value = |i: usize| (block.used[i] != 0).then(|| value(i));
         for (out, weights) in out.chunks_mut(size * n_units).zip(self.weights.chunks(size)) {
             match weights.len() {
-                1 => add::<U, 1>(weights, block.used.len(), value, ahead, out),
-                2 => add::<U, 2>(weights, block.used.len(), value, ahead, out),
-                3 => add::<U, 3>(weights, block.used.len(), value, ahead, out),
-                _ => add::<U, 4>(weights, block.used.len(), value, ahead, out),
+                1 => add::<S, U, 1>(s, weights, block.used.len(), value, ahead, out),
+                2 => add::<S, U, 2>(s, weights, block.used.len(), value, ahead, out),
+                3 => add::<S, U, 3>(s, weights, block.used.len(), value, ahead, out),
+                _ => add::<S, U, 4>(s, weights, block.used.len(), value, ahead, out),
             }
         }
     }
@@ -244,8 +254,8 @@ fn queries<'a>(x: &Inputs<'_>, tile: &'a Tile) -> impl Iterator<Item = (usize, u
 }
 
 /// Rows of a group, of which all are about as large.
-fn group(n_rows: usize) -> usize {
-    n_rows.div_ceil(n_rows.div_ceil(QUERIES))
+fn group<S: FloatLanes>(n_rows: usize) -> usize {
+    n_rows.div_ceil(n_rows.div_ceil(units::queries::<S>()))
 }
 
 fn rows<T, const R: usize>(x: &[T]) -> [&[T]; R] {
@@ -258,7 +268,8 @@ fn array<T, const R: usize>(x: &mut [T]) -> &mut [T; R] {
 }
 
 /// Adds to the rows of a group the weighted values, two units at a time.
-fn add<'x, U: Unit + 'x, const R: usize>(
+fn add<'x, S: FloatLanes, U: Unit + 'x, const R: usize>(
+    s: S,
     weights: &[[f32; KEYS]],
     n: usize,
     value: impl Fn(usize) -> Option<&'x [U]>,
@@ -271,10 +282,10 @@ fn add<'x, U: Unit + 'x, const R: usize>(
     for at in (0..n_units).step_by(2) {
         if at + 1 < n_units {
             let out = rows.each_mut().map(|row| array(&mut row[at..]));
-            weigh::<U, R, 2>(weights, n, |i| Some(&value(i)?[at..].as_chunks().0[0]), ahead, out);
+            weigh::<S, U, R, 2>(s, weights, n, |i| Some(&value(i)?[at..].as_chunks().0[0]), ahead, out);
         } else {
             let out = rows.each_mut().map(|row| array(&mut row[at..]));
-            weigh::<U, R, 1>(weights, n, |i| Some(&value(i)?[at..].as_chunks().0[0]), ahead, out);
+            weigh::<S, U, R, 1>(s, weights, n, |i| Some(&value(i)?[at..].as_chunks().0[0]), ahead, out);
         }
     }
 }

@@ -5,10 +5,8 @@
 //! latency, and few enough that operands fit in the rest of 16 registers.
 
 use super::tile::KEYS;
-use super::vector::{fma, Vector, N};
+use crate::simd::{fma, FloatLanes, MOST};
 
-/// Columns of values in one block of sums: two vectors.
-pub(super) const BLOCK: usize = 2 * N;
 /// Rows of sums in a block.
 pub(super) const PANEL: usize = 6;
 
@@ -36,142 +34,166 @@ pub fn exp2(x: f32) -> f32 {
 
 /// [`exp2`] of each element, bit for bit.
 #[inline(always)]
-fn exp2_of(x: Vector) -> Vector {
-    let round = Vector::splat(ROUND);
-    let rounded = x.plus(round);
-    let r = x.minus(rounded.minus(round));
-    let p = P[..4].iter().rev().fold(Vector::splat(P[4]), |p, &next| Vector::splat(next).add_product(p, r));
-    Vector::splat(1.0).add_product(p, r).add_exponent(rounded).from(Vector::splat(LEAST), x)
+fn exp2_of<S: FloatLanes>(s: S, x: S::Floats) -> S::Floats {
+    let round = s.every(ROUND);
+    let rounded = s.sum(x, round);
+    let r = s.minus(x, s.minus(rounded, round));
+    let p = P[..4].iter().rev().fold(s.every(P[4]), |p, &next| s.plus(p, r, s.every(next)));
+    s.from(s.add_exponent(s.plus(p, r, s.every(1.0)), rounded), s.every(LEAST), x)
 }
 
-/// Scores of K keys (rows of d floats, one after the other) with `L * N` queries (transposed, `[d][L * N]`),
+/// Scores of K keys (rows of d floats, one after the other) with L registers of queries (transposed, `[d][L * N]`),
 /// as `[K][L * N]`.
 #[inline]
-pub(super) fn scores<const L: usize, const K: usize>(q: &[f32], k: &[f32], out: &mut [f32]) {
-    let (q, out) = (q.as_chunks::<N>().0, out.as_chunks_mut::<N>().0);
-    let d = q.len() / L;
-    assert!(k.len() == K * d && out.len() == K * L);
-    let mut sums = [[Vector::splat(0.0); L]; K];
-    for (i, q) in q.chunks_exact(L).enumerate() {
-        let q: [Vector; L] = std::array::from_fn(|l| Vector::load(&q[l]));
-        for (j, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: j < K and i < d, and there are K * d floats; the compiler does not see it.
-            let k = Vector::splat(unsafe { *k.get_unchecked(j * d + i) });
-            for (sum, q) in sums.iter_mut().zip(q) {
-                *sum = sum.add_product(k, q);
+pub(super) fn scores<S: FloatLanes, const L: usize, const K: usize>(
+    s: S,
+    q: &[f32],
+    k: &[f32],
+    out: &mut [f32],
+) {
+    s.run(|| {
+        let d = q.len() / (L * S::N);
+        assert!(k.len() == K * d && out.len() == K * L * S::N);
+        let mut sums = [[s.none(); L]; K];
+        for (i, q) in q.chunks_exact(L * S::N).enumerate() {
+            let q: [S::Floats; L] = std::array::from_fn(|l| s.read(&q[l * S::N..]));
+            for (j, sums) in sums.iter_mut().enumerate() {
+                // SAFETY: j < K and i < d, and there are K * d floats; the compiler does not see it.
+                let k = s.every(unsafe { *k.get_unchecked(j * d + i) });
+                for (sum, q) in sums.iter_mut().zip(q) {
+                    *sum = s.plus(k, q, *sum);
+                }
             }
         }
-    }
-    for (out, sum) in out.iter_mut().zip(sums.as_flattened()) {
-        sum.store(out);
-    }
+        for (out, sum) in out.chunks_exact_mut(S::N).zip(sums.as_flattened()) {
+            s.write(*sum, out);
+        }
+    })
 }
 
-/// One step of the running softmax for W queries, a multiple of [`N`]: scores `[n_keys][W]`, in units of log 2,
-/// become weights relative to the new maximum. Returns the factors that the weighted sums so far must be multiplied
-/// by, if a maximum has changed.
+/// One step of the running softmax for W queries, whole registers: scores `[n_keys][W]`, in units of log 2, become
+/// weights relative to the new maximum. Returns the factors that the weighted sums so far must be multiplied by, if a
+/// maximum has changed.
 #[inline]
-pub(super) fn soften<const W: usize>(
-    s: &mut [[f32; W]],
+pub(super) fn soften<S: FloatLanes, const W: usize>(
+    s: S,
+    scores: &mut [[f32; W]],
     max: &mut [f32; W],
     sum: &mut [f32; W],
 ) -> Option<[f32; W]> {
-    const { assert!(W.is_multiple_of(N)) };
-    let old = *max;
-    let mut factor = [1.0; W];
-    for (l, max) in max.as_chunks_mut::<N>().0.iter_mut().enumerate() {
-        let at = |s: &[f32; W]| Vector::load(&s.as_chunks::<N>().0[l]);
-        // Four at a time, for a maximum or a sum has to wait for the one before.
-        let (fours, rest) = s.as_chunks_mut::<4>();
-        let mut most = [Vector::load(max); 4];
-        for four in fours.iter() {
-            most.iter_mut().zip(four).for_each(|(m, s)| *m = m.max(at(s)));
+    const { assert!(W.is_multiple_of(S::N)) };
+    s.run(|| {
+        let old = *max;
+        let mut factor = [1.0; W];
+        for at in (0..W).step_by(S::N) {
+            // Four at a time, for a maximum or a sum has to wait for the one before.
+            let (fours, rest) = scores.as_chunks_mut::<4>();
+            let mut most = [s.read(&max[at..]); 4];
+            for four in fours.iter() {
+                most.iter_mut().zip(four).for_each(|(m, x)| *m = s.max(*m, s.read(&x[at..])));
+            }
+            rest.iter().for_each(|x| most[0] = s.max(most[0], s.read(&x[at..])));
+            let most = s.max(s.max(most[0], most[1]), s.max(most[2], most[3]));
+            s.write(most, &mut max[at..]);
+            // In a row that has seen no key yet the maximum is -inf, and -inf - -inf would be NaN.
+            let shift = s.from(most, s.every(f32::MIN), most);
+            let mut totals = [s.none(); 4];
+            for four in fours {
+                for (x, total) in four.iter_mut().zip(&mut totals) {
+                    add_weight(s, &mut x[at..], shift, total);
+                }
+            }
+            rest.iter_mut().for_each(|x| add_weight(s, &mut x[at..], shift, &mut totals[0]));
+            if max[at..][..S::N] != old[at..][..S::N] {
+                s.write(exp2_of(s, s.minus(s.read(&old[at..]), shift)), &mut factor[at..]);
+            }
+            let total = s.sum(s.sum(totals[0], totals[1]), s.sum(totals[2], totals[3]));
+            s.write(s.plus(s.read(&sum[at..]), s.read(&factor[at..]), total), &mut sum[at..]);
         }
-        rest.iter().for_each(|s| most[0] = most[0].max(at(s)));
-        most[0].max(most[1]).max(most[2].max(most[3])).store(max);
-        // In a row that has seen no key yet the maximum is -inf, and -inf - -inf would be NaN.
-        let base = max.map(|m| if m == f32::NEG_INFINITY { 0.0 } else { m });
-        let shift = Vector::load(&base);
-        let mut totals = [Vector::splat(0.0); 4];
-        let soften = |s: &mut [f32; W], total: &mut Vector| {
-            let weight = exp2_of(at(s).minus(shift));
-            weight.store(&mut s.as_chunks_mut::<N>().0[l]);
-            *total = total.plus(weight);
-        };
-        for four in fours {
-            four.iter_mut().zip(&mut totals).for_each(|(s, total)| soften(s, total));
-        }
-        rest.iter_mut().for_each(|s| soften(s, &mut totals[0]));
-        let old = &old.as_chunks::<N>().0[l];
-        let factor = &mut factor.as_chunks_mut::<N>().0[l];
-        if max != old {
-            exp2_of(Vector::load(old).minus(shift)).store(factor);
-        }
-        let total = totals[0].plus(totals[1]).plus(totals[2].plus(totals[3]));
-        let sum = &mut sum.as_chunks_mut::<N>().0[l];
-        total.add_product(Vector::load(sum), Vector::load(factor)).store(sum);
-    }
-    (*max != old).then_some(factor)
+        (*max != old).then_some(factor)
+    })
 }
 
-/// [`soften`] for one query, whose scores are side by side, and whose sum is kept in parts.
-#[inline]
-pub(super) fn soften_row(s: &mut [f32; KEYS], max: &mut f32, sum: &mut [f32; N]) -> Option<f32> {
-    let s = s.as_chunks_mut::<N>().0;
-    let (old, mut lanes) = (*max, [0.0; N]);
-    s.iter().fold(Vector::splat(old), |most, s| most.max(Vector::load(s))).store(&mut lanes);
-    let mut n = N;
-    while n > 1 {
-        n /= 2;
-        for i in 0..n {
-            lanes[i] = lanes[i].max(lanes[i + n]);
-        }
-    }
-    *max = lanes[0];
-    // In a row that has seen no key yet the maximum is -inf, and -inf - -inf would be NaN.
-    let base = Vector::splat(if *max == f32::NEG_INFINITY { 0.0 } else { *max });
-    let mut total = Vector::splat(0.0);
-    for s in s {
-        let weight = exp2_of(Vector::load(s).minus(base));
-        weight.store(s);
-        total = total.plus(weight);
-    }
-    let factor = if *max == old { 1.0 } else { exp2(old - *max) };
-    total.add_product(Vector::load(sum), Vector::splat(factor)).store(sum);
-    (*max != old).then_some(factor)
+/// Makes scores weights, and adds them to a total. (A closure that is called twice is not inlined, and then its
+/// instructions are calls.)
+#[inline(always)]
+fn add_weight<S: FloatLanes>(s: S, x: &mut [f32], shift: S::Floats, total: &mut S::Floats) {
+    let weight = exp2_of(s, s.minus(s.read(x), shift));
+    s.write(weight, x);
+    *total = s.sum(*total, weight);
 }
 
-/// Adds weighted values to R rows of sums, `stride` blocks apart: weights `[n_keys][W]` from lane `lane` on,
-/// values [`BLOCK`] of each key.
+/// [`soften`] for one query, whose scores are side by side, and whose sum is kept in parts, as many as lanes.
 #[inline]
-pub(super) fn weigh<const W: usize, const R: usize>(
-    p: &[[f32; W]],
-    lane: usize,
-    v: &[[f32; BLOCK]],
-    out: &mut [[f32; BLOCK]],
-    stride: usize,
-) {
-    assert!(lane + R <= W);
-    let load = |x: &[f32; BLOCK]| [0, 1].map(|i| Vector::load(&x.as_chunks::<N>().0[i]));
-    let mut sums: [[Vector; 2]; R] = std::array::from_fn(|r| load(&out[r * stride]));
-    for (p, v) in p.iter().zip(v) {
-        let v = load(v);
-        for (r, sums) in sums.iter_mut().enumerate() {
-            let p = Vector::splat(p[lane + r]);
-            for (sum, v) in sums.iter_mut().zip(v) {
-                *sum = sum.add_product(p, v);
+pub(super) fn soften_row<S: FloatLanes>(
+    s: S,
+    scores: &mut [f32; KEYS],
+    max: &mut f32,
+    sum: &mut [f32; MOST],
+) -> Option<f32> {
+    s.run(|| {
+        let (old, mut lanes) = (*max, [0.0; MOST]);
+        let most = scores.chunks_exact(S::N).fold(s.every(old), |most, x| s.max(most, s.read(x)));
+        s.write(most, &mut lanes);
+        let mut n = S::N;
+        while n > 1 {
+            n /= 2;
+            for i in 0..n {
+                lanes[i] = lanes[i].max(lanes[i + n]);
             }
         }
-    }
-    for (r, sums) in sums.iter().enumerate() {
-        let out = out[r * stride].as_chunks_mut::<N>().0;
-        sums.iter().zip(out).for_each(|(sum, out)| sum.store(out));
-    }
+        *max = lanes[0];
+        // In a row that has seen no key yet the maximum is -inf, and -inf - -inf would be NaN.
+        let base = s.every(if *max == f32::NEG_INFINITY { 0.0 } else { *max });
+        let mut total = s.none();
+        for x in scores.chunks_exact_mut(S::N) {
+            add_weight(s, x, base, &mut total);
+        }
+        let factor = if *max == old { 1.0 } else { exp2(old - *max) };
+        s.write(s.plus(s.read(sum), s.every(factor), total), sum);
+        (*max != old).then_some(factor)
+    })
+}
+
+#[inline(always)]
+fn two<S: FloatLanes>(s: S, x: &[f32]) -> [S::Floats; 2] {
+    [s.read(x), s.read(&x[S::N..])]
+}
+
+/// Adds weighted values to R rows of sums, `stride` floats apart: weights `[n_keys][W]` from lane `lane` on, two
+/// registers of values of each key.
+#[inline]
+pub(super) fn weigh<S: FloatLanes, const W: usize, const R: usize>(
+    s: S,
+    p: &[[f32; W]],
+    lane: usize,
+    v: &[f32],
+    out: &mut [f32],
+    stride: usize,
+) {
+    s.run(|| {
+        assert!(lane + R <= W);
+        let mut sums: [[S::Floats; 2]; R] = std::array::from_fn(|r| two(s, &out[r * stride..]));
+        for (p, v) in p.iter().zip(v.chunks_exact(2 * S::N)) {
+            let v = two(s, v);
+            for (r, sums) in sums.iter_mut().enumerate() {
+                let p = s.every(p[lane + r]);
+                for (sum, v) in sums.iter_mut().zip(v) {
+                    *sum = s.plus(p, v, *sum);
+                }
+            }
+        }
+        for (r, sums) in sums.iter().enumerate() {
+            let out = out[r * stride..].chunks_exact_mut(S::N);
+            sums.iter().zip(out).for_each(|(sum, out)| s.write(*sum, out));
+        }
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::{with_registers, Registers};
 
     #[test]
     fn powers_of_two() {
@@ -183,32 +205,51 @@ mod tests {
         }
         assert!(worst < 2e-7, "{worst:e}");
         assert_eq!(exp2(0.0), 1.0);
-        let mut powers = [0.0; N];
-        exp2_of(Vector::splat(f32::NAN)).store(&mut powers);
-        assert!(powers.iter().all(|p| p.is_nan()));
         for x in [-125.001, -1e4, -1e30, f32::MIN, f32::NEG_INFINITY] {
             assert_eq!(exp2(x), 0.0, "{x}");
         }
         assert!(exp2(f32::NAN).is_nan());
+    }
+
+    fn powers_are_those_of_single_floats<S: FloatLanes>(s: S) {
+        let mut powers = [0.0; MOST];
+        s.write(exp2_of(s, s.every(f32::NAN)), &mut powers);
+        assert!(powers[..S::N].iter().all(|p| p.is_nan()));
         for i in 0..100_000 {
-            let x: [f32; N] = std::array::from_fn(|l| -0.001_377 * (i * N + l) as f32 + 0.5);
-            let mut powers = [0.0; N];
-            exp2_of(Vector::load(&x)).store(&mut powers);
-            assert_eq!(powers.map(f32::to_bits), x.map(|x| exp2(x).to_bits()), "{x:?}");
+            let x: [f32; MOST] = std::array::from_fn(|l| -0.001_377 * (i * S::N + l) as f32 + 0.5);
+            s.write(exp2_of(s, s.read(&x)), &mut powers);
+            let want = x.map(|x| exp2(x).to_bits());
+            assert_eq!(powers.map(f32::to_bits)[..S::N], want[..S::N], "{x:?}");
         }
     }
 
-    #[test]
-    fn a_running_softmax_of_no_keys_and_of_several_blocks() {
+    /// Runs a test with all registers of this processor.
+    macro_rules! with_each {
+        ($($test:ident: $of:ident;)*) => {$(
+            #[test]
+            fn $test() {
+                for registers in Registers::all() {
+                    with_registers!(registers, s => $of(s));
+                }
+            }
+        )*};
+    }
+    with_each! {
+        powers_of_two_in_registers: powers_are_those_of_single_floats;
+        a_running_softmax_of_no_keys_and_of_several_blocks: softmax_of_two;
+        a_running_softmax_of_one_query_is_that_of_several: softmax_of_one;
+    }
+
+    fn softmax_of_two<S: FloatLanes>(s: S) {
         let inf = f32::NEG_INFINITY;
         // Two queries, the others as the first one.
         let two = |a: f32, b: f32| std::array::from_fn(|i| if i == 1 { b } else { a });
-        let (mut max, mut sum) = ([inf; N], [0.0; N]);
-        let mut soften = |s: &mut [[f32; N]]| {
-            let factor = soften(s, &mut max, &mut sum);
+        let (mut max, mut sum) = ([inf; MOST], [0.0; MOST]);
+        let mut soften = |x: &mut [[f32; MOST]]| {
+            let factor = soften(s, x, &mut max, &mut sum);
             (factor, max, sum)
         };
-        assert_eq!(soften(&mut [[inf; N]]), (None, [inf; N], [0.0; N]));
+        assert_eq!(soften(&mut [[inf; MOST]]), (None, [inf; MOST], [0.0; MOST]));
         let seen = soften(&mut [two(1.0, inf), two(0.0, inf)]);
         assert_eq!(seen, (Some(two(0.0, 0.0)), two(1.0, inf), two(1.5, 0.0)));
         let seen = soften(&mut [two(3.0, -200.0)]);
@@ -221,10 +262,9 @@ mod tests {
         assert!(factor.is_none() && max == two(3.0, -200.0) && sum[0].is_nan() && sum[1] == 3.0);
     }
 
-    #[test]
-    fn a_running_softmax_of_one_query_is_that_of_several() {
+    fn softmax_of_one<S: FloatLanes>(s: S) {
         let inf = f32::NEG_INFINITY;
-        let (mut max, mut sum, mut maxes, mut sums) = (inf, [0.0; N], [inf; N], [0.0; N]);
+        let (mut max, mut sum, mut maxes, mut sums) = (inf, [0.0; MOST], [inf; MOST], [0.0; MOST]);
         for block in 0..6 {
             let score = |i: usize| match block {
                 0 => inf,
@@ -233,9 +273,9 @@ mod tests {
                 _ => ((i * 29 + block * 17) % 64) as f32 * 0.37 + block as f32,
             };
             let mut row: [f32; KEYS] = std::array::from_fn(score);
-            let mut rows = row.map(|s| [s; N]);
-            let factor = soften_row(&mut row, &mut max, &mut sum);
-            let factors = soften(&mut rows, &mut maxes, &mut sums);
+            let mut rows = row.map(|x| [x; MOST]);
+            let factor = soften_row(s, &mut row, &mut max, &mut sum);
+            let factors = soften(s, &mut rows, &mut maxes, &mut sums);
             assert_eq!((factor, max), (factors.map(|f| f[0]), maxes[0]), "{block}");
             let sum: f32 = sum.iter().sum();
             assert!((sum - sums[0]).abs() <= 1e-6 * sums[0] || sum.is_nan() && sums[0].is_nan(), "{block}");

@@ -9,12 +9,10 @@ mod score;
 mod seen;
 mod tile;
 mod units;
-mod vector;
 mod view;
 
 pub use kernel::exp2;
 pub use score::{tanh, Stats};
 pub use seen::{index_bytes, index_mask, FEWEST};
 pub use tile::{BranchOperands, Inputs, Scratch, Tile, KEYS};
-pub(crate) use vector::{fma, Vector, N};
 pub use view::{Format, Rows, ToFloat};

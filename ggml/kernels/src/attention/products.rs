@@ -1,9 +1,9 @@
 //! The two products of attention, for a driver that does the rest: queries with keys, weights with values.
 
-use super::kernel::{scores, weigh, BLOCK, PANEL};
+use super::kernel::{scores, weigh, PANEL};
 use super::tile::KEYS;
-use super::vector::N;
 use super::view::Rows;
+use crate::simd::FloatLanes;
 
 /// Rows of keys and values asked for before they are needed.
 const AHEAD: usize = 16;
@@ -87,57 +87,61 @@ pub(super) trait Products<const W: usize> {
 #[derive(Default)]
 pub(super) struct Floats {
     d: usize,
-    /// Blocks of a value.
-    n_blocks: usize,
+    /// Elements of a value in whole blocks: two registers.
+    d_v: usize,
     /// `[group][d][W]`
     q: Vec<f32>,
     /// `[KEYS][d]`
     k: Vec<f32>,
-    /// `[n_blocks][KEYS]`
-    v: Vec<[f32; BLOCK]>,
-    /// `[row][n_blocks]`
-    out: Vec<[f32; BLOCK]>,
+    /// `[n_blocks][KEYS][block]`
+    v: Vec<f32>,
+    /// `[row][d_v]`
+    out: Vec<f32>,
 }
 
-/// Products by fused multiply-add of floats; a group is two or three vectors.
-impl<const W: usize> Products<W> for Floats {
+/// Products by fused multiply-add of floats; a group is two or three registers.
+pub(super) struct InFloats<'a, S>(pub(super) &'a mut Floats, pub(super) S);
+
+impl<S: FloatLanes, const W: usize> Products<W> for InFloats<'_, S> {
     fn begin(&mut self, n_rows: usize, d_v: usize) {
-        const { assert!((W == 2 * N || W == 3 * N) && KEYS.is_multiple_of(AT_ONCE)) };
-        self.n_blocks = d_v.div_ceil(BLOCK);
+        const { assert!((W == 2 * S::N || W == 3 * S::N) && KEYS.is_multiple_of(AT_ONCE)) };
+        let x = &mut *self.0;
+        x.d_v = d_v.next_multiple_of(2 * S::N);
         // What is after the last element of a value is added to sums that nobody reads.
-        self.v.resize(self.n_blocks * KEYS, [0.0; BLOCK]);
-        refill(&mut self.out, n_rows * self.n_blocks, [0.0; BLOCK]);
+        x.v.resize(x.d_v * KEYS, 0.0);
+        refill(&mut x.out, n_rows * x.d_v, 0.0);
     }
 
     fn branch(&mut self, n_rows: usize, d: usize) {
-        self.d = d;
-        refill(&mut self.q, n_rows.div_ceil(W) * d * W, 0.0);
-        self.k.resize(KEYS * d, 0.0);
+        let x = &mut *self.0;
+        x.d = d;
+        refill(&mut x.q, n_rows.div_ceil(W) * d * W, 0.0);
+        x.k.resize(KEYS * d, 0.0);
     }
 
     fn query(&mut self, row: usize, q: &[f32]) {
-        let columns = &mut self.q.as_chunks_mut::<W>().0[row / W * self.d..][..self.d];
+        let x = &mut *self.0;
+        let columns = &mut x.q.as_chunks_mut::<W>().0[row / W * x.d..][..x.d];
         columns.iter_mut().zip(q).for_each(|(column, q)| column[row % W] = *q);
     }
 
     fn load(&mut self, block: &Block<'_>, buffers: &mut Buffers) {
-        let (d, k, values) = (self.d, &mut self.k, &mut self.v);
+        let (x, width) = (&mut *self.0, 2 * S::N);
         block.each(buffers, |i, key, value| {
-            k[i * d..][..d].copy_from_slice(key);
-            for (block, v) in value.chunks(BLOCK).enumerate() {
-                values[block * KEYS + i][..v.len()].copy_from_slice(v);
+            x.k[i * x.d..][..x.d].copy_from_slice(key);
+            for (block, v) in value.chunks(width).enumerate() {
+                x.v[(block * KEYS + i) * width..][..v.len()].copy_from_slice(v);
             }
         });
     }
 
     fn scores(&mut self, block: &Block<'_>, group: usize, out: &mut [[f32; W]]) {
-        let d = self.d;
-        let q = &self.q[group * d * W..][..d * W];
-        let blocks =
-            out.as_flattened_mut().chunks_exact_mut(AT_ONCE * W).zip(self.k.chunks_exact(AT_ONCE * d));
-        blocks.take(block.used.len().div_ceil(AT_ONCE)).for_each(|(s, k)| match W / N {
-            2 => scores::<2, AT_ONCE>(q, k, s),
-            _ => scores::<3, AT_ONCE>(q, k, s),
+        let (x, s, d) = (&*self.0, self.1, self.0.d);
+        let q = &x.q[group * d * W..][..d * W];
+        let blocks = out.as_flattened_mut().chunks_exact_mut(AT_ONCE * W).zip(x.k.chunks_exact(AT_ONCE * d));
+        blocks.take(block.used.len().div_ceil(AT_ONCE)).for_each(|(out, k)| match W / S::N {
+            2 => scores::<S, 2, AT_ONCE>(s, q, k, out),
+            _ => scores::<S, 3, AT_ONCE>(s, q, k, out),
         });
     }
 
@@ -149,31 +153,31 @@ impl<const W: usize> Products<W> for Floats {
         factor: Option<&[f32; W]>,
         weights: &[[f32; W]],
     ) {
-        let n_blocks = self.n_blocks;
-        let out = &mut self.out[group * W * n_blocks..][..n_rows * n_blocks];
-        for (out, &f) in out.chunks_exact_mut(n_blocks).zip(factor.into_iter().flatten()) {
+        let (s, width, d_v) = (self.1, 2 * S::N, self.0.d_v);
+        let x = &mut *self.0;
+        let out = &mut x.out[group * W * d_v..][..n_rows * d_v];
+        for (out, &f) in out.chunks_exact_mut(d_v).zip(factor.into_iter().flatten()) {
             if f != 1.0 {
-                out.as_flattened_mut().iter_mut().for_each(|o| *o *= f);
+                out.iter_mut().for_each(|o| *o *= f);
             }
         }
         for lane in (0..n_rows).step_by(PANEL) {
-            for block in 0..n_blocks {
-                let (v, out) = (&self.v[block * KEYS..][..KEYS], &mut out[lane * n_blocks + block..]);
+            for (v, at) in x.v.chunks_exact(KEYS * width).zip((lane * d_v..).step_by(width)) {
+                let out = &mut out[at..];
                 match n_rows - lane {
-                    1 => weigh::<W, 1>(weights, lane, v, out, n_blocks),
-                    2 => weigh::<W, 2>(weights, lane, v, out, n_blocks),
-                    3 => weigh::<W, 3>(weights, lane, v, out, n_blocks),
-                    4 => weigh::<W, 4>(weights, lane, v, out, n_blocks),
-                    5 => weigh::<W, 5>(weights, lane, v, out, n_blocks),
-                    _ => weigh::<W, PANEL>(weights, lane, v, out, n_blocks),
+                    1 => weigh::<S, W, 1>(s, weights, lane, v, out, d_v),
+                    2 => weigh::<S, W, 2>(s, weights, lane, v, out, d_v),
+                    3 => weigh::<S, W, 3>(s, weights, lane, v, out, d_v),
+                    4 => weigh::<S, W, 4>(s, weights, lane, v, out, d_v),
+                    5 => weigh::<S, W, 5>(s, weights, lane, v, out, d_v),
+                    _ => weigh::<S, W, PANEL>(s, weights, lane, v, out, d_v),
                 }
             }
         }
     }
 
     fn sums(&self, row: usize, out: &mut [f32]) {
-        let blocks = &self.out[row * self.n_blocks..][..self.n_blocks];
-        out.copy_from_slice(&blocks.as_flattened()[..out.len()]);
+        out.copy_from_slice(&self.0.out[row * self.0.d_v..][..out.len()]);
     }
 }
 

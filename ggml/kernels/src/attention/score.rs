@@ -3,7 +3,7 @@
 use std::f32::consts::LOG2_E;
 
 use super::kernel::exp2;
-use super::vector::fma;
+use crate::simd::fma;
 
 /// Where the quotient of [`tanh`] reaches 1; beyond, it would leave it again.
 const MOST: f32 = 7.905_311;
@@ -33,7 +33,7 @@ pub fn tanh(x: f32) -> f32 {
 }
 
 /// Scores `s` become `cap * tanh(s / cap)`.
-#[inline]
+#[inline(always)]
 pub(super) fn soft_cap<const W: usize>(s: &mut [[f32; W]], cap: f32) {
     let inverse = 1.0 / cap;
     for s in s {

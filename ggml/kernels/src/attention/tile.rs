@@ -11,13 +11,13 @@ use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use super::few::{Few, FEW_ROWS};
 use super::halved::{Halved, InHalves};
 use super::kernel::soften;
-use super::products::{refill, Block, Buffers, Floats, Products};
+use super::products::{refill, Block, Buffers, Floats, InFloats, Products};
 use super::score::{soft_cap, Stats};
 use super::seen::{Seen, Sight, Taken};
-use super::vector::N;
 use super::view::Rows;
 use crate::aligned::Aligned;
 use crate::amx::Tiles;
+use crate::simd::{with_registers, FloatLanes, Registers};
 
 /// Keys converted at a time.
 pub const KEYS: usize = 64;
@@ -161,7 +161,7 @@ impl Scratch {
         f: &mut impl FnMut(usize, usize, Stats, &[f32]),
     ) {
         if tile.tokens.len() * x.n_rep <= FEW_ROWS {
-            return self.few.attend(x, tile, taken, f);
+            return with_registers!(Registers::best(), s => self.few.attend(s, x, tile, taken, f));
         }
         for head in tile.heads.clone() {
             self.head(x, &Tile { heads: head..head + 1, ..tile.clone() }, taken, f);
@@ -181,21 +181,37 @@ impl Scratch {
         let floats = |b: &BranchOperands<'_>| b.k.are_floats() || b.v.are_floats();
         let tiles = !x.branches.iter().flatten().any(floats);
         if let Some(tiles) = if tiles { Tiles::new() } else { None } {
-            return self.softmax.run(&mut InHalves(&mut self.halved, tiles), x, tile, taken, f);
+            let products = &mut InHalves(&mut self.halved, tiles);
+            return with_registers!(Registers::best(), s => self.softmax.run(s, products, x, tile, taken, f));
         }
+        // Two or three registers of queries: there are more than FEW_ROWS, so never one.
         let (floats, softmax) = (&mut self.floats, &mut self.softmax);
-        match n_rows.div_ceil(N) {
-            // More than FEW_ROWS, so never one register.
-            ..=2 => softmax.run::<{ 2 * N }>(floats, x, tile, taken, f),
-            _ => softmax.run::<{ 3 * N }>(floats, x, tile, taken, f),
+        match (Registers::best(), n_rows) {
+            #[cfg(target_arch = "x86_64")]
+            (Registers::Wide(s), ..=32) => {
+                softmax.run::<_, 32>(s, &mut InFloats(floats, s), x, tile, taken, f)
+            }
+            #[cfg(target_arch = "x86_64")]
+            (Registers::Wide(s), _) => softmax.run::<_, 48>(s, &mut InFloats(floats, s), x, tile, taken, f),
+            #[cfg(target_arch = "x86_64")]
+            (Registers::Narrow(s), ..=16) => {
+                softmax.run::<_, 16>(s, &mut InFloats(floats, s), x, tile, taken, f)
+            }
+            #[cfg(target_arch = "x86_64")]
+            (Registers::Narrow(s), _) => softmax.run::<_, 24>(s, &mut InFloats(floats, s), x, tile, taken, f),
+            (Registers::Plain(s), ..=16) => {
+                softmax.run::<_, 16>(s, &mut InFloats(floats, s), x, tile, taken, f)
+            }
+            (Registers::Plain(s), _) => softmax.run::<_, 24>(s, &mut InFloats(floats, s), x, tile, taken, f),
         }
     }
 }
 
 impl Softmax {
     /// [`Scratch::attend`] of one KV head, with queries in groups of W.
-    fn run<const W: usize>(
+    fn run<S: FloatLanes, const W: usize>(
         &mut self,
+        s: S,
         products: &mut impl Products<W>,
         x: &Inputs<'_>,
         tile: &Tile,
@@ -209,7 +225,7 @@ impl Softmax {
         self.scores.refill(KEYS * W, 0.0);
         products.begin(n_rows, x.d_v);
         for branch in x.branches.iter().flatten() {
-            self.branch(products, x, tile, taken, branch);
+            self.branch(s, products, x, tile, taken, branch);
         }
         let value = &mut self.buffers.value;
         value.resize(x.d_v, 0.0);
@@ -220,8 +236,9 @@ impl Softmax {
         }
     }
 
-    fn branch<const W: usize>(
+    fn branch<S: FloatLanes, const W: usize>(
         &mut self,
+        s: S,
         products: &mut impl Products<W>,
         x: &Inputs<'_>,
         tile: &Tile,
@@ -249,18 +266,18 @@ impl Softmax {
                 if !seen.iter().any(|s| s.any) {
                     continue;
                 }
-                let s = self.scores.as_chunks_mut::<W>().0;
-                products.scores(&block, group, s);
-                let s = &mut s[..columns.len()];
+                let scores = self.scores.as_chunks_mut::<W>().0;
+                products.scores(&block, group, scores);
+                let scores = &mut scores[..columns.len()];
                 if let Some(cap) = x.softcap {
-                    soft_cap(s, cap * LOG2_E);
+                    s.run(|| soft_cap(scores, cap * LOG2_E));
                 }
                 if !seen.iter().all(|s| s.all) {
-                    bias(x, tile, columns.start, &rows, s);
+                    bias(x, tile, columns.start, &rows, scores);
                 }
                 let (max, sum) = (self.max.as_chunks_mut::<W>().0, self.sum.as_chunks_mut::<W>().0);
-                let factor = soften(s, &mut max[group], &mut sum[group]);
-                products.add(&block, group, rows.len(), factor.as_ref(), s);
+                let factor = soften(s, scores, &mut max[group], &mut sum[group]);
+                products.add(&block, group, rows.len(), factor.as_ref(), scores);
             }
         }
     }

@@ -4,21 +4,29 @@
 //! copied.
 
 use super::tile::KEYS;
-use super::vector::{Vector, N};
 use super::view::Format;
+use crate::simd::{with_registers, FloatLanes, Registers, MOST};
 
 /// Elements of a unit: as many as there are in a block of the quantized types.
 pub(super) const UNIT: usize = 32;
-const VECTORS: usize = UNIT / N;
+/// Registers of a unit, of the narrowest.
+const MOST_REGISTERS: usize = 4;
+
 /// Queries whose sums, of four keys or of two units of values each, fit in registers.
-pub(super) const QUERIES: usize = if N == 16 { 4 } else { 3 };
+pub(super) const fn queries<S: FloatLanes>() -> usize {
+    if S::N == 16 {
+        4
+    } else {
+        3
+    }
+}
 
 /// 32 elements of a row as they lie in memory.
 pub(super) trait Unit: Copy {
     /// Returns true if rows in a format consist of these units.
     fn is(format: Format) -> bool;
-    /// Elements from `i * N` on, as floats.
-    fn load(&self, i: usize) -> Vector;
+    /// The register of elements from lane `i * N` on, as floats.
+    fn load<S: FloatLanes>(&self, s: S, i: usize) -> S::Floats;
 }
 
 pub(super) type Floats = [f32; UNIT];
@@ -31,8 +39,8 @@ impl Unit for Floats {
         matches!(format, Format::F32)
     }
     #[inline(always)]
-    fn load(&self, i: usize) -> Vector {
-        Vector::load(&self.as_chunks().0[i])
+    fn load<S: FloatLanes>(&self, s: S, i: usize) -> S::Floats {
+        s.read(&self[i * S::N..])
     }
 }
 
@@ -42,8 +50,8 @@ impl Unit for Halves {
         matches!(format, Format::F16)
     }
     #[inline(always)]
-    fn load(&self, i: usize) -> Vector {
-        Vector::of_halves(&self.as_chunks().0[i])
+    fn load<S: FloatLanes>(&self, s: S, i: usize) -> S::Floats {
+        s.halves(&self[i * S::N..])
     }
 }
 
@@ -62,8 +70,8 @@ impl Unit for Q8 {
         matches!(format, Format::Q8_0)
     }
     #[inline(always)]
-    fn load(&self, i: usize) -> Vector {
-        Vector::of_bytes(&self.bytes.as_chunks().0[i]).times(scale(self.scale))
+    fn load<S: FloatLanes>(&self, s: S, i: usize) -> S::Floats {
+        s.times(s.bytes(&self.bytes[i * S::N..]), scale(s, self.scale))
     }
 }
 
@@ -85,22 +93,21 @@ impl Unit for Q4 {
         matches!(format, Format::Q4_0)
     }
     #[inline(always)]
-    fn load(&self, i: usize) -> Vector {
-        let codes = CODES.as_chunks::<N>().0;
-        let scale = scale(self.scale);
-        let scaled = std::array::from_fn(|i| Vector::load(&codes[i]).times(scale));
-        let (bytes, half) = (self.nibbles.as_chunks().0, VECTORS / 2);
+    fn load<S: FloatLanes>(&self, s: S, i: usize) -> S::Floats {
+        let scale = scale(s, self.scale);
+        let scaled = [0, CODES.len() - S::N].map(|at| s.times(s.read(&CODES[at..]), scale));
+        let half = UNIT / S::N / 2;
         if i < half {
-            Vector::looked_up::<0>(scaled, &bytes[i])
+            s.picked::<0>(scaled, &self.nibbles[i * S::N..])
         } else {
-            Vector::looked_up::<4>(scaled, &bytes[i - half])
+            s.picked::<4>(scaled, &self.nibbles[(i - half) * S::N..])
         }
     }
 }
 
 #[inline(always)]
-fn scale(half: [u8; 2]) -> Vector {
-    Vector::of_halves(&[u16::from_ne_bytes(half); N])
+fn scale<S: FloatLanes>(s: S, half: [u8; 2]) -> S::Floats {
+    s.halves(&[u16::from_ne_bytes(half); MOST])
 }
 
 /// Asks for what lies so many bytes after `x`, if anything: rows of one head do not lie side by side, which hardware
@@ -117,52 +124,63 @@ fn prefetch<T>(x: &T, ahead: usize) {
     let _ = (x, ahead);
 }
 
-#[inline]
+// Not inlined, for what reads rows of other types stays small without it.
+#[inline(never)]
 pub(super) fn convert<U: Unit>(row: &[U], out: &mut [f32]) {
-    for (unit, out) in row.iter().zip(out.as_chunks_mut::<UNIT>().0) {
-        for (i, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
-            unit.load(i).store(out);
+    #[inline(always)]
+    fn with<S: FloatLanes, U: Unit>(s: S, row: &[U], out: &mut [f32]) {
+        for (unit, out) in row.iter().zip(out.chunks_exact_mut(UNIT)) {
+            out.chunks_exact_mut(S::N).enumerate().for_each(|(i, out)| s.write(unit.load(s, i), out));
         }
     }
+    with_registers!(Registers::best(), s => s.run(|| with(s, row, out)));
 }
 
 /// Scores of `n` keys with R queries. What is after them is undefined.
 #[inline]
-pub(super) fn scores<'x, U: Unit + 'x, const R: usize>(
+pub(super) fn scores<'x, S: FloatLanes, U: Unit + 'x, const R: usize>(
+    s: S,
     q: [&[Floats]; R],
     n: usize,
     key: impl Fn(usize) -> &'x [U],
     ahead: usize,
     out: &mut [[f32; KEYS]; R],
 ) {
-    for from in (0..n).step_by(N) {
-        let mut quads = [[Vector::splat(0.0); N / 4]; R];
-        for part in 0..N / 4 {
-            let keys: [&[U]; 4] = std::array::from_fn(|j| key((from + 4 * part + j).min(n - 1)));
-            for (quads, sums) in quads.iter_mut().zip(dots(q, keys, ahead)) {
-                quads[part] = Vector::quad(sums);
+    s.run(|| {
+        for from in (0..n).step_by(S::N) {
+            let mut quads = [[s.none(); MOST / 4]; R];
+            for part in 0..S::N / 4 {
+                let keys: [&[U]; 4] = std::array::from_fn(|j| key((from + 4 * part + j).min(n - 1)));
+                for (quads, sums) in quads.iter_mut().zip(dots(s, q, keys, ahead)) {
+                    quads[part] = s.quad(sums);
+                }
+            }
+            for (out, quads) in out.iter_mut().zip(quads) {
+                s.write(s.join(quads), &mut out[from..]);
             }
         }
-        for (out, quads) in out.iter_mut().zip(quads) {
-            Vector::join(quads).store(&mut out.as_chunks_mut().0[from / N]);
-        }
-    }
+    })
 }
 
-/// Products of R queries with four keys, still to be summed over the elements of a vector.
+/// Products of R queries with four keys, still to be summed over the lanes of a register.
 #[inline(always)]
-fn dots<U: Unit, const R: usize>(q: [&[Floats]; R], keys: [&[U]; 4], ahead: usize) -> [[Vector; 4]; R] {
+fn dots<S: FloatLanes, U: Unit, const R: usize>(
+    s: S,
+    q: [&[Floats]; R],
+    keys: [&[U]; 4],
+    ahead: usize,
+) -> [[S::Floats; 4]; R] {
     let n = keys[0].len();
     assert!(q.iter().all(|q| q.len() == n) && keys.iter().all(|k| k.len() == n));
-    let mut sums = [[Vector::splat(0.0); 4]; R];
+    let mut sums = [[s.none(); 4]; R];
     for unit in 0..n {
         keys.iter().for_each(|key| prefetch(&key[unit], ahead));
-        for i in 0..VECTORS {
-            let q: [Vector; R] = std::array::from_fn(|r| Vector::load(&q[r][unit].as_chunks().0[i]));
+        for i in 0..UNIT / S::N {
+            let q: [S::Floats; R] = std::array::from_fn(|r| q[r][unit].load(s, i));
             for (j, key) in keys.iter().enumerate() {
-                let key = key[unit].load(i);
+                let key = key[unit].load(s, i);
                 for (sums, q) in sums.iter_mut().zip(q) {
-                    sums[j] = sums[j].add_product(key, q);
+                    sums[j] = s.plus(key, q, sums[j]);
                 }
             }
         }
@@ -172,30 +190,34 @@ fn dots<U: Unit, const R: usize>(q: [&[Floats]; R], keys: [&[U]; 4], ahead: usiz
 
 /// Adds to R rows of sums C units of `n` weighted values; those that nobody sees are not there.
 #[inline]
-pub(super) fn weigh<'x, U: Unit + 'x, const R: usize, const C: usize>(
+pub(super) fn weigh<'x, S: FloatLanes, U: Unit + 'x, const R: usize, const C: usize>(
+    s: S,
     weights: &[[f32; KEYS]; R],
     n: usize,
     value: impl Fn(usize) -> Option<&'x [U; C]>,
     ahead: usize,
     out: [&mut [Floats; C]; R],
 ) {
-    let mut sums = [[[Vector::splat(0.0); VECTORS]; C]; R];
-    for i in 0..n.min(KEYS) {
-        let Some(value) = value(i) else { continue };
-        for (c, unit) in value.iter().enumerate() {
-            prefetch(unit, ahead);
-            for l in 0..VECTORS {
-                let v = unit.load(l);
-                for (sums, weights) in sums.iter_mut().zip(weights) {
-                    sums[c][l] = sums[c][l].add_product(Vector::splat(weights[i]), v);
+    s.run(|| {
+        let mut sums = [[[s.none(); MOST_REGISTERS]; C]; R];
+        for i in 0..n.min(KEYS) {
+            let Some(value) = value(i) else { continue };
+            for (c, unit) in value.iter().enumerate() {
+                prefetch(unit, ahead);
+                for l in 0..UNIT / S::N {
+                    let v = unit.load(s, l);
+                    for (sums, weights) in sums.iter_mut().zip(weights) {
+                        sums[c][l] = s.plus(s.every(weights[i]), v, sums[c][l]);
+                    }
                 }
             }
         }
-    }
-    for (out, sums) in out.into_iter().zip(&sums) {
-        let out = out.as_flattened_mut().as_chunks_mut().0;
-        for (out, sum) in out.iter_mut().zip(sums.as_flattened()) {
-            Vector::load(out).plus(*sum).store(out);
+        for (out, sums) in out.into_iter().zip(&sums) {
+            for (unit, sums) in out.iter_mut().zip(sums) {
+                for (out, sum) in unit.chunks_exact_mut(S::N).zip(sums) {
+                    s.write(s.sum(s.read(out), *sum), out);
+                }
+            }
         }
-    }
+    })
 }

@@ -1,7 +1,19 @@
 //! The layout of codes in the blocks of each type: readers of several rows at once.
 
 use super::rows::*;
-use crate::simd::lanes::{Lanes, MOST};
+use crate::simd::lanes::Lanes;
+use crate::simd::MOST;
+
+/// A register for each place in an array. (What the standard library has for it becomes a function of its own, whose
+/// instructions are calls.)
+#[inline(always)]
+fn each<L: Lanes, const N: usize>(l: L, mut of: impl FnMut(usize) -> L::Ints) -> [L::Ints; N] {
+    let mut all = [l.all(0); N];
+    for (i, to) in all.iter_mut().enumerate() {
+        *to = of(i);
+    }
+    all
+}
 
 #[inline(always)]
 fn and<L: Lanes>(l: L, a: L::Ints, mask: i32) -> L::Ints {
@@ -57,6 +69,12 @@ fn halves<L: Lanes>(l: L, b: &[L::Ints; 12]) -> [L::Ints; 8] {
     codes
 }
 
+#[inline(always)]
+fn looked_up<L: Lanes>(l: L, b: &[L::Ints; 12]) -> [L::Ints; 8] {
+    let codes = halves(l, b);
+    each(l, |i| l.looked_up(codes[i]))
+}
+
 /// Blocks of 32 codes of four bits: the low halves of sixteen bytes, then the high ones.
 macro_rules! halves_of_bytes {
     ($name:ident, $at:literal, $l:ident, $b:ident => $codes:expr) => {
@@ -82,7 +100,7 @@ macro_rules! halves_of_bytes {
 
 halves_of_bytes!(Q4_0, 2, l, b => halves(l, b));
 halves_of_bytes!(Q4_1, 4, l, b => halves(l, b));
-halves_of_bytes!(Iq4Nl, 2, l, b => halves(l, b).map(|code| l.looked_up(code)));
+halves_of_bytes!(Iq4Nl, 2, l, b => looked_up(l, b));
 
 /// The same with a fifth bit of each code, in four bytes before them.
 macro_rules! with_a_fifth_bit {
@@ -144,7 +162,7 @@ impl Rows for Iq4Xs {
 
     #[inline(always)]
     fn part_codes<L: Lanes>(l: L, _: &[L::Ints; 8], b: &[L::Ints; 12], _: usize, _: usize) -> [L::Ints; 8] {
-        halves(l, b).map(|code| l.looked_up(code))
+        looked_up(l, b)
     }
 
     #[inline(always)]
@@ -157,7 +175,7 @@ impl Rows for Iq4Xs {
             let six = l.or(four, l.left(two, 4));
             all[part / 4] = l.or(all[part / 4], l.left(six, 8 * (part % 4)));
         }
-        [all.map(|six| l.sub_bytes(six, l.all(0x2020_2020))); 2]
+        [each(l, |i| l.sub_bytes(all[i], l.all(0x2020_2020))); 2]
     }
 }
 
@@ -190,7 +208,7 @@ impl Rows for Q4K {
 
     #[inline(always)]
     fn part_codes<L: Lanes>(l: L, _: &[L::Ints; 8], b: &[L::Ints; 12], _: usize, i: usize) -> [L::Ints; 8] {
-        std::array::from_fn(|quad| right(l, b[quad], 4 * i, 15))
+        each(l, |quad| right(l, b[quad], 4 * i, 15))
     }
 }
 
@@ -217,11 +235,13 @@ impl Rows for Q5K {
         i: usize,
     ) -> [L::Ints; 8] {
         let bit = Self::part(group, i);
-        std::array::from_fn(|quad| {
+        let mut codes = [l.all(0); 8];
+        for (quad, code) in codes.iter_mut().enumerate() {
             let fifth =
                 if bit < 4 { left(l, bits[quad], 4 - bit, 16) } else { right(l, bits[quad], bit - 4, 16) };
-            l.or(right(l, b[quad], 4 * i, 15), fifth)
-        })
+            *code = l.or(right(l, b[quad], 4 * i, 15), fifth);
+        }
+        codes
     }
 }
 
@@ -245,7 +265,8 @@ impl Rows for Q2K {
     #[inline(always)]
     fn multiples_of_rows<L: Lanes>(l: L, blocks: Blocks<Self>) -> [[L::Ints; 4]; 2] {
         let [a, b, c, d, ..] = bytes(l, blocks, [0]);
-        [0, 4].map(|by| [a, b, c, d].map(|b| right(l, b, by, 15)))
+        let low = each(l, |i| right(l, [a, b, c, d][i], 0, 15));
+        [low, each(l, |i| right(l, [a, b, c, d][i], 4, 15))]
     }
 
     #[inline(always)]
@@ -255,7 +276,7 @@ impl Rows for Q2K {
 
     #[inline(always)]
     fn part_codes<L: Lanes>(l: L, _: &[L::Ints; 8], b: &[L::Ints; 12], _: usize, i: usize) -> [L::Ints; 8] {
-        std::array::from_fn(|quad| right(l, b[quad % 4], 2 * i, 3))
+        each(l, |quad| right(l, b[quad % 4], 2 * i, 3))
     }
 }
 
@@ -266,8 +287,8 @@ impl Rows for Q3K {
     fn multiples_of_rows<L: Lanes>(l: L, blocks: Blocks<Self>) -> [[L::Ints; 4]; 2] {
         let [_, low, next, high, ..] = bytes(l, blocks, [92]);
         let low = [right(l, low, 0, 15), right(l, next, 0, 15), right(l, low, 4, 15), right(l, next, 4, 15)];
-        let six = std::array::from_fn(|i| l.or(low[i], left(l, right(l, high, 2 * i, 3), 4, 0x30)));
-        [six.map(|six| l.sub_bytes(six, l.all(0x2020_2020))); 2]
+        let six: [L::Ints; 4] = each(l, |i| l.or(low[i], left(l, right(l, high, 2 * i, 3), 4, 0x30)));
+        [each(l, |i| l.sub_bytes(six[i], l.all(0x2020_2020))); 2]
     }
 
     #[inline(always)]
@@ -290,11 +311,13 @@ impl Rows for Q3K {
         i: usize,
     ) -> [L::Ints; 8] {
         let bit = group / 2 * 4 + i;
-        std::array::from_fn(|quad| {
+        let mut codes = [l.all(0); 8];
+        for (quad, code) in codes.iter_mut().enumerate() {
             let bits = bits[4 * (group % 2) + quad % 4];
             let third = if bit < 2 { left(l, bits, 2 - bit, 4) } else { right(l, bits, bit - 2, 4) };
-            l.or(right(l, b[quad % 4], 2 * i, 3), third)
-        })
+            *code = l.or(right(l, b[quad % 4], 2 * i, 3), third);
+        }
+        codes
     }
 }
 
@@ -315,10 +338,12 @@ impl Rows for Q6K {
 
     #[inline(always)]
     fn part_codes<L: Lanes>(l: L, _: &[L::Ints; 8], b: &[L::Ints; 12], _: usize, i: usize) -> [L::Ints; 8] {
-        std::array::from_fn(|quad| {
+        let mut codes = [l.all(0); 8];
+        for (quad, code) in codes.iter_mut().enumerate() {
             let bits = b[8 + quad % 4];
             let high = if i < 2 { left(l, bits, 4 - 2 * i, 0x30) } else { right(l, bits, 2 * i - 4, 0x30) };
-            l.or(right(l, b[i % 2 * 4 + quad % 4], i / 2 * 4, 15), high)
-        })
+            *code = l.or(right(l, b[i % 2 * 4 + quad % 4], i / 2 * 4, 15), high);
+        }
+        codes
     }
 }

@@ -2,7 +2,8 @@
 
 use gguf::DType;
 
-use crate::simd::lanes::{Lanes, MOST};
+use crate::simd::lanes::Lanes;
+use crate::simd::MOST;
 
 /// A type of weights that are read as codes.
 pub(crate) trait Codes {

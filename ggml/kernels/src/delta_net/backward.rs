@@ -6,8 +6,8 @@
 //! g, and `exp(g)` of it the D of the token before.
 
 use super::{add, add_dot, decay, total, Inputs, Unit, CHUNK, ROWS};
-use crate::attention::{fma, Vector, N};
 use crate::attention_train::{Heads, HeadsMut};
+use crate::simd::{fma, with_registers, FloatLanes, Registers};
 
 pub struct Outputs<'a> {
     /// Gradients of queries, keys and values, `[d, 2 n_head_k + n_head_v, n]`.
@@ -57,10 +57,27 @@ impl Scratch {
         d_states: &[f32],
         to: &mut Outputs<'_>,
     ) {
+        // SAFETY: the caller's promise.
+        with_registers!(Registers::best(), s => unsafe {
+            self.differentiate_with(s, x, head_k, d_out, d_states, to)
+        });
+    }
+
+    /// # Safety
+    /// The promise of [`Scratch::differentiate`].
+    unsafe fn differentiate_with<S: FloatLanes>(
+        &mut self,
+        s: S,
+        x: &Inputs<'_>,
+        head_k: usize,
+        d_out: Heads<'_>,
+        d_states: &[f32],
+        to: &mut Outputs<'_>,
+    ) {
         x.check();
         let ([d, _, n], scale) = (x.qkv.shape(), x.scale());
         let Scratch { unit, left, d_q, d_k, d_rates, rows } = self;
-        unit.load(x, head_k);
+        unit.load(s, x, head_k);
         for grad in [&mut *d_q, &mut *d_k] {
             grad.clear();
             grad.resize(n * d, 0.0);
@@ -76,11 +93,11 @@ impl Scratch {
             let tiles = d_state.chunks_mut(ROWS * d).zip(x.state_of(h).chunks(ROWS * d));
             for (tile, (d_rows, state)) in tiles.enumerate() {
                 let (first, n_rows) = (tile * ROWS, d_rows.len() / d);
-                rows.keep_borders(x, unit, left, (h, first), state);
+                rows.keep_borders(s, x, unit, left, (h, first), state);
                 for chunk in (0..n.div_ceil(CHUNK)).rev() {
                     let start = chunk * CHUNK;
                     let tokens = start..(start + CHUNK).min(n);
-                    rows.keep(x, unit, left, (h, first), tokens.clone(), n_rows);
+                    rows.keep(s, x, unit, left, (h, first), tokens.clone());
                     for t in tokens.rev() {
                         let ((q, k), beta) = (unit.at(t), x.beta(h, t));
                         let at = (t - start) * n_rows;
@@ -95,15 +112,15 @@ impl Scratch {
                         let all = d_rows.chunks_exact_mut(d).zip(decayed).zip(errors).zip(d_out).zip(d_v);
                         for ((((d_row, decayed), error), d_out), d_v) in all {
                             let (o, delta) = (d_out * scale, beta * error);
-                            let d_delta = add_dot(d_row, o, q, k);
+                            let d_delta = add_dot(s, d_row, o, q, k);
                             d_beta = fma(d_delta, *error, d_beta);
                             learned = fma(o, delta, learned);
                             *d_v = beta * d_delta;
                             let of = OfRow { left: left[t], delta, d_error: *d_v, o };
-                            d_g += of.back(d_row, decayed, k, d_q, d_k);
+                            d_g += of.back(s, d_row, decayed, k, d_q, d_k);
                         }
                         // What a query reads is the decayed state and what this token added to it.
-                        add(d_q, learned, k);
+                        add(s, d_q, learned, k);
                         d_rates[t][0] += d_g;
                         d_rates[t][1] += d_beta;
                     }
@@ -121,7 +138,7 @@ impl Scratch {
             for (head, y, d_y, factor) in parts {
                 // SAFETY: as above.
                 let out = unsafe { to.d_qkv.row(head, t) };
-                let along = super::dot(y, d_y);
+                let along = super::dot(s, y, d_y);
                 out.iter_mut().zip(d_y).zip(y).for_each(|((o, d), y)| *o = factor * (d - along * y));
             }
         }
@@ -140,44 +157,57 @@ struct OfRow {
 
 impl OfRow {
     /// Moves the gradient of the row to before the token; adds to those of query and key, and gives that of g.
-    #[inline(always)]
-    fn back(&self, d_row: &mut [f32], decayed: &[f32], k: &[f32], d_q: &mut [f32], d_k: &mut [f32]) -> f32 {
-        let OfRow { left, delta, d_error, o } = *self;
-        let ((d_rows, d_rest), (s, s_rest)) = (d_row.as_chunks_mut::<N>(), decayed.as_chunks::<N>());
-        let ((k, k_rest), (d_q, dq_rest)) = (k.as_chunks::<N>(), d_q.as_chunks_mut::<N>());
-        let (d_k, dk_rest) = d_k.as_chunks_mut::<N>();
-        let [zero, keep, learn, forget, read] = [0.0, left, delta, -d_error, o].map(Vector::splat);
-        let mut sums = zero;
-        for ((((d, s), k), d_q), d_k) in d_rows.iter_mut().zip(s).zip(k).zip(d_q).zip(d_k) {
-            let (behind, state) = (Vector::load(d), Vector::load(s));
-            Vector::load(d_k).add_product(forget, state).add_product(learn, behind).store(d_k);
-            Vector::load(d_q).add_product(read, state).store(d_q);
-            let below = behind.add_product(forget, Vector::load(k));
-            sums = sums.add_product(below, state);
-            zero.add_product(keep, below).store(d);
-        }
-        let mut last = 0.0;
-        let rest = d_rest.iter_mut().zip(s_rest).zip(k_rest).zip(dq_rest).zip(dk_rest);
-        for ((((d, s), k), d_q), d_k) in rest {
-            *d_k = fma(delta, *d, fma(-d_error, *s, *d_k));
-            *d_q = fma(o, *s, *d_q);
-            let below = fma(-d_error, *k, *d);
-            last = fma(below, *s, last);
-            *d = left * below;
-        }
-        if left == 0.0 {
-            // What was there before does not count, whatever it was.
-            d_row.fill(0.0);
-        }
-        total(sums, last)
+    #[inline]
+    fn back<S: FloatLanes>(
+        &self,
+        s: S,
+        d_row: &mut [f32],
+        decayed: &[f32],
+        k: &[f32],
+        d_q: &mut [f32],
+        d_k: &mut [f32],
+    ) -> f32 {
+        s.run(|| {
+            let OfRow { left, delta, d_error, o } = *self;
+            let whole = d_row.len() / S::N * S::N;
+            let (d_rows, d_rest) = d_row.split_at_mut(whole);
+            let ((states, state_rest), (keys, k_rest)) = (decayed.split_at(whole), k.split_at(whole));
+            let ((d_qs, dq_rest), (d_ks, dk_rest)) = (d_q.split_at_mut(whole), d_k.split_at_mut(whole));
+            let [keep, learn, forget, read] = [left, delta, -d_error, o].map(|x| s.every(x));
+            let (mut last, mut sums) = (0.0, s.none());
+            let read_only = states.chunks_exact(S::N).zip(keys.chunks_exact(S::N));
+            let written = d_qs.chunks_exact_mut(S::N).zip(d_ks.chunks_exact_mut(S::N));
+            for ((d, (state, k)), (d_q, d_k)) in d_rows.chunks_exact_mut(S::N).zip(read_only).zip(written) {
+                let (behind, state) = (s.read(d), s.read(state));
+                s.write(s.plus(learn, behind, s.plus(forget, state, s.read(d_k))), d_k);
+                s.write(s.plus(read, state, s.read(d_q)), d_q);
+                let below = s.plus(forget, s.read(k), behind);
+                sums = s.plus(below, state, sums);
+                s.write(s.times(keep, below), d);
+            }
+            let rest = d_rest.iter_mut().zip(state_rest).zip(k_rest).zip(dq_rest).zip(dk_rest);
+            for ((((d, state), k), d_q), d_k) in rest {
+                *d_k = fma(delta, *d, fma(-d_error, *state, *d_k));
+                *d_q = fma(o, *state, *d_q);
+                let below = fma(-d_error, *k, *d);
+                last = fma(below, *state, last);
+                *d = left * below;
+            }
+            if left == 0.0 {
+                // What was there before does not count, whatever it was.
+                d_row.fill(0.0);
+            }
+            total(s, sums, last)
+        })
     }
 }
 
 impl Rows {
     /// Runs through the tokens, from `state`, keeping what the rows are before each chunk. `(h, first)`: the value
     /// head, and the first of the rows.
-    fn keep_borders(
+    fn keep_borders<S: FloatLanes>(
         &mut self,
+        s: S,
         x: &Inputs<'_>,
         unit: &Unit,
         left: &[f32],
@@ -199,24 +229,24 @@ impl Rows {
             }
             let ((_, k), beta) = (unit.at(t), x.beta(h, t));
             for (row, v) in now.chunks_exact_mut(unit.d).zip(&x.value(h, t)[first..]) {
-                let delta = (v - decay(row, left, k)) * beta;
-                add(row, delta, k);
+                let delta = (v - decay(s, row, left, k)) * beta;
+                add(s, row, delta, k);
             }
         }
     }
 
     /// Runs through a chunk again, and keeps all that its backward pass needs.
-    fn keep(
+    fn keep<S: FloatLanes>(
         &mut self,
+        s: S,
         x: &Inputs<'_>,
         unit: &Unit,
         left: &[f32],
         (h, first): (usize, usize),
         tokens: std::ops::Range<usize>,
-        n_rows: usize,
     ) {
         let Rows { borders, now, decayed, errors } = self;
-        let len = n_rows * unit.d;
+        let len = now.len();
         let border = tokens.start / CHUNK * len;
         now.copy_from_slice(&borders[border..border + len]);
         decayed.clear();
@@ -224,10 +254,10 @@ impl Rows {
         for t in tokens {
             let ((_, k), beta) = (unit.at(t), x.beta(h, t));
             for (row, v) in now.chunks_exact_mut(unit.d).zip(&x.value(h, t)[first..]) {
-                let error = v - decay(row, left[t], k);
+                let error = v - decay(s, row, left[t], k);
                 decayed.extend_from_slice(row);
                 errors.push(error);
-                add(row, error * beta, k);
+                add(s, row, error * beta, k);
             }
         }
     }

@@ -3,9 +3,9 @@
 //! The inputs are rows of tokens: the rows before the first token, one fewer than there are weights, then one for each
 //! token. A token does not see anything before its document.
 
-use crate::attention::fma;
 use crate::attention_train::{Heads, HeadsMut};
 use crate::sigmoid::sigmoid;
+use crate::simd::fma;
 
 /// Operands; channels are cut into units of equal width, here the heads.
 #[derive(Clone, Copy)]

@@ -2,6 +2,7 @@
 
 use super::{add_dot, decay, Inputs, Unit, ROWS};
 use crate::attention_train::HeadsMut;
+use crate::simd::{with_registers, FloatLanes, Registers};
 
 #[derive(Debug, Default)]
 pub struct Scratch {
@@ -23,9 +24,23 @@ impl Scratch {
         out: &mut HeadsMut<'_>,
         states: &mut HeadsMut<'_>,
     ) {
+        // SAFETY: the caller's promise.
+        with_registers!(Registers::best(), s => unsafe { self.run_with(s, x, head_k, out, states) });
+    }
+
+    /// # Safety
+    /// The promise of [`Scratch::run`].
+    unsafe fn run_with<S: FloatLanes>(
+        &mut self,
+        s: S,
+        x: &Inputs<'_>,
+        head_k: usize,
+        out: &mut HeadsMut<'_>,
+        states: &mut HeadsMut<'_>,
+    ) {
         x.check();
         let ([d, _, n], scale) = (x.qkv.shape(), x.scale());
-        self.unit.load(x, head_k);
+        self.unit.load(s, x, head_k);
         for h in (head_k..x.n_head_v).step_by(x.n_head_k) {
             self.left.clear();
             self.left.extend((0..n).map(|t| x.left(h, t)));
@@ -39,8 +54,8 @@ impl Scratch {
                     let out = unsafe { out.row(h, t) }[i * ROWS..].iter_mut();
                     let values = &x.value(h, t)[i * ROWS..];
                     for ((row, v), out) in rows.chunks_exact_mut(d).zip(values).zip(out) {
-                        let delta = (v - decay(row, left, k)) * beta;
-                        *out = add_dot(row, delta, k, q) * scale;
+                        let delta = (v - decay(s, row, left, k)) * beta;
+                        *out = add_dot(s, row, delta, k, q) * scale;
                     }
                 }
             }

@@ -15,8 +15,8 @@ pub mod forward;
 #[cfg(test)]
 mod tests;
 
-use crate::attention::{fma, Vector, N};
 use crate::attention_train::Heads;
+use crate::simd::{fma, FloatLanes, MOST};
 
 /// Tokens whose states the backward pass keeps at once.
 pub const CHUNK: usize = 32;
@@ -94,7 +94,7 @@ struct Unit {
 }
 
 impl Unit {
-    fn load(&mut self, x: &Inputs<'_>, head: usize) {
+    fn load<S: FloatLanes>(&mut self, s: S, x: &Inputs<'_>, head: usize) {
         let [d, _, n] = x.qkv.shape();
         self.d = d;
         self.q.clear();
@@ -102,7 +102,7 @@ impl Unit {
         self.factors.clear();
         for t in 0..n {
             let push = |row: &[f32], to: &mut Vec<f32>| {
-                let factor = 1.0 / (dot(row, row) + x.eps).sqrt();
+                let factor = 1.0 / (dot(s, row, row) + x.eps).sqrt();
                 to.extend(row.iter().map(|v| v * factor));
                 factor
             };
@@ -118,12 +118,12 @@ impl Unit {
     }
 }
 
-/// The sum of a vector, by halves, and `rest`.
+/// The sum of a register, by halves, and `rest`.
 #[inline(always)]
-fn total(sums: Vector, rest: f32) -> f32 {
-    let mut all = [0.0; N];
-    sums.store(&mut all);
-    let mut n = N / 2;
+fn total<S: FloatLanes>(s: S, sums: S::Floats, rest: f32) -> f32 {
+    let mut all = [0.0; MOST];
+    s.write(sums, &mut all);
+    let mut n = S::N / 2;
     while n > 0 {
         for i in 0..n {
             all[i] += all[i + n];
@@ -133,64 +133,68 @@ fn total(sums: Vector, rest: f32) -> f32 {
     all[0] + rest
 }
 
-#[inline(always)]
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<N>(), b.as_chunks::<N>());
-    let zero = Vector::splat(0.0);
-    let sums = a.iter().zip(b).fold(zero, |sum, (a, b)| sum.add_product(Vector::load(a), Vector::load(b)));
-    total(sums, a_rest.iter().zip(b_rest).fold(0.0, |sum, (a, b)| fma(*a, *b, sum)))
+#[inline]
+fn dot<S: FloatLanes>(s: S, a: &[f32], b: &[f32]) -> f32 {
+    s.run(|| {
+        let (a, b) = (a.chunks_exact(S::N), b.chunks_exact(S::N));
+        let rest = a.remainder().iter().zip(b.remainder()).fold(0.0, |sum, (a, b)| fma(*a, *b, sum));
+        let sums = a.zip(b).fold(s.none(), |sum, (a, b)| s.plus(s.read(a), s.read(b), sum));
+        total(s, sums, rest)
+    })
 }
 
 /// A row of the state times `left`, and its product with `k`.
-#[inline(always)]
-fn decay(row: &mut [f32], left: f32, k: &[f32]) -> f32 {
-    // Values that are not finite are also forgotten.
-    if left == 0.0 {
-        row.fill(0.0);
-        return 0.0;
-    }
-    let ((rows, rest), (k, k_rest)) = (row.as_chunks_mut::<N>(), k.as_chunks::<N>());
-    let (zero, factor) = (Vector::splat(0.0), Vector::splat(left));
-    let mut sums = zero;
-    for (x, k) in rows.iter_mut().zip(k) {
-        let now = zero.add_product(Vector::load(x), factor);
-        now.store(x);
-        sums = sums.add_product(now, Vector::load(k));
-    }
-    let mut last = 0.0;
-    for (x, k) in rest.iter_mut().zip(k_rest) {
-        *x *= left;
-        last = fma(*x, *k, last);
-    }
-    total(sums, last)
+#[inline]
+fn decay<S: FloatLanes>(s: S, row: &mut [f32], left: f32, k: &[f32]) -> f32 {
+    s.run(|| {
+        // Values that are not finite are also forgotten.
+        if left == 0.0 {
+            row.fill(0.0);
+            return 0.0;
+        }
+        let (mut rows, k) = (row.chunks_exact_mut(S::N), k.chunks_exact(S::N));
+        let (mut last, mut sums) = (0.0, s.none());
+        for (x, k) in rows.by_ref().zip(k.clone()) {
+            let now = s.times(s.read(x), s.every(left));
+            s.write(now, x);
+            sums = s.plus(now, s.read(k), sums);
+        }
+        for (x, k) in rows.into_remainder().iter_mut().zip(k.remainder()) {
+            *x *= left;
+            last = fma(*x, *k, last);
+        }
+        total(s, sums, last)
+    })
 }
 
 /// `row += factor * x`.
-#[inline(always)]
-fn add(row: &mut [f32], factor: f32, x: &[f32]) {
-    let ((rows, rest), (x, x_rest)) = (row.as_chunks_mut::<N>(), x.as_chunks::<N>());
-    let all = Vector::splat(factor);
-    for (row, x) in rows.iter_mut().zip(x) {
-        Vector::load(row).add_product(all, Vector::load(x)).store(row);
-    }
-    rest.iter_mut().zip(x_rest).for_each(|(row, x)| *row = fma(factor, *x, *row));
+#[inline]
+fn add<S: FloatLanes>(s: S, row: &mut [f32], factor: f32, x: &[f32]) {
+    s.run(|| {
+        let (mut rows, x) = (row.chunks_exact_mut(S::N), x.chunks_exact(S::N));
+        for (row, x) in rows.by_ref().zip(x.clone()) {
+            s.write(s.plus(s.every(factor), s.read(x), s.read(row)), row);
+        }
+        let rest = rows.into_remainder().iter_mut().zip(x.remainder());
+        rest.for_each(|(row, x)| *row = fma(factor, *x, *row));
+    })
 }
 
 /// `row += factor * x`, and the product of the row with `y`.
-#[inline(always)]
-fn add_dot(row: &mut [f32], factor: f32, x: &[f32], y: &[f32]) -> f32 {
-    let (rows, rest) = row.as_chunks_mut::<N>();
-    let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<N>(), y.as_chunks::<N>());
-    let (all, mut sums) = (Vector::splat(factor), Vector::splat(0.0));
-    for ((row, x), y) in rows.iter_mut().zip(x).zip(y) {
-        let now = Vector::load(row).add_product(all, Vector::load(x));
-        now.store(row);
-        sums = sums.add_product(now, Vector::load(y));
-    }
-    let mut last = 0.0;
-    for ((row, x), y) in rest.iter_mut().zip(x_rest).zip(y_rest) {
-        *row = fma(factor, *x, *row);
-        last = fma(*row, *y, last);
-    }
-    total(sums, last)
+#[inline]
+fn add_dot<S: FloatLanes>(s: S, row: &mut [f32], factor: f32, x: &[f32], y: &[f32]) -> f32 {
+    s.run(|| {
+        let (mut rows, x, y) = (row.chunks_exact_mut(S::N), x.chunks_exact(S::N), y.chunks_exact(S::N));
+        let (mut last, mut sums) = (0.0, s.none());
+        for ((row, x), y) in rows.by_ref().zip(x.clone()).zip(y.clone()) {
+            let now = s.plus(s.every(factor), s.read(x), s.read(row));
+            s.write(now, row);
+            sums = s.plus(now, s.read(y), sums);
+        }
+        for ((row, x), y) in rows.into_remainder().iter_mut().zip(x.remainder()).zip(y.remainder()) {
+            *row = fma(factor, *x, *row);
+            last = fma(*row, *y, last);
+        }
+        total(s, sums, last)
+    })
 }

@@ -6,7 +6,8 @@ use std::arch::x86_64::*;
 use super::rounded::{Floats, Rounded};
 use super::{Panel, MOST as AT_ONCE, PANEL_FROM};
 use crate::codes::rows::{Blocks, Rows};
-use crate::simd::lanes::{Lanes, Narrow, Wide, MOST};
+use crate::simd::lanes::{Lanes, Narrow, Wide};
+use crate::simd::{FloatLanes, MOST};
 
 /// Bytes ahead that memory is asked for, at least: so many rows are too many streams for hardware to see where they go.
 const AHEAD: usize = 4096;
@@ -257,7 +258,7 @@ fn products_of_many<S: Set, T: Rows>(
 #[inline(always)]
 fn give<S: Set, const N: usize>(
     set: S,
-    totals: [<S::Lanes as Lanes>::Floats; N],
+    totals: [<S::Lanes as FloatLanes>::Floats; N],
     n_rows: usize,
     row: usize,
     first: usize,
@@ -283,7 +284,7 @@ fn each_part<S: Set, T: Rows>(
     set: S,
     blocks: Blocks<T>,
     next: *const u8,
-    mut each: impl FnMut(usize, &[Ints<S>; 8], <S::Lanes as Lanes>::Floats, <S::Lanes as Lanes>::Floats),
+    mut each: impl FnMut(usize, &[Ints<S>; 8], <S::Lanes as FloatLanes>::Floats, <S::Lanes as FloatLanes>::Floats),
 ) {
     let n_lines = (S::Lanes::N * size_of::<T::Block>()).div_ceil(64).div_ceil(T::GROUPS);
     let l = set.lanes();
@@ -310,11 +311,11 @@ fn each_part<S: Set, T: Rows>(
 unsafe fn add_part<S: Set, T: Rows, const N: usize>(
     set: S,
     codes: &[Ints<S>; 8],
-    factor: <S::Lanes as Lanes>::Floats,
-    added: <S::Lanes as Lanes>::Floats,
+    factor: <S::Lanes as FloatLanes>::Floats,
+    added: <S::Lanes as FloatLanes>::Floats,
     x: &Floats,
     part: usize,
-    totals: &mut [<S::Lanes as Lanes>::Floats; N],
+    totals: &mut [<S::Lanes as FloatLanes>::Floats; N],
 ) {
     let l = set.lanes();
     for (t, total) in totals.iter_mut().enumerate() {

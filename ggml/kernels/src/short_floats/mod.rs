@@ -16,6 +16,8 @@ mod tests;
 
 use crate::aligned::Aligned;
 use crate::output::Output;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{allows, Level};
 
 /// Rows of the result that a panel has: two registers.
 const ROWS: usize = 32;
@@ -37,7 +39,8 @@ impl Format {
     pub fn available(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         {
-            is_x86_feature_detected!("avx512f")
+            allows(Level::Avx512)
+                && is_x86_feature_detected!("avx512f")
                 && is_x86_feature_detected!("avx512bw")
                 && (self == Format::F16 || is_x86_feature_detected!("avx512bf16"))
         }

@@ -3,18 +3,14 @@
 
 use std::arch::x86_64::*;
 
+use super::floats::{FloatLanes, MOST};
+
 /// The values of a code of four bits in the types IQ4_NL and IQ4_XS.
 pub(crate) const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// Lanes of the widest register.
-pub(crate) const MOST: usize = 16;
-
-/// Operations of registers of one width. A value stands for a processor that has the instructions.
-pub(crate) trait Lanes: Copy {
-    /// Lanes of a register, at most [`MOST`].
-    const N: usize;
+/// Operations of registers of integers of one width, and of floats with them.
+pub(crate) trait Lanes: FloatLanes {
     type Ints: Copy;
-    type Floats: Copy;
 
     /// # Safety
     /// The processor has AVX2, F16C and FMA, and for [`Wide`] AVX-512 F, BW and VNNI.
@@ -51,17 +47,11 @@ pub(crate) trait Lanes: Copy {
     /// So many numbers may be written.
     unsafe fn store(self, a: Self::Ints, to: *mut i32);
 
-    fn none(self) -> Self::Floats;
-    fn every(self, x: f32) -> Self::Floats;
     fn floats(self, a: Self::Ints) -> Self::Floats;
     fn as_floats(self, a: Self::Ints) -> Self::Floats;
     fn as_ints(self, a: Self::Floats) -> Self::Ints;
     /// Two half-precision numbers of each lane, the lower one first.
     fn two_halves(self, a: Self::Ints) -> [Self::Floats; 2];
-    fn sum(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
-    fn times(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
-    /// `a * b + c`
-    fn plus(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
 }
 
 /// Registers of 256 bits.
@@ -74,13 +64,11 @@ pub(crate) struct Wide(());
 
 macro_rules! lanes {
     (
-        $name:ident, $n:literal, $ints:ty, $floats:ty, $load:ident, $store:ident, $rows:ident => $transposed:expr,
+        $name:ident, $ints:ty, $load:ident, $store:ident, $rows:ident => $transposed:expr,
         $($of:ident($($arg:ident: $type:ty),*) -> $result:ty = $call:expr;)*
     ) => {
         impl Lanes for $name {
-            const N: usize = $n;
             type Ints = $ints;
-            type Floats = $floats;
 
             #[inline(always)]
             unsafe fn new() -> Self {
@@ -117,7 +105,7 @@ macro_rules! lanes {
 }
 
 lanes!(
-    Narrow, 8, __m256i, __m256, _mm256_loadu_si256, _mm256_storeu_si256,
+    Narrow, __m256i, _mm256_loadu_si256, _mm256_storeu_si256,
     rows => {
         let two = |i: usize| {
             let (low, high) = (_mm_loadu_si128(rows[i].cast()), _mm_loadu_si128(rows[4 + i].cast()));
@@ -155,8 +143,6 @@ lanes!(
         let [a, b, c, d, e, f, g, h, ..] = words.map(|w| w as i32);
         _mm256_setr_epi32(a, b, c, d, e, f, g, h)
     };
-    none() -> __m256 = _mm256_setzero_ps();
-    every(x: f32) -> __m256 = _mm256_set1_ps(x);
     floats(a: __m256i) -> __m256 = _mm256_cvtepi32_ps(a);
     as_floats(a: __m256i) -> __m256 = _mm256_castsi256_ps(a);
     as_ints(a: __m256) -> __m256i = _mm256_castps_si256(a);
@@ -166,13 +152,10 @@ lanes!(
         let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(both);
         [_mm256_cvtph_ps(_mm256_castsi256_si128(both)), _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(both))]
     };
-    sum(a: __m256, b: __m256) -> __m256 = _mm256_add_ps(a, b);
-    times(a: __m256, b: __m256) -> __m256 = _mm256_mul_ps(a, b);
-    plus(a: __m256, b: __m256, c: __m256) -> __m256 = _mm256_fmadd_ps(a, b, c);
 );
 
 lanes!(
-    Wide, 16, __m512i, __m512, _mm512_loadu_si512, _mm512_storeu_si512,
+    Wide, __m512i, _mm512_loadu_si512, _mm512_storeu_si512,
     rows => {
         let four = |i: usize| {
             let row = |j: usize| _mm_loadu_si128(rows[4 * j + i].cast());
@@ -211,8 +194,6 @@ lanes!(
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = words.map(|w| w as i32);
         _mm512_setr_epi32(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p)
     };
-    none() -> __m512 = _mm512_setzero_ps();
-    every(x: f32) -> __m512 = _mm512_set1_ps(x);
     floats(a: __m512i) -> __m512 = _mm512_cvtepi32_ps(a);
     as_floats(a: __m512i) -> __m512 = _mm512_castsi512_ps(a);
     as_ints(a: __m512) -> __m512i = _mm512_castps_si512(a);
@@ -220,9 +201,6 @@ lanes!(
         _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a)),
         _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(a))),
     ];
-    sum(a: __m512, b: __m512) -> __m512 = _mm512_add_ps(a, b);
-    times(a: __m512, b: __m512) -> __m512 = _mm512_mul_ps(a, b);
-    plus(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c);
 );
 
 /// Sixteen rows of words as columns.

@@ -1,11 +1,21 @@
-//! Registers of either width, and the instruction sets that the integer loops are compiled for. The program detects at
-//! run time which of them the processor has.
+//! Registers of each width, and the instruction sets that loops are compiled for. The program detects at run time which
+//! of them the processor has.
 
 // Other processors have none of the sets.
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 
+mod floats;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod lanes;
+pub mod level;
+
+use std::sync::OnceLock;
+
+pub(crate) use floats::{fma, FloatLanes, Plain, MOST};
+#[cfg(target_arch = "x86_64")]
+use lanes::{Lanes as _, Narrow, Wide};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use level::{allows, Level};
 
 /// Instructions for products of integers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,10 +49,11 @@ impl Instructions {
                 && is_x86_feature_detected!("fma")
                 && is_x86_feature_detected!("f16c");
             avx2 && match self {
-                Instructions::Avx2 => true,
-                Instructions::AvxVnni => is_x86_feature_detected!("avxvnni"),
+                Instructions::Avx2 => allows(Level::Avx2),
+                Instructions::AvxVnni => allows(Level::AvxVnni) && is_x86_feature_detected!("avxvnni"),
                 Instructions::Avx512 => {
-                    is_x86_feature_detected!("avx512f")
+                    allows(Level::Avx512)
+                        && is_x86_feature_detected!("avx512f")
                         && is_x86_feature_detected!("avx512bw")
                         && is_x86_feature_detected!("avx512vnni")
                 }
@@ -52,3 +63,51 @@ impl Instructions {
         false
     }
 }
+
+/// Registers of floats that this processor has.
+#[derive(Clone, Copy)]
+pub(crate) enum Registers {
+    Plain(Plain),
+    #[cfg(target_arch = "x86_64")]
+    Narrow(Narrow),
+    #[cfg(target_arch = "x86_64")]
+    Wide(Wide),
+}
+
+impl Registers {
+    /// All of them, the widest first.
+    pub(crate) fn all() -> Vec<Registers> {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the processor has the instructions.
+        let of = |instructions| unsafe {
+            match instructions {
+                Instructions::Avx512 => Registers::Wide(Wide::new()),
+                Instructions::AvxVnni | Instructions::Avx2 => Registers::Narrow(Narrow::new()),
+            }
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let of = |_| Registers::Plain(Plain);
+        Instructions::all().map(of).chain([Registers::Plain(Plain)]).collect()
+    }
+
+    /// The widest.
+    #[inline]
+    pub(crate) fn best() -> Registers {
+        static BEST: OnceLock<Registers> = OnceLock::new();
+        *BEST.get_or_init(|| Registers::all()[0])
+    }
+}
+
+/// An expression in terms of [`FloatLanes`], for the registers given.
+macro_rules! with_registers {
+    ($registers:expr, $s:ident => $expression:expr) => {
+        match $registers {
+            $crate::simd::Registers::Plain($s) => $expression,
+            #[cfg(target_arch = "x86_64")]
+            $crate::simd::Registers::Narrow($s) => $expression,
+            #[cfg(target_arch = "x86_64")]
+            $crate::simd::Registers::Wide($s) => $expression,
+        }
+    };
+}
+pub(crate) use with_registers;
