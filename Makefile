@@ -74,9 +74,10 @@ demo: setup models ## run the default model past its trained context, repair it,
 	$(CARGO) build --release -p ropewalk --bin ropewalk
 	@scripts/demo.sh
 
-# One build compiles and checks everything; the two targets that are named are not among --all-targets.
+# One build compiles and checks everything; the two targets that are named are not among --all-targets. A lock file that is
+# not committed would stop `make install`.
 test: fmt models ## run everything a change must pass
-	$(CHECKED) $(CARGO) build --release --workspace --all-targets --test device --test published
+	$(CHECKED) $(CARGO) build --locked --release --workspace --all-targets --test device --test published
 	@python3 scripts/api.py "$${CARGO_TARGET_DIR:-target}" --check
 	@$(MAKE) --no-print-directory unit
 
