@@ -74,8 +74,8 @@ demo: setup models ## run the default model past its trained context, repair it,
 	$(CARGO) build --release -p ropewalk --bin ropewalk
 	@scripts/demo.sh
 
-# One build compiles and checks everything; the two targets that are named are not among --all-targets. A lock file that is
-# not committed would stop `make install`.
+# One build compiles and checks everything; the two targets that are named are not among --all-targets. Without
+# --locked, cargo would mend an old Cargo.lock, with which `make install` fails.
 test: fmt models ## run everything a change must pass
 	$(CHECKED) $(CARGO) build --locked --release --workspace --all-targets --test device --test published
 	@python3 scripts/api.py "$${CARGO_TARGET_DIR:-target}" --check

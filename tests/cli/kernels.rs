@@ -50,12 +50,15 @@ fn kernels_for_older_processors_can_be_chosen() {
     let dir = tempfile::tempdir().unwrap();
     let text = text_file(dir.path(), "a.txt", 100);
     let measured = ["perplexity", "-m", model(), "-f", &text, "--ctx", "96", "--math", "f32", "--json", "-q"];
-    for size in ["96", "1"] {
-        let args = [&measured[..], &["--kv", "q4_0", "--device", "cpu", "-t", "1", "-u", size]].concat();
+    let sizes = |kv| [(kv, "96"), (kv, "1")];
+    for (kv, size) in ["f32", "f16", "q8_0", "q4_0"].into_iter().flat_map(sizes) {
+        let args = [&measured[..], &["--kv", kv, "--device", "cpu", "-t", "1", "-u", size]].concat();
         let nll = |level| ok(limited(level, &args)).json()["results"][0]["nll"].as_f64().unwrap();
         let best = nll("amx");
-        for level in ["portable", "avx2", "avx512"] {
-            assert!((nll(level) - best).abs() < 1e-5 * best, "{level} {size}: {} {best}", nll(level));
+        // Another order of sums can round a key or a value of the next layer to its neighbor among quantized numbers.
+        let bound = if kv.starts_with('q') { 1e-4 } else { 1e-5 };
+        for level in ["portable", "avx2", "avx-vnni", "avx512"] {
+            assert!((nll(level) - best).abs() < bound * best, "{level} {kv} {size}: {} {best}", nll(level));
         }
     }
 }

@@ -32,7 +32,7 @@ pub fn exp2(x: f32) -> f32 {
     }
 }
 
-/// [`exp2`] of each element, bit for bit.
+/// [`exp2`] of each element, bit for bit where the build fuses multiply-adds of single floats.
 #[inline(always)]
 fn exp2_of<S: FloatLanes>(s: S, x: S::Floats) -> S::Floats {
     let round = s.every(ROUND);

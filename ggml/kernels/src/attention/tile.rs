@@ -186,23 +186,20 @@ impl Scratch {
         }
         // Two or three registers of queries: there are more than FEW_ROWS, so never one.
         let (floats, softmax) = (&mut self.floats, &mut self.softmax);
-        match (Registers::best(), n_rows) {
+        macro_rules! run {
+            ($s:ident, $two:literal, $three:literal) => {
+                match n_rows {
+                    ..=$two => softmax.run::<_, $two>($s, &mut InFloats(floats, $s), x, tile, taken, f),
+                    _ => softmax.run::<_, $three>($s, &mut InFloats(floats, $s), x, tile, taken, f),
+                }
+            };
+        }
+        match Registers::best() {
+            Registers::Plain(s) => run!(s, 16, 24),
             #[cfg(target_arch = "x86_64")]
-            (Registers::Wide(s), ..=32) => {
-                softmax.run::<_, 32>(s, &mut InFloats(floats, s), x, tile, taken, f)
-            }
+            Registers::Narrow(s) => run!(s, 16, 24),
             #[cfg(target_arch = "x86_64")]
-            (Registers::Wide(s), _) => softmax.run::<_, 48>(s, &mut InFloats(floats, s), x, tile, taken, f),
-            #[cfg(target_arch = "x86_64")]
-            (Registers::Narrow(s), ..=16) => {
-                softmax.run::<_, 16>(s, &mut InFloats(floats, s), x, tile, taken, f)
-            }
-            #[cfg(target_arch = "x86_64")]
-            (Registers::Narrow(s), _) => softmax.run::<_, 24>(s, &mut InFloats(floats, s), x, tile, taken, f),
-            (Registers::Plain(s), ..=16) => {
-                softmax.run::<_, 16>(s, &mut InFloats(floats, s), x, tile, taken, f)
-            }
-            (Registers::Plain(s), _) => softmax.run::<_, 24>(s, &mut InFloats(floats, s), x, tile, taken, f),
+            Registers::Wide(s) => run!(s, 32, 48),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::simd::{with_registers, FloatLanes, Registers, MOST};
 /// Elements of a unit: as many as there are in a block of the quantized types.
 pub(super) const UNIT: usize = 32;
 /// Registers of a unit, of the narrowest.
-const MOST_REGISTERS: usize = 4;
+const MOST_REGISTERS: usize = UNIT / 8;
 
 /// Queries whose sums, of four keys or of two units of values each, fit in registers.
 pub(super) const fn queries<S: FloatLanes>() -> usize {

@@ -34,12 +34,14 @@ const NAMES: [(&str, Level); 5] = [
 /// # Errors
 /// For a value that is no name of a level. Kernels then use all that they can.
 pub fn level() -> Result<Level, String> {
+    known().clone()
+}
+
+fn known() -> &'static Result<Level, String> {
     static LEVEL: OnceLock<Result<Level, String>> = OnceLock::new();
-    LEVEL
-        .get_or_init(|| {
-            std::env::var_os(VARIABLE).map_or(Ok(Level::Amx), |value| named(&value.to_string_lossy()))
-        })
-        .clone()
+    LEVEL.get_or_init(|| {
+        std::env::var_os(VARIABLE).map_or(Ok(Level::Amx), |value| named(&value.to_string_lossy()))
+    })
 }
 
 fn named(value: &str) -> Result<Level, String> {
@@ -52,7 +54,7 @@ fn named(value: &str) -> Result<Level, String> {
 /// Whether kernels may use the instructions of a level.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) fn allows(needed: Level) -> bool {
-    level().map_or(true, |level| level >= needed)
+    known().as_ref().map_or(true, |level| *level >= needed)
 }
 
 #[cfg(test)]
