@@ -38,6 +38,7 @@ mod template;
 
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches};
 use ropewalk::internals::graph::Isa;
 use ropewalk_core::{program, terminal};
@@ -144,7 +145,7 @@ pub(crate) fn main() -> ExitCode {
     };
     let Some((name, sub)) = matches.subcommand() else { return ExitCode::from(2) };
     let Some(command) = COMMANDS.iter().find(|c| c.name == name) else { return ExitCode::from(2) };
-    match (command.run)(sub) {
+    match divide_work(sub).and_then(|()| (command.run)(sub)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
@@ -152,6 +153,15 @@ pub(crate) fn main() -> ExitCode {
             ExitCode::from(interrupt::exit_code(&e).unwrap_or(if is_usage(&e) { 2 } else { 1 }))
         }
     }
+}
+
+/// Makes what runs outside of graphs (optimizer steps, blocks of a cache, k-means) follow `--threads` as graphs
+/// do. Left alone, rayon would take every core.
+fn divide_work(sub: &ArgMatches) -> anyhow::Result<()> {
+    let Ok(Some(&threads)) = sub.try_get_one::<usize>("threads") else { return Ok(()) };
+    let n = if threads == 0 { ggml::backend::default_threads() } else { threads };
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(n).thread_name(|i| format!("rayon {i}"));
+    pool.build_global().with_context(|| format!("--threads {n}: the threads cannot be started"))
 }
 
 /// Prints help, or clap's error about the arguments. A closed stdout or stderr is no reason to fail.

@@ -256,6 +256,8 @@ fn answer(
         loop {
             *shelf.sent.lock().unwrap() += block.len();
             stream.write_all(&block)?;
+            // A client whose disk makes it wait at its end keeps reading, and has few seconds of processor time.
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
     write!(stream, "HTTP/1.1 {} Some\r\n", reply.status)?;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use proptest::prelude::*;
 use ropewalk::hparams::{Hparams, LayerAttention, LayerHparams, RopeScaling};
-use ropewalk::rope::{Axis, Branch, Chunks, Kind, Param, Plan, PosMap, Reach, Spec, METHODS};
+use ropewalk::rope::{Axis, Branch, Chunks, Kind, Param, Plan, PosMap, Reach, Spec, Value, METHODS};
 
 fn model(freq_base: f64, n_rot: usize, n_head_kv: usize) -> Hparams {
     let factors = Some((0..n_rot / 2).map(|j| 1.0 + j as f32 / 4.0).collect::<Vec<f32>>());
@@ -92,36 +92,69 @@ proptest! {
     fn plans_hold_their_promises(text in specs(), n_ctx in prop_oneof![1usize..100_000, Just(usize::MAX)],
                                  base in prop_oneof![Just(1e4), Just(1e6), 1.1..1e9],
                                  n_head_kv in 1usize..6, half in 1usize..24) {
-        let hp = model(base, 2 * half, n_head_kv);
-        // A search as wide as these ranges allow takes seconds; a narrow one holds to the same promises.
-        let searches = text.starts_with("harpe") && !text.contains("uniform") && !text.contains('/');
-        let text = if searches { format!("harpe:hi=2500,factor={}", 1 + n_ctx % 40) } else { text };
-        let spec: Spec = text.parse().map_err(|e| TestCaseError::fail(format!("{text}: {e}")))?;
-        match Plan::new(&spec, &hp, n_ctx) {
-            Err(e) => prop_assert!(e.to_string().lines().count() == 1 && e.to_string().len() < 1000, "{}", e.to_string()),
-            Ok(p) => {
-                prop_assert!(p.layer(0).freqs.n_tables == 1 || p.layer(0).freqs.n_tables == n_head_kv);
-                prop_assert_eq!(p.layer(0).freqs.theta.len(), p.layer(0).freqs.n_tables * half);
-                prop_assert!(p.layer(0).freqs.theta.iter().all(|t| t.is_finite() && *t >= 0.0 && *t <= 1.0));
-                let falls = |t: &[f64]| t.windows(2).all(|w| w[1] <= w[0]);
+        promises_hold(text, n_ctx, base, n_head_kv, half)?;
+    }
+}
+
+#[test]
+fn longrope_takes_factors_below_1_in_any_order() {
+    for factors in ["1e-3/1e-3", "1/1e-3", "1e9/1e-3", "0.998/1.02"] {
+        promises_hold(format!("longrope:factors={factors}"), 4096, 1e4, 1, 2).unwrap();
+    }
+}
+
+/// What every plan promises for `text` in a model with `half` pairs in each head.
+fn promises_hold(
+    text: String,
+    n_ctx: usize,
+    base: f64,
+    n_head_kv: usize,
+    half: usize,
+) -> Result<(), TestCaseError> {
+    let hp = model(base, 2 * half, n_head_kv);
+    // A search as wide as these ranges allow takes seconds; a narrow one holds to the same promises.
+    let searches = text.starts_with("harpe") && !text.contains("uniform") && !text.contains('/');
+    let text = if searches { format!("harpe:hi=2500,factor={}", 1 + n_ctx % 40) } else { text };
+    let spec: Spec = text.parse().map_err(|e| TestCaseError::fail(format!("{text}: {e}")))?;
+    match Plan::new(&spec, &hp, n_ctx) {
+        Err(e) => prop_assert!(
+            e.to_string().lines().count() == 1 && e.to_string().len() < 1000,
+            "{}",
+            e.to_string()
+        ),
+        Ok(p) => {
+            prop_assert!(p.layer(0).freqs.n_tables == 1 || p.layer(0).freqs.n_tables == n_head_kv);
+            prop_assert_eq!(p.layer(0).freqs.theta.len(), p.layer(0).freqs.n_tables * half);
+            prop_assert!(p.layer(0).freqs.theta.iter().all(|t| t.is_finite() && *t >= 0.0));
+            // Factors that the user types divide the trained frequencies in any order, also by less than 1.
+            if let Some(Value::List(factors)) = p.spec.parts()[0].get("factors") {
+                let divided = |(t, f): (&f64, &f64)| t * f <= 1.0 + 1e-12;
+                prop_assert!(
+                    p.layer(0).freqs.theta.iter().zip(factors).all(divided),
+                    "{:?}",
+                    p.layer(0).freqs
+                );
+            } else {
+                let falls = |t: &[f64]| t[0] <= 1.0 && t.windows(2).all(|w| w[1] <= w[0]);
                 prop_assert!(p.layer(0).freqs.tables().all(falls), "{:?}", p.layer(0).freqs);
-                prop_assert!(p.layer(0).mscale.is_finite() && p.layer(0).mscale > 0.0);
-                // The filled-in spec stands for itself, at whatever context; only `trained`, `keep-short` and `clex`
-                // follow the context.
-                let follows = ["trained", "keep-short"].iter().any(|key| p.spec.parts()[0].get(key).is_some())
-                    || p.spec.part("clex").is_some();
-                let again = Plan::new(&p.spec, &hp, if follows { n_ctx } else { 77 });
-                let again = again.map_err(|e| TestCaseError::fail(e.to_string()))?;
-                prop_assert_eq!(&again.spec, &p.spec);
-                prop_assert_eq!(&again.layer(0).freqs, &p.layer(0).freqs);
-                prop_assert_eq!(again.layer(0).mscale, p.layer(0).mscale);
-                prop_assert_eq!(&again.layer(0).branches, &p.layer(0).branches);
-                prop_assert_eq!(again.evict, p.evict);
-                prop_assert!(again.same_positions(&p));
-                prop_assert!(p.inspect(&hp).is_ok());
             }
+            prop_assert!(p.layer(0).mscale.is_finite() && p.layer(0).mscale > 0.0);
+            // The filled-in spec stands for itself, at whatever context; only `trained`, `keep-short` and `clex`
+            // follow the context.
+            let follows = ["trained", "keep-short"].iter().any(|key| p.spec.parts()[0].get(key).is_some())
+                || p.spec.part("clex").is_some();
+            let again = Plan::new(&p.spec, &hp, if follows { n_ctx } else { 77 });
+            let again = again.map_err(|e| TestCaseError::fail(e.to_string()))?;
+            prop_assert_eq!(&again.spec, &p.spec);
+            prop_assert_eq!(&again.layer(0).freqs, &p.layer(0).freqs);
+            prop_assert_eq!(again.layer(0).mscale, p.layer(0).mscale);
+            prop_assert_eq!(&again.layer(0).branches, &p.layer(0).branches);
+            prop_assert_eq!(again.evict, p.evict);
+            prop_assert!(again.same_positions(&p));
+            prop_assert!(p.inspect(&hp).is_ok());
         }
     }
+    Ok(())
 }
 
 /// Positions looked at one by one.

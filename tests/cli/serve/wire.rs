@@ -257,6 +257,15 @@ fn the_time_in_a_prompt_is_that_of_the_request() {
 }
 
 /// The vocabulary splits texts by std::regex, which needs stack for each character of a run without a break.
+/// Also what runs outside of graphs.
+#[test]
+fn threads_are_as_many_as_asked() {
+    let server = Server::new(&[]);
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap();
+    let names = tasks.filter_map(|t| std::fs::read_to_string(t.unwrap().path().join("comm")).ok());
+    assert_eq!(names.filter(|name| name.starts_with("rayon")).count(), 1);
+}
+
 #[test]
 fn no_text_overflows_the_stack() {
     let dir = tempfile::tempdir().unwrap();
