@@ -5,6 +5,7 @@ use anyhow::ensure;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args as _, FromArgMatches};
 use ropewalk::eval::bench::{self, Clock, Contender, Params, Test};
+use ropewalk::internals::graph::Isa;
 use ropewalk::session::Session;
 
 use super::engine::with_bar;
@@ -127,6 +128,12 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let settings = sessions[0].params().clone();
     let mut contenders: Vec<Contender> = sessions.into_iter().map(Contender::session).collect();
     if args.against.is_some() {
+        if Isa::detect().avx512 && !cfg!(target_feature = "avx512f") {
+            args.out.note(
+                "note: libllama is compiled without this processor's AVX-512; for ratios to publish, build with \
+                 RUSTFLAGS=\"-C target-cpu=native\"",
+            );
+        }
         contenders.push(Contender::libllama(&model, &choice.params.adapters, &settings)?);
     }
 

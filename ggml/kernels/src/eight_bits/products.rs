@@ -2,6 +2,7 @@
 //! row by the same four values. Scales are multiplied for all rows at once, and no lanes are summed up.
 
 use std::arch::x86_64::*;
+use std::sync::atomic::{compiler_fence, Ordering};
 
 use super::rounded::{Floats, Rounded};
 use super::{Panel, MOST as AT_ONCE, PANEL_FROM};
@@ -152,7 +153,7 @@ macro_rules! compiled_for {
 compiled_for!(
     avx2, Avx2, "avx2,fma,f16c";
     avx_vnni, AvxVnni, "avx2,fma,f16c,avxvnni";
-    avx512, Avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512vnni";
+    avx512, Avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni";
 );
 
 /// The first block of the rows; the bytes from it to that of each row, the last one again for rows that are missing; the number of
@@ -287,13 +288,21 @@ fn each_part<S: Set, T: Rows>(
     mut each: impl FnMut(usize, &[Ints<S>; 8], <S::Lanes as FloatLanes>::Floats, <S::Lanes as FloatLanes>::Floats),
 ) {
     let n_lines = (S::Lanes::N * size_of::<T::Block>()).div_ceil(64).div_ceil(T::GROUPS);
-    let l = set.lanes();
-    let [factors, added] = T::factors(l, blocks);
-    let shared = T::shared(l, blocks);
-    for group in 0..T::GROUPS {
+    let ask = |group: usize| {
         for line in group * n_lines..(group + 1) * n_lines {
             // SAFETY: a prefetch has no effect that could be seen, whatever the address.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(64 * line).cast()) };
+        }
+        // The compiler would move loads before these requests, and so wait for memory before it asks for more.
+        compiler_fence(Ordering::SeqCst);
+    };
+    let l = set.lanes();
+    ask(0);
+    let [factors, added] = T::factors(l, blocks);
+    let shared = T::shared(l, blocks);
+    for group in 0..T::GROUPS {
+        if group > 0 {
+            ask(group);
         }
         let bytes = T::group(l, blocks, group);
         for i in 0..T::IN_GROUP {

@@ -134,7 +134,7 @@ macro_rules! compiled_for {
 #[cfg(target_arch = "x86_64")]
 compiled_for!(
     avx2, Narrow, "avx2,fma,f16c";
-    avx512, Wide, "avx2,fma,f16c,avx512f,avx512bw,avx512vnni";
+    avx512, Wide, "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni";
 );
 
 /// See [`Instructions::fill`].

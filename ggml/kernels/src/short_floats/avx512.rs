@@ -16,7 +16,7 @@ pub(super) fn first(n: usize) -> u32 {
 }
 
 /// Rounds floats to pairs of bfloat16; an odd one is paired with 0.
-#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 pub(super) fn round(x: &[f32], out: &mut [u32]) {
     assert_eq!(out.len(), x.len().div_ceil(2));
     for (x, out) in x.chunks(2 * LANES).zip(out.chunks_mut(LANES)) {
@@ -32,7 +32,7 @@ pub(super) fn round(x: &[f32], out: &mut [u32]) {
 }
 
 /// Lays out some rows of the result, and some words of their terms; rows that are missing are 0.
-#[target_feature(enable = "avx512f,avx512bw")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 pub(super) fn pack(w: &Weights<'_>, rows: &Range<usize>, words: &Range<usize>, panel: &mut [u32]) {
     let in_word = w.format.in_word();
     assert!(rows.len() <= ROWS && rows.end <= w.m && words.end * in_word < w.k + in_word);
@@ -85,7 +85,7 @@ pub(super) fn pack(w: &Weights<'_>, rows: &Range<usize>, words: &Range<usize>, p
 }
 
 /// Which numbers of two registers are adjacent: those of the first from one on, each next to that of the second.
-#[target_feature(enable = "avx512f,avx512bw")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn beside(from: u16) -> __m512i {
     let of: [u16; 2 * LANES] =
         std::array::from_fn(|i| from + i as u16 / 2 + if i % 2 == 0 { 0 } else { 2 * LANES as u16 });
@@ -131,7 +131,7 @@ impl Dot for Floats {
 ///
 /// # Safety
 /// The result has one row per row of words, at its stride; these rows can be written, and read if `add`.
-#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 pub(super) unsafe fn tile_bf16(
     panel: &[u32],
     x: (&[u32], usize),
@@ -147,7 +147,7 @@ pub(super) unsafe fn tile_bf16(
 ///
 /// # Safety
 /// The promise of [`tile_bf16`].
-#[target_feature(enable = "avx512f,avx512bw")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 pub(super) unsafe fn tile_f32(
     panel: &[u32],
     x: (&[u32], usize),

@@ -13,7 +13,7 @@ use crate::simd::lanes::transposed;
 /// # Safety
 /// The first `n` floats from `at` on may be read.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 unsafe fn stretch(at: *const f32, n: usize, factor: __m512) -> __m512i {
     let lanes = first(n);
     // SAFETY: only the lanes of floats that are there are read.
@@ -36,7 +36,7 @@ fn pair(low: __m512, high: __m512) -> __m512i {
 
 /// Which numbers are adjacent: each of the lower half next to the same one of the upper half.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn halves() -> __m512i {
     let of: [u16; 2 * LANES] = std::array::from_fn(|i| (i / 2 + i % 2 * LANES) as u16);
     // SAFETY: a register of numbers.
@@ -44,7 +44,7 @@ fn halves() -> __m512i {
 }
 
 /// Lays out up to [`ROWS`] rows: for each pair of columns a word of each row. Rows that are missing are 0.
-#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 pub(super) fn pack(a: Matrix<'_>, panel: &mut [u32]) {
     let (rows, cols, words) = (a.n_rows(), a.n_cols(), a.n_cols().div_ceil(2));
     assert!(rows <= ROWS && panel.len() >= words * ROWS);
@@ -86,7 +86,7 @@ pub(super) fn pack(a: Matrix<'_>, panel: &mut [u32]) {
 }
 
 /// Lays out columns, each times `factor`: of each its pairs of elements, one column after the other.
-#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 pub(super) fn columns(b: Matrix<'_>, factor: f32, out: &mut [u32]) {
     let (rows, cols, words) = (b.n_rows(), b.n_cols(), b.n_rows().div_ceil(2));
     assert!(out.len() >= words * cols);

@@ -42,6 +42,7 @@ impl Format {
             allows(Level::Avx512)
                 && is_x86_feature_detected!("avx512f")
                 && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512vl")
                 && (self == Format::F16 || is_x86_feature_detected!("avx512bf16"))
         }
         #[cfg(not(target_arch = "x86_64"))]

@@ -169,7 +169,7 @@ floats!(
 
 #[cfg(target_arch = "x86_64")]
 floats!(
-    Wide, 16, __m512, #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vnni")]
+    Wide, 16, __m512, #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     picked(table, codes, shift) = {
         let codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(codes[..16].as_ptr().cast()));
         _mm512_permutexvar_ps(_mm512_srl_epi32(codes, _mm_cvtsi32_si128(shift)), table[0])
