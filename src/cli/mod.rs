@@ -155,7 +155,7 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// Makes what runs outside of graphs (optimizer steps, blocks of a cache, k-means) follow `--threads` as graphs
+/// Makes what runs outside of graphs (optimizer steps, logits, HARPE searches) follow `--threads` as graphs
 /// do. Left alone, rayon would take every core.
 fn divide_work(sub: &ArgMatches) -> anyhow::Result<()> {
     let Ok(Some(&threads)) = sub.try_get_one::<usize>("threads") else { return Ok(()) };
