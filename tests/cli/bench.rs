@@ -7,11 +7,14 @@ use crate::models::{model, ok};
 
 #[test]
 fn bench_measures_ours_and_libllama() {
-    let base = [split("bench -p 32 -n 4 -d 0,16 -r 2 --device cpu -t 1 -q -m"), vec![model()]].concat();
-    let json = run(
-        &[&base[..], &["--json", "--against", "libllama", "--rope", "plain", "--rope", "harpe"]].concat()
-    )
-    .json();
+    let base = [split("bench -p 32 -n 4 -d 0,16 -r 2 --device cpu -t 1 -m"), vec![model()]].concat();
+    let args =
+        &[&base[..], &["--json", "--against", "libllama", "--rope", "plain", "--rope", "harpe"]].concat();
+    let output = run(args);
+    let json = output.json();
+    let isa = ok(run(&["inspect", model(), "--kernels", "--json"])).json()["isa"].to_string();
+    let lacks = isa.contains("AVX-512") && !cfg!(target_feature = "avx512f");
+    assert_eq!(output.stderr.contains("compiled without this processor's AVX-512"), lacks, "{output:?}");
     assert_eq!((json["device"].as_str(), json["threads"].as_u64()), (Some("cpu"), Some(1)));
     let rows = json["results"].as_array().unwrap();
     assert_eq!(rows.len(), 4 * 3);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use super::{check, evidence, packages, root, sources};
+use super::{check, evidence, packages, read, root, sources};
 
 /// Files that another crate's test program compiles with their tests.
 const ELSEWHERE: &[&str] = &["ggml/processor/src/lib.rs"];
@@ -34,6 +34,21 @@ fn unit_tests_stand_where_they_are_run() {
         }
     }
     check("Cargo.toml says `test = false`, so nobody runs these: move them into the crate's tests/.", faults);
+}
+
+/// The Python extension is another workspace. With more units, kernels call instructions that they should inline; with
+/// other settings, nothing that the program compiled serves the extension.
+#[test]
+fn the_extension_is_compiled_as_the_program_is() {
+    let parsed = |path| read(path).parse::<toml::Table>().unwrap();
+    let profile = |path| parsed(path)["profile"]["release"].as_table().unwrap().clone();
+    let lock = parsed("python/ropewalk/Cargo.lock");
+    let packages = lock["package"].as_array().unwrap();
+    let mut expected = profile("Cargo.toml");
+    let of_packages = expected["package"].as_table_mut().unwrap();
+    of_packages.retain(|name, _| packages.iter().any(|package| package["name"].as_str() == Some(name)));
+    assert!(of_packages.contains_key("ropewalk-kernels"), "{of_packages:?}");
+    assert_eq!(profile("python/ropewalk/Cargo.toml"), expected);
 }
 
 /// Those of the package for Ray that need neither Ray nor this program. `make test-cluster` has the others.

@@ -256,8 +256,7 @@ fn the_time_in_a_prompt_is_that_of_the_request() {
     assert_ne!(times[0], times[1]);
 }
 
-/// The vocabulary splits texts by std::regex, which needs stack for each character of a run without a break.
-/// Also what runs outside of graphs.
+/// Also those that run outside of graphs.
 #[test]
 fn threads_are_as_many_as_asked() {
     let server = Server::new(&[]);
@@ -266,6 +265,7 @@ fn threads_are_as_many_as_asked() {
     assert_eq!(names.filter(|name| name.starts_with("rayon")).count(), 1);
 }
 
+/// The vocabulary splits texts by std::regex, which needs stack for each character of a run without a break.
 #[test]
 fn no_text_overflows_the_stack() {
     let dir = tempfile::tempdir().unwrap();
