@@ -42,13 +42,16 @@ if [[ $emit != *link* ]]; then
     exit
 fi
 # Code that only tests run is compiled faster: in several units, with few optimizations where a test computes a reference,
-# and with none where it runs a program and reads files. Crate `naive` computes most and is compiled as libraries are.
+# and with none where it runs a program and reads files. Crate `naive` computes most and is compiled as libraries are. The
+# command line of a program computes little; `cargo build` optimizes it fully.
 quick=()
 if [ -n "$is_test" ] || [[ /$source == */examples/* || /$source == */benches/* ]]; then
     case ${CARGO_CRATE_NAME:-} in
-        data | eval | ggml | kernels | rope | ropewalk_core | runtime | tasks | train) quick=(-C opt-level=1 -C overflow-checks=on -C codegen-units=16) ;;
+        eval | ggml | kernels | rope | ropewalk_core | runtime | tasks | train) quick=(-C opt-level=1 -C overflow-checks=on -C codegen-units=16) ;;
         *) quick=(-C opt-level=0 -C codegen-units=16) ;;
     esac
+elif [ "$kind" = bin ]; then
+    quick=(-C opt-level=1 -C codegen-units=16)
 fi
 "$@" --cap-lints allow "${quick[@]}"
 check clippy-driver

@@ -73,7 +73,7 @@ else:
 """
 
 
-class Queue(unittest.TestCase):
+class Lab(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
@@ -136,6 +136,8 @@ class Queue(unittest.TestCase):
         log = self.at / "log"
         return log.read_text().splitlines() if log.exists() else []
 
+
+class Whole(Lab):
     def test_every_unit_is_measured_and_the_report_says_so(self):
         place = self.place()
         evidence.take(place)
@@ -168,6 +170,8 @@ class Queue(unittest.TestCase):
         evidence.take(place)
         self.assertEqual(len(self.commands()), n)
 
+
+class Queue(Lab):
     def test_a_failed_command_leaves_no_record_and_the_rest_runs(self):
         place = self.place()
         novels = sorted((self.at / "novels").glob("*.txt"))

@@ -1,8 +1,10 @@
 //! Inputs that once were findings, the seeds, and some thousand changes of them, without a fuzzer.
 
 use std::path::Path;
+use std::sync::Mutex;
+use std::thread;
 
-use fuzz::TARGETS;
+use fuzz::{Target, TARGETS};
 
 /// Changed inputs for each seed of a target. A fuzzer finds more; these keep every reader from falling to
 /// the first one who tries.
@@ -55,22 +57,28 @@ fn change(seed: &[u8], random: &mut Random) -> Vec<u8> {
 
 #[test]
 fn nothing_falls_to_what_it_reads() {
-    for target in TARGETS {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions").join(target.name);
-        // Not every target has had a finding.
-        for entry in std::fs::read_dir(&folder).into_iter().flatten() {
-            let path = entry.unwrap().path();
-            println!("{}", path.display());
-            (target.run)(&std::fs::read(path).unwrap());
-        }
-        (target.run)(&[]);
-        for (i, seed) in (target.seeds)().into_iter().enumerate() {
-            println!("{}: seed {i}, {} bytes", target.name, seed.len());
-            assert!((target.run)(&seed), "{}: seed {i} is refused", target.name);
-            let mut random = Random(0x9e37_79b9_7f4a_7c15 + i as u64);
-            for _ in 0..n_changes(target.name) {
-                (target.run)(&change(&seed, &mut random));
-            }
+    let targets = Mutex::new(TARGETS.iter());
+    let next = || targets.lock().unwrap().next();
+    let one_by_one = || std::iter::from_fn(next).for_each(falls_to_nothing);
+    thread::scope(|threads| drop([threads.spawn(one_by_one), threads.spawn(one_by_one)]));
+}
+
+/// Panics if a reader does.
+fn falls_to_nothing(target: &Target) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions").join(target.name);
+    // Not every target has had a finding.
+    for entry in std::fs::read_dir(&folder).into_iter().flatten() {
+        let path = entry.unwrap().path();
+        println!("{}", path.display());
+        (target.run)(&std::fs::read(path).unwrap());
+    }
+    (target.run)(&[]);
+    for (i, seed) in (target.seeds)().into_iter().enumerate() {
+        println!("{}: seed {i}, {} bytes", target.name, seed.len());
+        assert!((target.run)(&seed), "{}: seed {i} is refused", target.name);
+        let mut random = Random(0x9e37_79b9_7f4a_7c15 + i as u64);
+        for _ in 0..n_changes(target.name) {
+            (target.run)(&change(&seed, &mut random));
         }
     }
 }

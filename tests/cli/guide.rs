@@ -47,6 +47,7 @@ const SMALLER: &[(&str, &str)] = &[
     ("--type f32 -o out/pythia", "--type f32 --pre gpt-2 -o out/pythia"),
     ("--lengths 4096 --lora", "--lengths 512 --lora"),
     ("--recipe sba", "--recipe sba --ctx 256 --steps 2"),
+    ("--max-windows 3 --against smol-20k", "--max-windows 1 --against smol-20k"),
     ("--imatrix-from essays.txt", "--imatrix-from essays.txt --max-windows 2"),
     ("examples/study-small.toml", "examples/study.toml"),
     ("--ctx 16384 -f book.txt", "--ctx 640 -f book.txt --minutes 0.01"),

@@ -15,7 +15,12 @@ pub(super) fn passes(command: &mut Command) {
 
 #[test]
 fn the_queue_takes_units_and_records_them() {
-    passes(Command::new("python3").arg("examples/evidence/test_evidence.py"));
+    passes(Command::new("python3").args(["examples/evidence/test_evidence.py", "Queue", "Parts"]));
+}
+
+#[test]
+fn the_queue_measures_a_whole_plan() {
+    passes(Command::new("python3").args(["examples/evidence/test_evidence.py", "Whole"]));
 }
 
 /// Its pictures too, of which the README shows one.
