@@ -67,13 +67,15 @@ ropewalk_core::setters! {
         pub device: Device,
         /// Adapters in force, all at once.
         pub adapters: Vec<AdapterSpec>,
+        /// Jinja chat template that replaces the file's.
+        pub chat_template: Option<String>,
     }
 }
 
 impl ModelParams {
     /// Loads onto the best device, without adapters.
     pub fn auto() -> Self {
-        ModelParams { device: Device::Auto, adapters: Vec::new() }
+        ModelParams { device: Device::Auto, adapters: Vec::new(), chat_template: None }
     }
 
     /// Loads onto the CPU, without adapters.
@@ -151,7 +153,10 @@ impl Model {
         let opened = adapter::open_all(&params.adapters, &file)?;
         hparams.clex = adapter::clex_net(&opened, &hparams)?.map(Arc::new);
         let weights = Weights::load(&file, &hparams, &tensors, device)?;
-        let chat_template = file.get_opt::<String>("tokenizer.chat_template")?;
+        let chat_template = match &params.chat_template {
+            Some(given) => Some(given.clone()),
+            None => file.get_opt::<String>("tokenizer.chat_template")?,
+        };
         let device_name = device.name();
         let base = Base { file, vocab, weights, tensors, arch, device, device_name, chat_template };
         Model::under(Arc::new(base), hparams, params.adapters.clone(), &opened, &[])
@@ -205,9 +210,15 @@ impl Model {
         &self.0.base.device_name
     }
 
-    /// `tokenizer.chat_template`, if the file has one.
+    /// The chat template: [`ModelParams::chat_template`], or the file's `tokenizer.chat_template`, if it has one.
     pub fn chat_template(&self) -> Option<&str> {
         self.0.base.chat_template.as_deref()
+    }
+
+    /// The chat template, if it is not the file's.
+    pub(crate) fn other_template(&self) -> Option<&str> {
+        let of_file = self.file().get_opt::<String>("tokenizer.chat_template").ok().flatten();
+        self.chat_template().filter(|given| of_file.as_deref() != Some(*given))
     }
 
     /// Bytes of its weights and adapters on the device.

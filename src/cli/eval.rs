@@ -59,9 +59,9 @@ struct Args {
     /// Random seed of generated tasks [default: set by the protocol]
     #[arg(short, long, value_name = "S")]
     seed: Option<u64>,
-    /// Prompt format: base for plain text, chat for the model's chat template
-    #[arg(long, value_name = "KIND", default_value = "base", value_parser = ["base", "chat"])]
-    template: String,
+    /// Prompt format: base for plain text, chat for the model's chat template, or a Jinja file
+    #[arg(long, value_name = "base|chat|FILE", default_value = "base")]
+    template: PathBuf,
     /// Task settings, such as depths=10,ruler=2024; --list TASK shows them
     #[arg(long, value_name = "KEY=VALUE,...")]
     set: Vec<String>,
@@ -107,7 +107,10 @@ fn run(args: &Args) -> anyhow::Result<()> {
         return Err(usage(format!("{}: expected --lengths", task.info().name)));
     }
     let specs = args.rope.specs()?;
-    let choice = args.model.resolve()?;
+    // A file of such a name is `./chat`.
+    let template = args.template.to_str().filter(|kind| ["base", "chat"].contains(kind));
+    let file = template.is_none().then_some(&*args.template);
+    let choice = args.model.resolve()?.with_template(file)?;
     let interrupt = Interrupt::install()?;
     let data_of: &dyn Fn(&dyn Task) -> PathBuf = &|task| models::data_for(args.data.as_deref(), task);
     let data = tasks.iter().flat_map(|task| {
@@ -128,7 +131,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     };
     let model = models::load(&choice, &args.output)?;
     let name = models::label(&choice);
-    let chat = if args.template == "chat" { Some(template::of(&model, &interrupt.control())?) } else { None };
+    let chat = (template != Some("base")).then(|| template::of(&model, &interrupt.control())).transpose()?;
     let frame = |message: &str| template::frame(chat.as_ref(), message);
     let params = Params::new(Lengths::all(&args.lengths), Path::new(""))
         .ctx(args.ctx)

@@ -49,6 +49,7 @@ pub(super) const OPTIONS: &[(&[&str], Means)] = &[
     (&["--cache-type-k", "--cache-type-v", "-ctk", "-ctv"], Ours("--kv")),
     (&["-np", "--n-parallel", "--max-num-seqs"], Ours("--parallel")),
     (&["--served-model-name"], Ours("--alias")),
+    (&["--chat-template-file", "--chat-template"], Ours("--template")),
     (&["--batch-size"], Ours("--batch")),
     (&["--ubatch-size", "-ub"], Ours("--ubatch")),
     (&["--temperature"], Ours("--temp")),

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail, Context};
+use ropewalk::chat::Template;
 use ropewalk::control::Control;
 use ropewalk::eval::{LmSource, SessionSource};
 use ropewalk::fetch::{Repo, Source};
@@ -13,7 +14,9 @@ use ropewalk::session::{Session, SessionParams};
 use ropewalk::tasks::Task;
 
 use super::manifest::{Entry, Manifest};
+use super::options::read_text;
 use super::output::{self, OutputArgs};
+use super::template::program;
 
 /// The folder that `pull` puts models into: `$ROPEWALK_MODELS`, else `models` under the user's cache folder.
 pub(crate) fn cache_dir() -> anyhow::Result<PathBuf> {
@@ -171,6 +174,15 @@ impl ModelChoice {
     /// Gives, for a spec, sessions of this model under it.
     pub(crate) fn sources<'m>(&'m self, model: &'m Model) -> impl Fn(&Spec) -> Box<dyn LmSource + 'm> {
         move |spec| Box::new(SessionSource::new(model, self.session(0, Some(spec))))
+    }
+
+    /// With the chat template in this file, if one is named. A mistake in it is found before the model is loaded.
+    pub(crate) fn with_template(mut self, file: Option<&Path>) -> anyhow::Result<ModelChoice> {
+        let Some(file) = file else { return Ok(self) };
+        let text = read_text(file)?;
+        Template::new_apart(&text, "", "", &program()?).with_context(|| file.display().to_string())?;
+        self.params.chat_template = Some(text);
+        Ok(self)
     }
 
     pub(crate) fn session(&self, n_ctx: usize, rope: Option<&Spec>) -> SessionParams {

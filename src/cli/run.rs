@@ -55,6 +55,9 @@ struct Args {
     /// Wrap the prompt in the model's chat template
     #[arg(long)]
     chat: bool,
+    /// Jinja file to use as the chat template [default: the model's]
+    #[arg(long, value_name = "FILE", requires = "chat")]
+    template: Option<PathBuf>,
     /// System message, with --chat; @FILE reads it from a file
     #[arg(long, value_name = "TEXT|@FILE", requires = "chat")]
     system: Option<String>,
@@ -92,7 +95,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         (None, None) => return Err(usage("a prompt is needed: -p TEXT or -f FILE")),
     };
     let mut shown = ModelText::new(args.raw)?;
-    let choice = args.model.resolve_to_write()?;
+    let choice = args.model.resolve_to_write()?.with_template(args.template.as_deref())?;
     let interrupt = Interrupt::install()?;
 
     let started = Instant::now();

@@ -69,6 +69,9 @@ struct Args {
     /// Name of the model in requests and answers [default: the file's]
     #[arg(long, value_name = "NAME")]
     alias: Option<String>,
+    /// Jinja file to use as the chat template [default: the model's]
+    #[arg(long, value_name = "FILE")]
+    template: Option<PathBuf>,
     /// Maximum tokens of one request, answer included [default: the trained context, at most 8192]
     #[arg(short, long, value_name = "N", value_parser = tokens)]
     ctx: Option<usize>,
@@ -146,7 +149,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         let host = args.host;
         return Err(usage(format!("--host {host}: other machines can reach it: pass --api-key-file FILE")));
     }
-    let choice = args.model.resolve_to_write()?;
+    let choice = args.model.resolve_to_write()?.with_template(args.template.as_deref())?;
     check_names(&id(args, &choice), &args.adapter)?;
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice, &args.out)?;

@@ -3,6 +3,8 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
+use sha2::{Digest, Sha256};
+
 use super::{Lm, LmSource};
 use crate::kv::MAX_SEQS;
 use crate::math::Math;
@@ -50,7 +52,9 @@ impl SessionSource {
             // They differ as far as rounding goes.
             Attention::Auto | Attention::Explicit => String::new(),
         };
-        Ok(format!("{weights}{adapters} {spec} {}{math}{attention}", self.params.kv_type.name()))
+        let template = self.model.other_template();
+        let template = template.map_or(String::new(), |text| format!(" template {:x}", Sha256::digest(text)));
+        Ok(format!("{weights}{adapters} {spec} {}{math}{attention}{template}", self.params.kv_type.name()))
     }
 
     /// Calls this function with each session after it has been opened.

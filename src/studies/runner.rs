@@ -83,7 +83,7 @@ impl<'a> SessionRunner<'a> {
     fn load_anew(&self, path: &Path, adapters: Vec<PathBuf>) -> Result<Loaded> {
         let specs = adapters.iter().map(|path| AdapterSpec::new(path.clone(), 1.0)).collect();
         let model =
-            Model::load(path, &ModelParams { device: self.settings.device.clone(), adapters: specs })?;
+            Model::load(path, &ModelParams::auto().device(self.settings.device.clone()).adapters(specs))?;
         if let Some(unread) = model.hparams().unread_note() {
             let name = path.file_name().unwrap_or(path.as_os_str()).display();
             self.control.note(format_args!("note: {name}: {unread}"));

@@ -117,6 +117,50 @@ fn templates_are_rendered_as_they_were() {
     assert_eq!((&json["n_prompt"], &json["tokens"]), (&same["n_prompt"], &same["tokens"]));
 }
 
+/// `--template FILE` does what the same template does in the model's file, in each command that renders one.
+#[test]
+fn a_template_in_a_file_of_its_own_replaces_the_models() {
+    let dir = tempfile::tempdir().unwrap();
+    let template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}\
+                    {% if add_generation_prompt %}>{% endif %}";
+    let inside = with_template(dir.path(), template);
+    let file = dir.path().join("chat.jinja");
+    std::fs::write(&file, template).unwrap();
+    let (inside, file) = (inside.to_str().unwrap(), file.to_str().unwrap());
+    let own = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let chats = own("chats.jsonl");
+    let turns = r#"{"messages":[{"role":"user","content":"ab"},{"role":"assistant","content":"c"}]}"#;
+    std::fs::write(&chats, format!("{turns}\n").repeat(40)).unwrap();
+    let fixed = ["--device", "cpu", "-t", "1", "-q", "--json"];
+    let print = |line: &[&str], model: &[&str]| ok(run_with(&[line, model, &fixed].concat(), "hi\n")).json();
+    let answer = ["-n", "1", "--ctx", "256", "--ignore-eos"];
+    for (line, value) in [
+        ([&["run", "--chat", "-p", "hi"][..], &answer].concat(), "/n_prompt"),
+        ([&["chat"][..], &answer].concat(), "/turns/0/n_prompt"),
+        (vec!["finetune", "--chat", "-d", &chats, "--ctx", "64", "--inspect-data"], "/tokens"),
+    ] {
+        let of = |model: &[&str]| print(&line, model).pointer(value).unwrap().as_u64().unwrap();
+        let replaced = of(&["-m", model(), "--template", file]);
+        assert_eq!(replaced, of(&["-m", inside]), "{line:?}");
+        assert_ne!(replaced, of(&["-m", model()]), "{line:?}");
+    }
+    // An answer under one template is none under another.
+    let kept = own("kept.jsonl");
+    let eval = ["eval", "json_kv", "-l", "2048", "-n", "1", "-o", &kept, "-m", model(), "--template"];
+    for (template, lines) in [(file, 2), ("chat", 3), (file, 3)] {
+        print(&eval, &[template]);
+        assert_eq!(std::fs::read_to_string(&kept).unwrap().lines().count(), lines, "{template}");
+    }
+
+    std::fs::write(file, "{% if %}").unwrap();
+    let output = run(&["run", "--chat", "-p", "hi", "-m", model(), "--template", file]);
+    assert!(
+        output.code == 1 && output.stderr.contains("chat.jinja: ") && output.stderr.contains("line 1"),
+        "{output:?}"
+    );
+    assert_eq!(run(&["run", "-p", "hi", "-m", model(), "--template", file]).code, 2);
+}
+
 /// The limits that a process sets once it knows them, as the system has them.
 #[cfg(target_os = "linux")]
 #[test]

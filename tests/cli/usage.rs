@@ -116,7 +116,7 @@ fn every_command_has_help_with_an_example() {
 /// Options that mean the same in every command that has them: the model, the machine, the output.
 const SHARED: &str =
     "model rope ctx lora kv device threads batch ubatch attention math output plot force json quiet seed \
-    help help-all";
+    help help-all template";
 
 #[test]
 fn the_command_line_stays_small() {

@@ -16,8 +16,9 @@ use crate::error::raised;
 use crate::plan::Plan;
 use crate::session::Session;
 
-/// A model file on a device: `Model(path, device="auto", lora=None)`. `device` is `auto`, `cpu`, or a name such as `cuda:0`, and
-/// `lora` are adapters. Sessions and measurements share its weights. Several threads can use one model.
+/// A model file on a device: `Model(path, device="auto", lora=None, *, chat_template=None)`. `device` is `auto`, `cpu`, or a name
+/// such as `cuda:0`, and `lora` are adapters. `chat_template` is the text of a Jinja template that replaces the file's. Sessions and
+/// measurements share its weights. Several threads can use one model.
 #[pyclass(frozen, module = "ropewalk")]
 pub(crate) struct Model {
     native: ropewalk::Model,
@@ -63,9 +64,16 @@ pub(crate) fn file_name(path: &Path) -> String {
 #[pymethods]
 impl Model {
     #[new]
-    #[pyo3(signature = (path, device="auto", lora=None))]
-    fn new(py: Python<'_>, path: PathBuf, device: &str, lora: Option<Paths>) -> PyResult<Model> {
+    #[pyo3(signature = (path, device="auto", lora=None, *, chat_template=None))]
+    fn new(
+        py: Python<'_>,
+        path: PathBuf,
+        device: &str,
+        lora: Option<Paths>,
+        chat_template: Option<String>,
+    ) -> PyResult<Model> {
         let params = ModelParams::auto().device(Device::from(device)).adapters(args::adapters(lora)?);
+        let params = params.chat_template(chat_template);
         let native = py.detach(|| ropewalk::Model::load(&path, &params)).map_err(raised)?;
         let adapters = params.adapters.iter().map(|a| format!(" + {}:{}", file_name(&a.path), a.scale));
         let name = std::iter::once(file_name(&path)).chain(adapters).collect();
@@ -164,7 +172,7 @@ impl Model {
         self.native.vocab().detokenize(&tokens, special).map_err(raised)
     }
 
-    /// The text of the file's chat template, if it has one.
+    /// The text of the chat template: that of the file, if it has one, or the one that replaces it.
     #[getter]
     fn chat_template(&self) -> Option<&str> {
         self.native.chat_template()

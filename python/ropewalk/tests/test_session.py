@@ -156,6 +156,13 @@ def test_messages_are_rendered(model: ropewalk.Model) -> None:
         model.render(messages[0])  # type: ignore[arg-type]
 
 
+def test_another_chat_template(path: Path) -> None:
+    template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    model = ropewalk.Model(path, device="cpu", chat_template=template)
+    assert model.chat_template == template
+    assert model.render([{"role": "user", "content": "hi"}]) == "[user]hi"
+
+
 def test_a_conversation(model: ropewalk.Model) -> None:
     chat = model.chat(512, system="Be brief.", max_tokens=12, kv="f32", math="f32", n_threads=1)
     assert chat.messages == [{"role": "system", "content": "Be brief."}]

@@ -6,6 +6,7 @@ mod input;
 mod slash;
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 
 use anyhow::ensure;
 use clap::{Args as _, FromArgMatches};
@@ -40,6 +41,9 @@ pub(crate) const COMMAND: Command = Command {
 
 #[derive(Debug, clap::Args)]
 struct Args {
+    /// Jinja file to use as the chat template [default: the model's]
+    #[arg(long, value_name = "FILE")]
+    template: Option<PathBuf>,
     /// System message; @FILE reads it from a file
     #[arg(long, value_name = "TEXT|@FILE")]
     system: Option<String>,
@@ -70,7 +74,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let (spec, sampler) = (args.rope.spec()?, args.sampling.params()?);
     let system = args.system.as_deref().map(text_or_file).transpose()?;
     let mut shown = ModelText::new(args.raw)?;
-    let choice = args.model.resolve_to_write()?;
+    let choice = args.model.resolve_to_write()?.with_template(args.template.as_deref())?;
     let people = std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && !args.out.json;
     // The editor installs a SIGINT handler though it reads Ctrl-C as a key. The handler installed last is
     // called.

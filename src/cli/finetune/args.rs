@@ -32,6 +32,9 @@ pub(super) struct Args {
     data: Vec<Source>,
     #[command(flatten)]
     training: TrainingArgs,
+    /// Jinja file to use as the chat template [default: the model's]
+    #[arg(long, value_name = "FILE", requires = "chat", help_heading = "Training")]
+    template: Option<PathBuf>,
     /// Start from this adapter, with data from where its run stopped
     #[arg(long, value_name = "FILE", help_heading = "Model")]
     lora: Option<AdapterSpec>,
@@ -190,6 +193,7 @@ impl Args {
 
     pub(super) fn model(&self) -> anyhow::Result<ModelChoice> {
         let params = ModelParams::auto().device(self.training.device.as_str().into());
-        Ok(ModelChoice { path: models::find(&self.model)?, params, session: SessionParams::new(0) })
+        let choice = ModelChoice { path: models::find(&self.model)?, params, session: SessionParams::new(0) };
+        choice.with_template(self.template.as_deref())
     }
 }

@@ -2,11 +2,9 @@
 
 use std::path::Path;
 
-use gguf::Value as Key;
 use serde_json::{json, Value};
 
 use super::{asked, Server};
-use crate::common::rewritten;
 use crate::models::model;
 
 /// A chat template that has functions.
@@ -17,10 +15,8 @@ const TEMPLATE: &str = "{% for t in tools or [] %}{{ t.function | tojson }}{% en
 
 /// The tiny model with a chat template.
 fn caller(dir: &Path, template: &str) -> Server {
-    rewritten(Path::new(model()), &dir.join("caller.gguf"), &[], |writer| {
-        writer.set("tokenizer.chat_template", Key::String(template.as_bytes().to_vec()));
-    });
-    Server::start(dir, &["serve", "-m", "caller.gguf", "--ctx", "1024"])
+    std::fs::write(dir.join("chat.jinja"), template).unwrap();
+    Server::start(dir, &["serve", "-m", model(), "--template", "chat.jinja", "--ctx", "1024"])
 }
 
 const CHAT: &str = "/v1/chat/completions";

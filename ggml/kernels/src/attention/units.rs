@@ -95,7 +95,8 @@ impl Unit for Q4 {
     #[inline(always)]
     fn load<S: FloatLanes>(&self, s: S, i: usize) -> S::Floats {
         let scale = scale(s, self.scale);
-        let scaled = [0, CODES.len() - S::N].map(|at| s.times(s.read(&CODES[at..]), scale));
+        let (low, high) = (s.read(&CODES), s.read(&CODES[CODES.len() - S::N..]));
+        let scaled = [s.times(low, scale), s.times(high, scale)];
         let half = UNIT / S::N / 2;
         if i < half {
             s.picked::<0>(scaled, &self.nibbles[i * S::N..])

@@ -189,6 +189,17 @@ fn fill<L: Lanes, T: Rows>(l: L, rows: [&[u8]; MOST_ROWS / 2], to: Half<'_>) {
     }
 }
 
+/// A float for each row of a panel, in two registers.
+///
+/// # Safety
+/// So many floats can be read.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn line<L: Lanes>(l: L, from: *const f32) -> [L::Floats; 2] {
+    // SAFETY: the caller's promise.
+    unsafe { [l.as_floats(l.load(from.cast())), l.as_floats(l.load(from.add(L::N).cast()))] }
+}
+
 /// Products with R tokens: see [`Instructions::panel`].
 ///
 /// # Safety
@@ -220,10 +231,7 @@ unsafe fn panel<L: Lanes, const R: usize>(
                     *sums = [l.add_products(sums[0], w[0], x), l.add_products(sums[1], w[1], x)];
                 }
             }
-            let floats = |from: &[f32], line: usize| {
-                [0, L::N].map(|lane| l.as_floats(l.load(from.as_ptr().add(line * rows + lane).cast())))
-            };
-            let factors = floats(p.factors, b);
+            let factors = line(l, p.factors.as_ptr().add(b * rows));
             for (r, (totals, sums)) in totals.iter_mut().zip(sums).enumerate() {
                 let scale = l.every(*scales.add(r * x.stride() + b));
                 for ((total, sum), factor) in totals.iter_mut().zip(sums).zip(factors) {
@@ -232,7 +240,7 @@ unsafe fn panel<L: Lanes, const R: usize>(
             }
             if let Some(added) = p.added {
                 for half in [2 * b, 2 * b + 1] {
-                    let added = floats(added, half);
+                    let added = line(l, added.as_ptr().add(half * rows));
                     for (r, totals) in totals.iter_mut().enumerate() {
                         let x = l.every(*halves.add(r * x.stride() + half));
                         *totals = [l.plus(added[0], x, totals[0]), l.plus(added[1], x, totals[1])];

@@ -18,7 +18,9 @@ __version__: str
 
 @final
 class Model:
-    def __new__(cls, path: _Path, device: str = "auto", lora: _Paths | None = None) -> Self: ...
+    def __new__(
+        cls, path: _Path, device: str = "auto", lora: _Paths | None = None, *, chat_template: str | None = None
+    ) -> Self: ...
     @property
     def architecture(self) -> str: ...
     @property
