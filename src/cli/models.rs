@@ -163,12 +163,19 @@ pub(crate) struct ModelChoice {
     pub(crate) params: ModelParams,
     /// How to open sessions; `n_ctx` and `rope` are set by each command.
     pub(crate) session: SessionParams,
+    /// The file of the chat template, if it is not the model's.
+    template: Option<PathBuf>,
 }
 
 impl ModelChoice {
-    /// The files of the model and of its adapters that were named.
+    pub(crate) fn new(path: PathBuf, params: ModelParams, session: SessionParams) -> ModelChoice {
+        ModelChoice { path, params, session, template: None }
+    }
+
+    /// The files of the model, its adapters, and its chat template that were named.
     pub(crate) fn files(&self) -> impl Iterator<Item = &PathBuf> {
-        std::iter::once(&self.path).chain(self.params.adapters.iter().map(|adapter| &adapter.path))
+        let adapters = self.params.adapters.iter().map(|adapter| &adapter.path);
+        std::iter::once(&self.path).chain(adapters).chain(&self.template)
     }
 
     /// Gives, for a spec, sessions of this model under it.
@@ -182,6 +189,7 @@ impl ModelChoice {
         let text = read_text(file)?;
         Template::new_apart(&text, "", "", &program()?).with_context(|| file.display().to_string())?;
         self.params.chat_template = Some(text);
+        self.template = Some(file.to_owned());
         Ok(self)
     }
 

@@ -126,11 +126,8 @@ impl MachineArgs {
         kv_type: DType,
         adapters: &[AdapterSpec],
     ) -> anyhow::Result<ModelChoice> {
-        Ok(ModelChoice {
-            path: models::find(model)?,
-            params: ModelParams::auto().device(self.device.as_str().into()).adapters(adapters.to_vec()),
-            session: self.session(kv_type),
-        })
+        let params = ModelParams::auto().device(self.device.as_str().into()).adapters(adapters.to_vec());
+        Ok(ModelChoice::new(models::find(model)?, params, self.session(kv_type)))
     }
 
     pub(crate) fn session(&self, kv_type: DType) -> SessionParams {

@@ -100,9 +100,7 @@ pub fn run_stages<E: From<JobError>>(
             // All parameters: the model that the stage before has written.
             Some(path) if stage.trains_all() => {
                 stage.types_of = Some(model.file().path().to_owned());
-                let params = ModelParams::auto()
-                    .device(model.device().into())
-                    .chat_template(model.other_template().map(str::to_owned));
+                let params = ModelParams { device: model.device().into(), ..ModelParams::auto() };
                 let made = Model::load(&path, &params).map_err(JobError::from)?;
                 one(&stage, &made)?
             }

@@ -251,7 +251,7 @@ fn split_model(folder: &Folder) {
     }
 }
 
-/// Not even by force: all parts of a model, stages, adapters, data of benchmarks.
+/// Not even by force: all parts of a model, stages, adapters, chat templates, data of benchmarks.
 #[test]
 fn a_file_that_is_read_is_never_replaced() {
     let folder = Folder::new();
@@ -277,6 +277,11 @@ fn a_file_that_is_read_is_never_replaced() {
         (format!("convert {first} -o OUT"), second),
         (format!("eval json_kv -l 2048 -n 1 -m {first} --output OUT MODEL"), second),
         ("eval json_kv -l 2048 -n 1 -m tiny.gguf --lora lora.svg --plot OUT MODEL".into(), "lora.svg"),
+        (
+            "eval json_kv -l 2048 -n 1 -m tiny.gguf --template drawing.svg --plot OUT MODEL".into(),
+            "drawing.svg",
+        ),
+        (format!("{train} --chat --ctx 48 --template lora.svg -o OUT"), "lora.svg"),
         ("perplexity -m tiny.gguf -f drawing.svg --ctx 100 --plot OUT MODEL".into(), "drawing.svg"),
         (
             "inspect tiny.gguf --map distance=50 -f drawing.svg --ctx 100 --plot OUT MODEL".into(),

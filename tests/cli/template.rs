@@ -104,12 +104,13 @@ fn a_conversation_outlives_its_template() {
     refused(&run_with(&[&head[..], FIXED].concat(), "one\n"), "line 1", "{% if %}");
 }
 
+const IN_BRACKETS: &str = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}\
+                           {% if add_generation_prompt %}>{% endif %}";
+
 #[test]
 fn templates_are_rendered_as_they_were() {
     let dir = tempfile::tempdir().unwrap();
-    let template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}\
-                    {% if add_generation_prompt %}>{% endif %}";
-    let path = with_template(dir.path(), template);
+    let path = with_template(dir.path(), IN_BRACKETS);
     let head = ["run", "--chat", "--system", "s", "-p", "hi", "--json", "--ignore-eos", "-m"];
     let json = ok(run(&[&head[..], &[path.to_str().unwrap()], FIXED].concat())).json();
     let plain = ["run", "-p", "[system]s[user]hi>", "--json", "--ignore-eos", "-m", model()];
@@ -121,11 +122,9 @@ fn templates_are_rendered_as_they_were() {
 #[test]
 fn a_template_in_a_file_of_its_own_replaces_the_models() {
     let dir = tempfile::tempdir().unwrap();
-    let template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}\
-                    {% if add_generation_prompt %}>{% endif %}";
-    let inside = with_template(dir.path(), template);
+    let inside = with_template(dir.path(), IN_BRACKETS);
     let file = dir.path().join("chat.jinja");
-    std::fs::write(&file, template).unwrap();
+    std::fs::write(&file, IN_BRACKETS).unwrap();
     let (inside, file) = (inside.to_str().unwrap(), file.to_str().unwrap());
     let own = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let chats = own("chats.jsonl");

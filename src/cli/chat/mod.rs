@@ -41,12 +41,12 @@ pub(crate) const COMMAND: Command = Command {
 
 #[derive(Debug, clap::Args)]
 struct Args {
-    /// Jinja file to use as the chat template [default: the model's]
-    #[arg(long, value_name = "FILE")]
-    template: Option<PathBuf>,
     /// System message; @FILE reads it from a file
     #[arg(long, value_name = "TEXT|@FILE")]
     system: Option<String>,
+    /// Jinja file to use as the chat template [default: the model's]
+    #[arg(long, value_name = "FILE")]
+    template: Option<PathBuf>,
     /// Maximum number of tokens in an answer; -1 for no limit
     #[arg(short = 'n', long = "predict", value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
     n_predict: i64,

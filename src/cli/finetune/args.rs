@@ -184,7 +184,7 @@ impl Args {
         let mut job = self.training.job(self.data.clone(), output)?;
         job.rope = self.rope.spec()?;
         job.init = self.lora.as_ref().map(|lora| lora.path.clone());
-        job.inputs = self.stages.iter().cloned().collect();
+        job.inputs = self.stages.iter().chain(&self.template).cloned().collect();
         job.resume = self.resume;
         job.plot = self.plot.clone();
         job.force = self.force.force;
@@ -193,7 +193,7 @@ impl Args {
 
     pub(super) fn model(&self) -> anyhow::Result<ModelChoice> {
         let params = ModelParams::auto().device(self.training.device.as_str().into());
-        let choice = ModelChoice { path: models::find(&self.model)?, params, session: SessionParams::new(0) };
-        choice.with_template(self.template.as_deref())
+        ModelChoice::new(models::find(&self.model)?, params, SessionParams::new(0))
+            .with_template(self.template.as_deref())
     }
 }
