@@ -67,7 +67,7 @@ fn speed(
         let (g, w, x) = (Graph::new(b, can), b.stored(w)?, b.stored(&x)?);
         b.output(match alone {
             true => g.product(choice, &[w], x)?,
-            false => g.product_of_chosen(choice.kernel, w, x, b.top_k(b.stored(&scores)?, n_used)?)?,
+            false => b.matmul_experts(choice.kernel, w, x, b.top_k(b.stored(&scores)?, n_used)?, false)?,
         });
         Ok(())
     });

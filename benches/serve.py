@@ -365,7 +365,8 @@ def main() -> None:
     parser.add_argument("--made", type=int, default=64, help="tokens of an answer")
     parser.add_argument("--single", type=int, default=128, help="tokens of the answer to one request alone")
     parser.add_argument("--counts", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32], help="requests at once")
-    parser.add_argument("--document", type=int, default=8192, help="tokens of a long prompt")
+    # With an answer 8,192 tokens: llama-server's requests get no more than the trained context.
+    parser.add_argument("--document", type=int, default=8192 - 64, help="tokens of a long prompt")
     parser.add_argument("--short", type=int, default=32, help="tokens of a short request, and of its answer")
     parser.add_argument("--delay", type=float, default=0.3, help="seconds from a long request to the first short one")
     parser.add_argument("-o", "--output", help="file to write [default: stdout]")
@@ -374,12 +375,15 @@ def main() -> None:
     if args.llama_server is not None:
         return serve_llama(args)
     started = time.perf_counter()
-    parts = [PARTS[name](args) for name in args.parts]
-    text = "\n\n".join([about(args, started, "`ropewalk serve` through HTTP"), *parts]) + "\n"
+    parts: list[str] = []
+    for name in args.parts:
+        parts.append(PARTS[name](args))
+        text = "\n\n".join([about(args, started, "`ropewalk serve` through HTTP"), *parts]) + "\n"
+        # After each part, as a later one may fail.
+        if args.output is not None:
+            Path(args.output).write_text(text)
     if args.output is None:
         print(text, end="")
-    else:
-        Path(args.output).write_text(text)
     print(f"took {time.perf_counter() - started:.0f} s", file=sys.stderr)
 
 

@@ -18,10 +18,10 @@ use kernels::attention_train::{backward, forward, Factors, Heads, HeadsMut, KeyR
 
 use crate::attention::Scoring;
 use crate::graph::Builder;
+use crate::matmul::Kernel;
 use crate::node::{Part, Source};
 use crate::ops::{check, contiguous, f32_rows, share_memory};
 use crate::ops_back::target;
-use crate::short_floats::has_short_product;
 use crate::tensor::Tensor;
 use crate::units::Units;
 use crate::{sys, DType, Error, Result};
@@ -57,7 +57,7 @@ pub struct AttentionBack<'c> {
 }
 
 /// How scores are made in training, and whether the factors of all products are rounded to bfloat16, as
-/// [`Builder::short_product`] rounds them: on processors that have it.
+/// [`Builder::matmul`] rounds them: on processors that have it.
 #[derive(Debug, Clone, Copy)]
 pub struct TrainScoring<'c> {
     pub scoring: Scoring<'c>,
@@ -73,7 +73,7 @@ impl<'c, S: Into<Scoring<'c>>> From<S> for TrainScoring<'c> {
 
 impl TrainScoring<'_> {
     fn check(&self, op: &'static str, n_head: usize) -> Result<()> {
-        if self.bf16 && !has_short_product(DType::BF16) {
+        if self.bf16 && !Kernel::HalfFloats.available(DType::BF16) {
             let what = "this processor has no products of bfloat16".into();
             return Err(Error::Op { op, what });
         }

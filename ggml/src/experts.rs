@@ -11,11 +11,12 @@ use kernels::experts::{top_k, Groups, Scratch, Shape};
 
 use crate::custom::RowReader;
 use crate::graph::Builder;
+use crate::matmul::{int8, Kernel};
 use crate::node::Part;
 use crate::ops::{call, check, contiguous, even_rows, f32_rows, matrix, plain, possible};
 use crate::tensor::Tensor;
 use crate::units::Units;
-use crate::{sys, DType, Result};
+use crate::{sys, DType, Error, Result};
 
 pub use kernels::experts::{Gating, GatingKind, LEAST_SUM};
 
@@ -81,38 +82,48 @@ impl<'c> Builder<'c> {
         self.reshape(picked, &[chosen.n_used(), t])
     }
 
-    /// The product of each place's expert: weights `[k, m, n_expert]` of any type, `x` F32 `[k, 1 or n_used, T]`, to
-    /// F32 `[m, n_used, T]`. Activations are rounded as ggml's products do.
-    pub fn experts_mul_mat(&self, w: Tensor<'c>, x: Tensor<'c>, chosen: Chosen<'c>) -> Result<Tensor<'c>> {
-        let [_, m] = self.product_shape("experts_mul_mat", w, x, chosen, 0)?;
-        let ne = [m, chosen.n_used(), chosen.n_tokens(), 1];
-        possible("experts_mul_mat", DType::F32, ne)?;
-        if let Some(out) = self.in_parts(sys::GGML_OP_MUL_MAT_ID, ne, &[w, x, chosen.ids])? {
-            return Ok(out);
-        }
-        call!(self, "experts_mul_mat", ggml_mul_mat_id(w, x, chosen.ids))
-    }
-
-    /// [`Builder::experts_mul_mat`] in floats; `x` is contiguous. `transposed`, `x` F32 `[m, 1 or n_used, T]` to F32
-    /// `[k, n_used, T]`, which is the gradient of the product's input at each place where `x` is that of its result. For the
-    /// CPU; elsewhere the graph is refused.
-    pub fn experts_product(
+    /// The product of each place's expert: weights `[k, m, n_expert]` of any type, `x` contiguous F32 `[k, 1 or n_used, T]`, to
+    /// F32 `[m, n_used, T]`. `transposed`, `x` F32 `[m, 1 or n_used, T]` to F32 `[k, n_used, T]`, which is the gradient of
+    /// the product's input at each place where `x` is that of its result. Kernels of ours are for the CPU; elsewhere the
+    /// graph is refused.
+    pub fn matmul_experts(
         &self,
+        kernel: Kernel,
         w: Tensor<'c>,
         x: Tensor<'c>,
         chosen: Chosen<'c>,
         transposed: bool,
     ) -> Result<Tensor<'c>> {
-        let (op, [n_in, n_out, ..]) = ("experts_product", w.ne());
+        let (op, dtype, [n_in, n_out, ..]) = ("matmul_experts", w.dtype(), w.ne());
         let [_, len] = self.product_shape(op, w, x, chosen, usize::from(transposed))?;
-        let ne = [len, chosen.n_used(), chosen.n_tokens(), 1];
-        let shape = Shape { n_in, n_out, shared: chosen.n_used() / x.ne()[1] };
-        let product = Product { shape, n_expert: chosen.n_expert, transposed, units: Units::default() };
-        self.custom(op, DType::F32, ne, &[w, x, chosen.ids], move |part| products(&part, &product))
+        let (ne, args) = ([len, chosen.n_used(), chosen.n_tokens(), 1], [w, x, chosen.ids]);
+        match kernel {
+            Kernel::F32 => {
+                let shape = Shape { n_in, n_out, shared: chosen.n_used() / x.ne()[1] };
+                let units = Units::default();
+                let product = Product { shape, n_expert: chosen.n_expert, transposed, units };
+                self.custom(op, DType::F32, ne, &args, move |part| products(&part, &product))
+            }
+            Kernel::Int8 if !transposed => {
+                kernel.check(op, dtype, transposed)?;
+                self.custom(op, DType::F32, ne, &args, move |part| int8::run_experts(&part, dtype))
+            }
+            Kernel::Ggml if !transposed => {
+                possible(op, DType::F32, ne)?;
+                match self.in_parts(sys::GGML_OP_MUL_MAT_ID, ne, &args)? {
+                    Some(out) => Ok(out),
+                    None => call!(self, "matmul_experts", ggml_mul_mat_id(w, x, chosen.ids)),
+                }
+            }
+            _ => Err(Error::Op {
+                op,
+                what: format!("{kernel}: expected a kernel that has products of experts"),
+            }),
+        }
     }
 
     /// Checks a product that sums over dimension `over` of the weights: that dimension, and the other one.
-    pub(crate) fn product_shape(
+    fn product_shape(
         &self,
         op: &'static str,
         w: Tensor<'c>,

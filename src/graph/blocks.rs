@@ -9,7 +9,7 @@ use ggml::{DType, Result};
 
 use super::activations::{centered, Activations};
 use super::moments::Watch;
-use super::products::Prepared;
+use super::products::PreparedInputs;
 use super::tape::{Gradient, Op, Recording, SavedActivation, Tape, TapeEntry};
 use super::Capabilities;
 use crate::hparams::Gelu;
@@ -23,13 +23,13 @@ pub struct Graph<'a, 'c> {
     pub(super) capabilities: Capabilities,
     pub(super) tape: Option<Tape<'a, 'c>>,
     pub(super) moments: Option<Watch>,
-    pub(super) prepared: Prepared<'c>,
+    pub(super) prepared: PreparedInputs<'c>,
 }
 
 impl<'a, 'c> Graph<'a, 'c> {
     /// A graph that only runs forwards.
     pub fn new(b: &'a Builder<'c>, capabilities: Capabilities) -> Self {
-        Graph { b, capabilities, tape: None, moments: None, prepared: Prepared::default() }
+        Graph { b, capabilities, tape: None, moments: None, prepared: PreparedInputs::default() }
     }
 
     /// A graph that can be run backwards.

@@ -50,7 +50,7 @@ impl<'c> Graph<'_, 'c> {
         let product = |stack: &ExpertStack, x| -> Result<Tensor<'c>> {
             let w = b.stored(&stack.weight)?;
             let choice = self.capabilities.matmul.choose(w.dtype(), chosen.n_tokens(), pass);
-            let y = self.product_of_chosen(choice.kernel, w, x, chosen)?;
+            let y = b.matmul_experts(choice.kernel, w, x, chosen, false)?;
             stack.bias.as_ref().map_or(Ok(y), |bias| b.add_chosen(y, b.stored(bias)?, chosen))
         };
         let [n_embd, n, ..] = x.ne();
@@ -73,25 +73,6 @@ impl<'c> Graph<'_, 'c> {
             TapeEntry::Experts(Box::new(entry))
         });
         Ok(out)
-    }
-
-    /// The product of each place's expert: weights `[k, m, n_expert]`, `x` F32 `[k, 1 or n_used, T]`, to `[m, n_used, T]`.
-    pub fn product_of_chosen(
-        &self,
-        kernel: Kernel,
-        w: Tensor<'c>,
-        x: Tensor<'c>,
-        chosen: Chosen<'c>,
-    ) -> Result<Tensor<'c>> {
-        match kernel {
-            Kernel::Ggml => self.b.experts_mul_mat(w, x, chosen),
-            Kernel::F32 => self.b.experts_product(w, x, chosen, false),
-            Kernel::Int8 => self.b.experts_eight_bit_product(w, x, chosen),
-            _ => {
-                let what = format!("{kernel}: expected a kernel that has products of experts");
-                Err(Error::Op { op: "experts", what })
-            }
-        }
     }
 
     /// An expert that every token is given to: `[n_embd, T]` to the same.
@@ -132,7 +113,8 @@ impl<'c> ExpertsEntry<'c> {
         grads.add(g, self.logits, b.router_back(self.logits, chosen, d_weights, self.gating)?)?;
 
         let [gate, up, down] = &self.stacks;
-        let transposed = |stack: &StoreTensor, d| b.experts_product(b.stored(stack)?, d, chosen, true);
+        let transposed =
+            |stack: &StoreTensor, d| b.matmul_experts(Kernel::F32, b.stored(stack)?, d, chosen, true);
         let d_h = b.mul(transposed(down, d)?, self.weights)?;
         let [n_ff, ..] = self.gate.ne();
         let flat = |t: Tensor<'c>| b.reshape(t, &[n_ff, n_used * n]);

@@ -14,57 +14,10 @@
 use std::fmt;
 
 use ggml::backend::Device;
+use ggml::matmul::{Kernel, INTEGER_TYPES};
 use ggml::DType;
 
 use crate::math::Math;
-
-/// The code that computes a product.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kernel {
-    /// ggml's kernel, the only one on devices other than the CPU. With quantized weights it rounds activations to 8 bits.
-    Ggml,
-    /// Our own of floats of 32 bits: gradients and large batches.
-    F32,
-    /// Weights in 16-bit floats, converted in panels (AVX-512; AVX-512 BF16 for bfloat16).
-    HalfFloats,
-    /// Both factors as a sum of two bfloat16 each, in AMX tiles: right to 16 bits.
-    Bf16x3,
-    /// Activations quantized to 15 bits, codes of weights widened to 16.
-    Int16,
-    /// Activations quantized to 8 bits by each product.
-    Int8,
-    /// The same, quantized once by a node that several products share.
-    Int8Shared,
-}
-
-impl Kernel {
-    pub const ALL: [Kernel; 7] = {
-        use Kernel::*;
-        [Ggml, F32, HalfFloats, Bf16x3, Int16, Int8, Int8Shared]
-    };
-
-    fn words(self) -> [&'static str; 2] {
-        match self {
-            Kernel::Ggml => ["ggml", "ggml's product, with activations in 8 bits if weights are quantized"],
-            Kernel::F32 => ["f32", "floats of 32 bits"],
-            Kernel::HalfFloats => ["half-floats", "weights of 16-bit floats, by AVX-512"],
-            Kernel::Bf16x3 => ["bf16x3", "both factors as sums of two bfloat16, in AMX tiles"],
-            Kernel::Int16 => ["int16", "activations quantized to 15 bits"],
-            Kernel::Int8 => ["int8", "activations quantized to 8 bits"],
-            Kernel::Int8Shared => ["int8-shared", "int8, quantized once for all products that read them"],
-        }
-    }
-
-    pub fn about(self) -> &'static str {
-        self.words()[1]
-    }
-}
-
-impl fmt::Display for Kernel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.words()[0])
-    }
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Choice {
@@ -142,10 +95,10 @@ impl Isa {
     /// Detects the instruction sets of this processor that kernels use.
     pub fn detect() -> Isa {
         Isa {
-            avx2: ggml::integers::available(),
-            avx512: ggml::short_floats::has_short_product(DType::F16),
-            bf16: ggml::short_floats::has_short_product(DType::BF16),
-            amx: ggml::tiled::has_tiles(),
+            avx2: Kernel::Int8.available(DType::Q8_0),
+            avx512: Kernel::HalfFloats.available(DType::F16),
+            bf16: Kernel::HalfFloats.available(DType::BF16),
+            amx: Kernel::Bf16x3.available(DType::BF16),
         }
     }
 }
@@ -327,6 +280,6 @@ impl MatmulPolicy {
     }
 
     fn has_integers(&self, weight: DType) -> bool {
-        self.isa.avx2 && ggml::integers::supports(weight)
+        self.isa.avx2 && INTEGER_TYPES.contains(&weight)
     }
 }

@@ -36,8 +36,9 @@ pub(crate) use attend::is_single;
 pub use attend::{Cached, GraphInputs, KindInputs, SeenInputs};
 pub use blocks::Graph;
 pub use delta_net::{DeltaInputs, Regroup, SeqGroups};
+pub use ggml::matmul::Kernel;
 pub use listing::{list, Listed};
-pub use matmul::{Choice, Isa, Kernel, MatmulPolicy, Pass, LAST_THRESHOLD};
+pub use matmul::{Choice, Isa, MatmulPolicy, Pass, LAST_THRESHOLD};
 pub use moments::Moments;
 pub use online::{
     cut, middle_and_half, n_tensors as n_tensors_of_tiles, n_tensors_of_single, tiles, Online, Part, Places,

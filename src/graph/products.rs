@@ -4,35 +4,16 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use ggml::eight_bits::EightBits;
-use ggml::integers::Rounded;
+use ggml::matmul::Prepared;
 use ggml::tensor::Tensor;
-use ggml::tiled::Packed;
 use ggml::{DType, Error, Result};
 
 use super::blocks::Graph;
 use super::{Choice, Kernel, Pass};
 
-/// Activations as kernels read them, by tensor.
+/// Activations as kernels read them, by tensor: in one layout or more, as types of weights differ in theirs.
 #[derive(Debug, Default)]
-pub(crate) struct Prepared<'c> {
-    bf16x3: RefCell<HashMap<usize, Packed<'c>>>,
-    int16: RefCell<HashMap<usize, Rounded<'c>>>,
-    /// In one layout or more: types of weights differ in theirs.
-    int8: RefCell<HashMap<usize, Vec<EightBits<'c>>>>,
-}
-
-/// Returns the cached value for a tensor, or else makes it and keeps it.
-fn known<T: Copy>(
-    all: &RefCell<HashMap<usize, T>>,
-    x: Tensor<'_>,
-    make: impl FnOnce() -> Result<T>,
-) -> Result<T> {
-    let found = all.borrow().get(&x.id()).copied();
-    let prepared = found.map_or_else(make, Ok)?;
-    all.borrow_mut().insert(x.id(), prepared);
-    Ok(prepared)
-}
+pub(crate) struct PreparedInputs<'c>(RefCell<HashMap<usize, Vec<Prepared<'c>>>>);
 
 /// One or more tensors joined, first to last.
 pub fn reduce<'c>(
@@ -67,32 +48,17 @@ impl<'c> Graph<'_, 'c> {
         x: Tensor<'c>,
         transposed: bool,
     ) -> Result<Tensor<'c>> {
-        let b = self.b;
-        match kernel {
-            Kernel::Ggml if transposed => b.mul_mat(self.transposed(w)?, x),
-            Kernel::Ggml => b.mul_mat(w, x),
-            Kernel::F32 => b.gemm(w, x, transposed),
-            Kernel::HalfFloats => b.short_product(w, x, transposed),
-            Kernel::Bf16x3 => b.packed_product(w, known(&self.prepared.bf16x3, x, || b.pack(x))?, transposed),
-            _ if transposed => {
-                let what = format!("{kernel}: expected a kernel that has gradients");
-                Err(Error::Op { op: "product", what })
-            }
-            Kernel::Int16 => b.integer_product(w, known(&self.prepared.int16, x, || b.rounded(x))?),
-            Kernel::Int8 => b.eight_bit_product(w, x),
-            Kernel::Int8Shared => b.shared_eight_bit_product(w, self.int8(w.dtype(), x)?),
+        if !kernel.prepares() {
+            return self.b.matmul(kernel, w, x, transposed);
         }
-    }
-
-    fn int8(&self, weight: DType, x: Tensor<'c>) -> Result<EightBits<'c>> {
-        let mut all = self.prepared.int8.borrow_mut();
-        let all = all.entry(x.id()).or_default();
-        if let Some(quantized) = all.iter().find(|quantized| quantized.serve(weight)) {
-            return Ok(*quantized);
+        let mut inputs = self.prepared.0.borrow_mut();
+        let inputs = inputs.entry(x.id()).or_default();
+        let known = inputs.iter().find(|prepared| prepared.serves(kernel, w.dtype())).copied();
+        let prepared = known.map_or_else(|| self.b.prepare(kernel, x, w.dtype()), Ok)?;
+        if known.is_none() {
+            inputs.push(prepared);
         }
-        let quantized = self.b.eight_bits(x, weight)?;
-        all.push(quantized);
-        Ok(quantized)
+        self.b.matmul_prepared(w, prepared, transposed)
     }
 
     /// The kernel of products of floats in graphs that are run backwards.

@@ -1,6 +1,7 @@
 //! Bad input: every error names what is wrong, and what is trained has not moved.
 
 use convert::random::Shape;
+use ggml::matmul::Kernel;
 use ropewalk::math::Math;
 use ropewalk::train::optim::{OptimParams, Optimizer, Schedule};
 use ropewalk::train::{MemoryPlan, Sequence, TrainAttention, TrainParams, Trainer};
@@ -59,7 +60,8 @@ fn activations_are_not_rounded_to_8_bits_in_training() {
     };
     says(new(Math::Int8, false), &["math: expected auto, f32 or bf16 in training, found int8"]);
     says(new(Math::Bf16, true), &["math: bf16: training needs a processor with"]);
-    let here = ggml::short_floats::has_short_product(ropewalk::DType::BF16) || ggml::tiled::has_tiles();
+    let here =
+        [Kernel::HalfFloats, Kernel::Bf16x3].iter().any(|kernel| kernel.available(ropewalk::DType::BF16));
     assert_eq!(new(Math::Bf16, false).is_ok(), here);
 }
 

@@ -1,5 +1,6 @@
 //! Rounding in training: gradients under bfloat16 compared with those under f32.
 
+use ggml::matmul::Kernel;
 use ropewalk::math::Math;
 use ropewalk::train::{Sequence, TrainParams, Trainer};
 use ropewalk::DType;
@@ -32,7 +33,7 @@ fn gradients(shape: &str, dtype: DType, change: &dyn Fn(&mut TrainParams)) -> (f
 
 #[test]
 fn bfloat16_rounds_gradients_as_far_as_its_digits_go() {
-    if !ggml::short_floats::has_short_product(DType::BF16) && !ggml::tiled::has_tiles() {
+    if ![Kernel::HalfFloats, Kernel::Bf16x3].iter().any(|kernel| kernel.available(DType::BF16)) {
         eprintln!("skipped, for this processor has no products of bfloat16");
         return;
     }

@@ -10,7 +10,7 @@ mod amx;
 pub mod attention;
 pub mod attention_landmark;
 pub mod attention_train;
-pub mod codes;
+pub mod quants;
 pub mod cross_entropy;
 pub mod delta_net;
 pub mod dequantize;

@@ -5,8 +5,8 @@ use crate::ops::product_bound;
 use crate::soft_max::{summed, Score, SoftMax};
 use ggml::attention::{AttentionBranch, Scoring};
 use ggml::graph::{Builder, Executor};
+use ggml::matmul::Kernel;
 use ggml::tensor::{StoreTensor, Tensor};
-use ggml::tiled::has_tiles;
 use ggml::{DType, Result};
 use proptest::prelude::{any, prop, prop_oneof, proptest, Just, ProptestConfig, Strategy};
 
@@ -138,7 +138,7 @@ impl Case {
     fn naive(&self, parts: &[Stored], mask: &[f32], ggmls: bool) -> (Vec<f64>, Vec<f64>) {
         // In AMX tiles factors are cut into two bfloat16 each, and of their four products the least is left
         // out: that, and what either second one leaves, are 2^-18 of the product.
-        let halves = if has_tiles() { 3.0 / f64::from(1 << 18) } else { 0.0 };
+        let halves = if Kernel::Bf16x3.available(DType::F32) { 3.0 / f64::from(1 << 18) } else { 0.0 };
         // ggml sums weighted values of half precision in it: a weight, a product and a sum are rounded to 11
         // bits, and to multiples of 2^-24.
         let n = self.columns();

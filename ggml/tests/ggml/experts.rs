@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use ggml::experts::{Gating, GatingKind};
-use ggml::integers::has_integer_product;
+use ggml::matmul::Kernel;
 use ggml::DType;
 
 /// Shapes: columns and rows of a weight, experts, those used, tokens.
@@ -137,17 +137,11 @@ impl Definition<'_> {
     }
 }
 
-#[derive(Clone, Copy)]
-enum Way {
-    Floats,
-    Ggml,
-    EightBits,
-}
-
 #[test]
 fn products_with_the_weights_of_experts() {
     let mut rng = Rng(2);
-    let types = [DType::F32, DType::F16, DType::Q8_0, DType::Q4_1, DType::IQ4_NL, DType::Q4_K, DType::Q6_K];
+    use DType::*;
+    let types = [F32, F16, Q8_0, Q4_1, IQ4_NL, MXFP4, Q4_K, Q6_K];
     for dtype in types {
         for shape in SHAPES.into_iter().filter(|shape| shape[0].is_multiple_of(dtype.block_size())) {
             let [k, m, n, n_used, t] = shape;
@@ -157,34 +151,30 @@ fn products_with_the_weights_of_experts() {
             for (places, transposed) in [(1, false), (n_used, false), (1, true), (n_used, true)] {
                 let width = if transposed { m } else { k };
                 let x = rng.values(width * places * t);
-                let run = |way: Way, threads| {
+                let run = |kernel, threads| {
                     eval(&mut executor(threads), |b, feed| {
                         let chosen = b.top_k(feed.f32(b, &[n, t], &scores)?, n_used)?;
                         let (w, x) = (b.stored(&w)?, feed.f32(b, &[width, places, t], &x)?);
-                        match way {
-                            Way::Floats => b.experts_product(w, x, chosen, transposed),
-                            Way::Ggml => b.experts_mul_mat(w, x, chosen),
-                            Way::EightBits => b.experts_eight_bit_product(w, x, chosen),
-                        }
+                        b.matmul_experts(kernel, w, x, chosen, transposed)
                     })
                     .unwrap()
                 };
                 let definition = Definition { w: &held, x: &x, ids: &ids, shape, places, transposed };
                 let (want, sizes) = definition.product();
                 let what = format!("{dtype} {shape:?} {places} {transposed}");
-                let got = run(Way::Floats, 1);
+                let got = run(Kernel::F32, 1);
                 // The sum, and what makes a float of a quantized weight.
                 let bound = rounding(width + 4);
                 assert_within(&got, &want, |i| bound * sizes[i], &what);
-                assert_eq!(got, run(Way::Floats, 3), "threads, {what}");
+                assert_eq!(got, run(Kernel::F32, 3), "threads, {what}");
                 if !transposed {
                     // Activations of 8 bits: an error of up to 1/254 of the largest, as if each term were as large.
-                    assert_within(&run(Way::Ggml, 2), &want, |i| 1e-2 * sizes[i] + 1e-3, &what);
+                    assert_within(&run(Kernel::Ggml, 2), &want, |i| 1e-2 * sizes[i] + 1e-3, &what);
                 }
-                if !transposed && has_integer_product(dtype) {
-                    let got = run(Way::EightBits, 3);
+                if !transposed && Kernel::Int8.available(dtype) {
+                    let got = run(Kernel::Int8, 3);
                     assert_within(&got, &want, |i| 1e-2 * sizes[i] + 1e-3, &what);
-                    assert_eq!(got, run(Way::EightBits, 1), "threads, {what}");
+                    assert_eq!(got, run(Kernel::Int8, 1), "threads, {what}");
                 }
             }
         }
@@ -306,23 +296,30 @@ fn wrong_shapes_and_types_are_refused() {
             refused(b.of_chosen(wrong, chosen), "of_chosen");
         }
         let (w, x) = (t(Q8_0, &[32, 64, 6]), t(F32, &[32, 1, 5]));
-        assert_eq!(b.experts_mul_mat(w, x, chosen)?.ne(), [64, 2, 5, 1]);
-        assert_eq!(b.experts_product(w, t(F32, &[32, 2, 5]), chosen, false)?.ne(), [64, 2, 5, 1]);
-        assert_eq!(b.experts_product(w, t(F32, &[64, 1, 5]), chosen, true)?.ne(), [32, 2, 5, 1]);
+        assert_eq!(b.matmul_experts(Kernel::Ggml, w, x, chosen, false)?.ne(), [64, 2, 5, 1]);
+        assert_eq!(b.matmul_experts(Kernel::F32, w, t(F32, &[32, 2, 5]), chosen, false)?.ne(), [64, 2, 5, 1]);
+        assert_eq!(b.matmul_experts(Kernel::F32, w, t(F32, &[64, 1, 5]), chosen, true)?.ne(), [32, 2, 5, 1]);
         for wrong in
             [t(Q8_0, &[64, 64, 6]), t(Q8_0, &[32, 64, 5]), t(I32, &[32, 64, 6]), t(Q8_0, &[32, 64, 6, 2])]
         {
-            refused(b.experts_mul_mat(wrong, x, chosen), "experts_mul_mat");
-            refused(b.experts_product(wrong, x, chosen, false), "experts_product");
-            refused(b.experts_eight_bit_product(wrong, x, chosen), "experts_eight_bit_product");
+            for kernel in Kernel::ALL {
+                refused(b.matmul_experts(kernel, wrong, x, chosen, false), "matmul_experts");
+            }
         }
         let floats = t(F16, &[32, 64, 6]);
-        refused(b.experts_eight_bit_product(floats, x, chosen), "experts_eight_bit_product");
-        for wrong in [t(F32, &[32, 3, 5]), t(F32, &[32, 2, 4]), t(F16, &[32, 2, 5]), t(F32, &[32, 2, 5, 2])] {
-            refused(b.experts_mul_mat(w, wrong, chosen), "experts_mul_mat");
-            refused(b.experts_product(w, wrong, chosen, false), "experts_product");
+        refused(b.matmul_experts(Kernel::Int8, floats, x, chosen, false), "matmul_experts");
+        for kernel in [Kernel::Int16, Kernel::HalfFloats, Kernel::Bf16x3] {
+            refused(b.matmul_experts(kernel, w, x, chosen, false), "matmul_experts");
         }
-        refused(b.experts_product(w, x, chosen, true), "experts_product");
+        for wrong in [t(F32, &[32, 3, 5]), t(F32, &[32, 2, 4]), t(F16, &[32, 2, 5]), t(F32, &[32, 2, 5, 2])] {
+            for kernel in Kernel::ALL {
+                refused(b.matmul_experts(kernel, w, wrong, chosen, false), "matmul_experts");
+            }
+        }
+        for kernel in Kernel::ALL {
+            refused(b.matmul_experts(kernel, w, x, chosen, true), "matmul_experts");
+        }
+        refused(b.matmul_experts(Kernel::Int8, w, t(F32, &[64, 1, 5]), chosen, true), "matmul_experts");
         let y = t(F32, &[64, 2, 5]);
         assert_eq!(b.add_chosen(y, t(F32, &[64, 6]), chosen)?.ne(), [64, 2, 5, 1]);
         for wrong in [t(F32, &[64, 5]), t(F32, &[63, 6]), t(F16, &[64, 6])] {

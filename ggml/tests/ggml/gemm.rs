@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use ggml::graph::Builder;
+use ggml::matmul::Kernel;
 use ggml::tensor::Tensor;
 use ggml::{DType, Result};
 use proptest::prelude::{any, prop, proptest, ProptestConfig, Strategy};
@@ -55,8 +56,8 @@ impl Case {
             args.push(b.view(t, [x, y, 1, 1], [row, size, size], above * row + 4 * before)?);
         }
         match self.op {
-            Rows => b.gemm(args[0], args[1], false),
-            Transposed => b.gemm(args[0], args[1], true),
+            Rows => b.matmul(Kernel::F32, args[0], args[1], false),
+            Transposed => b.matmul(Kernel::F32, args[0], args[1], true),
             Outer => b.gemm_outer(args[0], args[1]),
         }
     }
@@ -149,11 +150,11 @@ fn wrong_shapes_and_types_are_refused() {
     with(|b| {
         let t = |dtype, shape: &[usize]| b.input("t", dtype, shape).unwrap().1;
         let (a, c) = (t(DType::F32, &[6, 5]), t(DType::F32, &[7, 4]));
-        refused(b.gemm(a, c, false), "gemm");
-        refused(b.gemm(a, c, true), "gemm");
+        refused(b.matmul(Kernel::F32, a, c, false), "matmul");
+        refused(b.matmul(Kernel::F32, a, c, true), "matmul");
         refused(b.gemm_outer(a, c), "gemm_outer");
-        assert_eq!(b.gemm(a, t(DType::F32, &[6, 3]), false)?.ne(), [5, 3, 1, 1]);
-        assert_eq!(b.gemm(a, t(DType::F32, &[5, 3]), true)?.ne(), [6, 3, 1, 1]);
+        assert_eq!(b.matmul(Kernel::F32, a, t(DType::F32, &[6, 3]), false)?.ne(), [5, 3, 1, 1]);
+        assert_eq!(b.matmul(Kernel::F32, a, t(DType::F32, &[5, 3]), true)?.ne(), [6, 3, 1, 1]);
         assert_eq!(b.gemm_outer(a, t(DType::F32, &[3, 5]))?.ne(), [6, 3, 1, 1]);
 
         let square = t(DType::F32, &[8, 8]);
@@ -165,13 +166,13 @@ fn wrong_shapes_and_types_are_refused() {
             turned,
             t(DType::Q8_0, &[32, 8]),
         ] {
-            refused(b.gemm(wrong, square, false), "gemm");
-            refused(b.gemm(square, wrong, false), "gemm");
-            refused(b.gemm(wrong, square, true), "gemm");
+            refused(b.matmul(Kernel::F32, wrong, square, false), "matmul");
+            refused(b.matmul(Kernel::F32, square, wrong, false), "matmul");
+            refused(b.matmul(Kernel::F32, wrong, square, true), "matmul");
             refused(b.gemm_outer(square, wrong), "gemm_outer");
         }
         let (tall, wide) = (t(DType::F32, &[1, 1 << 30]), t(DType::F32, &[1, 1 << 24]));
-        refused(b.gemm(tall, wide, false), "gemm");
+        refused(b.matmul(Kernel::F32, tall, wide, false), "matmul");
         Ok(())
     });
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ggml::machine::processor_time;
+use ggml::matmul::Kernel;
 use ggml::DType;
 use kernels::pool::{share, ThreadPool};
 
@@ -47,7 +48,7 @@ fn products_of_heads_and_experts_in_parts() {
         });
         let mixed = eval(&mut exec, |b, feed| {
             let chosen = b.top_k(feed.f32(b, &[n_expert, n], &scores)?, n_used)?;
-            b.experts_mul_mat(b.stored(&stack)?, feed.f32(b, &[k, 1, n], &x)?, chosen)
+            b.matmul_experts(Kernel::Ggml, b.stored(&stack)?, feed.f32(b, &[k, 1, n], &x)?, chosen, false)
         });
         (scored.unwrap(), mixed.unwrap())
     };

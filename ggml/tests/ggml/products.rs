@@ -3,17 +3,9 @@
 
 use crate::common::*;
 use ggml::graph::Builder;
-use ggml::integers::has_integer_product;
-use ggml::short_floats::has_short_product;
+use ggml::matmul::{Kernel, INTEGER_TYPES};
 use ggml::tensor::Tensor;
-use ggml::tiled::has_tiles;
-use ggml::{DType, Result};
-
-/// Types that have products in integers.
-const TYPES: [DType; 12] = {
-    use DType::*;
-    [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, IQ4_XS, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K]
-};
+use ggml::{DType, Error, Result};
 
 /// Rows of weights, rows of floats and threads that do not divide them evenly.
 const DIVIDED: [[usize; 3]; 4] = [[192, 512, 2], [600, 3, 4], [5, 700, 4], [64, 64, 16]];
@@ -67,8 +59,8 @@ fn turned(held: &[f32], width: usize) -> Vec<f32> {
 
 #[test]
 fn in_eight_bits() {
-    for dtype in TYPES {
-        if !has_integer_product(dtype) {
+    for &dtype in INTEGER_TYPES {
+        if !Kernel::Int8.available(dtype) {
             eprintln!("{dtype}: no product in 8 bits on this processor, not tested");
             continue;
         }
@@ -84,7 +76,7 @@ fn in_eight_bits() {
                 &format!("{dtype} {k} {m} {n}"),
                 &held,
                 [k, n, 3],
-                |b, x| b.eight_bit_product(b.stored(&w)?, x),
+                |b, x| b.matmul(Kernel::Int8, b.stored(&w)?, x, false),
                 // By half of a 127th.
                 |w, x| rounded_by(1.0 / 253.0, w, x),
             );
@@ -95,7 +87,7 @@ fn in_eight_bits() {
 /// Floats that one node rounds give every weight they serve the product that it has with them alone.
 #[test]
 fn shared_floats_give_the_same_products() {
-    let types: Vec<DType> = TYPES.into_iter().filter(|t| has_integer_product(*t)).collect();
+    let types: Vec<DType> = INTEGER_TYPES.iter().copied().filter(|t| Kernel::Int8.available(*t)).collect();
     for (k, m, n) in [(256, 5, 1), (512, 34, 6), (768, 300, 40), (8192, 17, 150)] {
         let mut rng = Rng((k + n) as u64);
         let values = rng.values(k * n);
@@ -106,19 +98,16 @@ fn shared_floats_give_the_same_products() {
                 let mut run = |threads: usize, shared: bool| {
                     eval(&mut executor(threads), |b, feed| {
                         let x = feed.f32(b, &[k, n], &values)?;
-                        let rounded = b.eight_bits(x, *first)?;
-                        match (rounded.serve(*dtype), shared) {
-                            (true, true) => b.shared_eight_bit_product(b.stored(&w)?, rounded),
+                        let rounded = b.prepare(Kernel::Int8Shared, x, *first)?;
+                        match (rounded.serves(Kernel::Int8Shared, *dtype), shared) {
+                            (true, true) => b.matmul_prepared(b.stored(&w)?, rounded, false),
                             (_, true) => {
-                                refused(
-                                    b.shared_eight_bit_product(b.stored(&w)?, rounded),
-                                    "shared_eight_bit_product",
-                                );
-                                b.eight_bit_product(b.stored(&w)?, x)
+                                refused(b.matmul_prepared(b.stored(&w)?, rounded, false), "matmul");
+                                b.matmul(Kernel::Int8, b.stored(&w)?, x, false)
                             }
                             (serves, false) => {
                                 served += usize::from(serves);
-                                b.eight_bit_product(b.stored(&w)?, x)
+                                b.matmul(Kernel::Int8, b.stored(&w)?, x, false)
                             }
                         }
                     })
@@ -136,11 +125,11 @@ fn shared_floats_give_the_same_products() {
 /// Of two weights with the same rounded rows.
 #[test]
 fn in_integers() {
-    if !has_integer_product(DType::Q4_0) {
+    if !Kernel::Int16.available(DType::Q4_0) {
         return eprintln!("integer products: no instructions on this processor, not tested");
     }
     let shapes = [[256, 1, 1], [512, 33, 11], [768, 64, 32], [1536, 70, 200]];
-    let all = TYPES.into_iter().flat_map(|dtype| shapes.map(|shape| (dtype, shape, 3)));
+    let all = INTEGER_TYPES.iter().flat_map(|&dtype| shapes.map(|shape| (dtype, shape, 3)));
     let divided = DIVIDED.map(|[m, n, threads]| (DType::Q4_1, [576, m, n], threads));
     for (dtype, [k, m, n], threads) in all.chain(divided) {
         let (w, mut held) = stored(dtype, &[k, m], &Rng(k as u64).values(k * m));
@@ -151,9 +140,9 @@ fn in_integers() {
             &held,
             [k, n, threads],
             |b, x| {
-                let x = b.rounded(x)?;
-                let first = b.integer_product(b.stored(&w)?, x)?;
-                b.concat(first, b.integer_product(b.stored(&other)?, x)?, 0)
+                let x = b.prepare(Kernel::Int16, x, DType::Q8_0)?;
+                let first = b.matmul_prepared(b.stored(&w)?, x, false)?;
+                b.concat(first, b.matmul_prepared(b.stored(&other)?, x, false)?, 0)
             },
             // By half of a 16,383th.
             |w, x| rounded_by(1.0 / 32_000.0, w, x),
@@ -164,7 +153,7 @@ fn in_integers() {
 #[test]
 fn of_short_floats() {
     for (dtype, transposed) in [(DType::BF16, false), (DType::BF16, true), (DType::F16, false)] {
-        if !has_short_product(dtype) {
+        if !Kernel::HalfFloats.available(dtype) {
             eprintln!("{dtype}: no such product on this processor, not tested");
             continue;
         }
@@ -180,7 +169,7 @@ fn of_short_floats() {
                 &format!("{dtype} {k} {m} {n} {transposed}"),
                 &held,
                 [k, n, 3],
-                |b, x| b.short_product(b.stored(&w)?, x, transposed),
+                |b, x| b.matmul(Kernel::HalfFloats, b.stored(&w)?, x, transposed),
                 |w, x| {
                     let short = |x: &f32| half::bf16::from_f32(*x).to_f32();
                     let x: Vec<f32> =
@@ -196,7 +185,7 @@ fn of_short_floats() {
 /// Of two weights with the same packed rows; and the sum over the rows of a weight, weighted by rows.
 #[test]
 fn in_tiles() {
-    if !has_tiles() {
+    if !Kernel::Bf16x3.available(DType::F32) {
         return eprintln!("AMX: not on this processor, not tested");
     }
     let types = [DType::F32, DType::F16, DType::BF16, DType::Q4_1, DType::Q8_0, DType::Q4_K, DType::IQ4_NL];
@@ -220,9 +209,9 @@ fn in_tiles() {
             &held,
             [k, n, threads],
             |b, x| {
-                let x = b.pack(x)?;
-                let first = b.packed_product(b.stored(&w)?, x, false)?;
-                b.concat(first, b.packed_product(b.stored(&other)?, x, false)?, 0)
+                let x = b.prepare(Kernel::Bf16x3, x, dtype)?;
+                let first = b.matmul_prepared(b.stored(&w)?, x, false)?;
+                b.concat(first, b.matmul_prepared(b.stored(&other)?, x, false)?, 0)
             },
             definition,
         );
@@ -230,7 +219,7 @@ fn in_tiles() {
             &format!("{what} transposed"),
             &columns,
             [m, n, threads],
-            |b, x| b.packed_product(b.stored(&w)?, b.pack(x)?, true),
+            |b, x| b.matmul(Kernel::Bf16x3, b.stored(&w)?, x, true),
             definition,
         );
     }
@@ -241,55 +230,51 @@ fn wrong_shapes_types_and_processors_are_refused() {
     with(|b| {
         let t = |dtype, shape: &[usize]| b.input("t", dtype, shape).unwrap().1;
         let x = t(DType::F32, &[64, 2]);
-        for (w, x) in [
-            (t(DType::F16, &[64, 4]), x),
-            (t(DType::Q4_1, &[32, 4]), x),
-            (t(DType::Q4_1, &[64, 4]), t(DType::F16, &[64, 2])),
-        ] {
-            refused(b.eight_bit_product(w, x), "eight_bit_product");
+        for kernel in [Kernel::Int8, Kernel::Int8Shared, Kernel::Int16] {
+            for (w, x) in [
+                (t(DType::F16, &[64, 4]), x),
+                (t(DType::Q4_1, &[32, 4]), x),
+                (t(DType::Q4_1, &[64, 4]), t(DType::F16, &[64, 2])),
+                (t(DType::Q4_1, &[64, 4]), t(DType::F32, &[64, 2, 2])),
+            ] {
+                assert!(matches!(b.matmul(kernel, w, x, false), Err(Error::Op { .. })), "{kernel}");
+            }
+            let square = t(DType::Q4_1, &[64, 64]);
+            assert!(matches!(b.matmul(kernel, square, x, true), Err(Error::Op { .. })), "{kernel}");
+            refused(b.prepare(kernel, x, DType::F16), "prepare");
         }
-        if has_integer_product(DType::Q4_1) {
-            refused(b.eight_bits(t(DType::F16, &[64, 2]), DType::Q4_1), "eight_bits");
-            refused(b.eight_bits(t(DType::F32, &[48, 2]), DType::Q4_1), "eight_bits");
-            refused(b.eight_bits(x, DType::Q4_K), "eight_bits");
-            let rounded = b.eight_bits(x, DType::Q4_1)?;
-            let w = t(DType::Q4_1, &[96, 4]);
-            refused(b.shared_eight_bit_product(w, rounded), "shared_eight_bit_product");
-        }
-        refused(b.eight_bits(x, DType::F16), "eight_bits");
-
         let w = t(DType::BF16, &[64, 4]);
-        refused(b.short_product(t(DType::F32, &[64, 4]), x, false), "short_product");
-        refused(b.short_product(w, t(DType::F32, &[32, 2]), false), "short_product");
-        refused(b.short_product(w, x, true), "short_product");
-        refused(b.short_product(t(DType::F16, &[4, 64]), x, true), "short_product");
+        refused(b.matmul(Kernel::HalfFloats, t(DType::F32, &[64, 4]), x, false), "matmul");
+        refused(b.matmul(Kernel::HalfFloats, w, t(DType::F32, &[32, 2]), false), "matmul");
+        refused(b.matmul(Kernel::HalfFloats, w, x, true), "matmul");
+        refused(b.matmul(Kernel::HalfFloats, t(DType::F16, &[4, 64]), x, true), "matmul");
 
-        let (x, deep, half) = (t(DType::F32, &[32, 4]), t(DType::F32, &[32, 4, 2]), t(DType::F16, &[32, 4]));
-        if has_integer_product(DType::Q8_0) {
-            for wrong in [half, deep, t(DType::F32, &[40, 4])] {
-                refused(b.rounded(wrong), "rounded");
-            }
-            let rounded = b.rounded(t(DType::F32, &[64, 4]))?;
-            assert_eq!(b.integer_product(t(DType::Q8_0, &[64, 6]), rounded)?.ne(), [6, 4, 1, 1]);
-            for (dtype, shape) in [(DType::Q8_0, [32, 6]), (DType::F16, [64, 6]), (DType::F32, [64, 6])] {
-                refused(b.integer_product(t(dtype, &shape), rounded), "integer_product");
-            }
-        } else {
-            refused(b.rounded(x), "rounded");
-        }
-        if has_tiles() {
+        let (x, deep, half) = (t(DType::F32, &[64, 4]), t(DType::F32, &[64, 4, 2]), t(DType::F16, &[64, 4]));
+        for (kernel, type_) in
+            [(Kernel::Int8Shared, DType::Q8_0), (Kernel::Int16, DType::Q8_0), (Kernel::Bf16x3, DType::F32)]
+        {
             for wrong in [half, deep] {
-                refused(b.pack(wrong), "pack");
+                refused(b.prepare(kernel, wrong, type_), "prepare");
             }
-            let packed = b.pack(x)?;
-            assert_eq!(b.packed_product(t(DType::Q8_0, &[32, 6]), packed, false)?.ne(), [6, 4, 1, 1]);
-            assert_eq!(b.packed_product(t(DType::Q8_0, &[64, 32]), packed, true)?.ne(), [64, 4, 1, 1]);
-            for wrong in [t(DType::F32, &[31, 6]), t(DType::I32, &[32, 6]), t(DType::F32, &[32, 6, 2])] {
-                refused(b.packed_product(wrong, packed, false), "packed_product");
-                refused(b.packed_product(wrong, packed, true), "packed_product");
+            if !kernel.available(type_) {
+                refused(b.prepare(kernel, x, type_), "prepare");
+                continue;
             }
-        } else {
-            refused(b.pack(x), "pack");
+            let prepared = b.prepare(kernel, x, type_)?;
+            assert_eq!(b.matmul_prepared(t(type_, &[64, 6]), prepared, false)?.ne(), [6, 4, 1, 1]);
+            for wrong in [t(type_, &[32, 6]), t(DType::I32, &[64, 6]), t(type_, &[64, 6, 2])] {
+                refused(b.matmul_prepared(wrong, prepared, false), "matmul");
+            }
+            match kernel {
+                Kernel::Bf16x3 => {
+                    assert_eq!(b.matmul_prepared(t(type_, &[32, 64]), prepared, true)?.ne(), [32, 4, 1, 1]);
+                }
+                _ => {
+                    refused(b.prepare(kernel, t(DType::F32, &[40, 4]), type_), "prepare");
+                    refused(b.matmul_prepared(t(DType::F16, &[64, 6]), prepared, false), "matmul");
+                    refused(b.matmul_prepared(t(type_, &[64, 64]), prepared, true), "matmul");
+                }
+            }
         }
         Ok(())
     });

@@ -16,7 +16,7 @@ pub use rounded::{Layout, Rounded, Rounding};
 use gguf::DType;
 
 use crate::aligned::Aligned;
-use crate::codes;
+use crate::quants;
 use crate::simd::Instructions;
 
 /// Rows of floats multiplied at a time, at most.
@@ -29,11 +29,12 @@ pub const ROWS: usize = 16;
 impl Instructions {
     /// The offset of codes for the instructions to multiply them: they take one factor without a sign.
     fn offset(self, dtype: DType) -> i32 {
-        match (self, codes::signed(dtype)) {
+        let quants::Facts { signed, offset, .. } = quants::facts(dtype);
+        match (self, signed) {
             // Signs are moved to the other factor instead.
             (Instructions::Avx2, true) => 0,
             (_, true) => 128,
-            (_, false) => i32::from(codes::offset(dtype)),
+            (_, false) => i32::from(offset),
         }
     }
 }
@@ -65,13 +66,13 @@ impl Rounded<'_> {
             let (x, at) = (self, (first, n));
             match with {
                 Instructions::Avx2 => {
-                    codes::with_codes!(dtype, products::avx2::all, (x, panel, rows, row_bytes, at, out))
+                    quants::with_format!(dtype, products::avx2::all, (x, panel, rows, row_bytes, at, out))
                 }
                 Instructions::AvxVnni => {
-                    codes::with_codes!(dtype, products::avx_vnni::all, (x, panel, rows, row_bytes, at, out))
+                    quants::with_format!(dtype, products::avx_vnni::all, (x, panel, rows, row_bytes, at, out))
                 }
                 Instructions::Avx512 => {
-                    codes::with_codes!(dtype, products::avx512::all, (x, panel, rows, row_bytes, at, out))
+                    quants::with_format!(dtype, products::avx512::all, (x, panel, rows, row_bytes, at, out))
                 }
             }
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{compiler_fence, Ordering};
 
 use super::rounded::{Floats, Rounded};
 use super::{Panel, MOST as AT_ONCE, PANEL_FROM};
-use crate::codes::rows::{Blocks, Rows};
+use crate::quants::format::{Blocks, Format};
 use crate::simd::lanes::{Lanes, Narrow, Wide};
 use crate::simd::{FloatLanes, MOST};
 
@@ -87,7 +87,7 @@ macro_rules! compiled_for {
 
                 /// Products of all rows with the rounded rows `first..first + n`, for `out`.
                 #[target_feature(enable = $features)]
-                pub(in crate::eight_bits) fn all<T: Rows>(
+                pub(in crate::eight_bits) fn all<T: Format>(
                     x: &Rounded<'_>,
                     panel: &mut Panel,
                     rows: &[u8],
@@ -116,7 +116,7 @@ macro_rules! compiled_for {
                 // Inlined into one function, all these loops compete for registers: decode loses 5 %.
                 #[inline(never)]
                 #[target_feature(enable = $features)]
-                fn few<T: Rows, const N: usize>(
+                fn few<T: Format, const N: usize>(
                     x: &Rounded<'_>,
                     rows: &[u8],
                     row_bytes: usize,
@@ -132,7 +132,7 @@ macro_rules! compiled_for {
                 /// Products with `n` rounded rows from `first` on, whole [`AT_ONCE`]; returns `n`.
                 #[inline(never)]
                 #[target_feature(enable = $features)]
-                fn many<T: Rows>(
+                fn many<T: Format>(
                     x: &Rounded<'_>,
                     panel: &mut Panel,
                     rows: &[u8],
@@ -159,7 +159,7 @@ compiled_for!(
 /// The first block of the rows; the bytes from it to that of each row, the last one again for rows that are missing; the number of
 /// rows. In bytes, so that a block's address is one sum.
 #[inline(always)]
-fn blocks_of<T: Rows>(
+fn blocks_of<T: Format>(
     rows: &[u8],
     row_bytes: usize,
     n_blocks: usize,
@@ -172,7 +172,7 @@ fn blocks_of<T: Rows>(
 }
 
 #[inline(always)]
-fn products_of_few<S: Set, T: Rows, const N: usize>(
+fn products_of_few<S: Set, T: Format, const N: usize>(
     set: S,
     x: &Rounded<'_>,
     rows: &[u8],
@@ -202,7 +202,7 @@ fn products_of_few<S: Set, T: Rows, const N: usize>(
 }
 
 #[inline(always)]
-fn products_of_many<S: Set, T: Rows>(
+fn products_of_many<S: Set, T: Format>(
     set: S,
     x: &Rounded<'_>,
     panel: &mut Panel,
@@ -281,7 +281,7 @@ fn give<S: Set, const N: usize>(
 /// Calls `each` with the codes of each part of a block of each row, its factors and what is added. Asks for as much memory from
 /// `next` on: a little at a time, for what is read meanwhile waits behind it.
 #[inline(always)]
-fn each_part<S: Set, T: Rows>(
+fn each_part<S: Set, T: Format>(
     set: S,
     blocks: Blocks<T>,
     next: *const u8,
@@ -317,7 +317,7 @@ fn each_part<S: Set, T: Rows>(
 /// # Safety
 /// There are N rows of them, with such a part, which are in the group after one another.
 #[inline(always)]
-unsafe fn add_part<S: Set, T: Rows, const N: usize>(
+unsafe fn add_part<S: Set, T: Format, const N: usize>(
     set: S,
     codes: &[Ints<S>; 8],
     factor: <S::Lanes as FloatLanes>::Floats,

@@ -5,7 +5,7 @@ use gguf::DType;
 
 use super::MOST;
 use crate::aligned::Aligned;
-use crate::codes;
+use crate::quants;
 use crate::simd::Instructions;
 
 /// Values that are rounded together.
@@ -28,21 +28,21 @@ impl Layout {
     /// Layout of `n` rows of `k` floats, for weights of this type.
     ///
     /// # Panics
-    /// Where [`available`](codes::available) is false, or `k` is not whole blocks of the type.
+    /// Where [`available`](quants::available) is false, or `k` is not whole blocks of the type.
     pub fn new(dtype: DType, k: usize, n: usize) -> Layout {
         Layout::with(Instructions::best(), dtype, k, n)
     }
 
     pub(super) fn with(with: Instructions, dtype: DType, k: usize, n: usize) -> Layout {
-        let whole = codes::TYPES.contains(&dtype) && k > 0 && k.is_multiple_of(dtype.block_size());
+        let whole = quants::TYPES.contains(&dtype) && k > 0 && k.is_multiple_of(dtype.block_size());
         assert!(whole, "{dtype:?}, rows of {k}");
         Layout { with, dtype, k, n, width: n.next_power_of_two().min(MOST) }
     }
 
     /// Returns true if rows that were rounded for one type can be multiplied with weights of the other.
     pub fn serves(&self, dtype: DType) -> bool {
-        let sums = |dtype: DType| (codes::halves(dtype), self.factor(dtype));
-        codes::TYPES.contains(&dtype)
+        let sums = |dtype: DType| (quants::facts(dtype).halves, self.factor(dtype));
+        quants::TYPES.contains(&dtype)
             && sums(dtype) == sums(self.dtype)
             && self.k.is_multiple_of(dtype.block_size())
     }
@@ -50,7 +50,7 @@ impl Layout {
     /// Returns the integer that sums of rounded values are multiplied by beforehand; in types that add it, this is
     /// their scale.
     fn factor(&self, dtype: DType) -> Option<i32> {
-        (!codes::adds(dtype)).then(|| -self.with.offset(dtype))
+        (!quants::facts(dtype).adds).then(|| -self.with.offset(dtype))
     }
 
     /// Floats of a row.
@@ -64,7 +64,7 @@ impl Layout {
 
     /// Words of a block of all rows of a group.
     pub(super) fn record(&self) -> usize {
-        self.width * (BYTES + 1 + if codes::halves(self.dtype) { 2 } else { 1 })
+        self.width * (BYTES + 1 + if quants::facts(self.dtype).halves { 2 } else { 1 })
     }
 
     pub fn group_words(&self) -> usize {
@@ -92,7 +92,7 @@ impl Layout {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a layout is made where the processor has one of the sets of instructions, all of which have AVX2.
         unsafe {
-            if codes::halves(self.dtype) {
+            if quants::facts(self.dtype).halves {
                 round::<2>(x, group, self.record(), self.width, at, factor);
             } else {
                 round::<1>(x, group, self.record(), self.width, at, factor);

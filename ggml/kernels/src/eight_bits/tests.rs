@@ -1,7 +1,7 @@
 //! Products compared with the same in f64, with floats rounded as the products round them.
 
 use super::*;
-use crate::codes::tests::{filled_row, random_rows, weights};
+use crate::quants::tests::{filled_row, random_rows, weights};
 
 const BLOCK: usize = 32;
 
@@ -55,7 +55,7 @@ fn products() {
     let mut skipped = vec![Instructions::Avx2, Instructions::Avx512, Instructions::AvxVnni];
     for with in Instructions::all() {
         skipped.retain(|s| *s != with);
-        for dtype in codes::TYPES {
+        for &dtype in quants::TYPES {
             for (n_blocks, m) in [(1, 1), (2, 3), (3, 16), (3, 35)] {
                 for n in [1, 3, 7, 16, 27] {
                     check(with, dtype, n_blocks * dtype.block_size(), m, n);
@@ -72,7 +72,7 @@ fn products() {
 #[test]
 fn do_not_depend_on_one_another() {
     for with in Instructions::all() {
-        for dtype in codes::TYPES {
+        for &dtype in quants::TYPES {
             let (block, n_bytes) = (dtype.block_size(), dtype.block_bytes());
             let (k, m, n) = (2 * block, 37, 21);
             let row_bytes = k / block * n_bytes;
@@ -100,7 +100,7 @@ fn do_not_depend_on_one_another() {
 #[test]
 fn the_largest_codes() {
     for with in Instructions::all() {
-        for dtype in codes::TYPES {
+        for &dtype in quants::TYPES {
             let (block, n_bytes) = (dtype.block_size(), dtype.block_bytes());
             for byte in [0u8, 0x7f, 0x80, 0xff] {
                 let row = filled_row(dtype, byte, 256 / block);
@@ -133,7 +133,7 @@ fn the_largest_codes() {
 #[test]
 fn what_is_no_number_stays_none() {
     for with in Instructions::all() {
-        for dtype in codes::TYPES {
+        for &dtype in quants::TYPES {
             for no_number in [f32::NAN, f32::INFINITY] {
                 let mut x = vec![1.0; 256];
                 x[40] = no_number;

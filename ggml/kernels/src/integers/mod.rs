@@ -15,8 +15,8 @@ use gguf::DType;
 use product::{Half, Panel, MOST_ROWS, PANEL_TOKENS};
 
 use crate::aligned::Aligned;
-use crate::codes;
 use crate::output::Output;
+use crate::quants;
 use crate::simd::Instructions;
 
 /// Elements that share a factor.
@@ -228,7 +228,7 @@ impl Scratch {
                 let panel = Panel {
                     values: &self.panels[of(n_blocks * BLOCK / 2)],
                     factors: &self.factors[of(n_blocks)],
-                    added: codes::adds(dtype).then(|| &self.added[of(2 * n_blocks)]),
+                    added: quants::facts(dtype).adds.then(|| &self.added[of(2 * n_blocks)]),
                 };
                 let n = side.min(rows.end - row);
                 let (to, step) = (out.at(part.start, row), out.step());

@@ -8,7 +8,7 @@ use gguf::DType;
 
 use super::{Tokens, BLOCK};
 #[cfg(target_arch = "x86_64")]
-use crate::codes::{self, rows::Rows};
+use crate::quants::{self, format::Format};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::lanes::{Lanes, Narrow, Wide};
 use crate::simd::Instructions;
@@ -54,9 +54,9 @@ impl Instructions {
         unsafe {
             match self {
                 Instructions::Avx2 | Instructions::AvxVnni => {
-                    codes::with_codes!(dtype, avx2::fill, (rows, to))
+                    quants::with_format!(dtype, avx2::fill, (rows, to))
                 }
-                Instructions::Avx512 => codes::with_codes!(dtype, avx512::fill, (rows, to)),
+                Instructions::Avx512 => quants::with_format!(dtype, avx512::fill, (rows, to)),
             }
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -123,7 +123,7 @@ macro_rules! compiled_for {
             }
 
             #[target_feature(enable = $features)]
-            pub(super) fn fill<T: Rows>(rows: [&[u8]; MOST_ROWS / 2], to: Half<'_>) {
+            pub(super) fn fill<T: Format>(rows: [&[u8]; MOST_ROWS / 2], to: Half<'_>) {
                 // SAFETY: the processor has what this function is compiled for.
                 super::fill::<$lanes, T>(unsafe { $lanes::new() }, rows, to)
             }
@@ -140,7 +140,7 @@ compiled_for!(
 /// See [`Instructions::fill`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn fill<L: Lanes, T: Rows>(l: L, rows: [&[u8]; MOST_ROWS / 2], to: Half<'_>) {
+fn fill<L: Lanes, T: Format>(l: L, rows: [&[u8]; MOST_ROWS / 2], to: Half<'_>) {
     let Half { values, factors, added, side } = to;
     let rows = rows.map(T::blocks);
     let (n_blocks, n) = (rows[0].len(), rows[0].len() * T::PARTS);
@@ -149,12 +149,12 @@ fn fill<L: Lanes, T: Rows>(l: L, rows: [&[u8]; MOST_ROWS / 2], to: Half<'_>) {
     assert!(holds(values.len(), n * BLOCK / 2) && holds(factors.len(), n) && holds(added.len(), 2 * n));
     let values = values.as_mut_ptr().cast::<i32>();
     let (factors, added) = (factors.as_mut_ptr().cast::<i32>(), added.as_mut_ptr().cast::<i32>());
-    let offset = l.all(i32::from(const { codes::offset(T::DTYPE) }) * 0x0001_0001);
+    let offset = l.all(i32::from(T::OFFSET) * 0x0001_0001);
     for at in 0..n_blocks {
         // SAFETY: blocks are counted up to those that all rows have, and there is room for what they are converted to.
         unsafe {
             let blocks = rows.map(|row| row.get_unchecked(at));
-            let [factor, unit] = l.two_halves(T::heads_of_rows(l, blocks));
+            let [factor, unit] = T::units(l, blocks);
             let [multiples, times] = T::multiples_of_rows(l, blocks);
             for part in at * T::PARTS..(at + 1) * T::PARTS {
                 l.store(l.as_ints(factor), factors.add(part * side));

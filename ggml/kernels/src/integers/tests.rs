@@ -1,7 +1,7 @@
 //! Products in integers compared with the same in f64.
 
 use super::*;
-use crate::codes::tests::{filled_row, random_rows as rows, weights};
+use crate::quants::tests::{filled_row, random_rows as rows, weights};
 
 fn check(with: Instructions, dtype: DType, k: usize, n: usize, m: usize) {
     let (block, n_bytes) = (dtype.block_size(), dtype.block_bytes());
@@ -41,7 +41,7 @@ fn products() {
     let mut skipped = vec![Instructions::Avx2, Instructions::AvxVnni, Instructions::Avx512];
     for with in Instructions::all() {
         skipped.retain(|s| *s != with);
-        for dtype in codes::TYPES {
+        for &dtype in quants::TYPES {
             let block = dtype.block_size();
             for (n_blocks, n, m) in [(1, 1, 1), (3, 2, 5), (2, 9, 16), (5, 40, 33), (3, 70, 150)] {
                 check(with, dtype, n_blocks * block, n, m);
@@ -56,7 +56,7 @@ fn products() {
 #[test]
 fn the_largest_numbers_do_not_overflow() {
     for with in Instructions::all() {
-        for dtype in codes::TYPES {
+        for &dtype in quants::TYPES {
             let k = 256;
             for byte in [0u8, 0x7f, 0x80, 0xff] {
                 let bytes = filled_row(dtype, byte, k / dtype.block_size());

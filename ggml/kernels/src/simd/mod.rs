@@ -5,7 +5,6 @@
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 
 mod floats;
-#[cfg(target_arch = "x86_64")]
 pub(crate) mod lanes;
 pub mod level;
 

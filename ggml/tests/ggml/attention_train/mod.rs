@@ -8,7 +8,7 @@ use definition::Exact;
 use ggml::attention::Scoring;
 use ggml::attention_train::{AttentionBack, TrainScoring};
 use ggml::graph::Executor;
-use ggml::short_floats::has_short_product;
+use ggml::matmul::Kernel;
 use ggml::tensor::{StoreTensor, Tensor};
 use ggml::DType;
 use proptest::prelude::{any, prop, proptest, ProptestConfig, Strategy};
@@ -272,7 +272,7 @@ proptest! {
     #[test]
     fn agrees_with_the_definition(case in case(), threads in prop::sample::select(vec![1usize, 3])) {
         case.check(&mut executor(threads));
-        if has_short_product(DType::BF16) {
+        if Kernel::HalfFloats.available(DType::BF16) {
             Case { bf16: true, ..case }.check(&mut executor(threads));
         }
     }

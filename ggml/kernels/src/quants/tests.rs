@@ -15,6 +15,18 @@ pub(crate) fn weights(dtype: DType, bytes: &[u8]) -> Vec<f64> {
 const TABLE: [f64; 16] =
     [-127., -104., -83., -65., -49., -35., -22., -10., 1., 13., 25., 38., 53., 69., 89., 113.];
 
+/// A float of four bits: sign, two bits of exponent, one of mantissa.
+fn e2m1(code: u32) -> f64 {
+    let (exponent, mantissa) = (code >> 1 & 3, f64::from(code & 1));
+    let size =
+        if exponent == 0 { mantissa / 2.0 } else { (1.0 + mantissa / 2.0) * f64::from(1 << (exponent - 1)) };
+    if code & 8 == 0 {
+        size
+    } else {
+        -size
+    }
+}
+
 /// Weight `i` of a block.
 fn weight(dtype: DType, b: &[u8], i: usize) -> f64 {
     let half = |at: usize| f16::from_le_bytes([b[at], b[at + 1]]).to_f64();
@@ -48,6 +60,7 @@ fn weight(dtype: DType, b: &[u8], i: usize) -> f64 {
         DType::Q5_1 => half(0) * f64::from(nibble(8) | fifth(4)) + half(2),
         DType::Q8_0 => half(0) * f64::from(b[2 + i] as i8),
         DType::IQ4_NL => half(0) * table(nibble(2)),
+        DType::MXFP4 => 2f64.powi(i32::from(b[0]) - 127) * e2m1(nibble(1)),
         DType::IQ4_XS => {
             let part = i / 32;
             let high = u32::from(u16::from_le_bytes([b[2], b[3]])) >> (2 * part) & 3;
@@ -89,6 +102,7 @@ fn weights_are_what_dequantizing_gives() {
 /// Where the half-precision numbers of a block lie.
 fn halves(dtype: DType) -> &'static [usize] {
     match dtype {
+        DType::MXFP4 => &[],
         DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => &[0, 2],
         DType::Q2_K => &[80, 82],
         DType::Q3_K => &[108],
@@ -103,6 +117,9 @@ pub(crate) fn random_rows(dtype: DType, n: usize, k: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> =
         (0..(n * k / block * n_bytes) as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
     for (i, bytes) in bytes.chunks_exact_mut(n_bytes).enumerate() {
+        if dtype == DType::MXFP4 {
+            bytes[0] = 118 + (i * 7 % 5) as u8;
+        }
         for (j, at) in halves(dtype).iter().enumerate() {
             let value = f16::from_f32(0.01 + ((i * 7 + j * 3) % 13) as f32 * 0.003);
             bytes[*at..at + 2].copy_from_slice(&value.to_le_bytes());
@@ -116,6 +133,9 @@ pub(crate) fn filled_row(dtype: DType, byte: u8, n_blocks: usize) -> Vec<u8> {
     let n_bytes = dtype.block_bytes();
     let mut bytes = vec![byte; n_blocks * n_bytes];
     for bytes in bytes.chunks_exact_mut(n_bytes) {
+        if dtype == DType::MXFP4 {
+            bytes[0] = 127;
+        }
         for at in halves(dtype) {
             bytes[*at..at + 2].copy_from_slice(&f16::ONE.to_le_bytes());
         }

@@ -24,20 +24,18 @@ enum Contraction {
 }
 
 impl<'c> Builder<'c> {
-    /// F32 `[m, n]`: every row of `a` `[k, m]` times every row of `b` `[k, n]`, F32 matrices whose rows are
-    /// contiguous. `transposed`, `a` is `[m, k]`, whose rows are weighted by each row of `b` and summed: with `a` a weight,
-    /// the gradient of the product's input from that of its result. For the CPU; elsewhere the graph is refused. The
-    /// result does not depend on the number of threads.
-    pub fn gemm(&self, a: Tensor<'c>, b: Tensor<'c>, transposed: bool) -> Result<Tensor<'c>> {
+    /// [`Builder::matmul`] of F32 matrices whose rows are contiguous.
+    pub(super) fn gemm(&self, a: Tensor<'c>, b: Tensor<'c>, transposed: bool) -> Result<Tensor<'c>> {
         let ([k, m, ..], [l, n, ..]) = (a.ne(), b.ne());
         match transposed {
-            false => self.product("gemm", Contraction::Rows, [a, b], [k, l], [m, n]),
-            true => self.product("gemm", Contraction::Transposed, [a, b], [m, l], [k, n]),
+            false => self.product("matmul", Contraction::Rows, [a, b], [k, l], [m, n]),
+            true => self.product("matmul", Contraction::Transposed, [a, b], [m, l], [k, n]),
         }
     }
 
     /// F32 `[m, n]`: the sum over tokens `i` of row `i` of `a` `[m, k]` by row `i` of `b` `[n, k]`; with
-    /// inputs and gradients of results, the gradient of a weight `[m, n]`. As [`Builder::gemm`] otherwise.
+    /// inputs and gradients of results, the gradient of a weight `[m, n]`. F32 matrices whose rows are contiguous; for the CPU;
+    /// the result does not depend on the number of threads.
     pub fn gemm_outer(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
         let ([m, k, ..], [n, l, ..]) = (a.ne(), b.ne());
         self.product("gemm_outer", Contraction::Outer, [a, b], [k, l], [m, n])

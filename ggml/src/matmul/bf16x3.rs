@@ -1,5 +1,4 @@
-//! Products of weights of any type with floats in AMX tiles, ops of our own for the CPU: floats are packed by one
-//! node, and products of several weights share them.
+//! Products of weights of any type with floats in AMX tiles.
 
 use std::cell::RefCell;
 
@@ -7,11 +6,8 @@ use kernels::output::Output;
 use kernels::tiled::{Scratch, Shape, COLUMNS};
 
 use crate::custom::RowReader;
-use crate::graph::Builder;
 use crate::node::{Floats, Part};
-use crate::ops::{check, f32_rows, weight};
-use crate::tensor::Tensor;
-use crate::{sys, DType, Error, Result};
+use crate::sys;
 
 /// Words of a cache line.
 const LINE: usize = 16;
@@ -22,47 +18,9 @@ const PANEL: usize = 32;
 /// Columns converted together, of weights with small blocks.
 const FEW_COLUMNS: usize = 96;
 
-/// Returns true if this machine has the tiles that these ops compute in.
-pub fn has_tiles() -> bool {
-    kernels::tiled::available()
-}
-
-/// Floats cut into halves and laid out in tiles.
-#[derive(Debug, Clone, Copy)]
-pub struct Packed<'c> {
-    words: Tensor<'c>,
-    shape: Shape,
-}
-
-impl<'c> Builder<'c> {
-    /// Packs F32 `[k, n]`, rows contiguous, for [`Builder::packed_product`]. For the CPU, with tiles
-    /// ([`has_tiles`]); elsewhere the graph is refused.
-    pub fn pack(&self, x: Tensor<'c>) -> Result<Packed<'c>> {
-        let op = "pack";
-        let [k, n, a, b] = x.ne();
-        check(f32_rows(x) && a * b == 1, op, "an f32 matrix", &[x])?;
-        if !has_tiles() {
-            return Err(Error::Op { op, what: "this processor has no AMX tiles of bfloat16".into() });
-        }
-        let shape = Shape { k, n };
-        // Memory of a node need not begin at a cache line.
-        let n_words = shape.n_words().and_then(|n| n.checked_add(LINE));
-        let words = self.prepared(op, n_words, x, move |part| run_pack(part, shape))?;
-        Ok(Packed { words, shape })
-    }
-
-    /// F32 `[m, n]`: every row of a weight `[k, m]`, of any type that converts to floats, times every packed row
-    /// `[k, n]`, each float right to 16 bits. `transposed`, the rows of a weight `[m, k]` weighted by each packed row and
-    /// summed: the gradient of a product's input from that of its result. The result does not depend on the number of
-    /// threads.
-    pub fn packed_product(&self, w: Tensor<'c>, x: Packed<'c>, transposed: bool) -> Result<Tensor<'c>> {
-        let (op, [n0, n1, ..], shape) = ("packed_product", w.ne(), x.shape);
-        let (k, m) = if transposed { (n1, n0) } else { (n0, n1) };
-        let expected = "a weight that agrees with the packed rows in the summed dimension";
-        check(weight(w) && k == shape.k, op, expected, &[w])?;
-        let run = if transposed { run_transposed } else { run_product };
-        self.custom(op, DType::F32, [m, shape.n, 1, 1], &[w, x.words], move |part| run(&part, shape))
-    }
+/// Words of all packed floats. Memory of a node need not begin at a cache line.
+pub(super) fn n_words(shape: Shape) -> Option<usize> {
+    shape.n_words()?.checked_add(LINE)
 }
 
 /// Words before the first cache line of a node's memory.
@@ -70,7 +28,7 @@ fn before_line(t: &sys::ggml_tensor) -> usize {
     (t.data as *const u32).align_offset(4 * LINE)
 }
 
-fn run_pack(part: Part<'_>, shape: Shape) {
+pub(super) fn pack(part: Part<'_>, shape: Shape) {
     let (x, first) = (part.source(0), before_line(part.node()));
     for (pair, words) in part.words(first, shape.n_pairs(), shape.pair_words()) {
         shape.pack(pair, |i| x.row([i, 0, 0]), words);
@@ -92,10 +50,10 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    /// Of a node of [`Builder::packed_product`].
+    /// Of a node of [`Builder::matmul_prepared`](crate::graph::Builder::matmul_prepared).
     fn of(part: &Part<'a>, shape: Shape) -> Work<'a> {
         let (packed, [m, ..]) = (part.source(1).tensor(), part.ne());
-        // SAFETY: a node of `pack` for this shape, which gave so many words values.
+        // SAFETY: a node of `prepare` for this shape, which gave so many words values.
         let packed = unsafe {
             let first = (packed.data as *const u32).add(before_line(packed));
             std::slice::from_raw_parts(first, shape.n_words().unwrap_or(0))
@@ -123,7 +81,10 @@ impl<'a> Work<'a> {
     }
 }
 
-fn run_product(part: &Part<'_>, shape: Shape) {
+pub(super) fn run(part: &Part<'_>, shape: Shape, transposed: bool) {
+    if transposed {
+        return run_transposed(part, shape);
+    }
     let work = Work::of(part, shape);
     SCRATCH.with_borrow_mut(|scratch| {
         work.share(PANEL, part, |out| {

@@ -1,0 +1,16 @@
+//! IQ4_NL: a factor, and places in a table.
+
+use super::format::*;
+
+pub(crate) struct Iq4Nl;
+
+impl Format for Iq4Nl {
+    blocks!(IQ4_NL);
+    const SIGNED: bool = true;
+    const CODES: usize = 2;
+
+    #[inline(always)]
+    fn part_codes<L: Lanes>(l: L, _: &Codes<L>, b: &Bytes<L>, _: usize, _: usize) -> Codes<L> {
+        looked_up(l, b, &IQ4)
+    }
+}
