@@ -11,8 +11,6 @@ pub(crate) mod int8;
 
 use std::fmt;
 
-use kernels::{eight_bits, integers, tiled};
-
 use crate::graph::Builder;
 use crate::ops::{check, f32_rows, weight};
 use crate::tensor::Tensor;
@@ -74,7 +72,7 @@ impl Kernel {
             Kernel::Ggml => weight.can_dequantize(),
             Kernel::F32 => weight == DType::F32,
             Kernel::HalfFloats => half_floats::format(weight).is_some_and(|format| format.available()),
-            Kernel::Bf16x3 => tiled::available() && weight.can_dequantize(),
+            Kernel::Bf16x3 => kernels::bf16x3::available() && weight.can_dequantize(),
             Kernel::Int16 | Kernel::Int8 | Kernel::Int8Shared => {
                 kernels::quants::available() && INTEGER_TYPES.contains(&weight)
             }
@@ -128,9 +126,9 @@ impl Prepared<'_> {
 
 #[derive(Debug, Clone, Copy)]
 enum Layout {
-    Bf16x3(tiled::Shape),
-    Int16(integers::Shape),
-    Int8(eight_bits::Layout),
+    Bf16x3(kernels::bf16x3::Shape),
+    Int16(kernels::int16::Shape),
+    Int8(kernels::int8::Layout),
 }
 
 impl<'c> Builder<'c> {
@@ -144,15 +142,15 @@ impl<'c> Builder<'c> {
         check(fits, op, &format!("an f32 matrix, a multiple of {whole} wide"), &[x])?;
         let (layout, n_words) = match kernel {
             Kernel::Bf16x3 => {
-                let shape = tiled::Shape { k, n };
+                let shape = kernels::bf16x3::Shape { k, n };
                 (Layout::Bf16x3(shape), bf16x3::n_words(shape))
             }
             Kernel::Int16 => {
-                let shape = integers::Shape { k, n };
+                let shape = kernels::int16::Shape { k, n };
                 (Layout::Int16(shape), shape.n_words())
             }
             Kernel::Int8Shared => {
-                let layout = eight_bits::Layout::new(weight, k, n);
+                let layout = kernels::int8::Layout::new(weight, k, n);
                 (Layout::Int8(layout), layout.n_words())
             }
             _ => return Err(Error::Op { op, what: format!("{kernel} reads floats as they are") }),

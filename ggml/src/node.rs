@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use kernels::eight_bits::ROWS;
+use kernels::int8::ROWS;
 use kernels::output::Output;
 use kernels::pool;
 

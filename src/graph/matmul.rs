@@ -3,11 +3,11 @@
 //! it. `ropewalk inspect` prints it, and `benches/matmul.rs` measures whether it is right.
 //!
 //! On the CPU, ggml's products of quantized weights round activations to 8 bits and are slow in large batches. Without
-//! AMX tiles, our own products multiply 16-bit integers (`integers`). AVX2 and VNNI do twice as many of these as of
+//! AMX tiles, our own products multiply 16-bit integers (`int16`). AVX2 and VNNI do twice as many of these as of
 //! floats in the same time. Weights stay exact and activations keep 15 bits, so perplexity can differ slightly from
 //! libllama's.
 //!
-//! Types without integer codes are multiplied by ggml. F16 and BF16 batches use our own kernel (`short_floats`,
+//! Types without integer codes are multiplied by ggml. F16 and BF16 batches use our own kernel (`half_floats`,
 //! AVX-512), or are dequantized first, from the batch size in `dequantize_from`. F32 is multiplied by ggml, and in
 //! large batches without AVX-512 by our own kernel.
 

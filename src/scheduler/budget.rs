@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Products take rows of activations in groups of this many (`kernels::eight_bits::MOST`); fewer take as long.
+/// Products take rows of activations in groups of this many (`kernels::int8::MOST`); fewer take as long.
 pub(super) const WIDTH: usize = 8;
 /// Fewer are never taken. From 16 rows on, products put the codes of a weight in order once for all rows, and 16 rows fill an
 /// AMX tile. With fewer, most of a step would be the time that one of any size takes.

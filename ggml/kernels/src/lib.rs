@@ -15,19 +15,19 @@ pub mod cross_entropy;
 pub mod delta_net;
 pub mod dequantize;
 pub mod experts;
-pub mod eight_bits;
+pub mod int8;
 pub mod gemm;
-pub mod integers;
+pub mod int16;
 pub mod output;
 pub mod pool;
 pub mod rotate;
 #[cfg(test)]
 #[path = "../../../tests/common/rounding.rs"]
 mod rounding;
-pub mod short_floats;
+pub mod half_floats;
 pub mod sigmoid;
 mod simd;
-pub mod tiled;
+pub mod bf16x3;
 
 pub use simd::level;
 

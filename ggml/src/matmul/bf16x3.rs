@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 
+use kernels::bf16x3::{Scratch, Shape, COLUMNS};
 use kernels::output::Output;
-use kernels::tiled::{Scratch, Shape, COLUMNS};
 
 use crate::custom::RowReader;
 use crate::node::{Floats, Part};

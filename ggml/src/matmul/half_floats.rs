@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use kernels::gemm::divide;
-use kernels::short_floats::{Format, Scratch, Weights};
+use kernels::half_floats::{Format, Scratch, Weights};
 
 use crate::node::Part;
 use crate::DType;

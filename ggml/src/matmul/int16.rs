@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use kernels::integers::{Product, Scratch, Shape};
+use kernels::int16::{Product, Scratch, Shape};
 
 use crate::node::Part;
 use crate::units::Units;

@@ -4,8 +4,8 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use kernels::eight_bits::{Layout, Panel, Rounded, Rounding, MOST, ROWS};
 use kernels::experts::Groups;
+use kernels::int8::{Layout, Panel, Rounded, Rounding, MOST, ROWS};
 
 use crate::node::Part;
 use crate::units::Units;

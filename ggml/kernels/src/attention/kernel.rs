@@ -35,11 +35,11 @@ pub fn exp2(x: f32) -> f32 {
 /// [`exp2`] of each element, bit for bit where the build fuses multiply-adds of single floats.
 #[inline(always)]
 fn exp2_of<S: FloatLanes>(s: S, x: S::Floats) -> S::Floats {
-    let round = s.every(ROUND);
+    let round = s.splat(ROUND);
     let rounded = s.sum(x, round);
     let r = s.minus(x, s.minus(rounded, round));
-    let p = P[..4].iter().rev().fold(s.every(P[4]), |p, &next| s.plus(p, r, s.every(next)));
-    s.from(s.add_exponent(s.plus(p, r, s.every(1.0)), rounded), s.every(LEAST), x)
+    let p = P[..4].iter().rev().fold(s.splat(P[4]), |p, &next| s.mul_add(p, r, s.splat(next)));
+    s.from(s.add_exponent(s.mul_add(p, r, s.splat(1.0)), rounded), s.splat(LEAST), x)
 }
 
 /// Scores of K keys (rows of d floats, one after the other) with L registers of queries (transposed, `[d][L * N]`),
@@ -59,9 +59,9 @@ pub(super) fn scores<S: FloatLanes, const L: usize, const K: usize>(
             let q: [S::Floats; L] = std::array::from_fn(|l| s.read(&q[l * S::N..]));
             for (j, sums) in sums.iter_mut().enumerate() {
                 // SAFETY: j < K and i < d, and there are K * d floats; the compiler does not see it.
-                let k = s.every(unsafe { *k.get_unchecked(j * d + i) });
+                let k = s.splat(unsafe { *k.get_unchecked(j * d + i) });
                 for (sum, q) in sums.iter_mut().zip(q) {
-                    *sum = s.plus(k, q, *sum);
+                    *sum = s.mul_add(k, q, *sum);
                 }
             }
         }
@@ -96,7 +96,7 @@ pub(super) fn soften<S: FloatLanes, const W: usize>(
             let most = s.max(s.max(most[0], most[1]), s.max(most[2], most[3]));
             s.write(most, &mut max[at..]);
             // In a row that has seen no key yet the maximum is -inf, and -inf - -inf would be NaN.
-            let shift = s.from(most, s.every(f32::MIN), most);
+            let shift = s.from(most, s.splat(f32::MIN), most);
             let mut totals = [s.none(); 4];
             for four in fours {
                 for (x, total) in four.iter_mut().zip(&mut totals) {
@@ -108,7 +108,7 @@ pub(super) fn soften<S: FloatLanes, const W: usize>(
                 s.write(exp2_of(s, s.minus(s.read(&old[at..]), shift)), &mut factor[at..]);
             }
             let total = s.sum(s.sum(totals[0], totals[1]), s.sum(totals[2], totals[3]));
-            s.write(s.plus(s.read(&sum[at..]), s.read(&factor[at..]), total), &mut sum[at..]);
+            s.write(s.mul_add(s.read(&sum[at..]), s.read(&factor[at..]), total), &mut sum[at..]);
         }
         (*max != old).then_some(factor)
     })
@@ -133,7 +133,7 @@ pub(super) fn soften_row<S: FloatLanes>(
 ) -> Option<f32> {
     s.run(|| {
         let (old, mut lanes) = (*max, [0.0; MOST]);
-        let most = scores.chunks_exact(S::N).fold(s.every(old), |most, x| s.max(most, s.read(x)));
+        let most = scores.chunks_exact(S::N).fold(s.splat(old), |most, x| s.max(most, s.read(x)));
         s.write(most, &mut lanes);
         let mut n = S::N;
         while n > 1 {
@@ -144,13 +144,13 @@ pub(super) fn soften_row<S: FloatLanes>(
         }
         *max = lanes[0];
         // In a row that has seen no key yet the maximum is -inf, and -inf - -inf would be NaN.
-        let base = s.every(if *max == f32::NEG_INFINITY { 0.0 } else { *max });
+        let base = s.splat(if *max == f32::NEG_INFINITY { 0.0 } else { *max });
         let mut total = s.none();
         for x in scores.chunks_exact_mut(S::N) {
             add_weight(s, x, base, &mut total);
         }
         let factor = if *max == old { 1.0 } else { exp2(old - *max) };
-        s.write(s.plus(s.read(sum), s.every(factor), total), sum);
+        s.write(s.mul_add(s.read(sum), s.splat(factor), total), sum);
         (*max != old).then_some(factor)
     })
 }
@@ -177,9 +177,9 @@ pub(super) fn weigh<S: FloatLanes, const W: usize, const R: usize>(
         for (p, v) in p.iter().zip(v.chunks_exact(2 * S::N)) {
             let v = two(s, v);
             for (r, sums) in sums.iter_mut().enumerate() {
-                let p = s.every(p[lane + r]);
+                let p = s.splat(p[lane + r]);
                 for (sum, v) in sums.iter_mut().zip(v) {
-                    *sum = s.plus(p, v, *sum);
+                    *sum = s.mul_add(p, v, *sum);
                 }
             }
         }
@@ -213,7 +213,7 @@ mod tests {
 
     fn powers_are_those_of_single_floats<S: FloatLanes>(s: S) {
         let mut powers = [0.0; MOST];
-        s.write(exp2_of(s, s.every(f32::NAN)), &mut powers);
+        s.write(exp2_of(s, s.splat(f32::NAN)), &mut powers);
         assert!(powers[..S::N].iter().all(|p| p.is_nan()));
         for i in 0..100_000 {
             let x: [f32; MOST] = std::array::from_fn(|l| -0.001_377 * (i * S::N + l) as f32 + 0.5);

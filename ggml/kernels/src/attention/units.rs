@@ -181,7 +181,7 @@ fn dots<S: FloatLanes, U: Unit, const R: usize>(
             for (j, key) in keys.iter().enumerate() {
                 let key = key[unit].load(s, i);
                 for (sums, q) in sums.iter_mut().zip(q) {
-                    sums[j] = s.plus(key, q, sums[j]);
+                    sums[j] = s.mul_add(key, q, sums[j]);
                 }
             }
         }
@@ -208,7 +208,7 @@ pub(super) fn weigh<'x, S: FloatLanes, U: Unit + 'x, const R: usize, const C: us
                 for l in 0..UNIT / S::N {
                     let v = unit.load(s, l);
                     for (sums, weights) in sums.iter_mut().zip(weights) {
-                        sums[c][l] = s.plus(s.every(weights[i]), v, sums[c][l]);
+                        sums[c][l] = s.mul_add(s.splat(weights[i]), v, sums[c][l]);
                     }
                 }
             }

@@ -2,7 +2,7 @@
 //! that starts from it.
 //!
 //! Both process tiles of queries by keys, and multiply them with the kernels of crate `gemm`, or rounded to bfloat16
-//! with `short_floats`, so nothing as large as all scores is ever in memory.
+//! with `half_floats`, so nothing as large as all scores is ever in memory.
 
 pub mod backward;
 pub mod forward;

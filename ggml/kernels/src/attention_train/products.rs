@@ -1,7 +1,7 @@
 //! Products of the matrices of a tile.
 
 use crate::gemm::{assert_holds, multiply, multiply_into, Matrix};
-use crate::short_floats::Scratch;
+use crate::half_floats::Scratch;
 
 /// Rounding of the factors of products. Sums and the softmax are in F32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -173,16 +173,16 @@ impl OfRow {
             let (d_rows, d_rest) = d_row.split_at_mut(whole);
             let ((states, state_rest), (keys, k_rest)) = (decayed.split_at(whole), k.split_at(whole));
             let ((d_qs, dq_rest), (d_ks, dk_rest)) = (d_q.split_at_mut(whole), d_k.split_at_mut(whole));
-            let [keep, learn, forget, read] = [left, delta, -d_error, o].map(|x| s.every(x));
+            let [keep, learn, forget, read] = [left, delta, -d_error, o].map(|x| s.splat(x));
             let (mut last, mut sums) = (0.0, s.none());
             let read_only = states.chunks_exact(S::N).zip(keys.chunks_exact(S::N));
             let written = d_qs.chunks_exact_mut(S::N).zip(d_ks.chunks_exact_mut(S::N));
             for ((d, (state, k)), (d_q, d_k)) in d_rows.chunks_exact_mut(S::N).zip(read_only).zip(written) {
                 let (behind, state) = (s.read(d), s.read(state));
-                s.write(s.plus(learn, behind, s.plus(forget, state, s.read(d_k))), d_k);
-                s.write(s.plus(read, state, s.read(d_q)), d_q);
-                let below = s.plus(forget, s.read(k), behind);
-                sums = s.plus(below, state, sums);
+                s.write(s.mul_add(learn, behind, s.mul_add(forget, state, s.read(d_k))), d_k);
+                s.write(s.mul_add(read, state, s.read(d_q)), d_q);
+                let below = s.mul_add(forget, s.read(k), behind);
+                sums = s.mul_add(below, state, sums);
                 s.write(s.times(keep, below), d);
             }
             let rest = d_rest.iter_mut().zip(state_rest).zip(k_rest).zip(dq_rest).zip(dk_rest);

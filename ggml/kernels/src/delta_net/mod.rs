@@ -138,7 +138,7 @@ fn dot<S: FloatLanes>(s: S, a: &[f32], b: &[f32]) -> f32 {
     s.run(|| {
         let (a, b) = (a.chunks_exact(S::N), b.chunks_exact(S::N));
         let rest = a.remainder().iter().zip(b.remainder()).fold(0.0, |sum, (a, b)| fma(*a, *b, sum));
-        let sums = a.zip(b).fold(s.none(), |sum, (a, b)| s.plus(s.read(a), s.read(b), sum));
+        let sums = a.zip(b).fold(s.none(), |sum, (a, b)| s.mul_add(s.read(a), s.read(b), sum));
         total(s, sums, rest)
     })
 }
@@ -155,9 +155,9 @@ fn decay<S: FloatLanes>(s: S, row: &mut [f32], left: f32, k: &[f32]) -> f32 {
         let (mut rows, k) = (row.chunks_exact_mut(S::N), k.chunks_exact(S::N));
         let (mut last, mut sums) = (0.0, s.none());
         for (x, k) in rows.by_ref().zip(k.clone()) {
-            let now = s.times(s.read(x), s.every(left));
+            let now = s.times(s.read(x), s.splat(left));
             s.write(now, x);
-            sums = s.plus(now, s.read(k), sums);
+            sums = s.mul_add(now, s.read(k), sums);
         }
         for (x, k) in rows.into_remainder().iter_mut().zip(k.remainder()) {
             *x *= left;
@@ -173,7 +173,7 @@ fn add<S: FloatLanes>(s: S, row: &mut [f32], factor: f32, x: &[f32]) {
     s.run(|| {
         let (mut rows, x) = (row.chunks_exact_mut(S::N), x.chunks_exact(S::N));
         for (row, x) in rows.by_ref().zip(x.clone()) {
-            s.write(s.plus(s.every(factor), s.read(x), s.read(row)), row);
+            s.write(s.mul_add(s.splat(factor), s.read(x), s.read(row)), row);
         }
         let rest = rows.into_remainder().iter_mut().zip(x.remainder());
         rest.for_each(|(row, x)| *row = fma(factor, *x, *row));
@@ -187,9 +187,9 @@ fn add_dot<S: FloatLanes>(s: S, row: &mut [f32], factor: f32, x: &[f32], y: &[f3
         let (mut rows, x, y) = (row.chunks_exact_mut(S::N), x.chunks_exact(S::N), y.chunks_exact(S::N));
         let (mut last, mut sums) = (0.0, s.none());
         for ((row, x), y) in rows.by_ref().zip(x.clone()).zip(y.clone()) {
-            let now = s.plus(s.every(factor), s.read(x), s.read(row));
+            let now = s.mul_add(s.splat(factor), s.read(x), s.read(row));
             s.write(now, row);
-            sums = s.plus(now, s.read(y), sums);
+            sums = s.mul_add(now, s.read(y), sums);
         }
         for ((row, x), y) in rows.into_remainder().iter_mut().zip(x.remainder()).zip(y.remainder()) {
             *row = fma(factor, *x, *row);

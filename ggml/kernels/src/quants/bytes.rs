@@ -73,9 +73,9 @@ pub(super) fn half_bytes<L: Lanes>(l: L, b: &Bytes<L>) -> Codes<L> {
 
 /// The same, each the value that a table has for it.
 #[inline(always)]
-pub(super) fn looked_up<L: Lanes>(l: L, b: &Bytes<L>, table: &[i8; 16]) -> Codes<L> {
+pub(super) fn lookup<L: Lanes>(l: L, b: &Bytes<L>, table: &[i8; 16]) -> Codes<L> {
     let codes = half_bytes(l, b);
-    each(l, |i| l.looked_up(table, codes[i]))
+    each(l, |i| l.lookup(table, codes[i]))
 }
 
 /// The same with a fifth bit of each code, in a word that each lane has.

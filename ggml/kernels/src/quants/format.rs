@@ -110,7 +110,7 @@ pub(crate) trait Format {
         }
         let [factors, times] = Self::multiples_of_rows(l, blocks);
         let n = if Self::HALVES { 16 } else { 8 };
-        let added = l.times(added, l.every(Self::SIGN));
+        let added = l.times(added, l.splat(Self::SIGN));
         [in_floats(l, factors, n, factor), in_floats(l, times, if Self::ADDS { n } else { 0 }, added)]
     }
 }

@@ -11,6 +11,6 @@ impl Format for Iq4Nl {
 
     #[inline(always)]
     fn part_codes<L: Lanes>(l: L, _: &Codes<L>, b: &Bytes<L>, _: usize, _: usize) -> Codes<L> {
-        looked_up(l, b, &IQ4)
+        lookup(l, b, &IQ4)
     }
 }

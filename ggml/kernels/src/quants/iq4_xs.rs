@@ -12,7 +12,7 @@ impl Format for Iq4Xs {
 
     #[inline(always)]
     fn part_codes<L: Lanes>(l: L, _: &Codes<L>, b: &Bytes<L>, _: usize, _: usize) -> Codes<L> {
-        looked_up(l, b, &IQ4)
+        lookup(l, b, &IQ4)
     }
 
     #[inline(always)]

@@ -31,7 +31,7 @@ impl Format for Mxfp4 {
 
     #[inline(always)]
     fn part_codes<L: Lanes>(l: L, _: &Codes<L>, b: &Bytes<L>, _: usize, _: usize) -> Codes<L> {
-        looked_up(l, b, &TWICE)
+        lookup(l, b, &TWICE)
     }
 }
 

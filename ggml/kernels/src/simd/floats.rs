@@ -34,13 +34,13 @@ pub(crate) trait FloatLanes: Copy {
     fn run<R>(self, f: impl FnOnce() -> R) -> R;
 
     fn none(self) -> Self::Floats;
-    fn every(self, x: f32) -> Self::Floats;
+    fn splat(self, x: f32) -> Self::Floats;
     fn sum(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// `a - b`
     fn minus(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     fn times(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// `a * b + c`
-    fn plus(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    fn mul_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// The larger one; `a` where either is NaN.
     fn max(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// `a` with the lowest bits of `n` added to its exponent.
@@ -115,11 +115,11 @@ floats!(
     Plain, 8, Eight, picked(table, codes, shift) =
         codes.as_chunks().0[0].map(|code: u8| table.as_flattened()[usize::from(code >> shift & 15)]);
     none() -> Eight = [0.0; 8];
-    every(x: f32) -> Eight = [x; 8];
+    splat(x: f32) -> Eight = [x; 8];
     sum(a: Eight, b: Eight) -> Eight = from_fn(|i| a[i] + b[i]);
     minus(a: Eight, b: Eight) -> Eight = from_fn(|i| a[i] - b[i]);
     times(a: Eight, b: Eight) -> Eight = from_fn(|i| a[i] * b[i]);
-    plus(a: Eight, b: Eight, c: Eight) -> Eight = from_fn(|i| fma(a[i], b[i], c[i]));
+    mul_add(a: Eight, b: Eight, c: Eight) -> Eight = from_fn(|i| fma(a[i], b[i], c[i]));
     max(a: Eight, b: Eight) -> Eight = from_fn(|i| if b[i] > a[i] { b[i] } else { a[i] });
     add_exponent(a: Eight, n: Eight) -> Eight =
         from_fn(|i| f32::from_bits(a[i].to_bits().wrapping_add(n[i].to_bits() << 23)));
@@ -143,11 +143,11 @@ floats!(
         _mm256_blendv_ps(of[0], of[1], _mm256_castsi256_ps(_mm256_slli_epi32::<28>(codes)))
     };
     none() -> __m256 = _mm256_setzero_ps();
-    every(x: f32) -> __m256 = _mm256_set1_ps(x);
+    splat(x: f32) -> __m256 = _mm256_set1_ps(x);
     sum(a: __m256, b: __m256) -> __m256 = _mm256_add_ps(a, b);
     minus(a: __m256, b: __m256) -> __m256 = _mm256_sub_ps(a, b);
     times(a: __m256, b: __m256) -> __m256 = _mm256_mul_ps(a, b);
-    plus(a: __m256, b: __m256, c: __m256) -> __m256 = _mm256_fmadd_ps(a, b, c);
+    mul_add(a: __m256, b: __m256, c: __m256) -> __m256 = _mm256_fmadd_ps(a, b, c);
     max(a: __m256, b: __m256) -> __m256 = _mm256_max_ps(b, a);
     add_exponent(a: __m256, n: __m256) -> __m256 = {
         let n = _mm256_slli_epi32::<23>(_mm256_castps_si256(n));
@@ -175,11 +175,11 @@ floats!(
         _mm512_permutexvar_ps(_mm512_srl_epi32(codes, _mm_cvtsi32_si128(shift)), table[0])
     };
     none() -> __m512 = _mm512_setzero_ps();
-    every(x: f32) -> __m512 = _mm512_set1_ps(x);
+    splat(x: f32) -> __m512 = _mm512_set1_ps(x);
     sum(a: __m512, b: __m512) -> __m512 = _mm512_add_ps(a, b);
     minus(a: __m512, b: __m512) -> __m512 = _mm512_sub_ps(a, b);
     times(a: __m512, b: __m512) -> __m512 = _mm512_mul_ps(a, b);
-    plus(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c);
+    mul_add(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c);
     max(a: __m512, b: __m512) -> __m512 = _mm512_max_ps(b, a);
     add_exponent(a: __m512, n: __m512) -> __m512 = {
         let n = _mm512_slli_epi32::<23>(_mm512_castps_si512(n));

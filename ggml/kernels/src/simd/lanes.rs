@@ -33,7 +33,7 @@ pub(crate) trait Lanes: FloatLanes {
     /// The bytes of each lane, with their signs, as pairs of 16-bit numbers: the first and the third, the second and the fourth.
     fn byte_pairs(self, a: Self::Ints) -> [Self::Ints; 2];
     /// The value that a table has for each byte, below 16.
-    fn looked_up(self, table: &[i8; 16], places: Self::Ints) -> Self::Ints;
+    fn lookup(self, table: &[i8; 16], places: Self::Ints) -> Self::Ints;
     fn words(self, words: [u32; MOST]) -> Self::Ints;
     /// Sixteen bytes of each row, four in a register.
     ///

@@ -88,7 +88,7 @@ lanes!(
         _mm256_srai_epi32::<24>(_mm256_sll_epi32(a, _mm_cvtsi32_si128(24 - 8 * byte as i32)));
     byte_pairs(a: __m256i) -> [__m256i; 2] =
         [_mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(a)), _mm256_srai_epi16::<8>(a)];
-    looked_up(table: &[i8; 16], places: __m256i) -> __m256i =
+    lookup(table: &[i8; 16], places: __m256i) -> __m256i =
         _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast())), places);
     words(words: [u32; MOST]) -> __m256i = {
         let [a, b, c, d, e, f, g, h, ..] = words.map(|w| w as i32);
@@ -139,7 +139,7 @@ lanes!(
         _mm512_srai_epi32::<24>(_mm512_sll_epi32(a, _mm_cvtsi32_si128(24 - 8 * byte as i32)));
     byte_pairs(a: __m512i) -> [__m512i; 2] =
         [_mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(a)), _mm512_srai_epi16::<8>(a)];
-    looked_up(table: &[i8; 16], places: __m512i) -> __m512i =
+    lookup(table: &[i8; 16], places: __m512i) -> __m512i =
         _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())), places);
     words(words: [u32; MOST]) -> __m512i = {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = words.map(|w| w as i32);

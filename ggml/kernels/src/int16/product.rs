@@ -160,7 +160,7 @@ fn fill<L: Lanes, T: Format>(l: L, rows: [&[u8]; MOST_ROWS / 2], to: Half<'_>) {
                 l.store(l.as_ints(factor), factors.add(part * side));
             }
             if T::ADDS {
-                let unit = l.times(unit, l.every(T::SIGN));
+                let unit = l.times(unit, l.splat(T::SIGN));
                 for half in 0..2 * T::PARTS {
                     let part = if T::HALVES { half } else { half / 2 };
                     let times = l.floats(l.signed_byte(times[part / 4], part % 4));
@@ -233,17 +233,17 @@ unsafe fn panel<L: Lanes, const R: usize>(
             }
             let factors = line(l, p.factors.as_ptr().add(b * rows));
             for (r, (totals, sums)) in totals.iter_mut().zip(sums).enumerate() {
-                let scale = l.every(*scales.add(r * x.stride() + b));
+                let scale = l.splat(*scales.add(r * x.stride() + b));
                 for ((total, sum), factor) in totals.iter_mut().zip(sums).zip(factors) {
-                    *total = l.plus(l.floats(sum), l.times(factor, scale), *total);
+                    *total = l.mul_add(l.floats(sum), l.times(factor, scale), *total);
                 }
             }
             if let Some(added) = p.added {
                 for half in [2 * b, 2 * b + 1] {
                     let added = line(l, added.as_ptr().add(half * rows));
                     for (r, totals) in totals.iter_mut().enumerate() {
-                        let x = l.every(*halves.add(r * x.stride() + half));
-                        *totals = [l.plus(added[0], x, totals[0]), l.plus(added[1], x, totals[1])];
+                        let x = l.splat(*halves.add(r * x.stride() + half));
+                        *totals = [l.mul_add(added[0], x, totals[0]), l.mul_add(added[1], x, totals[1])];
                     }
                 }
             }

@@ -5,7 +5,7 @@
 //! Instructions for 16-bit integers do twice as many products in the same time as those for floats (`product`).
 //!
 //! A panel of weights is converted and laid out so that a register holds numbers of different rows. With few tokens,
-//! that takes longer than the products, so those use 8 bits (`eight_bits`).
+//! that takes longer than the products, so those use 8 bits (`int8`).
 
 mod product;
 

@@ -87,7 +87,7 @@ macro_rules! compiled_for {
 
                 /// Products of all rows with the rounded rows `first..first + n`, for `out`.
                 #[target_feature(enable = $features)]
-                pub(in crate::eight_bits) fn all<T: Format>(
+                pub(in crate::int8) fn all<T: Format>(
                     x: &Rounded<'_>,
                     panel: &mut Panel,
                     rows: &[u8],
@@ -342,9 +342,9 @@ unsafe fn add_part<S: Set, T: Format, const N: usize>(
                     if T::SIGNED { set.signed(*sum, *codes, four) } else { set.unsigned(*sum, *codes, four) };
             }
             let sum = l.floats(l.add(sums[0], sums[1]));
-            *total = l.plus(sum, l.times(factor, l.every(scale)), *total);
+            *total = l.mul_add(sum, l.times(factor, l.splat(scale)), *total);
             if T::ADDS {
-                *total = l.plus(added, l.as_floats(l.all(known)), *total);
+                *total = l.mul_add(added, l.as_floats(l.all(known)), *total);
             }
         }
     }
