@@ -143,7 +143,9 @@ fn a_line_of_progress_says_what_is_left() {
         ("measuring: 0 % after 2 min".into(), "measuring: 0 % after 2 min".into())
     );
     let early = progress_line("measuring", 1, 30, Duration::from_secs(5));
-    assert_eq!(early, "measuring: 3 % after 5 s, 3 min left");
+    assert_eq!(early, "measuring: 3 % after 5 s, 2 min left");
+    let seconds = progress_line("reading", 3, 4, Duration::from_secs(75));
+    assert_eq!(seconds, "reading: 75 % after 75 s, 25 s left");
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 /// Formats the share of the work that is done, and the time left at this rate.
 pub(super) fn progress_line(what: &str, done: u64, total: u64, elapsed: Duration) -> String {
-    let minutes = |seconds: f64| match seconds < 59.0 {
+    let minutes = |seconds: f64| match seconds < 119.5 {
         true => format!("{seconds:.0} s"),
-        false => format!("{:.0} min", (seconds / 60.0).ceil()),
+        false => format!("{:.0} min", seconds / 60.0),
     };
     let part = done as f64 / total.max(1) as f64;
     let left = match part > 0.0 && part <= 1.0 {
