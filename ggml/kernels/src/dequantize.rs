@@ -1,15 +1,11 @@
-//! Conversion of rows of F16, BF16, Q4_0, Q4_1 and Q8_0 to floats: bit for bit what ggml's own loops give, but faster,
-//! because whole blocks are converted in loops that the compiler vectorizes.
+//! Conversion of rows of F16, BF16, and Q8_0 to floats: bit for bit what ggml's own loops give, but faster. `quants` converts blocks
+//! of the other types.
 
 use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
-/// A function that converts a row of whole blocks to as many floats as it has values.
+/// A function that converts a row to as many floats as it has values.
 pub type Convert = fn(&[u8], &mut [f32]);
-
-fn scale(bytes: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
-}
 
 pub fn f16(row: &[u8], out: &mut [f32]) {
     // SAFETY: two bytes of any value are a u16.
@@ -30,40 +26,11 @@ pub fn bf16(row: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Blocks of 32 values: a scale, then four bits each, the first 16 values in the low halves of the bytes.
-/// Value 8 means 0.
-pub fn q4_0(row: &[u8], out: &mut [f32]) {
-    for (block, out) in row.chunks_exact(18).zip(out.chunks_exact_mut(32)) {
-        let d = scale(block, 0);
-        let (low, high) = out.split_at_mut(16);
-        for ((low, high), q) in low.iter_mut().zip(high).zip(&block[2..]) {
-            *low = (i32::from(q & 15) - 8) as f32 * d;
-            *high = (i32::from(q >> 4) - 8) as f32 * d;
-        }
-    }
-}
-
-/// Blocks of 32 values: a scale and a minimum, then four bits each as in Q4_0.
-pub fn q4_1(row: &[u8], out: &mut [f32]) {
-    for (block, out) in row.chunks_exact(20).zip(out.chunks_exact_mut(32)) {
-        let (d, m) = (scale(block, 0), scale(block, 2));
-        let (low, high) = out.split_at_mut(16);
-        for ((low, high), q) in low.iter_mut().zip(high).zip(&block[4..]) {
-            *low = i32::from(q & 15) as f32 * d + m;
-            *high = i32::from(q >> 4) as f32 * d + m;
-        }
-    }
-}
-
-/// Blocks of 32 values: a scale, then eight bits each.
-// Inlined into the loops of attention, the 32 steps would be unrolled and not vectorized.
-#[inline(never)]
+/// Blocks of 32 values: a half-precision scale, then eight bits each.
 pub fn q8_0(row: &[u8], out: &mut [f32]) {
-    for (block, out) in row.chunks_exact(34).zip(out.chunks_exact_mut(32)) {
-        let d = scale(block, 0);
-        for (out, q) in out.iter_mut().zip(&block[2..]) {
-            *out = f32::from(*q as i8) * d;
-        }
+    for (block, out) in row.as_chunks::<34>().0.iter().zip(out.as_chunks_mut::<32>().0) {
+        let d = f16::from_le_bytes([block[0], block[1]]).to_f32();
+        out.iter_mut().zip(&block[2..]).for_each(|(out, q)| *out = f32::from(*q as i8) * d);
     }
 }
 

@@ -6,9 +6,12 @@
 
 use gguf::DType;
 
+use crate::dequantize::Convert;
 use crate::simd::Instructions;
 
 mod bytes;
+#[cfg(target_arch = "x86_64")]
+mod convert;
 pub(crate) mod format;
 pub(crate) mod iq4_nl;
 pub(crate) mod iq4_xs;
@@ -64,6 +67,19 @@ pub(crate) use with_format;
 /// Returns true if this processor can read codes and multiply with them.
 pub fn available() -> bool {
     Instructions::all().next().is_some()
+}
+
+/// The conversion of rows of whole blocks to floats, where it is faster than ggml's: for the [`TYPES`], on processors that can read
+/// them.
+pub fn converter(dtype: DType) -> Option<Convert> {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the processor has the instructions.
+    return Instructions::all()
+        .next()
+        .filter(|_| TYPES.contains(&dtype))
+        .map(|with| unsafe { convert::by(with, dtype) });
+    #[cfg(not(target_arch = "x86_64"))]
+    None
 }
 
 /// What products need to know about a format ([`format::Format`]).

@@ -3,7 +3,7 @@
 use gguf::DType;
 use half::f16;
 
-use crate::dequantize;
+use super::*;
 
 /// The weights of a row, each read by itself.
 pub(crate) fn weights(dtype: DType, bytes: &[u8]) -> Vec<f64> {
@@ -85,16 +85,18 @@ fn weight(dtype: DType, b: &[u8], i: usize) -> f64 {
     }
 }
 
+/// Each in all instructions, of numbers of blocks that do not fill the lanes, or fill them more than once.
 #[test]
-fn weights_are_what_dequantizing_gives() {
-    let known: [(DType, dequantize::Convert); 3] =
-        [(DType::Q4_0, dequantize::q4_0), (DType::Q4_1, dequantize::q4_1), (DType::Q8_0, dequantize::q8_0)];
-    for (dtype, convert) in known {
-        let bytes = random_rows(dtype, 1, 256);
-        let mut floats = vec![0.0; 256];
-        convert(&bytes, &mut floats);
-        for (w, x) in weights(dtype, &bytes).iter().zip(&floats) {
-            assert!((w - f64::from(*x)).abs() <= 1e-6 * f64::from(x.abs()), "{dtype:?}: {w}, expected {x}");
+#[cfg(target_arch = "x86_64")]
+fn conversion_is_exact() {
+    for (with, &dtype) in Instructions::all().flat_map(|with| TYPES.iter().map(move |dtype| (with, dtype))) {
+        for n_blocks in [1, 7, 16, 21, 40] {
+            let bytes = random_rows(dtype, 1, n_blocks * dtype.block_size());
+            let mut floats = vec![f32::NAN; n_blocks * dtype.block_size()];
+            // SAFETY: the processor has the instructions.
+            unsafe { convert::by(with, dtype)(&bytes, &mut floats) };
+            let want: Vec<f32> = weights(dtype, &bytes).iter().map(|w| *w as f32).collect();
+            assert_eq!(floats, want, "{with:?} {dtype} {n_blocks}");
         }
     }
 }

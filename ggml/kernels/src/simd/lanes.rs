@@ -40,6 +40,11 @@ pub(crate) trait Lanes: FloatLanes {
     /// # Safety
     /// They are at the addresses.
     unsafe fn transposed(self, rows: [*const u8; MOST]) -> [Self::Ints; 4];
+    /// Stores the floats of each lane side by side, `at` floats after its address.
+    ///
+    /// # Safety
+    /// They may be written there.
+    unsafe fn store_fours(self, floats: [Self::Floats; 4], to: [*mut f32; MOST], at: usize);
     /// # Safety
     /// So many numbers are there.
     unsafe fn load(self, from: *const i32) -> Self::Ints;

@@ -13,9 +13,50 @@ pub(crate) struct Narrow(());
 #[derive(Clone, Copy)]
 pub(crate) struct Wide(());
 
+macro_rules! crossed {
+    ($name:ident, $ints:ty, $low:ident, $high:ident, $low_pairs:ident, $high_pairs:ident) => {
+        /// Within each four lanes, registers as lanes.
+        ///
+        /// # Safety
+        /// The processor has the instructions.
+        #[inline(always)]
+        unsafe fn $name([a, b, c, d]: [$ints; 4]) -> [$ints; 4] {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let [ab, cd] = [$low(a, b), $low(c, d)];
+                let [ab_high, cd_high] = [$high(a, b), $high(c, d)];
+                [
+                    $low_pairs(ab, cd),
+                    $high_pairs(ab, cd),
+                    $low_pairs(ab_high, cd_high),
+                    $high_pairs(ab_high, cd_high),
+                ]
+            }
+        }
+    };
+}
+
+crossed!(
+    crossed_256,
+    __m256i,
+    _mm256_unpacklo_epi32,
+    _mm256_unpackhi_epi32,
+    _mm256_unpacklo_epi64,
+    _mm256_unpackhi_epi64
+);
+crossed!(
+    crossed_512,
+    __m512i,
+    _mm512_unpacklo_epi32,
+    _mm512_unpackhi_epi32,
+    _mm512_unpacklo_epi64,
+    _mm512_unpackhi_epi64
+);
+
 macro_rules! lanes {
     (
         $name:ident, $ints:ty, $load:ident, $store:ident, $rows:ident => $transposed:expr,
+        $crossed:ident, $fours:ident, $to:ident => $store_fours:expr,
         $($of:ident($($arg:ident: $type:ty),*) -> $result:ty = $call:expr;)*
     ) => {
         impl Lanes for $name {
@@ -44,6 +85,17 @@ macro_rules! lanes {
                 unsafe { $transposed }
             }
 
+            #[inline(always)]
+            unsafe fn store_fours(self, floats: [Self::Floats; 4], to: [*mut f32; MOST], at: usize) {
+                let [a, b, c, d] = floats;
+                let $to = to.map(|to| to.wrapping_add(at).cast::<__m128i>());
+                // SAFETY: the processor has the instructions (`new`); the caller's promise.
+                unsafe {
+                    let $fours = $crossed([self.as_ints(a), self.as_ints(b), self.as_ints(c), self.as_ints(d)]);
+                    $store_fours
+                }
+            }
+
             $(
                 #[inline(always)]
                 fn $of(self, $($arg: $type),*) -> $result {
@@ -62,15 +114,11 @@ lanes!(
             let (low, high) = (_mm_loadu_si128(rows[i].cast()), _mm_loadu_si128(rows[4 + i].cast()));
             _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), high)
         };
-        let [a, b, c, d] = [two(0), two(1), two(2), two(3)];
-        let (ab, cd) = (_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d));
-        let (ab_high, cd_high) = (_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d));
-        [
-            _mm256_unpacklo_epi64(ab, cd),
-            _mm256_unpackhi_epi64(ab, cd),
-            _mm256_unpacklo_epi64(ab_high, cd_high),
-            _mm256_unpackhi_epi64(ab_high, cd_high),
-        ]
+        crossed_256([two(0), two(1), two(2), two(3)])
+    },
+    crossed_256, fours, to => for (i, four) in fours.into_iter().enumerate() {
+        _mm_storeu_si128(to[i], _mm256_castsi256_si128(four));
+        _mm_storeu_si128(to[4 + i], _mm256_extracti128_si256::<1>(four));
     },
     all(x: i32) -> __m256i = _mm256_set1_epi32(x);
     and(a: __m256i, b: __m256i) -> __m256i = _mm256_and_si256(a, b);
@@ -113,15 +161,13 @@ lanes!(
             let two = _mm512_inserti32x4::<1>(_mm512_castsi128_si512(row(0)), row(1));
             _mm512_inserti32x4::<3>(_mm512_inserti32x4::<2>(two, row(2)), row(3))
         };
-        let [a, b, c, d] = [four(0), four(1), four(2), four(3)];
-        let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
-        let (ab_high, cd_high) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
-        [
-            _mm512_unpacklo_epi64(ab, cd),
-            _mm512_unpackhi_epi64(ab, cd),
-            _mm512_unpacklo_epi64(ab_high, cd_high),
-            _mm512_unpackhi_epi64(ab_high, cd_high),
-        ]
+        crossed_512([four(0), four(1), four(2), four(3)])
+    },
+    crossed_512, fours, to => for (i, four) in fours.into_iter().enumerate() {
+        _mm_storeu_si128(to[i], _mm512_castsi512_si128(four));
+        _mm_storeu_si128(to[4 + i], _mm512_extracti32x4_epi32::<1>(four));
+        _mm_storeu_si128(to[8 + i], _mm512_extracti32x4_epi32::<2>(four));
+        _mm_storeu_si128(to[12 + i], _mm512_extracti32x4_epi32::<3>(four));
     },
     all(x: i32) -> __m512i = _mm512_set1_epi32(x);
     and(a: __m512i, b: __m512i) -> __m512i = _mm512_and_si512(a, b);
