@@ -4,6 +4,7 @@
 
 mod cohere;
 mod deepseek;
+mod generic;
 mod granite;
 mod harmony;
 mod hermes;
@@ -13,6 +14,8 @@ mod objects;
 mod phi;
 mod qwen;
 mod reader;
+
+use std::borrow::Cow;
 
 use serde_json::{json, Map, Value};
 
@@ -156,11 +159,30 @@ fn value(text: &str) -> Result<(Value, usize), bool> {
 /// The marks of the form of calls that a template is for. A backend passes them on as text, also where they are control
 /// tokens.
 pub fn call_marks(template: &str) -> &'static [&'static str] {
-    format(template).map(|format| format.marks).unwrap_or_default()
+    format(template).marks
 }
 
-fn format(template: &str) -> Option<&'static Format> {
+/// The form that a template is for. The last one fits any.
+fn format(template: &str) -> &'static Format {
+    known(template).unwrap_or(&generic::FORMAT)
+}
+
+fn known(template: &str) -> Option<&'static Format> {
     FORMATS.iter().copied().find(|format| template.contains("tools") && (format.fits)(template))
+}
+
+/// Messages and variables as a template takes them. If it is for no known form of calls, the first message describes the functions.
+pub(crate) fn taken<'a>(
+    template: Option<&str>,
+    messages: &'a [Value],
+    variables: &'a Map<String, Value>,
+) -> (Cow<'a, [Value]>, Cow<'a, Map<String, Value>>) {
+    if template.is_none_or(|template| known(template).is_some()) {
+        return (messages.into(), Cow::Borrowed(variables));
+    }
+    let mut variables = variables.clone();
+    let tools = variables.remove("tools");
+    (generic::written(messages, tools.as_ref()).into(), Cow::Owned(variables))
 }
 
 /// A function that a model may call.
@@ -257,7 +279,7 @@ impl Tools {
     ) -> Result<Option<Shape>, Fault> {
         let text = json.map(|json| Series { begin: header, one_of: vec![vec![json]], ..Series::default() });
         let only = |any| Ok(Some(Shape { any, ..Shape::default() }));
-        let Some(format) = template.and_then(format).filter(|_| self.offered()) else {
+        let Some(format) = template.map(format).filter(|_| self.offered()) else {
             return text.map_or(Ok(None), |text| only(vec![text]));
         };
         let strict = self.list.iter().any(|tool| tool.strict);
@@ -286,9 +308,8 @@ impl Tools {
         if !self.offered() {
             return Ok(None);
         }
-        let Some(format) = template.and_then(format) else {
-            let what = "tools: expected a model whose chat template has calls in a known form, found another";
-            return Err(Fault::invalid("tools", what));
+        let Some(format) = template.map(format) else {
+            return Err(Fault::invalid("tools", "tools: expected a model with a chat template, found none"));
         };
         // Answers that have to be calls, or that begin like one only where one comes.
         let strict = self.list.iter().any(|tool| tool.strict);

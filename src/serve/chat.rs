@@ -16,7 +16,7 @@ pub(crate) fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, 
     let messages = request.messages;
     let template = app.backend.card().chat_template.as_deref();
     let reader = messages.tools.reader(template, request.json.is_some())?;
-    let prompt = app.backend.chat_tokens(&messages.list, &messages.variables, messages.open)?;
+    let prompt = messages.tokens(&*app.backend)?;
     let param = if request.json.is_some() { "response_format" } else { "tools" };
     let shape = messages.tools.shape(template, request.json, prompt.header)?;
     common.job.rule = rule(app, shape, prompt.thinks, param)?;

@@ -29,7 +29,7 @@ pub(crate) async fn input_tokens(State(app): State<Arc<App>>, body: Bytes) -> Re
     let for_work = Arc::clone(&app);
     let counted = blocking(move || {
         let messages = read(&body)?.messages;
-        let prompt = for_work.backend.chat_tokens(&messages.list, &messages.variables, messages.open)?;
+        let prompt = messages.tokens(&*for_work.backend)?;
         Ok(json!({ "object": "response.input_tokens", "input_tokens": prompt.tokens.len() }))
     });
     app.respond(counted.await.map(|value| json_response(&value)))
@@ -48,7 +48,7 @@ pub(crate) fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, 
     prepare(app, caller, &mut common)?;
     let template = app.backend.card().chat_template.as_deref();
     let reader = messages.tools.reader(template, request.form.is_some())?;
-    let prompt = app.backend.chat_tokens(&messages.list, &messages.variables, messages.open)?;
+    let prompt = messages.tokens(&*app.backend)?;
     let param = if request.form.is_some() { "text.format" } else { "tools" };
     let shape = messages.tools.shape(template, request.form, prompt.header)?;
     common.job.rule = rule(app, shape, prompt.thinks, param)?;

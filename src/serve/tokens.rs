@@ -38,7 +38,7 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, body: Bytes) -> Respon
             Some((name, other)) => return Err(wrong(name, "a text", &other)),
             None => {
                 let chat = messages(&mut fields)?;
-                app.backend.chat_tokens(&chat.list, &chat.variables, chat.open)?.tokens
+                chat.tokens(&*app.backend)?.tokens
             }
         };
         if with_pieces && found.len() > MAX_PIECES {
@@ -74,7 +74,7 @@ pub(crate) async fn detokenize(State(app): State<Arc<App>>, body: Bytes) -> Resp
 pub(crate) async fn apply_template(State(app): State<Arc<App>>, body: Bytes) -> Response {
     answer(app, body, |app, mut fields| {
         let chat = messages(&mut fields)?;
-        let text = app.backend.render(&chat.list, &chat.variables, chat.open)?;
+        let text = chat.text(&*app.backend)?;
         Ok(json!({ "prompt": text }))
     })
     .await
@@ -83,7 +83,7 @@ pub(crate) async fn apply_template(State(app): State<Arc<App>>, body: Bytes) -> 
 pub(crate) async fn input_tokens(State(app): State<Arc<App>>, body: Bytes) -> Response {
     answer(app, body, |app, mut fields| {
         let chat = messages(&mut fields)?;
-        let prompt = app.backend.chat_tokens(&chat.list, &chat.variables, chat.open)?;
+        let prompt = chat.tokens(&*app.backend)?;
         Ok(json!({ "object": "response.input_tokens", "input_tokens": prompt.tokens.len() }))
     })
     .await

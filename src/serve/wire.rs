@@ -2,8 +2,8 @@
 
 use serde_json::{json, Map, Value};
 
-use crate::backend::{Bit, Fault, Job, Sampling};
-use crate::calls::{earlier, Tools};
+use crate::backend::{Backend, Bit, ChatPrompt, Fault, Job, Sampling};
+use crate::calls::{earlier, taken, Tools};
 use crate::fields::{short, token, wrong, Fields};
 
 /// Answers that one request may ask for.
@@ -103,6 +103,22 @@ pub(crate) struct Messages {
     pub(crate) variables: Map<String, Value>,
     pub(crate) open: bool,
     pub(crate) tools: Tools,
+}
+
+impl Messages {
+    /// The conversation as tokens.
+    pub(crate) fn tokens(&self, backend: &dyn Backend) -> Result<ChatPrompt, Fault> {
+        let template = backend.card().chat_template.as_deref();
+        let (list, variables) = taken(template, &self.list, &self.variables);
+        backend.chat_tokens(&list, &variables, self.open)
+    }
+
+    /// The conversation as text.
+    pub(crate) fn text(&self, backend: &dyn Backend) -> Result<String, Fault> {
+        let template = backend.card().chat_template.as_deref();
+        let (list, variables) = taken(template, &self.list, &self.variables);
+        backend.render(&list, &variables, self.open)
+    }
 }
 
 /// Reads a request for completions.

@@ -175,9 +175,14 @@ fn functions_that_must_be_called_are() {
     let [end] = server.tokens(&json!({ "content": "<|im_end|>" }))[..] else { panic!("one token") };
     let tokens = server.tokens(&json!({ "messages": body["messages"] }));
     assert_eq!(tokens.iter().filter(|token| **token == end).count(), 3);
-    // A model without calls.
-    let reply = Server::new(&[]).post(CHAT, &body);
-    assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("tools")));
+    // A model without calls has all of it as text.
+    let text = Server::new(&[]).post("/apply-template", &body).ok()["prompt"].clone();
+    let parts = [
+        "You can call functions.",
+        "<tool_call>\n{\"name\": \"f\", ",
+        "<tool_response>\nb\n</tool_response>",
+    ];
+    assert!(parts.iter().all(|part| text.as_str().unwrap().contains(part)), "{text}");
 }
 
 /// In the channels of gpt-oss, a call is a message of the model's.

@@ -259,9 +259,48 @@ fn functions_are_checked() {
         body[field] = value;
         assert_eq!(site.expect(400, CHAT, &body)["error"]["param"], param, "{body}");
     }
-    // A template without calls.
-    let error = Site::new().expect(400, CHAT, &asked())["error"].clone();
-    assert_eq!(error["param"], "tools");
+}
+
+/// Open WebUI, for one, offers functions to every model.
+#[test]
+fn templates_without_functions_have_them_as_text() {
+    let said = "So.\n<tool_call>\n{\"name\": \"now\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+    let site = Site::saying("{{ messages }}", said);
+    let call = |text: &str| json!({ "type": "function", "function": { "name": "now", "arguments": text } });
+    let mut body = asked();
+    body["messages"] = json!([
+        { "role": "system", "content": "Be brief." },
+        { "role": "user", "content": "a" },
+        { "role": "assistant", "content": "So.", "tool_calls": [call("{\"a\": 1}"), call("{}")] },
+        { "role": "tool", "content": "noon", "tool_call_id": "c1" },
+        { "role": "tool", "content": "one", "tool_call_id": "c2" },
+        { "role": "assistant", "content": "b" },
+        { "role": "user", "content": "c" },
+    ]);
+    let message = site.expect(200, CHAT, &body)["choices"][0]["message"].clone();
+    assert_eq!(message["tool_calls"][0]["function"], json!({ "name": "now", "arguments": "{\"a\": 1}" }));
+    let (messages, variables) = site.fake.state().chats.pop().unwrap();
+    assert!(!variables.contains_key("tools"));
+    let first = messages[0]["content"].as_str().unwrap();
+    assert!(
+        first.contains(&body["tools"][0].to_string()) && first.ends_with("</tool_call>\nBe brief."),
+        "{first}"
+    );
+    let expected = json!([
+        { "role": "user", "content": "a" },
+        { "role": "assistant", "content": format!("{said}\n<tool_call>\n{{\"name\": \"now\", \"arguments\": {{}}}}\n</tool_call>") },
+        { "role": "user", "content": "<tool_response>\nnoon\n</tool_response>\n<tool_response>\none\n</tool_response>" },
+        { "role": "assistant", "content": "b" },
+        { "role": "user", "content": "c" },
+    ]);
+    assert_eq!(Value::from(&messages[1..]), expected);
+    // Functions that are not offered are not described.
+    body["tool_choice"] = json!("none");
+    site.expect(200, CHAT, &body);
+    assert_eq!(site.fake.state().chats.pop().unwrap().0[0], body["messages"][0]);
+    body["tool_choice"] = json!("required");
+    site.expect(200, CHAT, &body);
+    assert!(site.fake.state().shapes.pop().is_some());
 }
 
 /// The form of the answer that a request asks for.

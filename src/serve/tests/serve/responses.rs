@@ -227,7 +227,6 @@ fn what_would_have_to_be_stored_or_is_not_served_is_named() {
         ("background", json!(true), "background"),
         ("store", json!(true), "store"),
         ("conversation", json!("conv_1"), "conversation"),
-        ("tools", json!([{ "type": "function", "name": "f" }]), "tools"),
         ("tool_choice", json!("required"), "tool_choice"),
         ("truncation", json!("auto"), "truncation"),
         ("text", json!({ "format": "json" }), "text.format.type"),
