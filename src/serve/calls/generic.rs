@@ -18,19 +18,18 @@ pub(super) fn written(messages: &[Value], tools: Option<&Value>) -> Vec<Value> {
             let result = format!("<tool_response>\n{text}\n</tool_response>");
             match out.last_mut().filter(|_| another) {
                 // One message, as users and assistants take turns in some templates.
-                Some(last) => last["content"] = join(&last["content"], &result),
+                Some(last) => add(&mut last["content"], &result),
                 None => out.push(json!({ "role": "user", "content": result })),
             }
         } else if let Some(calls) = message["tool_calls"].as_array() {
-            let with = |text: Value, call: &Value| {
+            let mut text = Value::from(text);
+            for call in calls {
                 let function = &call["function"];
                 let (name, arguments) = (&function["name"], function["arguments"].as_str().unwrap_or("{}"));
-                join(
-                    &text,
-                    &format!("<tool_call>\n{{\"name\": {name}, \"arguments\": {arguments}}}\n</tool_call>"),
-                )
-            };
-            let text = calls.iter().fold(text.into(), with);
+                let call =
+                    format!("<tool_call>\n{{\"name\": {name}, \"arguments\": {arguments}}}\n</tool_call>");
+                add(&mut text, &call);
+            }
             out.push(json!({ "role": "assistant", "content": text }));
         } else {
             out.push(message.clone());
@@ -38,18 +37,23 @@ pub(super) fn written(messages: &[Value], tools: Option<&Value>) -> Vec<Value> {
     }
     if let (Some(tools), Some(first)) = (tools.and_then(Value::as_array), out.first_mut()) {
         let list: String = tools.iter().map(|tool| format!("{tool}\n")).collect();
-        let said = format!(
+        let mut said = Value::from(format!(
             "You can call functions. Each line describes one in JSON:\n{list}\nTo call a function, write its name and its \
              arguments in this form:\n<tool_call>\n{{\"name\": \"NAME\", \"arguments\": {{\"KEY\": \"VALUE\"}}}}\n</tool_call>"
-        );
-        first["content"] = join(&said.into(), first["content"].as_str().unwrap_or_default());
+        ));
+        add(&mut said, first["content"].as_str().unwrap_or_default());
+        first["content"] = said;
     }
     out
 }
 
-fn join(text: &Value, more: &str) -> Value {
-    match text.as_str().unwrap_or_default() {
-        "" => more.into(),
-        text => format!("{text}\n{more}").into(),
+/// Adds a line to a text, in place: there may be thousands of them.
+fn add(text: &mut Value, line: &str) {
+    match text {
+        Value::String(text) if !text.is_empty() => {
+            text.push('\n');
+            text.push_str(line);
+        }
+        text => *text = line.into(),
     }
 }
