@@ -175,14 +175,17 @@ fn functions_that_must_be_called_are() {
     let [end] = server.tokens(&json!({ "content": "<|im_end|>" }))[..] else { panic!("one token") };
     let tokens = server.tokens(&json!({ "messages": body["messages"] }));
     assert_eq!(tokens.iter().filter(|token| **token == end).count(), 3);
-    // A model without calls has all of it as text.
-    let text = Server::new(&[]).post("/apply-template", &body).ok()["prompt"].clone();
+    // A model without calls has all of it as text, and writes calls that must come.
+    let dir = tempfile::tempdir().unwrap();
+    let server = caller(dir.path(), "{% for m in messages %}{{ m.content }}{% endfor %}");
+    let text = server.post("/apply-template", &body).ok()["prompt"].clone();
     let parts = [
         "You can call functions.",
         "<tool_call>\n{\"name\": \"f\", ",
         "<tool_response>\nb\n</tool_response>",
     ];
     assert!(parts.iter().all(|part| text.as_str().unwrap().contains(part)), "{text}");
+    check(&server.post(CHAT, &body).ok()["choices"][0]["message"]["tool_calls"][0], &["f", "g"]);
 }
 
 /// In the channels of gpt-oss, a call is a message of the model's.

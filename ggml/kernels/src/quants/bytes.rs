@@ -100,10 +100,3 @@ pub(super) fn six_bits<L: Lanes, T: Format + ?Sized>(l: L, blocks: Blocks<T>) ->
     let none = l.all(0);
     [[right(l, x, 0, 63), factors, none, none], [right(l, y, 0, 63), minima, none, none]]
 }
-
-/// The number of a part in formats in which four parts share bytes: the groups 2 h and 2 h + 1 are the first and the second
-/// sixteen weights of the parts of 32 from 4 h on.
-#[inline(always)]
-pub(super) fn part_of_four(group: usize, i: usize) -> usize {
-    2 * (group / 2 * 4 + i) + group % 2
-}

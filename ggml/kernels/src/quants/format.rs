@@ -28,6 +28,32 @@ macro_rules! blocks {
 }
 pub(super) use blocks;
 
+/// Sets what formats with factors and minima of six bits have in common: groups of 32 bytes, whose halves are the codes of two parts.
+macro_rules! six_bits_each {
+    () => {
+        const ADDS: bool = true;
+        const GROUPS: usize = 4;
+        const IN_GROUP: usize = 2;
+
+        #[inline(always)]
+        fn group<L: Lanes>(l: L, blocks: Blocks<Self>, group: usize) -> Bytes<L> {
+            let at = Self::CODES + 32 * group;
+            bytes::<L, Self, 2>(l, blocks, [at, at + 16])
+        }
+
+        #[inline(always)]
+        fn heads_of_rows<L: Lanes>(l: L, blocks: Blocks<Self>) -> L::Ints {
+            bytes::<L, Self, 1>(l, blocks, [0])[0]
+        }
+
+        #[inline(always)]
+        fn multiples_of_rows<L: Lanes>(l: L, blocks: Blocks<Self>) -> [[L::Ints; 4]; 2] {
+            six_bits::<L, Self>(l, blocks)
+        }
+    };
+}
+pub(super) use six_bits_each;
+
 /// A format of blocks. A block has parts of 32 weights, or of sixteen in formats with [`Format::HALVES`], and parts are read in
 /// groups that share bytes. Unless a format says otherwise, a block has 32 weights, and sixteen bytes whose low halves are the
 /// codes of the first sixteen.
@@ -51,8 +77,8 @@ pub(crate) trait Format {
     const PARTS: usize = Self::DTYPE.block_size() / 32;
     /// K-quants have what is added with the other sign.
     const SIGN: f32 = if Self::PARTS > 1 { -1.0 } else { 1.0 };
-    const GROUPS: usize = 1;
-    const IN_GROUP: usize = 1;
+    const GROUPS: usize = if Self::HALVES { 4 } else { 1 };
+    const IN_GROUP: usize = if Self::HALVES { 4 } else { 1 };
     const N_FACTORS: usize = if Self::HALVES { 2 * Self::PARTS } else { Self::PARTS };
     /// Registers of codes of a part.
     const QUADS: usize = if Self::HALVES { 4 } else { 8 };
@@ -71,10 +97,15 @@ pub(crate) trait Format {
         bytes::<L, Self, 1>(l, blocks, [Self::CODES + 16 * group])
     }
 
-    /// The number of a part of a group.
+    /// The number of a part of a group. With [`Format::HALVES`], the groups 2 h and 2 h + 1 are the first and the second sixteen
+    /// weights of the parts of 32 from 4 h on.
     #[inline(always)]
     fn part(group: usize, i: usize) -> usize {
-        group * Self::IN_GROUP + i
+        if Self::HALVES {
+            2 * (group / 2 * 4 + i) + group % 2
+        } else {
+            group * Self::IN_GROUP + i
+        }
     }
 
     /// The codes of a part of a group, [`Format::QUADS`] registers of them.

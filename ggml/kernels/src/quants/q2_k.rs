@@ -10,13 +10,6 @@ impl Format for Q2K {
     const HALVES: bool = true;
     const FACTOR: usize = 80;
     const CODES: usize = 16;
-    const GROUPS: usize = 4;
-    const IN_GROUP: usize = 4;
-
-    #[inline(always)]
-    fn part(group: usize, i: usize) -> usize {
-        part_of_four(group, i)
-    }
 
     #[inline(always)]
     fn part_codes<L: Lanes>(l: L, _: &Codes<L>, b: &Bytes<L>, _: usize, i: usize) -> Codes<L> {

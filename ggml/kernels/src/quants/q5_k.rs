@@ -6,21 +6,13 @@ pub(crate) struct Q5K;
 
 impl Format for Q5K {
     blocks!(Q5_K);
-    const ADDS: bool = true;
+    six_bits_each!();
     const CODES: usize = 48;
-    const GROUPS: usize = 4;
-    const IN_GROUP: usize = 2;
 
     #[inline(always)]
     fn shared<L: Lanes>(l: L, blocks: Blocks<Self>) -> Codes<L> {
         let [a, b, c, d, e, f, g, h, ..] = bytes::<L, Self, 2>(l, blocks, [16, 32]);
         [a, b, c, d, e, f, g, h]
-    }
-
-    #[inline(always)]
-    fn group<L: Lanes>(l: L, blocks: Blocks<Self>, group: usize) -> Bytes<L> {
-        let at = Self::CODES + 32 * group;
-        bytes::<L, Self, 2>(l, blocks, [at, at + 16])
     }
 
     #[inline(always)]
@@ -33,15 +25,5 @@ impl Format for Q5K {
             *code = l.or(right(l, b[quad], 4 * i, 15), fifth);
         }
         codes
-    }
-
-    #[inline(always)]
-    fn heads_of_rows<L: Lanes>(l: L, blocks: Blocks<Self>) -> L::Ints {
-        bytes::<L, Self, 1>(l, blocks, [0])[0]
-    }
-
-    #[inline(always)]
-    fn multiples_of_rows<L: Lanes>(l: L, blocks: Blocks<Self>) -> [[L::Ints; 4]; 2] {
-        six_bits::<L, Self>(l, blocks)
     }
 }

@@ -10,13 +10,6 @@ impl Format for Q6K {
     const HALVES: bool = true;
     const FACTOR: usize = 208;
     const CODES: usize = 0;
-    const GROUPS: usize = 4;
-    const IN_GROUP: usize = 4;
-
-    #[inline(always)]
-    fn part(group: usize, i: usize) -> usize {
-        part_of_four(group, i)
-    }
 
     #[inline(always)]
     fn group<L: Lanes>(l: L, blocks: Blocks<Self>, group: usize) -> Bytes<L> {

@@ -294,6 +294,13 @@ fn templates_without_functions_have_them_as_text() {
         { "role": "user", "content": "c" },
     ]);
     assert_eq!(Value::from(&messages[1..]), expected);
+    // Thousands of results, before any call.
+    body["messages"] = vec![json!({ "role": "tool", "content": "x", "tool_call_id": "c" }); 5000].into();
+    site.expect(200, CHAT, &body);
+    let (messages, _) = site.fake.state().chats.pop().unwrap();
+    let text = messages[0]["content"].as_str().unwrap();
+    assert_eq!((messages.len(), text.matches("<tool_response>\nx\n").count()), (1, 5000));
+    body["messages"] = json!([{ "role": "user", "content": "a" }]);
     // Functions that are not offered are not described.
     body["tool_choice"] = json!("none");
     site.expect(200, CHAT, &body);
