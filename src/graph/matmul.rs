@@ -7,7 +7,7 @@
 //! floats in the same time. Weights stay exact and activations keep 15 bits, so perplexity can differ slightly from
 //! libllama's.
 //!
-//! Types without integer codes are multiplied by ggml. F16 and BF16 batches use our own kernel (`half_floats`,
+//! Types without integer codes are multiplied by ggml. BF16, and F16 batches, use our own kernel (`half_floats`,
 //! AVX-512), or are dequantized first, from the batch size in `dequantize_from`. F32 is multiplied by ggml, and in
 //! large batches without AVX-512 by our own kernel.
 
@@ -134,8 +134,15 @@ fn dequantize_from(dtype: DType) -> Option<usize> {
     }
 }
 
-/// Tokens from which on our products of weights in 16-bit floats pay for converting these (Zen 5).
-const HALF_FLOATS_FROM: usize = 96;
+/// Tokens from which on our products of weights in 16-bit floats are faster than ggml's (Zen 5). Those in half precision are
+/// converted first. With one token, both wait for memory, but ggml's is slow if it was not compiled for AVX-512 BF16.
+fn half_floats_from(weight: DType) -> usize {
+    if weight == DType::BF16 {
+        1
+    } else {
+        96
+    }
+}
 
 /// Tokens from which on our products of floats of 32 bits are faster than ggml's on processors without AVX-512 (Zen 3: 1.2 to 1.5
 /// times with 512 tokens). On others that was not measured.
@@ -253,7 +260,7 @@ impl MatmulPolicy {
     fn undequantized(&self, weight: DType, n_tokens: usize) -> Kernel {
         let quantizes = matches!(self.math, Math::Auto | Math::Int8);
         let half_floats = match weight {
-            DType::F16 => self.isa.avx512,
+            DType::F16 => self.isa.avx512 && !self.isa.amx,
             DType::BF16 => self.isa.bf16,
             _ => false,
         };
@@ -262,7 +269,7 @@ impl MatmulPolicy {
             Kernel::F32
         } else if quantizes && self.in_tiles(weight, n_tokens) {
             Kernel::Bf16x3
-        } else if half_floats && self.math != Math::F32 && !self.isa.amx && n_tokens >= HALF_FLOATS_FROM {
+        } else if half_floats && self.math != Math::F32 && n_tokens >= half_floats_from(weight) {
             Kernel::HalfFloats
         } else if !(quantizes && self.has_integers(weight)) {
             Kernel::Ggml

@@ -30,5 +30,5 @@ pub(super) fn run(part: &Part<'_>, dtype: DType, transposed: bool) {
     let weights = Weights::new(format, part.source(0).all::<u16>(), [x.ne()[0], m], transposed);
     // SAFETY: `divide` gives the parts of a node different elements.
     let out = unsafe { part.floats().output(columns, rows) };
-    SCRATCH.with_borrow_mut(|scratch| scratch.multiply(&weights, |i| x.row([i, 0, 0]), out));
+    SCRATCH.with_borrow_mut(|scratch| scratch.multiply(&weights, |i| x.row([i, 0, 0]), n, out));
 }

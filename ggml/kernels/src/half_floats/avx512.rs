@@ -11,6 +11,7 @@ use crate::simd::lanes::transposed;
 pub(super) const LANES: usize = 16;
 
 /// A mask of the first `n` of as many lanes as it has bits.
+#[inline(always)]
 pub(super) fn first(n: usize) -> u32 {
     ((1u64 << n.min(32)) - 1) as u32
 }
@@ -97,11 +98,11 @@ fn beside(from: u16) -> __m512i {
 ///
 /// # Safety
 /// The processor has the instructions.
-trait Dot {
+pub(super) trait Dot {
     unsafe fn dot(sum: __m512, w: __m512i, x: __m512i) -> __m512;
 }
 
-struct Pairs;
+pub(super) struct Pairs;
 struct Floats;
 
 impl Dot for Pairs {

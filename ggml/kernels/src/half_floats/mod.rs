@@ -2,10 +2,12 @@
 //! bfloat16, and one instruction does twice as many products in the same time. For half precision, nothing is rounded.
 //!
 //! Weights are laid out again a panel at a time, so that a register holds a word of each of sixteen rows of the result:
-//! two bfloat16 numbers, or a float.
+//! two bfloat16 numbers, or a float. That does not pay for few rows of floats and weights in bfloat16 (`few`).
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod few;
 #[cfg(target_arch = "x86_64")]
 mod floats;
 mod matrices;
@@ -25,6 +27,9 @@ const ROWS: usize = 32;
 const WORDS: usize = 256;
 /// Rows of the result for which a part of all floats stays in a cache; more at a time would be read from too many places.
 const BESIDE: usize = 8 * ROWS;
+/// Rows of floats up to which bfloat16 weights are multiplied as they lie: so many stay in a cache while all weights pass.
+#[cfg(target_arch = "x86_64")]
+const FEW_UP_TO: usize = 64;
 /// Rows of floats that are multiplied with a panel at once.
 const TOKENS: usize = 6;
 
@@ -43,7 +48,10 @@ impl Format {
                 && is_x86_feature_detected!("avx512f")
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512vl")
-                && (self == Format::F16 || is_x86_feature_detected!("avx512bf16"))
+                && (self == Format::F16
+                    || is_x86_feature_detected!("avx512bf16")
+                        && is_x86_feature_detected!("avx512dq")
+                        && is_x86_feature_detected!("avx512vnni"))
         }
         #[cfg(not(target_arch = "x86_64"))]
         false
@@ -88,29 +96,51 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Element `i` of row `j` of the output becomes the sum over `k` of weights `(k, i)` times `x(j)[k]`. No bit depends on which
-    /// elements are computed in one call.
+    /// Element `i` of row `j` of the output, which is all or a part of a result of `n` rows, becomes the sum over `k` of weights
+    /// `(k, i)` times `x(j)[k]`. No bit depends on which elements are computed in one call.
     ///
     /// # Panics
     /// Where the processor lacks the instructions, the output has columns that the weights have not, or a row of `x` is not as
     /// long as sums have terms.
-    pub fn multiply<'x>(&mut self, w: &Weights<'_>, x: impl Fn(usize) -> &'x [f32], out: Output<'_>) {
+    pub fn multiply<'x>(
+        &mut self,
+        w: &Weights<'_>,
+        x: impl Fn(usize) -> &'x [f32],
+        n: usize,
+        out: Output<'_>,
+    ) {
         let (columns, rows) = (out.columns(), out.rows());
         assert!(w.format.available() && columns.end <= w.m, "columns {columns:?} of {}", w.m);
         let words = w.k.div_ceil(w.format.in_word());
         self.x.resize(rows.len() * words);
-        self.panel.resize(WORDS.min(words) * ROWS);
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the processor has the instructions. All columns and rows that are written are the output's.
-        unsafe {
-            for (j, to) in rows.clone().zip(self.x.chunks_exact_mut(words)) {
+        {
+            for (j, to) in rows.zip(self.x.chunks_exact_mut(words)) {
                 let x = x(j);
                 assert_eq!(x.len(), w.k);
                 match w.format {
-                    Format::Bf16 => avx512::round(x, to),
+                    // SAFETY: the processor has the instructions.
+                    Format::Bf16 => unsafe { avx512::round(x, to) },
                     Format::F16 => to.iter_mut().zip(x).for_each(|(to, x)| *to = x.to_bits()),
                 }
             }
+            if n <= FEW_UP_TO && w.format == Format::Bf16 && !w.transposed {
+                few::multiply(w, &self.x, &out);
+            } else {
+                self.in_panels(w, &out);
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        unreachable!("{rows:?} of {n}, {}: no other processor has them", x(0).len());
+    }
+
+    /// Products with the words of all rows of the output.
+    #[cfg(target_arch = "x86_64")]
+    fn in_panels(&mut self, w: &Weights<'_>, out: &Output<'_>) {
+        let (columns, rows, words) = (out.columns(), out.rows(), w.k.div_ceil(w.format.in_word()));
+        self.panel.resize(WORDS.min(words) * ROWS);
+        // SAFETY: the processor has the instructions. All columns and rows that are written are the output's.
+        unsafe {
             for beside in columns.clone().step_by(BESIDE) {
                 let beside = beside..columns.end.min(beside + BESIDE);
                 for from in (0..words).step_by(WORDS) {
@@ -135,7 +165,5 @@ impl Scratch {
                 }
             }
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        unreachable!("{rows:?}, {}: no other processor has them", x(0).len());
     }
 }

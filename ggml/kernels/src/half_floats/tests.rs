@@ -14,7 +14,7 @@ fn columns_beyond_the_weights_are_refused() {
         let (bits, mut out) = ([0u16; 4 * 3], [f32::NAN; 4 * 2]);
         let multiply = || {
             let weights = Weights::new(format, &bits, [4, 3], false);
-            Scratch::default().multiply(&weights, |_| &[1.0; 4], Output::new(&mut out, 4));
+            Scratch::default().multiply(&weights, |_| &[1.0; 4], 2, Output::new(&mut out, 4));
         };
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(multiply)).expect_err("accepted");
         assert!(out.iter().all(|x| x.is_nan()), "{format:?}: {out:?}");
