@@ -7,6 +7,7 @@
 #   THREADS=1 CLOCK=cpu benches/table.sh                      on a busy machine: one thread, the processor's time
 #   PYTHON=target/peft/venv/bin/python benches/table.sh       training, too (benches/peft/README.md says what Python needs)
 #
+# libllama has no instructions beyond those it was compiled for: build PROGRAM with RUSTFLAGS="-C target-cpu=native".
 # MODEL is the file that the types are made of (default: the default model), PROGRAM the program (default: that of
 # target/release). Files are kept in target/table; figures of each type are there as JSON.
 set -euo pipefail

@@ -3,8 +3,7 @@
 #   scripts/package.sh deb       builds a Debian package into target/debian (cargo-deb; Cargo.toml lists its contents)
 #   scripts/package.sh docker    builds the image `ropewalk` from the commit that is checked out (packaging/Dockerfile)
 #
-# The Debian package is for this machine's processor, like `make install`; RUSTFLAGS="-C target-cpu=x86-64-v3" makes one
-# for others. The image always is for others.
+# On x86-64 both are for x86-64-v3. Elsewhere the Debian package is for this machine's processor; the image never is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 CARGO=${CARGO:-cargo}

@@ -7,7 +7,7 @@
 #   scripts/python.sh ecosystem [ARGUMENTS]   runs the tests with PyTorch and other packages on the wheel that was built
 #   scripts/python.sh docs                builds and installs the wheel, and writes the pages of its API into target/python/docs
 #
-# The wheel is for this machine's processor, like `make install`; RUSTFLAGS="-C target-cpu=x86-64-v3" makes one for others.
+# On x86-64 the wheel is for x86-64-v3, elsewhere for this machine's processor.
 # The extension and the program are compiled in one target directory, so ggml is compiled once.
 set -euo pipefail
 cd "$(dirname "$0")/.."

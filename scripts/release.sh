@@ -2,8 +2,7 @@
 # Makes a release: checks that the commit is one, builds its files into dist/, and tags it. Uploads nothing.
 #   scripts/release.sh VERSION [--dry-run]    --dry-run only checks, and prints what would follow
 #
-# dist/ has the wheel, the source distribution, the Debian package, and SHA256SUMS. On x86-64 they are for x86-64-v3,
-# unless RUSTFLAGS says otherwise. Run `make test` and `make test-python` first.
+# dist/ has the wheel, the source distribution, the Debian package, and SHA256SUMS. Run `make test` and `make test-python` first.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -59,10 +58,8 @@ END
     exit 0
 fi
 
-# Apart from the builds for this machine, which keep their files.
-CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}")/dist
+CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 export CARGO_TARGET_DIR
-[ "$(uname -m)" != x86_64 ] || export RUSTFLAGS="${RUSTFLAGS:--C target-cpu=x86-64-v3}"
 rm -rf dist
 mkdir dist
 scripts/python.sh wheel

@@ -33,10 +33,7 @@ scripts/setup.sh device
 # A separate target directory: ggml is compiled as shared libraries here, its CPU backend for one kind of processor (the
 # feature dynamic-backends would compile it for a dozen). ggml rejects `native` for a backend that is a module.
 export GGML_BACKEND_DL=ON
-case $(uname -m) in
-x86_64) export RUSTFLAGS="-C target-cpu=x86-64-v3" ;;
-*) export RUSTFLAGS="-C target-cpu=generic" ;;
-esac
+[ "$(uname -m)" = x86_64 ] || export RUSTFLAGS="-C target-cpu=generic"
 device_test() { "$CARGO" test --release --features dynamic-link --target-dir target/device --test device "$@"; }
 device_test --no-run
 

@@ -84,8 +84,7 @@ mod x86_64 {
                     }
                 })+)*
                 if lacks {
-                    say("; build it here, or for most processors since 2013: \
-                         RUSTFLAGS=\"-C target-cpu=x86-64-v3\" cargo build --release --bins\n");
+                    say("; build it for this one: RUSTFLAGS=\"-C target-cpu=native\" cargo build --release --bins\n");
                     // SAFETY: it ends the process, and runs nothing before.
                     unsafe { _exit(1) }
                 }
