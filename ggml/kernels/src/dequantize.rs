@@ -4,6 +4,8 @@
 use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
+use crate::simd::{with_registers, FloatLanes as _, Registers};
+
 /// A function that converts a row to as many floats as it has values.
 pub type Convert = fn(&[u8], &mut [f32]);
 
@@ -36,11 +38,13 @@ pub fn q8_0(row: &[u8], out: &mut [f32]) {
 
 /// Rounds to bfloat16 bits, to nearest, ties to even; NaN stays NaN. `x` and `y` have the same length.
 pub fn to_bf16(x: &[f32], y: &mut [u16]) {
-    for (y, x) in y.iter_mut().zip(x) {
-        let bits = x.to_bits();
-        let rounded = (bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16;
-        *y = if x.is_nan() { (bits >> 16) as u16 | 0x40 } else { rounded };
-    }
+    with_registers!(Registers::best(), s => s.run(|| {
+        for (y, x) in y.iter_mut().zip(x) {
+            let bits = x.to_bits();
+            let rounded = (bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16;
+            *y = if x.is_nan() { (bits >> 16) as u16 | 0x40 } else { rounded };
+        }
+    }));
 }
 
 #[cfg(test)]
