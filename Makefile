@@ -79,6 +79,7 @@ demo: setup models ## run the default model past its trained context, repair it,
 test: fmt models ## run everything a change must pass
 	$(CHECKED) $(CARGO) build --locked --release --workspace --all-targets --test device --test published
 	@python3 scripts/api.py "$${CARGO_TARGET_DIR:-target}" --check
+	@scripts/inlined.sh "$${CARGO_TARGET_DIR:-target}/release/ropewalk"
 	@$(MAKE) --no-print-directory unit
 
 fmt: setup

@@ -68,13 +68,8 @@ scripts/package.sh deb
 cp "$CARGO_TARGET_DIR"/wheels/ropewalk-"$version"* "$CARGO_TARGET_DIR"/debian/ropewalk_"$version"-*.deb dist/
 found=$("$CARGO_TARGET_DIR/release/ropewalk" --version)
 expect "ropewalk --version" "ropewalk $version (${commit:0:9})" "$found"
-# Code that the compiler did not inline into a function for AVX-512 calls its instructions one by one, which no test notices.
-# shellcheck disable=SC2012 # Names that cargo gave.
-kernels=$(ls -t "$CARGO_TARGET_DIR"/release/deps/libkernels-*.rlib | head -n 1)
-symbols=$(nm --demangle "$kernels")
-[[ $symbols == *kernels::attention::* ]] || fault "$kernels: expected functions of attention, found none"
-expect "$kernels: instructions that are calls" 0 "$(grep -cE 'core_arch::.*::_mm(256|512)_' <<<"$symbols" || true)"
 [ "$faults" = 0 ] || exit 1
+scripts/inlined.sh "$CARGO_TARGET_DIR/release/ropewalk"
 (cd dist && sha256sum -- * >SHA256SUMS && cat SHA256SUMS)
 [ -n "$tagged" ] || git tag --annotate --message "ropewalk $version" "$tag"
 echo "release: dist/ has the files of $tag; nothing was uploaded"

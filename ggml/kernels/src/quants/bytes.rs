@@ -6,8 +6,8 @@ use crate::simd::lanes::Lanes;
 /// The values of a code of four bits in the formats IQ4_NL and IQ4_XS.
 pub(super) const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// A register for each place in an array. (What the standard library has for it becomes a function of its own, whose
-/// instructions are calls.)
+/// A register for each place in an array. (What the standard library has for it becomes a function, whose instructions are calls. So
+/// does a closure that the compiler thinks is long: `scripts/inlined.sh` finds those.)
 #[inline(always)]
 pub(super) fn each<L: Lanes, const N: usize>(l: L, mut of: impl FnMut(usize) -> L::Ints) -> [L::Ints; N] {
     let mut all = [l.all(0); N];

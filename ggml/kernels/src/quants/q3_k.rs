@@ -33,7 +33,11 @@ impl Format for Q3K {
     fn multiples_of_rows<L: Lanes>(l: L, blocks: Blocks<Self>) -> [[L::Ints; 4]; 2] {
         let [_, low, next, high, ..] = bytes::<L, Self, 1>(l, blocks, [92]);
         let low = [right(l, low, 0, 15), right(l, next, 0, 15), right(l, low, 4, 15), right(l, next, 4, 15)];
-        let six: [L::Ints; 4] = each(l, |i| l.or(low[i], left(l, right(l, high, 2 * i, 3), 4, 0x30)));
-        [each(l, |i| l.sub_bytes(six[i], l.all(0x2020_2020))); 2]
+        let mut all = [l.all(0); 4];
+        for (i, to) in all.iter_mut().enumerate() {
+            let six = l.or(low[i], left(l, right(l, high, 2 * i, 3), 4, 0x30));
+            *to = l.sub_bytes(six, l.all(0x2020_2020));
+        }
+        [all; 2]
     }
 }
