@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fails if a program calls instructions of AVX2 or AVX-512 as functions, one by one: a kernel that the compiler did not inline into
-# code for these instructions is right, and slow.
+# code for these instructions is right, and slow. A loop in place of a closure, or `#[inline(always)]`, mends it.
 #   scripts/inlined.sh PROGRAM
 set -euo pipefail
 symbols=$(nm --demangle "$1")

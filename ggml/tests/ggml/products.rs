@@ -159,7 +159,9 @@ fn of_short_floats() {
         }
         // Around whole words, registers and panels.
         let odd = [[1, 1, 1], [2, 33, 7], [31, 5, 6], [33, 5, 3], [515, 31, 4], [513, 64, 12], [1100, 70, 9]];
-        for [k, m, n] in odd.into_iter().chain([[64, 200, 17], [576, 192, 70], [1536, 65, 20]]) {
+        // So many rows that weights are laid out in panels, whatever their type.
+        let many = [[1, 1, 65], [31, 5, 66], [515, 33, 67], [576, 192, 70], [1100, 70, 71]];
+        for [k, m, n] in odd.into_iter().chain([[64, 200, 17], [1536, 65, 20], [33, 7, 64]]).chain(many) {
             let shape = if transposed { [m, k] } else { [k, m] };
             let (w, mut held) = stored(dtype, &shape, &Rng(k as u64).values(k * m));
             if transposed {
