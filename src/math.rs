@@ -8,15 +8,15 @@ use std::str::FromStr;
 pub enum Math {
     /// No more than libllama does, which rounds activations to 8 bits for quantized weights. On the CPU batches of up to 32
     /// tokens are rounded so, and larger ones to 15 or 16 bits, or not at all: what is measured is then the model, and not its
-    /// rounding. Training rounds to 16 bits at most, and not to integers: gradients with quantized weights would exceed the
-    /// bounds of their tests.
+    /// rounding. Training keeps about 15 bits in AMX tiles, and does not round to integers: gradients with quantized weights would
+    /// exceed the bounds of their tests.
     #[default]
     Auto,
     /// Nothing: weights are converted to floats of 32 bits.
     F32,
-    /// Weights and activations to bfloat16, that is to 8 bits each. In training, on processors with AVX-512 BF16 or AMX, weights
-    /// that are not trained, and what they are multiplied with; with the former also queries, keys, values and their weights
-    /// beneath attention, except Landmark's. About as PyTorch does under bfloat16, and faster than `Auto`.
+    /// Weights and activations to bfloat16, that is to 8 bits each. In training, on processors with AVX-512 BF16, weights that
+    /// are not trained, and what they are multiplied with; also queries, keys, values and their weights beneath attention, except
+    /// Landmark's. About as PyTorch does under bfloat16, and faster than `Auto`. With AMX, training is that of `Auto`.
     Bf16,
     /// Activations to 8 bits for quantized weights, in batches of any size, except in AMX tiles, which keep 16: the fastest,
     /// and what the programs take by default where text is written. Blocks that are rounded together are of 32 values, where

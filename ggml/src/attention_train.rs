@@ -1,11 +1,10 @@
 //! Attention for training, ops of our own for the CPU: forward with the log-sum-exp of each row, and backward
 //! from it.
 //!
-//! Both go over tiles of queries by keys and multiply them with the kernels of crate `gemm`, or rounded to bfloat16
-//! where [`TrainScoring::bf16`] asks for it, so nothing as large as the scores is ever held. Query heads that share a KV head are the rows of one tile. Each query
-//! sees one contiguous range of keys, given as a pair of numbers: enough for causal attention, sliding
-//! windows, and documents that do not see each other. Two tables of them, for the halves of the query heads,
-//! are LongLoRA's shifted sparse attention.
+//! Both go over tiles of queries by keys and multiply them by the kernel that [`TrainScoring::kernel`] names, so nothing as large
+//! as the scores is ever held. Query heads that share a KV head are the rows of one tile. Each query sees one contiguous range of
+//! keys, given as a pair of numbers: enough for causal attention, sliding windows, and documents that do not see each other. Two
+//! tables of them, for the halves of the query heads, are LongLoRA's shifted sparse attention.
 //!
 //! Backward (Dao et al., FlashAttention, algorithm 4): with P = exp(S - lse) and D = rowsum(dO * O), dV = P^T
 //! dO, dS = P * (dO V^T - D), dK = scale dS^T Q, dQ = scale dS K. Work is divided by keys, whose gradients
@@ -56,34 +55,33 @@ pub struct AttentionBack<'c> {
     pub d_v: Tensor<'c>,
 }
 
-/// How scores are made in training, and whether the factors of all products are rounded to bfloat16, as
-/// [`Builder::matmul`] rounds them: on processors that have it.
+/// How scores are made in training, and the kernel of all products: [`Kernel::F32`], or one that rounds their factors, on
+/// processors that have it. [`Kernel::HalfFloats`] rounds to bfloat16.
 #[derive(Debug, Clone, Copy)]
 pub struct TrainScoring<'c> {
     pub scoring: Scoring<'c>,
-    /// True if factors are rounded.
-    pub bf16: bool,
+    pub kernel: Kernel,
 }
 
 impl<'c, S: Into<Scoring<'c>>> From<S> for TrainScoring<'c> {
     fn from(scoring: S) -> TrainScoring<'c> {
-        TrainScoring { scoring: scoring.into(), bf16: false }
+        TrainScoring { scoring: scoring.into(), kernel: Kernel::F32 }
     }
 }
 
 impl TrainScoring<'_> {
-    fn check(&self, op: &'static str, n_head: usize) -> Result<()> {
-        if self.bf16 && !Kernel::HalfFloats.available(DType::BF16) {
-            let what = "this processor has no products of bfloat16".into();
-            return Err(Error::Op { op, what });
-        }
-        self.scoring.check(op, n_head)
-    }
-
-    fn schedule(&self, n_rep: usize) -> Schedule<Plain> {
+    /// How a node for `n_head` heads, of which `n_rep` share a KV head, is computed.
+    fn schedule(&self, op: &'static str, n_head: usize, n_rep: usize) -> Result<Schedule<Plain>> {
+        self.scoring.check(op, n_head)?;
+        let (factors, dtype) = match self.kernel {
+            Kernel::F32 => (Factors::Floats, DType::F32),
+            Kernel::F32Tiles => (Factors::Bf16x3, DType::F32),
+            Kernel::HalfFloats => (Factors::Bf16, DType::BF16),
+            other => return Err(Error::Op { op, what: format!("attention has no products by {other}") }),
+        };
+        self.kernel.check(op, dtype, false)?;
         let Scoring { scale, softcap, .. } = self.scoring;
-        let factors = if self.bf16 { Factors::Bf16 } else { Factors::Floats };
-        Schedule { factors, ..Schedule::new(Plain { softcap }, scale, n_rep) }
+        Ok(Schedule { factors, ..Schedule::new(Plain { softcap }, scale, n_rep) })
     }
 }
 
@@ -158,14 +156,13 @@ impl<'c> Builder<'c> {
         scoring: impl Into<TrainScoring<'c>>,
     ) -> Result<Tensor<'c>> {
         let (op, scoring) = ("attention_lse", scoring.into());
-        scoring.check(op, q.ne()[1])?;
         let args = [q, k, v, key_ranges];
         let expected = "q [d,n_head,T], k [d,n_head_kv,N], v [d_v,n_head_kv,N] f32, \
             key_ranges i32 [2,T] or [2,T,2]";
         let n_rep = n_rep(true, op, expected, &args)?;
         let ne = [v.ne()[0] + 1, q.ne()[1], q.ne()[2], 1];
         let args: Vec<Tensor<'c>> = args.into_iter().chain(scoring.scoring.sinks).collect();
-        let schedule = scoring.schedule(n_rep);
+        let schedule = scoring.schedule(op, q.ne()[1], n_rep)?;
         self.custom(op, DType::F32, ne, &args, move |part| run_forward(&part, &schedule))
     }
 
@@ -178,10 +175,9 @@ impl<'c> Builder<'c> {
         a: AttentionBack<'c>,
         scoring: impl Into<TrainScoring<'c>>,
     ) -> Result<Tensor<'c>> {
-        let (op, scoring) = ("attention_back", scoring.into());
-        scoring.check(op, a.q.ne()[1])?;
+        let op = "attention_back";
         let n_rep = fits_back(op, &a)?;
-        self.attention_gradients(op, a, scoring.schedule(n_rep))
+        self.attention_gradients(op, a, scoring.into().schedule(op, a.q.ne()[1], n_rep)?)
     }
 
     /// The nodes of the backward pass of operands that fit ([`fits_back`]).

@@ -27,6 +27,8 @@ pub enum Kernel {
     Ggml,
     /// Our own of floats of 32 bits: gradients and large batches.
     F32,
+    /// The same as [`Kernel::Bf16x3`] of floats of 32 bits, without laying them out before.
+    F32Tiles,
     /// Weights in 16-bit floats, converted in panels (AVX-512; AVX-512 BF16 for bfloat16, where activations are rounded to it).
     HalfFloats,
     /// Both factors as a sum of two bfloat16 each, in AMX tiles: right to 16 bits.
@@ -40,15 +42,16 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    pub const ALL: [Kernel; 7] = {
+    pub const ALL: [Kernel; 8] = {
         use Kernel::*;
-        [Ggml, F32, HalfFloats, Bf16x3, Int16, Int8, Int8Shared]
+        [Ggml, F32, F32Tiles, HalfFloats, Bf16x3, Int16, Int8, Int8Shared]
     };
 
     fn words(self) -> [&'static str; 2] {
         match self {
             Kernel::Ggml => ["ggml", "ggml's product, with activations in 8 bits if weights are quantized"],
             Kernel::F32 => ["f32", "floats of 32 bits"],
+            Kernel::F32Tiles => ["f32-tiles", "floats of 32 bits, as sums of two bfloat16, in AMX tiles"],
             Kernel::HalfFloats => ["half-floats", "weights of 16-bit floats, by AVX-512"],
             Kernel::Bf16x3 => ["bf16x3", "both factors as sums of two bfloat16, in AMX tiles"],
             Kernel::Int16 => ["int16", "activations quantized to 15 bits"],
@@ -71,6 +74,7 @@ impl Kernel {
         match self {
             Kernel::Ggml => weight.can_dequantize(),
             Kernel::F32 => weight == DType::F32,
+            Kernel::F32Tiles => weight == DType::F32 && kernels::bf16x3::available(),
             Kernel::HalfFloats => half_floats::format(weight).is_some_and(|format| format.available()),
             Kernel::Bf16x3 => kernels::bf16x3::available() && weight.can_dequantize(),
             Kernel::Int16 | Kernel::Int8 | Kernel::Int8Shared => {
@@ -82,7 +86,7 @@ impl Kernel {
     /// Returns true if there is a product with the transposed weight.
     fn transposes(self, weight: DType) -> bool {
         match self {
-            Kernel::Ggml | Kernel::F32 | Kernel::Bf16x3 => true,
+            Kernel::Ggml | Kernel::F32 | Kernel::F32Tiles | Kernel::Bf16x3 => true,
             Kernel::HalfFloats => weight == DType::BF16,
             Kernel::Int16 | Kernel::Int8 | Kernel::Int8Shared => false,
         }
@@ -175,7 +179,7 @@ impl<'c> Builder<'c> {
         match kernel {
             Kernel::Ggml if transposed => self.mul_mat(self.cont(self.permute(w, [1, 0, 2, 3])?)?, x),
             Kernel::Ggml => self.mul_mat(w, x),
-            Kernel::F32 => self.gemm(w, x, transposed),
+            Kernel::F32 | Kernel::F32Tiles => self.gemm(kernel, w, x, transposed),
             Kernel::Bf16x3 | Kernel::Int16 | Kernel::Int8Shared => {
                 self.matmul_prepared(w, self.prepare(kernel, x, w.dtype())?, transposed)
             }

@@ -61,25 +61,26 @@ impl<'c> Graph<'_, 'c> {
         self.b.matmul_prepared(w, prepared, transposed)
     }
 
-    /// The kernel of products of floats in graphs that are run backwards.
-    fn floats(&self) -> Kernel {
-        self.capabilities.matmul.choose(DType::F32, 1, Pass::Training).kernel
+    /// The kernel of products of floats in graphs that are run backwards, of matrices with as many rows and columns as the least
+    /// of these.
+    fn floats(&self, sizes: [usize; 2]) -> Kernel {
+        self.capabilities.matmul.choose(DType::F32, sizes[0].min(sizes[1]), Pass::Training).kernel
     }
 
     /// `a [k, m]` and `x [k, n]`, both F32, to `[m, n]`.
     pub(super) fn times(&self, a: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        self.multiply(self.floats(), a, x, false)
+        self.multiply(self.floats([a.ne()[1], x.ne()[1]]), a, x, false)
     }
 
     /// `a [m, k]` and `x [k, n]`, both F32, to `[m, n]`.
     pub(super) fn times_transposed(&self, a: Tensor<'c>, x: Tensor<'c>) -> Result<Tensor<'c>> {
-        self.multiply(self.floats(), a, x, true)
+        self.multiply(self.floats([a.ne()[0], x.ne()[1]]), a, x, true)
     }
 
     /// `a [m, k]` and `b [n, k]` to `[m, n]`: a sum over tokens.
     pub(super) fn outer(&self, a: Tensor<'c>, b: Tensor<'c>) -> Result<Tensor<'c>> {
-        match self.floats() {
-            Kernel::F32 => self.b.gemm_outer(a, b),
+        match self.floats([a.ne()[0], b.ne()[0]]) {
+            kernel @ (Kernel::F32 | Kernel::F32Tiles) => self.b.gemm_outer(kernel, a, b),
             _ => self.b.mul_mat(self.transposed(a)?, self.transposed(b)?),
         }
     }

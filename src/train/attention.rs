@@ -9,6 +9,7 @@ use ggml::attention::{AttentionBranch, Scoring};
 use ggml::attention_landmark::LandmarkAttention;
 use ggml::attention_train::{AttentionBack, TrainScoring};
 use ggml::graph::{Builder, Executor, InputId};
+use ggml::matmul::Kernel;
 use ggml::tensor::Tensor;
 use ggml::{DType, Error, Result};
 
@@ -77,8 +78,8 @@ impl SeenInput {
 pub(super) struct How {
     /// In ops of our own.
     pub(super) own: bool,
-    /// Their products are of factors rounded to bfloat16.
-    pub(super) bf16: bool,
+    /// The kernel of their products.
+    pub(super) kernel: Kernel,
     /// The halves of the heads see different keys.
     pub(super) split: bool,
     /// Under landmark attention, positions of a block.
@@ -137,7 +138,7 @@ impl<'c> Attend<'c> {
     }
 
     fn scoring(&self) -> TrainScoring<'c> {
-        TrainScoring { scoring: self.scoring, bf16: self.how.bf16 }
+        TrainScoring { scoring: self.scoring, kernel: self.how.kernel }
     }
 
     /// Attention of rotated queries `[d, n_head, n]` over rows of keys and values: F32 `[d + 1, n_head, n]`.

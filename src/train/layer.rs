@@ -399,8 +399,8 @@ impl<'g, 'a, 'c> LayerGraph<'g, 'a, 'c> {
         let (n, end) = (self.block.n, self.block.end());
         let split = seen::is_split(self.ctx.grouped, self.layer);
         let block = self.ctx.setup.settings.attention.landmarks().map(Landmarks::block);
-        let bf16 = capabilities.matmul.trains_in_bf16();
-        let how = How { own: capabilities.custom_ops, bf16, split, block };
+        let kernel = capabilities.matmul.training_attention();
+        let how = How { own: capabilities.custom_ops, kernel, split, block };
         let sinks = self.ctx.setup.transformer.layers[self.block.il].sinks();
         let mut sinks = sinks.map(|sinks| b.stored(sinks)).transpose()?;
         let heads = self.heads(q, 0)?;

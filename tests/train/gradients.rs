@@ -3,6 +3,7 @@
 use convert::random::{QkNorm, Shape};
 use gguf::Value;
 use ropewalk::ids::ParamId;
+use ropewalk::math::Math;
 use ropewalk::model::Model;
 use ropewalk::train::{Checkpointing, LoraParams, Sequence, TrainAttention, TrainParams, Trainable, Trainer};
 use ropewalk::DType;
@@ -94,7 +95,9 @@ pub(crate) fn named_model(name: &str) -> Model {
 
 /// Settings under which every block and piece border is crossed.
 pub(crate) fn settings(n_ctx: usize, n_block: usize, spec: &str) -> TrainParams {
+    // Bounds are those of floats; `math` compares others with them.
     TrainParams::new(n_ctx)
+        .math(Math::F32)
         .n_block(n_block)
         .n_threads(1)
         .rope(Some(spec.parse().unwrap()))

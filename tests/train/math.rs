@@ -14,6 +14,8 @@ const N: usize = 48;
 
 /// A number rounded to bfloat16, which has 8 bits, is off by so much of itself at most.
 const STEP: f64 = 1.0 / (1 << 9) as f64;
+/// The same of a product in AMX tiles: what the second half leaves of either factor, and the product of both second halves.
+const STEP_OF_TILES: f64 = 3.0 / (1 << 16) as f64;
 
 /// Factors that are rounded on the way to a logit of one layer: two in each of values, output of attention, up, down, logits.
 const FORWARDS: f64 = 2.0 * 5.0;
@@ -37,13 +39,19 @@ fn bfloat16_rounds_gradients_as_far_as_its_digits_go() {
         eprintln!("skipped, for this processor has no products of bfloat16");
         return;
     }
+    let in_tiles = Kernel::F32Tiles.available(DType::F32);
+    let step = if in_tiles { STEP_OF_TILES } else { STEP };
+    let floats = in_tiles.then_some(("llama-tiny", DType::F32));
     for (shape, dtype) in [
         ("llama-tiny", DType::Q8_0),
         ("qwen2-tiny", DType::Q4_1),
         ("llama-tiny-tied", DType::Q5_0),
         ("llama-tiny", DType::F16),
         ("llama-tiny", DType::BF16),
-    ] {
+    ]
+    .into_iter()
+    .chain(floats)
+    {
         let with = |math| gradients(shape, dtype, &|how| how.math = math);
         let ((loss, floats), (rounded_loss, rounded)) = (with(Math::F32), with(Math::Bf16));
         let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum::<f64>();
@@ -53,8 +61,8 @@ fn bfloat16_rounds_gradients_as_far_as_its_digits_go() {
         // The way back has as many factors again, and two of the pair: a gradient is turned by no more than all of their steps.
         // Logits deviate by 2, and are off by the root of their roundings; the mean of the tokens' losses by the root of
         // their number less, six times that with certainty.
-        let turned = (2.0 * FORWARDS + 2.0) * STEP;
-        let of_loss = 6.0 * 2.0 * FORWARDS.sqrt() * STEP / (N as f64).sqrt();
+        let turned = (2.0 * FORWARDS + 2.0) * step;
+        let of_loss = 6.0 * 2.0 * FORWARDS.sqrt() * step / (N as f64).sqrt();
         assert!(cosine > turned.cos() && off < of_loss, "{shape} {}: {cosine}, {off}", dtype.name());
         assert!(floats != rounded, "{shape} {}: nothing was rounded", dtype.name());
         // Neither threads nor how many rows are dequantized at once decide a bit of them.

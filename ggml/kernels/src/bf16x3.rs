@@ -5,7 +5,11 @@
 //! Floats are packed first, split into halves, tile after tile, so that many products can share them. Weights are
 //! converted a panel of rows at a time, for all floats.
 
+mod matrices;
+
 use std::ops::Range;
+
+pub use matrices::Matrices;
 
 use crate::aligned::Aligned;
 use crate::amx::{Operand, Tiles, DEPTH, ROWS, SIDE};
@@ -235,11 +239,10 @@ impl Scratch {
         }
         for (half, rows) in self.rows.chunks_exact(ROWS * CHUNK).enumerate() {
             for step in 0..n_steps {
-                let (high, low) = self.tile.split_at_mut(TILE / 2);
-                for (i, row) in rows.chunks_exact(CHUNK).enumerate() {
-                    let words = i * ROWS..(i + 1) * ROWS;
-                    tiles.cut(&row[step * DEPTH..][..DEPTH], &mut high[words.clone()], &mut low[words]);
-                }
+                let tile = self.tile.as_chunks_mut().0.first_mut().expect("a tile");
+                // SAFETY: 16 rows of a chunk each.
+                unsafe { tiles.cut_rows(rows[step * DEPTH..].as_ptr(), CHUNK, tile) };
+                let (high, low) = tile.split_at(TILE / 2);
                 let to = &mut self.panels[(half * CHUNK / DEPTH + step) * TILE..][..TILE];
                 tiles.transpose(high, ROWS, to, ROWS);
                 tiles.transpose(low, ROWS, &mut to[TILE / 2..], ROWS);

@@ -63,6 +63,19 @@ impl<'a> Matrix<'a> {
         self.cols
     }
 
+    pub(crate) fn get(&self, i: usize, j: usize) -> f32 {
+        assert!(i < self.rows && j < self.cols, "{i}, {j}");
+        // SAFETY: an element (`at`).
+        unsafe { *self.data.add(i * self.rs + j * self.cs) }
+    }
+
+    /// A row whose elements lie side by side.
+    pub(crate) fn row(&self, i: usize) -> Option<&'a [f32]> {
+        assert!(i < self.rows, "{i}");
+        // SAFETY: as above.
+        (self.cs == 1).then(|| unsafe { std::slice::from_raw_parts(self.data.add(i * self.rs), self.cols) })
+    }
+
     pub(crate) fn first(&self) -> *const f32 {
         self.data
     }

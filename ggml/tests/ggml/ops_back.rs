@@ -3,6 +3,7 @@
 
 use crate::common::*;
 use ggml::graph::Builder;
+use ggml::matmul::Kernel;
 use ggml::ops::RopeParams;
 use ggml::tensor::Tensor;
 use ggml::{DType, Result};
@@ -186,7 +187,7 @@ fn gradient_of_a_norms_weight() {
             let y = b.rms_norm(feed.f32(b, &[n, rows], &x)?, 1e-5)?;
             let product = b.mul(feed.f32(b, &[n, rows], &grad)?, y)?;
             if by_outer {
-                b.gemm_outer(product, feed.f32(b, &[1, rows], &vec![1.0; rows])?)
+                b.gemm_outer(Kernel::F32, product, feed.f32(b, &[1, rows], &vec![1.0; rows])?)
             } else {
                 b.sum_rows(b.cont(b.permute(product, [1, 0, 2, 3])?)?)
             }

@@ -3,6 +3,7 @@
 
 use ggml::backend::Device;
 use ggml::graph::Executor;
+use ggml::matmul::Kernel;
 use ggml::tensor::{Store, StoreTensor, TensorDef};
 use ggml::{DType, Result};
 use serde::Deserialize;
@@ -69,7 +70,7 @@ fn run(case: &Case, own: bool, n_block: usize) -> Result<[Vec<f32>; 4]> {
         let (ids, seen_input, [o, g]) = exec.build(1 << 12, |b| -> Result<_> {
             let (q_id, q) = b.input("q", DType::F32, &[d, n_head, end - start])?;
             let (g_id, d_out) = b.input("d_out", DType::F32, &[d, n_head, end - start])?;
-            let how = How { own, bf16: false, split: true, block: None };
+            let how = How { own, kernel: Kernel::F32, split: true, block: None };
             let attend = Attend::new(b, &layer, None, how, end - start, end)?;
             let (k, v) = (b.stored(&k)?, b.stored(&v)?);
             let o_lse = attend.forward(b, q, k, v)?;

@@ -4,8 +4,8 @@
 //! three larger of the four products of halves are exact to 16 bits, in a fifth of the time of AVX-512's fused
 //! multiply-adds. ggml's AMX code rounds activations to 8 bits.
 //!
-//! Tiles are used only for types that hold less than 16 bits of precision, never for F32 weights or caches. A tile that
-//! is not aligned to a cache line loads seven times as slowly (`aligned`).
+//! Tiles are used for types that hold less than 16 bits of precision, and in training also for floats of 32 bits. A tile that is
+//! not aligned to a cache line loads seven times as slowly (`aligned`).
 //!
 //! [`Tiles`] exist if the program runs on such a processor and the system permits them. Otherwise callers use another
 //! kernel.

@@ -36,6 +36,18 @@ impl Tiles {
         match self.0 {}
     }
 
+    /// # Safety
+    /// There is nothing to call this on.
+    pub(crate) unsafe fn cut_rows(&self, _: *const f32, _: usize, _: &mut [u32; 512]) {
+        match self.0 {}
+    }
+
+    /// # Safety
+    /// There is nothing to call this on.
+    pub(crate) unsafe fn cut_columns(&self, _: *const f32, _: usize, _: &mut [u32; 512]) {
+        match self.0 {}
+    }
+
     pub(crate) fn transpose(&self, _: &[u32], _: usize, _: &mut [u32], _: usize) {
         match self.0 {}
     }

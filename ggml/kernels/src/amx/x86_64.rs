@@ -24,7 +24,8 @@ pub(crate) fn available() -> bool {
 
 /// Returns true if the processor has the instructions that cut floats.
 fn cuts() -> bool {
-    is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16")
+    let [f, bw] = [is_x86_feature_detected!("avx512f"), is_x86_feature_detected!("avx512bw")];
+    f && bw && is_x86_feature_detected!("avx512bf16")
 }
 
 /// Linux gives a process the large registers when it asks: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
@@ -162,6 +163,31 @@ impl Tiles {
         unsafe { cut_pairs(first, second, high, low) }
     }
 
+    /// Cuts [`ROWS`] rows of [`DEPTH`] floats, `step` apart, into rows of words: the halves, then the others.
+    ///
+    /// # Safety
+    /// The floats can be read.
+    #[inline]
+    pub(crate) unsafe fn cut_rows(&self, from: *const f32, step: usize, words: &mut [u32; 2 * ROWS * ROWS]) {
+        // SAFETY: as above; the caller's promise.
+        unsafe { cut_rows(from, step, words) }
+    }
+
+    /// Cuts [`DEPTH`] rows of [`ROWS`] floats, `step` apart, into words of an element of a row and the one below it.
+    ///
+    /// # Safety
+    /// The floats can be read.
+    #[inline]
+    pub(crate) unsafe fn cut_columns(
+        &self,
+        from: *const f32,
+        step: usize,
+        words: &mut [u32; 2 * ROWS * ROWS],
+    ) {
+        // SAFETY: as above; the caller's promise.
+        unsafe { cut_columns(from, step, words) }
+    }
+
     /// See [`transpose`].
     pub(crate) fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
         // SAFETY: as above.
@@ -189,10 +215,76 @@ fn halves(from: &[f32]) -> [__m256i; 2] {
     }
 }
 
+/// Twice 16 floats rounded to bfloat16, and the differences, rounded too.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+fn halves_of_two(x: [__m512; 2]) -> [__m512i; 2] {
+    // SAFETY: both types are 512 bits.
+    let both =
+        |[x, y]: [__m512; 2]| unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(y, x)) };
+    let high = both(x);
+    let upper = |half| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half)));
+    let uppers = [upper(_mm512_castsi512_si256(high)), upper(_mm512_extracti64x4_epi64::<1>(high))];
+    [high, both([_mm512_sub_ps(x[0], uppers[0]), _mm512_sub_ps(x[1], uppers[1])])]
+}
+
+/// # Safety
+/// 16 rows of 32 floats, `step` apart, can be read.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+unsafe fn cut_rows(from: *const f32, step: usize, words: &mut [u32; 2 * ROWS * ROWS]) {
+    let to = words.as_mut_ptr();
+    for i in 0..ROWS {
+        // SAFETY: the caller's promise; both halves have 16 rows of as many words.
+        unsafe {
+            let row = from.add(i * step);
+            let [high, low] = halves_of_two([_mm512_loadu_ps(row), _mm512_loadu_ps(row.add(ROWS))]);
+            _mm512_storeu_si512(to.add(i * ROWS).cast(), high);
+            _mm512_storeu_si512(to.add((ROWS + i) * ROWS).cast(), low);
+        }
+    }
+}
+
+/// # Safety
+/// 32 rows of 16 floats, `step` apart, can be read.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+unsafe fn cut_columns(from: *const f32, step: usize, words: &mut [u32; 2 * ROWS * ROWS]) {
+    // Elements of the first row, each followed by one of the second.
+    const TURNS: [u16; 2 * ROWS] = {
+        let mut turns = [0; 2 * ROWS];
+        let mut i = 0;
+        while i < 2 * ROWS {
+            turns[i] = (i / 2 + i % 2 * ROWS) as u16;
+            i += 1;
+        }
+        turns
+    };
+    let to = words.as_mut_ptr();
+    // SAFETY: 64 bytes.
+    let turns = unsafe { _mm512_loadu_si512(TURNS.as_ptr().cast()) };
+    for i in 0..ROWS {
+        // SAFETY: the caller's promise; both halves have 16 rows of as many words.
+        unsafe {
+            let row = from.add(2 * i * step);
+            let [high, low] = halves_of_two([_mm512_loadu_ps(row), _mm512_loadu_ps(row.add(step))]);
+            _mm512_storeu_si512(to.add(i * ROWS).cast(), _mm512_permutexvar_epi16(turns, high));
+            _mm512_storeu_si512(to.add((ROWS + i) * ROWS).cast(), _mm512_permutexvar_epi16(turns, low));
+        }
+    }
+}
+
 /// Cuts floats into words of two, one after the other. An odd one is followed by zero.
-#[target_feature(enable = "avx512f,avx512bf16")]
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 fn cut(from: &[f32], high: &mut [u32], low: &mut [u32]) {
     const WORDS: usize = ROWS / 2;
+    if let ([x, y], []) = from.as_chunks::<ROWS>() {
+        let (high, low) = (&mut high[..ROWS], &mut low[..ROWS]);
+        // SAFETY: 64 bytes each.
+        return unsafe {
+            let halves = halves_of_two([_mm512_loadu_ps(x.as_ptr()), _mm512_loadu_ps(y.as_ptr())]);
+            _mm512_storeu_si512(high.as_mut_ptr().cast(), halves[0]);
+            _mm512_storeu_si512(low.as_mut_ptr().cast(), halves[1]);
+        };
+    }
     let n_words = from.len().div_ceil(2);
     let words = high[..n_words].chunks_mut(WORDS).zip(low[..n_words].chunks_mut(WORDS));
     for (from, (high, low)) in from.chunks(ROWS).zip(words) {
@@ -280,6 +372,7 @@ unsafe fn multiply() {
 #[cfg(test)]
 // On a processor without the instructions these tests test nothing; those of crate `ggml` say so of AMX.
 mod tests {
+    use super::super::DEPTH;
     use super::*;
 
     #[test]
@@ -330,6 +423,18 @@ mod tests {
                 assert_eq!((high[i], low[i]), words(floats[i], others[i]), "{n} {i}");
             }
             assert_eq!((high[n], low[n]), (7, 7));
+        }
+        let (step, floats) = (40, (0..40 * DEPTH).map(|i| (i as f32 * 0.377).sin()).collect::<Vec<_>>());
+        let (mut rows, mut columns) = ([0; 2 * ROWS * ROWS], [0; 2 * ROWS * ROWS]);
+        // SAFETY: asked above; 32 rows of 40 floats are there.
+        unsafe {
+            cut_rows(floats.as_ptr(), step, &mut rows);
+            cut_columns(floats.as_ptr(), step, &mut columns);
+        }
+        for (i, j) in (0..ROWS).flat_map(|i| (0..ROWS).map(move |j| (i, j))) {
+            let halves = |words: &[u32]| (words[i * ROWS + j], words[(ROWS + i) * ROWS + j]);
+            assert_eq!(halves(&rows), words(floats[i * step + 2 * j], floats[i * step + 2 * j + 1]));
+            assert_eq!(halves(&columns), words(floats[2 * i * step + j], floats[(2 * i + 1) * step + j]));
         }
         let (mut high, mut low) = ([0], [0]);
         // SAFETY: asked above.

@@ -1,14 +1,17 @@
 //! Products of the matrices of a tile.
 
-use crate::gemm::{assert_holds, multiply, multiply_into, Matrix};
+use crate::bf16x3::Matrices;
+use crate::gemm::{assert_holds, multiply, Matrix};
 use crate::half_floats::Scratch;
 
-/// Rounding of the factors of products. Sums and the softmax are in F32.
+/// Rounding of the factors of products of floats in training. Sums and the softmax are in F32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Factors {
     /// They are not.
     #[default]
     Floats,
+    /// To 16 bits, in AMX tiles.
+    Bf16x3,
     /// bfloat16, on processors with instructions for it.
     Bf16,
 }
@@ -17,6 +20,7 @@ pub enum Factors {
 #[derive(Debug, Default)]
 pub(super) struct Products {
     pub(super) factors: Factors,
+    halves: Matrices,
     short: Scratch,
 }
 
@@ -38,6 +42,7 @@ impl Products {
         unsafe {
             match self.factors {
                 Factors::Floats => multiply(out, cs, add, a, b, factor),
+                Factors::Bf16x3 => self.halves.product(out, cs, add, a, b, factor),
                 Factors::Bf16 => self.short.product(out, cs, add, a, b, factor),
             }
         }
@@ -53,13 +58,8 @@ impl Products {
         b: Matrix<'_>,
         factor: f32,
     ) {
-        match self.factors {
-            Factors::Floats => multiply_into(out, cs, add, a, b, factor),
-            Factors::Bf16 => {
-                assert_holds(out, cs, a, b);
-                // SAFETY: the result lies in the slice, and the borrow keeps everybody else, a and b too, out of it.
-                unsafe { self.short.product(out.as_mut_ptr(), cs, add, a, b, factor) }
-            }
-        }
+        assert_holds(out, cs, a, b);
+        // SAFETY: the result lies in the slice, and the borrow keeps everybody else, a and b too, out of it.
+        unsafe { self.multiply(out.as_mut_ptr(), cs, add, a, b, factor) }
     }
 }

@@ -1,5 +1,7 @@
 //! The definition of attention and of its gradients in f64, and how far floats may be off.
 
+use ggml::matmul::Kernel;
+
 use super::Case;
 use crate::common::{add, dot, magnitude, rounding, UNIT};
 
@@ -16,6 +18,8 @@ pub(super) struct Exact {
 
 /// The largest error of rounding to bfloat16, in parts of a number.
 const SHORT: f64 = 1.0 / 256.0;
+/// The largest error of a product of factors that are sums of two bfloat16, in parts of it.
+const TILES: f64 = 3.0 / 65536.0;
 
 /// How far sums may be off.
 #[derive(Default, Clone, Copy)]
@@ -49,7 +53,7 @@ impl Case {
     /// Operands of a product, rounded where the op rounds them.
     fn factors(&self, x: &[f64], scale: f32) -> Vec<f64> {
         let short = |x: f64| f64::from(half::bf16::from_f32(x as f32 * scale)) / f64::from(scale);
-        x.iter().map(|&x| if self.bf16 { short(x) } else { x }).collect()
+        x.iter().map(|&x| if self.kernel == Kernel::HalfFloats { short(x) } else { x }).collect()
     }
 
     /// The definition, on any numbers; and how far floats may be off, to first order. Weights and the gradients of scores are
@@ -60,7 +64,8 @@ impl Case {
         // Queries are rounded in the units in which scores are exponents of two.
         let q = self.factors(q, self.scale() * std::f32::consts::LOG2_E);
         let [k, v, short_out] = [k, v, d_out].map(|x| self.factors(x, 1.0));
-        let short = if self.bf16 { SHORT } else { 0.0 };
+        let short = if self.kernel == Kernel::HalfFloats { SHORT } else { 0.0 };
+        let rounding = |n: usize| rounding(n) + if self.kernel == Kernel::F32Tiles { TILES } else { 0.0 };
         let (n_rows, n_seen) = (self.n_tokens * self.n_rep, self.n_keys);
         // The lanes of a sum are summed up, and a sum is scaled again with each tile of keys.
         let summed = |n: usize| rounding(n + 24);

@@ -26,7 +26,7 @@ struct Case {
     softcap: Option<f32>,
     sinks: bool,
     /// Factors are rounded.
-    bf16: bool,
+    kernel: Kernel,
     seed: u64,
 }
 
@@ -152,7 +152,7 @@ impl Case {
                 let sinks = feed.f32(b, &[h], &data.sinks)?;
                 let sinks = self.sinks.then_some(sinks);
                 let scoring = Scoring { scale: self.scale(), softcap: self.softcap, sinks };
-                let scoring = TrainScoring { scoring, bf16: self.bf16 };
+                let scoring = TrainScoring { scoring, kernel: self.kernel };
                 let used = |t, d| {
                     let (ne, nb) = cut(t, d);
                     b.view(t, ne, nb, 0)
@@ -261,7 +261,19 @@ fn case() -> impl Strategy<Value = Case> {
     (shape, seen, scoring, any::<u64>()).prop_map(
         |(((d, d_v), (n_head_kv, n_rep), n_tokens, n_keys), seen, (softcap, sinks), seed)| {
             let n_tokens = if n_rep > 7 { n_tokens.min(5) } else { n_tokens };
-            Case { d, d_v, n_head_kv, n_rep, n_tokens, n_keys, seen, softcap, sinks, bf16: false, seed }
+            Case {
+                d,
+                d_v,
+                n_head_kv,
+                n_rep,
+                n_tokens,
+                n_keys,
+                seen,
+                softcap,
+                sinks,
+                kernel: Kernel::F32,
+                seed,
+            }
         },
     )
 }
@@ -272,8 +284,10 @@ proptest! {
     #[test]
     fn agrees_with_the_definition(case in case(), threads in prop::sample::select(vec![1usize, 3])) {
         case.check(&mut executor(threads));
-        if Kernel::HalfFloats.available(DType::BF16) {
-            Case { bf16: true, ..case }.check(&mut executor(threads));
+        for (kernel, dtype) in [(Kernel::HalfFloats, DType::BF16), (Kernel::F32Tiles, DType::F32)] {
+            if kernel.available(dtype) {
+                Case { kernel, ..case }.check(&mut executor(threads));
+            }
         }
     }
 }
@@ -288,7 +302,7 @@ const PLAIN: Case = Case {
     seen: Seen::Causal,
     softcap: None,
     sinks: false,
-    bf16: false,
+    kernel: Kernel::F32,
     seed: 5,
 };
 
