@@ -19,6 +19,10 @@ class Evidence:
     def documents(self, id):
         return self.figures(id).get("documents")
 
+    def alike(self, *ids):
+        """Returns true if all these records were computed on GPUs, or none was: losses differ by up to 0.017 nats."""
+        return len({self.records[id]["processor"].startswith("NVIDIA") for id in ids if id in self.records}) < 2
+
     def frozen(self, name):
         return self.documents(f"frozen/perplexity/{self.equal.get(name, name)}")
 
@@ -200,9 +204,11 @@ def questions(e, id):
 
 def recipe(e):
     first, window = e.plan["recipe"]["methods"][0]["name"], e.plan["frozen"]["window"]
-    a, b = (e.documents(f"recipe/perplexity/{kind}/{first}") for kind in ("trained", "frozen"))
-    short = [questions(e, f"recipe/short/trained/{first}"), questions(e, "recipe/short/frozen/plain")]
-    if not (a and b and all(short)):
+    ids = [f"recipe/perplexity/{kind}/{first}" for kind in ("trained", "frozen")]
+    ids += [f"recipe/short/trained/{first}", "recipe/short/frozen/plain"]
+    a, b = (e.documents(id) for id in ids[:2])
+    short = [questions(e, id) for id in ids[2:]]
+    if not (a and b and all(short) and e.alike(*ids)):
         return None
     change = bootstrap([(100 * (x - y), 1) for x, y in zip(*short, strict=True)])
     return f"trained minus frozen: {nats(paired(a, b, window))}; PIQA: {points((*change, len(short[0])))}"
@@ -210,8 +216,9 @@ def recipe(e):
 
 def unseen(e):
     own = e.plan["recipe"]
-    a, b, c = (e.documents(f"recipe/perplexity/trained/{m}") for m in ("sba", "yarn", "pi"))
-    if not (a and b and c):
+    ids = [f"recipe/perplexity/trained/{m}" for m in ("sba", "yarn", "pi")]
+    a, b, c = (e.documents(id) for id in ids)
+    if not (a and b and c and e.alike(*ids)):
         return None
     start = own["target"]
     return f"sba minus yarn: {nats(paired(a, b, start))}; pi minus yarn: {nats(paired(c, b, start))}"

@@ -308,12 +308,17 @@ def take(place, only=None, count=None, remake=None):
                 lock.close()
                 break
             if again and record["output"] != fresh["output"]:
-                path = place.model(unit.id)
-                path.rename(path.with_suffix(".other"))
-                raise Problem(
-                    f"{unit.id}: the new model differs from the recorded one (sha256 {record['output'][:12]}, recorded "
-                    f"{fresh['output'][:12]}); processors round differently"
-                )
+                # Processors round differently. Without records of the old model, the new one replaces it.
+                dependents = sorted(id for id, r in place.records().items() if unit.id in r["needs"])
+                if dependents:
+                    path = place.model(unit.id)
+                    path.rename(path.with_suffix(".other"))
+                    raise Problem(
+                        f"{unit.id}: the new model differs from the recorded one (sha256 {record['output'][:12]}, recorded "
+                        f"{fresh['output'][:12]}); to measure the new model, remove the records that depend on the old one: "
+                        f"{', '.join(dependents)}"
+                    )
+                again = False
             if not again:
                 write(place.folder / record_name(unit.id), text)
             if unit.model:
@@ -433,7 +438,7 @@ def main():
     parser.add_argument("--device", metavar="NAME", default="cpu", help="cpu, or cuda:0, ... [default: cpu]")
     parser.add_argument("--only", metavar="PREFIX", help="run only units whose name starts with PREFIX")
     parser.add_argument("--count", type=int, metavar="N", help="run at most N units")
-    parser.add_argument("--remake", metavar="UNIT", help="rebuild the model of a recorded unit, and compare it")
+    parser.add_argument("--remake", metavar="UNIT", help="rebuild the model of a recorded unit")
     parser.add_argument("--records", metavar="DIR", help="directory of the records [default: docs/results/records]")
     args = parser.parse_args()
     more = {"records": pathlib.Path(args.records).resolve()} if args.records else {}

@@ -287,6 +287,32 @@ class Queue(Lab):
         evidence.take(mine, remake="small/start", count=1, only="small/start")
         self.assertTrue(mine.model("small/start").is_file())
 
+    def test_a_model_that_comes_out_differently_replaces_one_that_nothing_depends_on(self):
+        place, path = self.place(), self.at / "records/small.start.json"
+
+        def remake():
+            record = json.loads(path.read_text())
+            path.write_text(json.dumps(record | {"output": "0" * 64}))
+            place.model("small/start").unlink()
+            evidence.take(place, remake="small/start", count=1, only="small/start")
+
+        evidence.take(place, only="small/start")
+        remake()
+        self.assertEqual(place.records()["small/start"]["output"], place.sha256(place.model("small/start")))
+        evidence.take(place, only="small/base-1")
+        with self.assertRaisesRegex(Problem, "remove the records that depend on the old one: small/base-1"):
+            remake()
+        self.assertFalse(place.model("small/start").exists())
+
+    def test_results_of_gpus_are_not_compared_with_those_of_processors(self):
+        place = self.place()
+        evidence.take(place, only="recipe")
+        answer = report.ANSWERS["recipe"]
+        self.assertIsNotNone(answer(report.Evidence(self.plan, place.records())))
+        path = self.at / "records/recipe.perplexity.frozen.yarn.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"processor": "NVIDIA H200"}))
+        self.assertIsNone(answer(report.Evidence(self.plan, place.records())))
+
     def test_the_frozen_program_stays(self):
         place = self.place()
         evidence.take(place, only="frozen/plans")
