@@ -202,23 +202,10 @@ impl Drop for Tiles {
     }
 }
 
-/// Up to 16 floats rounded to bfloat16, and the differences, rounded too. NaN stays NaN.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bf16")]
-fn halves(from: &[f32]) -> [__m256i; 2] {
-    // SAFETY: the mask is of the elements that are there, and both types are 256 bits.
-    unsafe {
-        let x = _mm512_maskz_loadu_ps(((1u32 << from.len().min(ROWS)) - 1) as u16, from.as_ptr());
-        let high: __m256i = std::mem::transmute(_mm512_cvtneps_pbh(x));
-        let upper = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(high)));
-        [high, std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(_mm512_sub_ps(x, upper)))]
-    }
-}
-
-/// Twice 16 floats rounded to bfloat16, and the differences, rounded too.
+/// Twice 16 floats rounded to bfloat16, and the differences, rounded too. NaN stays NaN.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn halves_of_two(x: [__m512; 2]) -> [__m512i; 2] {
+fn halves(x: [__m512; 2]) -> [__m512i; 2] {
     // SAFETY: both types are 512 bits.
     let both =
         |[x, y]: [__m512; 2]| unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(y, x)) };
@@ -226,6 +213,24 @@ fn halves_of_two(x: [__m512; 2]) -> [__m512i; 2] {
     let upper = |half| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half)));
     let uppers = [upper(_mm512_castsi512_si256(high)), upper(_mm512_extracti64x4_epi64::<1>(high))];
     [high, both([_mm512_sub_ps(x[0], uppers[0]), _mm512_sub_ps(x[1], uppers[1])])]
+}
+
+/// The halves of elements of the first 16, each followed by one of the second.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn pairs([high, low]: [__m512i; 2]) -> [__m512i; 2] {
+    const TURNS: [u16; 2 * ROWS] = {
+        let mut turns = [0; 2 * ROWS];
+        let mut i = 0;
+        while i < 2 * ROWS {
+            turns[i] = (i / 2 + i % 2 * ROWS) as u16;
+            i += 1;
+        }
+        turns
+    };
+    // SAFETY: 64 bytes.
+    let turns = unsafe { _mm512_loadu_si512(TURNS.as_ptr().cast()) };
+    [_mm512_permutexvar_epi16(turns, high), _mm512_permutexvar_epi16(turns, low)]
 }
 
 /// # Safety
@@ -237,7 +242,7 @@ unsafe fn cut_rows(from: *const f32, step: usize, words: &mut [u32; 2 * ROWS * R
         // SAFETY: the caller's promise; both halves have 16 rows of as many words.
         unsafe {
             let row = from.add(i * step);
-            let [high, low] = halves_of_two([_mm512_loadu_ps(row), _mm512_loadu_ps(row.add(ROWS))]);
+            let [high, low] = halves([_mm512_loadu_ps(row), _mm512_loadu_ps(row.add(ROWS))]);
             _mm512_storeu_si512(to.add(i * ROWS).cast(), high);
             _mm512_storeu_si512(to.add((ROWS + i) * ROWS).cast(), low);
         }
@@ -248,26 +253,15 @@ unsafe fn cut_rows(from: *const f32, step: usize, words: &mut [u32; 2 * ROWS * R
 /// 32 rows of 16 floats, `step` apart, can be read.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 unsafe fn cut_columns(from: *const f32, step: usize, words: &mut [u32; 2 * ROWS * ROWS]) {
-    // Elements of the first row, each followed by one of the second.
-    const TURNS: [u16; 2 * ROWS] = {
-        let mut turns = [0; 2 * ROWS];
-        let mut i = 0;
-        while i < 2 * ROWS {
-            turns[i] = (i / 2 + i % 2 * ROWS) as u16;
-            i += 1;
-        }
-        turns
-    };
     let to = words.as_mut_ptr();
-    // SAFETY: 64 bytes.
-    let turns = unsafe { _mm512_loadu_si512(TURNS.as_ptr().cast()) };
     for i in 0..ROWS {
         // SAFETY: the caller's promise; both halves have 16 rows of as many words.
         unsafe {
             let row = from.add(2 * i * step);
-            let [high, low] = halves_of_two([_mm512_loadu_ps(row), _mm512_loadu_ps(row.add(step))]);
-            _mm512_storeu_si512(to.add(i * ROWS).cast(), _mm512_permutexvar_epi16(turns, high));
-            _mm512_storeu_si512(to.add((ROWS + i) * ROWS).cast(), _mm512_permutexvar_epi16(turns, low));
+            let halves = halves([_mm512_loadu_ps(row), _mm512_loadu_ps(row.add(step))]);
+            let [high, low] = pairs(halves);
+            _mm512_storeu_si512(to.add(i * ROWS).cast(), high);
+            _mm512_storeu_si512(to.add((ROWS + i) * ROWS).cast(), low);
         }
     }
 }
@@ -275,46 +269,41 @@ unsafe fn cut_columns(from: *const f32, step: usize, words: &mut [u32; 2 * ROWS 
 /// Cuts floats into words of two, one after the other. An odd one is followed by zero.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 fn cut(from: &[f32], high: &mut [u32], low: &mut [u32]) {
-    const WORDS: usize = ROWS / 2;
-    if let ([x, y], []) = from.as_chunks::<ROWS>() {
-        let (high, low) = (&mut high[..ROWS], &mut low[..ROWS]);
-        // SAFETY: 64 bytes each.
-        return unsafe {
-            let halves = halves_of_two([_mm512_loadu_ps(x.as_ptr()), _mm512_loadu_ps(y.as_ptr())]);
-            _mm512_storeu_si512(high.as_mut_ptr().cast(), halves[0]);
-            _mm512_storeu_si512(low.as_mut_ptr().cast(), halves[1]);
-        };
-    }
-    let n_words = from.len().div_ceil(2);
-    let words = high[..n_words].chunks_mut(WORDS).zip(low[..n_words].chunks_mut(WORDS));
-    for (from, (high, low)) in from.chunks(ROWS).zip(words) {
-        let mut whole = [[0; WORDS]; 2];
-        for (whole, half) in whole.iter_mut().zip(halves(from)) {
-            // SAFETY: 32 bytes are written to as many.
-            unsafe { _mm256_storeu_si256(whole.as_mut_ptr().cast(), half) };
+    let n = from.len().div_ceil(2);
+    let words = high[..n].chunks_mut(ROWS).zip(low[..n].chunks_mut(ROWS));
+    for (from, (high, low)) in from.chunks(2 * ROWS).zip(words) {
+        let (floats, words) = (mask_of(from.len()), mask_of(high.len()) as u16);
+        // SAFETY: masks are of the elements that there are.
+        unsafe {
+            let x = _mm512_maskz_loadu_ps(floats as u16, from.as_ptr());
+            let y = _mm512_maskz_loadu_ps((floats >> ROWS) as u16, from.as_ptr().wrapping_add(ROWS));
+            let halves = halves([x, y]);
+            _mm512_mask_storeu_epi32(high.as_mut_ptr().cast(), words, halves[0]);
+            _mm512_mask_storeu_epi32(low.as_mut_ptr().cast(), words, halves[1]);
         }
-        high.copy_from_slice(&whole[0][..high.len()]);
-        low.copy_from_slice(&whole[1][..low.len()]);
     }
 }
 
+/// A mask of the first `n` elements of 32.
+#[inline(always)]
+fn mask_of(n: usize) -> u32 {
+    ((1u64 << n) - 1) as u32
+}
+
 /// Cuts floats into words, each of one of `first` and one of `second`, which are as long.
-#[target_feature(enable = "avx512f,avx512bf16")]
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 fn cut_pairs(first: &[f32], second: &[f32], high: &mut [u32], low: &mut [u32]) {
     let n = first.len();
     let words = high[..n].chunks_mut(ROWS).zip(low[..n].chunks_mut(ROWS));
-    for ((first, second), (high, low)) in first.chunks(ROWS).zip(second[..n].chunks(ROWS)).zip(words) {
-        let mut whole = [[0; ROWS]; 2];
-        for (whole, (first, second)) in whole.iter_mut().zip(halves(first).into_iter().zip(halves(second))) {
-            // SAFETY: 64 bytes are written to as many.
-            unsafe {
-                let upper = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(second));
-                let words = _mm512_or_si512(_mm512_cvtepu16_epi32(first), upper);
-                _mm512_storeu_si512(whole.as_mut_ptr().cast(), words);
-            }
+    for ((x, y), (high, low)) in first.chunks(ROWS).zip(second[..n].chunks(ROWS)).zip(words) {
+        let mask = mask_of(x.len()) as u16;
+        // SAFETY: the mask is of the elements that all four have.
+        unsafe {
+            let (x, y) = (_mm512_maskz_loadu_ps(mask, x.as_ptr()), _mm512_maskz_loadu_ps(mask, y.as_ptr()));
+            let halves = pairs(halves([x, y]));
+            _mm512_mask_storeu_epi32(high.as_mut_ptr().cast(), mask, halves[0]);
+            _mm512_mask_storeu_epi32(low.as_mut_ptr().cast(), mask, halves[1]);
         }
-        high.copy_from_slice(&whole[0][..high.len()]);
-        low.copy_from_slice(&whole[1][..low.len()]);
     }
 }
 
