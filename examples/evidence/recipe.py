@@ -4,36 +4,40 @@ import material
 from unit import Step, Unit, device, evaluation, reads, right_or_wrong, samples_of, trained
 
 
+def train(plan, m):
+    """Returns the unit that trains the default model for a method."""
+    own, model = plan["recipe"], plan["frozen"]["model"]
+    fixed = {k: own[k] for k in ("data", "seed", "options", "ctx", "steps", "target")}
+    unit = Unit(
+        f"recipe/train/{m['name']}", {"model": model, "spec": m["spec"], **fixed}, model=True, seed=own["seed"]
+    )
+    unit.work = [("read", own["ctx"], 4 * own["ctx"] * own["steps"])]
+
+    def steps(place, _):
+        args = [
+            "finetune",
+            "-m",
+            model,
+            "-d",
+            own["data"],
+            "--rope",
+            m["spec"],
+            "--ctx",
+            own["ctx"],
+            "--steps",
+            own["steps"],
+        ]
+        args += ["--transform", f"pose:target={own['target']}", "--seed", own["seed"], *own["options"]]
+        cache = place.inside("material", "recipe.tokens")
+        args += ["--set", f"cache={cache}", "-o", place.model(unit.id), *device(place)]
+        return [Step("train", args, makes=place.model(unit.id), resumes=True)]
+
+    unit.steps, unit.figures, unit.inputs = steps, trained(unit.id), lambda place: [model, own["data"]]
+    return unit
+
+
 def recipe(plan, records):
     own, model = plan["recipe"], plan["frozen"]["model"]
-    for m in own["methods"]:
-        fixed = {k: own[k] for k in ("data", "seed", "options", "ctx", "steps", "target")}
-        unit = Unit(
-            f"recipe/train/{m['name']}", {"model": model, "spec": m["spec"], **fixed}, model=True, seed=own["seed"]
-        )
-        unit.work = [("read", own["ctx"], 4 * own["ctx"] * own["steps"])]
-
-        def steps(place, _, id=unit.id, m=m):
-            args = [
-                "finetune",
-                "-m",
-                model,
-                "-d",
-                own["data"],
-                "--rope",
-                m["spec"],
-                "--ctx",
-                own["ctx"],
-                "--steps",
-                own["steps"],
-            ]
-            args += ["--transform", f"pose:target={own['target']}", "--seed", own["seed"], *own["options"]]
-            cache = place.inside("material", "recipe.tokens")
-            args += ["--set", f"cache={cache}", "-o", place.model(id), *device(place)]
-            return [Step("train", args, makes=place.model(id), resumes=True)]
-
-        unit.steps, unit.figures, unit.inputs = steps, trained(unit.id), lambda place: [model, own["data"]]
-        yield unit
 
     def documents(place):
         return material.documents(place, own["texts"])
@@ -41,6 +45,8 @@ def recipe(plan, records):
     cells = [(m["name"], ["--rope", m["spec"]], None, m) for m in own["methods"]]
     cells = [c for pair in ((c, (c[0], c[1], f"recipe/train/{c[0]}", c[3])) for c in cells) for c in pair]
     for name, rope, adapter, m in cells:
+        if not adapter:
+            yield train(plan, m)
         kind = "trained" if adapter else "frozen"
         unit = Unit(
             f"recipe/perplexity/{kind}/{name}",

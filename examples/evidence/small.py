@@ -101,8 +101,10 @@ def small(plan, records):
             yield check
 
     base, opened = chosen_base(plan, records)
-    for arm in own["arms"]["methods"]:
-        yield from arm_units(plan, records, base, opened, arm)
+    # All rates come first, then all arms of a seed: they can be compared before another seed starts.
+    for groups in zip(*(arm_units(plan, records, base, opened, arm) for arm in own["arms"]["methods"]), strict=True):
+        for group in groups:
+            yield from group
 
 
 def rope_of(place, arm, base):
@@ -134,6 +136,7 @@ def arm_options(place, arm, base, name):
 
 
 def arm_units(plan, records, base, opened, arm):
+    """Yields the unit that chooses an arm's rate, then for each seed the units that train and measure it."""
     own = plan["small"]
     arms, name = own["arms"], arm["name"]
     tokens = arms["ctx"] * arms["batch"]
@@ -177,7 +180,7 @@ def arm_units(plan, records, base, opened, arm):
         return {"held_out": last, "rate": min(last, key=last.get)}
 
     rate.steps, rate.figures, rate.inputs = tries, choose, sources(plan, arms["data"])
-    yield rate
+    yield [rate]
     for seed in arms["seeds"]:
         unit = Unit(
             f"small/train/{name}/{seed}",
@@ -193,8 +196,7 @@ def arm_units(plan, records, base, opened, arm):
             return [one(place, id, lr, arms["steps"], seed, "train")]
 
         unit.steps, unit.figures, unit.inputs = steps, trained(unit.id), sources(plan, arms["data"])
-        yield unit
-        yield measure(plan, f"small/measure/{name}/{seed}", unit.id, seed)
+        yield [unit, measure(plan, f"small/measure/{name}/{seed}", unit.id, seed)]
 
 
 def measure(plan, id, model, seed):
