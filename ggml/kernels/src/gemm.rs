@@ -73,7 +73,8 @@ impl<'a> Matrix<'a> {
     pub(crate) fn row(&self, i: usize) -> Option<&'a [f32]> {
         assert!(i < self.rows, "{i}");
         // SAFETY: as above.
-        (self.cs == 1).then(|| unsafe { std::slice::from_raw_parts(self.data.add(i * self.rs), self.cols) })
+        (self.cs == 1)
+            .then(|| unsafe { std::slice::from_raw_parts(self.data.wrapping_add(i * self.rs), self.cols) })
     }
 
     pub(crate) fn first(&self) -> *const f32 {
