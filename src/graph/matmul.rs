@@ -145,7 +145,7 @@ fn half_floats_from(weight: DType) -> usize {
 }
 
 /// Tokens from which on our products of floats of 32 bits are faster than ggml's, which has only the instructions that the build is
-/// for: 1.2 to 1.5 times with AVX2 and 512 tokens (Zen 3), and with AVX-512 1.6 with 64 and 2.2 with 512 (Sapphire Rapids).
+/// for: 1.2 to 1.5 times with AVX2 and 512 tokens (Zen 3), and with AVX-512 1.6 with 64 and 2.2 with 512 (a Xeon with AMX).
 fn f32_from(isa: Isa) -> usize {
     if isa.avx512 {
         64
@@ -155,10 +155,11 @@ fn f32_from(isa: Isa) -> usize {
 }
 
 /// Tokens from which on experts in floats are faster as floats of 32 bits than by ggml, with AVX-512: 1.5 times with 64 tokens of
-/// which each chooses 2 experts of 8, 2.7 to 3.7 with 512 (Sapphire Rapids).
+/// which each chooses 2 experts of 8, 2.7 to 3.7 with 512 (a Xeon with AMX).
 const F32_EXPERTS_FROM: usize = 64;
 
-/// Tokens from which on products of floats are in AMX tiles in training, which are right to 16 bits: 1.5 to 2.5 times as fast.
+/// Tokens from which on products of floats are in AMX tiles in training, off by at most 3/65536 of each product: 1.5 to 2.5
+/// times as fast.
 const F32_TILES_FROM: usize = 32;
 
 /// Tokens up to which [`Math::Auto`] computes products in 8-bit integers. In batches of so few converting weights to 16 bits takes
