@@ -30,9 +30,11 @@ def frame(width, height, title, parts):
 
 
 def ticks(low, high):
-    """Returns the ticks 1, 2, and 5 of each power of ten, from the last below `low` to the first above `high`."""
+    """Returns ticks of each power of ten, from the last below `low` to the first above `high`: 1, 2, and 5, or more where
+    values are close together."""
+    steps = (1, 2, 5) if high / low > 3 else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
     powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
-    every = [step * 10.0**power for power in powers for step in (1, 2, 5)]
+    every = [step * 10.0**power for power in powers for step in steps]
     return [y for y in every if max(t for t in every if t <= low) <= y <= min(t for t in every if t >= high)]
 
 

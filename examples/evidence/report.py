@@ -240,20 +240,28 @@ def recipe_section(e):
     own, window = e.plan["recipe"], e.plan["frozen"]["window"]
     out = [f"## The default model trained by PoSE to {own['target']:,}", ""]
     spans = [(0, window), (window, own["target"]), (own["target"], own["measured"])]
-    rows = []
+    buckets = range(0, own["measured"], own["bucket"])
+    rows, series = [], []
     for method in own["methods"]:
         for kind in ("frozen", "trained"):
-            of = e.documents(f"recipe/perplexity/{kind}/{method['name']}")
+            of, name = e.documents(f"recipe/perplexity/{kind}/{method['name']}"), f"{method['name']}, {kind}"
             if of:
-                rows.append([f"{method['name']}, {kind}", *(f"{perplexity(of, *s):.2f}" for s in spans)])
+                rows.append([name, *(f"{perplexity(of, *s):.2f}" for s in spans)])
+                points = [(s + own["bucket"] / 2, perplexity(of, s, s + own["bucket"])) for s in buckets]
+                series.append((name, points))
     if not rows:
         return [*out, NOT_YET + ".", ""], {}
-    return [
-        *out,
+    out += [
         f"Perplexity by position in windows of {own['measured']:,} tokens. No model was trained at positions past {own['target']:,}.",
         "",
         *table(["method", *(f"{k(a)}-{k(b)}" for a, b in spans)], rows),
-    ], {}
+        "![Perplexity by position](images/evidence-recipe.svg)",
+        "",
+    ]
+    title, end = f"SmolLM2-135M trained to {own['target']:,}: perplexity by position", (own["target"], "trained positions end")
+    return out, {
+        "evidence-recipe.svg": drawing.lines(title, "position (tokens)", "perplexity (log scale)", series, end)
+    }
 
 
 def claims_section(e):

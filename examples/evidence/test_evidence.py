@@ -163,7 +163,8 @@ class Whole(Lab):
         self.assertIn(
             "ntk minus yarn: +0.100 nats (+0.100 to +0.100); pi minus ntk: +0.400 nats (+0.400 to +0.400)", page
         )
-        self.assertEqual(set(pictures), {"evidence-frozen.svg", "evidence-needles.svg", "evidence-small.svg"})
+        shown = ("frozen", "needles", "small", "recipe")
+        self.assertEqual(set(pictures), {f"evidence-{name}.svg" for name in shown})
         self.assertLessEqual(page.count("\n"), 200)
         # A second run measures nothing again.
         n = len(self.commands())

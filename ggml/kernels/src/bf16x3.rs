@@ -114,8 +114,7 @@ pub struct Scratch {
     panels: Aligned<u32>,
     /// Halves of a tile before it is transposed.
     tile: Aligned<u32>,
-    /// A result of which only a part is wanted.
-    edge: Aligned<f32>,
+    edge: Edge,
 }
 
 impl Scratch {
@@ -183,7 +182,6 @@ impl Scratch {
         self.rows.resize(SIDE * CHUNK, 0.0);
         self.panels.refill(n_panels * PANEL, 0);
         self.tile.refill(TILE, 0);
-        self.edge.refill(SIDE * SIDE, 0.0);
     }
 
     /// Converts `columns` of rows `chunk` of a weight and cuts them into panels.
@@ -264,25 +262,52 @@ impl Scratch {
         out: &Output<'_>,
     ) {
         let (n_steps, first) = (chunk.len().div_ceil(DEPTH), chunk.start / DEPTH * TILE);
-        let operand =
-            |words, tile| Operand { high: words, low: &words[TILE / 2..], row: ROWS, tile, step: TILE };
         let left = operand(&words[first..], shape.n_steps() * TILE);
         let right = operand(&self.panels[panel * PANEL..], CHUNK / DEPTH * TILE);
-        let (add, n) = (chunk.start > 0, SIDE.min(shape.n - pair * SIDE));
-        let to = out.at(pair * SIDE, rows.start);
-        if n == SIDE && rows.len() == SIDE {
-            // SAFETY: the output has the rows of the pair, and these columns.
-            return unsafe { tiles.product(&left, &right, n_steps, add, to, out.step()) };
+        let to = (out.at(pair * SIDE, rows.start), out.step());
+        let wanted = [SIDE.min(shape.n - pair * SIDE), rows.len()];
+        // SAFETY: the output has the rows of the pair, and these columns.
+        unsafe { self.edge.product(tiles, [left, right], n_steps, chunk.start > 0, to, wanted) }
+    }
+}
+
+/// A pair of tiles of packed words, `tile` words apart.
+fn operand(words: &[u32], tile: usize) -> Operand<'_> {
+    Operand { high: words, low: &words[TILE / 2..], row: ROWS, tile, step: TILE }
+}
+
+/// A buffer for a product of which only a part is wanted.
+#[derive(Debug, Default)]
+struct Edge(Aligned<f32>);
+
+impl Edge {
+    /// Writes `n` rows of `len` elements of a product of two pairs of tiles to rows `step` elements apart.
+    ///
+    /// # Safety
+    /// These elements are valid for reads and writes, and no other thread uses them meanwhile.
+    unsafe fn product(
+        &mut self,
+        tiles: &Tiles,
+        [left, right]: [Operand<'_>; 2],
+        n_steps: usize,
+        add: bool,
+        (to, step): (*mut f32, usize),
+        [n, len]: [usize; 2],
+    ) {
+        if [n, len] == [SIDE; 2] {
+            // SAFETY: the caller's promise.
+            return unsafe { tiles.product(&left, &right, n_steps, add, to, step) };
         }
-        let edge = self.edge.as_mut_ptr();
-        // SAFETY: the rows and columns that are wanted of a whole result go from and to the output.
+        self.0.resize(SIDE * SIDE);
+        let edge = self.0.as_mut_ptr();
+        // SAFETY: the buffer holds the whole product, and the wanted part of it goes from and to the caller's elements.
         unsafe {
-            let wanted = (0..n).map(|i| (to.add(i * out.step()), edge.add(i * SIDE)));
+            let wanted = (0..n).map(|i| (to.add(i * step), edge.add(i * SIDE)));
             if add {
-                wanted.clone().for_each(|(to, edge)| edge.copy_from_nonoverlapping(to, rows.len()));
+                wanted.clone().for_each(|(to, edge)| edge.copy_from_nonoverlapping(to, len));
             }
             tiles.product(&left, &right, n_steps, add, edge, SIDE);
-            wanted.for_each(|(to, edge)| to.copy_from_nonoverlapping(edge, rows.len()));
+            wanted.for_each(|(to, edge)| to.copy_from_nonoverlapping(edge, len));
         }
     }
 }

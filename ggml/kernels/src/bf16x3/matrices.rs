@@ -1,8 +1,8 @@
 //! Products of two matrices of floats, both cut into halves on the way.
 
-use super::{CHUNK, TILE};
+use super::{operand, Edge, CHUNK, TILE};
 use crate::aligned::Aligned;
-use crate::amx::{Operand, Tiles, DEPTH, ROWS, SIDE};
+use crate::amx::{Tiles, DEPTH, ROWS, SIDE};
 use crate::gemm::Matrix;
 
 /// Columns of the result whose halves are kept: with [`CHUNK`] terms they stay in a cache of 2 MB.
@@ -17,8 +17,7 @@ pub struct Matrices {
     columns: Aligned<u32>,
     rows: Aligned<u32>,
     packer: Packer,
-    /// A result of which only a part is wanted.
-    edge: Aligned<f32>,
+    edge: Edge,
 }
 
 impl Matrices {
@@ -43,7 +42,6 @@ impl Matrices {
         let most = a.n_cols().min(CHUNK).div_ceil(DEPTH) * TILE;
         self.columns.resize(b.n_cols().min(COLUMNS).div_ceil(SIDE) * 2 * most);
         self.rows.resize(2 * most);
-        self.edge.resize(SIDE * SIDE);
         for from in (0..a.n_cols()).step_by(CHUNK) {
             let terms = from..a.n_cols().min(from + CHUNK);
             let n_steps = terms.len().div_ceil(DEPTH);
@@ -63,61 +61,19 @@ impl Matrices {
                     }
                     for pair in 0..n_pairs {
                         let column = first + pair * SIDE;
-                        let columns = column..columns.end.min(column + SIDE);
+                        let wanted = [SIDE.min(columns.end - column), rows.len()];
+                        let left = operand(&self.columns[2 * pair * words..][..2 * words], words);
+                        let right = operand(&self.rows[..2 * words], words);
                         // SAFETY: elements of the result (the caller's promise).
                         unsafe {
-                            let to = out.add(rows.start + column * cs);
-                            self.pair(
-                                &tiles,
-                                pair,
-                                n_steps,
-                                add || from > 0,
-                                (to, cs),
-                                [rows.len(), columns.len()],
-                            );
+                            let to = (out.add(rows.start + column * cs), cs);
+                            self.edge.product(&tiles, [left, right], n_steps, add || from > 0, to, wanted);
                         }
                     }
                 }
             }
         }
     }
-
-    /// Products of the packed rows with a pair of tiles of columns, of which `n` are wanted.
-    ///
-    /// # Safety
-    /// These elements of the result can be read and written, by nobody else meanwhile.
-    unsafe fn pair(
-        &mut self,
-        tiles: &Tiles,
-        pair: usize,
-        n_steps: usize,
-        add: bool,
-        (to, cs): (*mut f32, usize),
-        [n_rows, n_columns]: [usize; 2],
-    ) {
-        let tile = n_steps * TILE;
-        let operand = |words| operand(words, tile);
-        let left = operand(&self.columns[2 * pair * tile..][..2 * tile]);
-        let right = operand(&self.rows[..2 * tile]);
-        if [n_rows, n_columns] == [SIDE; 2] {
-            // SAFETY: the caller's promise.
-            return unsafe { tiles.product(&left, &right, n_steps, add, to, cs) };
-        }
-        let edge = self.edge.as_mut_ptr();
-        // SAFETY: the rows and columns that are wanted of a whole result go from and to the output.
-        unsafe {
-            let wanted = (0..n_columns).map(|i| (to.add(i * cs), edge.add(i * SIDE)));
-            if add {
-                wanted.clone().for_each(|(to, edge)| edge.copy_from_nonoverlapping(to, n_rows));
-            }
-            tiles.product(&left, &right, n_steps, add, edge, SIDE);
-            wanted.for_each(|(to, edge)| to.copy_from_nonoverlapping(edge, n_rows));
-        }
-    }
-}
-
-fn operand(words: &[u32], tile: usize) -> Operand<'_> {
-    Operand { high: words, low: &words[HALF..], row: ROWS, tile, step: TILE }
 }
 
 /// Cuts lines into tiles.
