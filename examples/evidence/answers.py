@@ -1,7 +1,10 @@
 """Computes the result for each prediction from the records."""
 
-from stats import bootstrap, paired, perplexity, wilson
+from stats import bootstrap, paired, perplexity, reach, wilson
 from units import all_units, plan_hashes
+
+
+NOT_YET = "not measured yet"
 
 
 class Evidence:
@@ -132,6 +135,12 @@ def needle_methods(e):
     return [n for n in names if needles(e, n)]
 
 
+def chosen_for_needles(e):
+    """Returns the methods that the plan looks for needles with."""
+    found = [u.id.split("/")[2] for u in e.units if u.id.startswith("frozen/needle/") and not u.waits]
+    return list(dict.fromkeys(found))
+
+
 def at_length(cells, length):
     return tuple(sum(part) for part in zip(*[v for (n, _), v in cells.items() if n == length])) or (0, 0)
 
@@ -144,7 +153,9 @@ def finding(e):
         if asked:
             low, high = wilson(right, asked)
             parts.append(f"{name} {right:g} of {asked} ({low:.0f}-{high:.0f}%)")
-    return f"at {longest:,}: " + "; ".join(parts) if len(parts) > 1 else None
+    left = [n for n in chosen_for_needles(e) if not at_length(needles(e, n), longest)[1]]
+    missing = f"; {NOT_YET}: {', '.join(left)}" if left else ""
+    return f"at {longest:,}: {'; '.join(parts)}{missing}" if len(parts) > 1 else None
 
 
 def harpe(e):
@@ -179,22 +190,34 @@ def pi(e):
     )
 
 
-def gap(e, arm, distance, marks=0):
-    """Returns how much a document's own beginning lowers the loss after a cut, compared with another beginning."""
+def gap(e, arm, distance, marks=0, minus=None):
+    """Returns how much a document's own beginning lowers the loss after a cut, compared with another beginning; with `minus`,
+    how much more than in that arm without markers."""
+
+    def of(arm, seed, marks):
+        nll = e.figures(f"knots/measure/{arm}/{seed}").get("nll")
+        pairs = zip(nll[f"{distance}-1-{marks}"], nll[f"{distance}-0-{marks}"], strict=True) if nll else []
+        return [o - w for w, o in pairs]
+
     parts = []
     for seed in e.plan["knots"]["seeds"]:
-        nll = e.figures(f"knots/measure/{arm}/{seed}").get("nll")
-        if nll:
-            parts.append(
-                [o - w for w, o in zip(nll[f"{distance}-1-{marks}"], nll[f"{distance}-0-{marks}"], strict=True)]
-            )
+        gaps = of(arm, seed, marks)
+        if minus:
+            gaps = [a - b for a, b in zip(gaps, of(minus, seed, 0))]
+        if gaps:
+            parts.append(gaps)
     # Each document counts once, with its mean over seeds.
     return bootstrap([(sum(d) / len(d), 1) for d in zip(*parts)]) if parts else None
 
 
 def knots(e):
-    far = max(e.plan["knots"]["distances"])
-    return joined([(m["name"], gap(e, m["name"], far), nats) for m in e.plan["knots"]["methods"]])
+    own = e.plan["knots"]
+    far, first = max(own["distances"]), own["methods"][0]["name"]
+    parts = [(m["name"], gap(e, m["name"], far), nats) for m in own["methods"]]
+    parts += [(f"{m['name']} minus {first}", gap(e, m["name"], far, 0, first), nats) for m in own["methods"][1:]]
+    last = own["methods"][-1]["name"]
+    parts.append((f"{last} with knot tokens minus {first} without", gap(e, last, far, 1, first), nats))
+    return joined(parts)
 
 
 def questions(e, id):
@@ -212,10 +235,16 @@ def recipe(e):
         return None
     change = bootstrap([(100 * (x - y), 1) for x, y in zip(*short, strict=True)])
     # What training gains within the trained context as well is not reach.
-    return (
-        f"trained minus frozen: {nats(paired(a, b, window))}; within the trained context {nats(paired(a, b, 0, window))}; "
-        f"PIQA: {points((*change, len(short[0])))}"
-    )
+    parts = [
+        f"trained minus frozen {first}: {nats(paired(a, b, window))}",
+        f"within the trained context {nats(paired(a, b, 0, window))}",
+        f"past it more than within it by {nats(reach(a, b, window))}",
+    ]
+    for m in e.plan["recipe"]["frozen"]:
+        id = f"recipe/perplexity/frozen/{m['name']}"
+        if e.documents(id) and e.alike(id, *ids):
+            parts.append(f"trained minus frozen {m['name']}: {nats(paired(a, e.documents(id), window))}")
+    return "; ".join([*parts, f"PIQA: {points((*change, len(short[0])))}"])
 
 
 def unseen(e):

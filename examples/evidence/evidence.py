@@ -172,7 +172,7 @@ class Runner:
         kept = folder / f"{step.name}.json"
         if not kept.is_file():
             args = [str(a) for a in step.args]
-            if step.args[0] == "finetune" and any(step.makes.with_suffix(".checkpoints").glob("*")):
+            if step.args[0] == "finetune" and any(any(d.glob("*")) for d in checkpoints(step.makes)):
                 args.insert(1, "--resume")
             if step.makes:
                 step.makes.parent.mkdir(parents=True, exist_ok=True)
@@ -206,7 +206,7 @@ class Runner:
             folder.mkdir()
             if unit.model:
                 place.model(unit.id).unlink(missing_ok=True)
-                shutil.rmtree(place.model(unit.id).with_suffix(".checkpoints"), ignore_errors=True)
+                remove_checkpoints(place.model(unit.id))
         write(mark, plan_hash)
         steps = unit.steps(place, records)
         while True:
@@ -253,6 +253,18 @@ class Runner:
         if len(text) > MOST:
             raise Problem(f"{unit.id}: the record has {len(text)} bytes; the limit is {MOST}")
         return record, text
+
+
+def checkpoints(model):
+    """Returns the checkpoint directories of the training run that writes `model`, and of its stages."""
+    return [model.with_suffix(".checkpoints"), *model.parent.glob(f"{model.stem}.stage-*.checkpoints")]
+
+
+def remove_checkpoints(model):
+    for folder in checkpoints(model):
+        shutil.rmtree(folder, ignore_errors=True)
+    for path in model.parent.glob(f"{model.stem}.stage-*"):
+        path.unlink()
 
 
 def quoted(arg):
@@ -322,7 +334,7 @@ def take(place, only=None, count=None, remake=None):
             if not again:
                 write(place.folder / record_name(unit.id), text)
             if unit.model:
-                shutil.rmtree(place.model(unit.id).with_suffix(".checkpoints"), ignore_errors=True)
+                remove_checkpoints(place.model(unit.id))
             print(f"{now()} {unit.id}: recorded", file=sys.stderr, flush=True)
             if unit.id == "small/start":
                 measure_rates(place)

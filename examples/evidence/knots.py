@@ -23,7 +23,7 @@ def knots(plan, records):
                 "steps": arms["steps"],
                 "warmup": arms["warmup"],
                 "seed": seed,
-                "data": arms["data"],
+                "data": own["data"],
             }
             unit = Unit(f"knots/train/{method['name']}/{seed}", spec, needs=[base, rate], model=True, seed=seed)
             unit.work = [("small-train", arms["ctx"], arms["ctx"] * arms["steps"])]
@@ -44,10 +44,10 @@ def knots(plan, records):
                     *method["options"],
                 ]
                 return [
-                    train(place, id, place.model(base), arms["data"], arms["ctx"], arms["batch"], arms["steps"], more)
+                    train(place, id, place.model(base), own["data"], arms["ctx"], arms["batch"], arms["steps"], more)
                 ]
 
-            unit.steps, unit.figures, unit.inputs = steps, trained(unit.id), sources(plan, arms["data"])
+            unit.steps, unit.figures, unit.inputs = steps, trained(unit.id), sources(plan, own["data"])
             yield unit
             check = Unit(
                 f"knots/measure/{method['name']}/{seed}",

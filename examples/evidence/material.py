@@ -1,5 +1,6 @@
 """Makes the texts that units read from the downloaded ones: held-out documents, lessons for the small model, and knots."""
 
+import json
 import pathlib
 import random
 import struct
@@ -9,20 +10,23 @@ import start
 from place import ROOT, Problem, write
 
 LESSONS = {"chains": 60_000, "first": 20_000, "second": 30_000}
+# Characters of a passage of prose: 500 to 2,000 tokens of the small model.
+PASSAGE = (1500, 6000)
 # Documents of each kind that the tokenizer of the small model is made from.
 EXAMPLES = 6000
 
 
 def documents(place, name):
-    """Cuts held-out documents: `characters` of each file, from the first blank line after each position in `at`."""
+    """Cuts held-out documents: `characters` of each file (or of each of `files`), from the first blank line after each
+    position in `at`."""
     if place.out is None:
         return [pathlib.Path(f"{name}.txt")]
     rule = place.plan["texts"][name]
     folder = place.inside("material", name)
-    novels = sorted((ROOT / rule["folder"]).glob("*.txt"))
+    novels = sorted(p for p in (ROOT / rule["folder"]).glob("*.txt") if p.stem in rule.get("files", [p.stem]))
     expected = [folder / f"{novel.stem}-{round(100 * at):02}.txt" for novel in novels for at in rule["at"]]
-    if not novels:
-        raise Problem(f"{rule['folder']}: no texts; run `make train-texts`")
+    if not novels or len(novels) < len(rule.get("files", [])):
+        raise Problem(f"{rule['folder']}: texts are missing; run `make train-texts`")
     if all(path.is_file() for path in expected):
         return expected
     for novel in novels:
@@ -44,11 +48,26 @@ def prose_files(place):
     return files
 
 
+def passages(files):
+    """Yields all prose as documents of a few paragraphs, as lines of JSON."""
+    draw = random.Random(8)
+    for file in files:
+        text, at = pathlib.Path(file).read_text(encoding="utf-8", errors="replace"), 0
+        while at < len(text):
+            end = text.find("\n\n", at + draw.randrange(*PASSAGE))
+            end = len(text) if end < 0 else end
+            if text[at:end].strip():
+                yield json.dumps({"text": text[at:end].strip()}) + "\n"
+            at = end
+
+
 def lesson(place, name):
     """Makes documents that repeat, or ask for, earlier parts of themselves."""
     path = place.inside("material", f"{name}.jsonl")
     if place.out and not path.is_file():
-        if name == "chains":
+        if name == "passages":
+            made = passages(prose_files(place))
+        elif name == "chains":
             tokens = start.tokenizer_of(start_folder(place)).ids
             # Words that are one token together with the space before them.
             words = [t[1:] for t in tokens if t[0] == start.BLANK and t[1:].isascii() and t[1:].isalpha()]

@@ -44,8 +44,10 @@ def recipe(plan, records):
 
     cells = [(m["name"], ["--rope", m["spec"]], None, m) for m in own["methods"]]
     cells = [c for pair in ((c, (c[0], c[1], f"recipe/train/{c[0]}", c[3])) for c in cells) for c in pair]
+    # Frozen methods that are not trained.
+    cells[2:2] = [(m["name"], ["--rope", m["spec"]], None, m) for m in own["frozen"]]
     for name, rope, adapter, m in cells:
-        if not adapter:
+        if not adapter and m in own["methods"]:
             yield train(plan, m)
         kind = "trained" if adapter else "frozen"
         unit = Unit(
@@ -59,7 +61,7 @@ def recipe(plan, records):
             },
             needs=[adapter] if adapter else [],
         )
-        unit.work = [("read", own["measured"], 12 * own["measured"])]
+        unit.work = [("read", own["measured"], 12 * own["measured"] * m.get("cost", 1))]
 
         def options(place, rope=rope, adapter=adapter):
             return [*rope, *(["--lora", place.model(adapter)] if adapter else [])]

@@ -8,6 +8,7 @@ from unit import (
     by_document,
     evaluation,
     losses,
+    mean_nll,
     perplexity,
     right_or_wrong,
     samples_of,
@@ -125,11 +126,13 @@ def arm_options(place, arm, base, name):
     if "stages" not in arm:
         return ["--rope", rope_of(place, arm, base)]
     path = place.inside("material", f"{slug(arm['name'])}-{name}.toml")
-    share = place.plan["small"]["arms"]["rate_steps"] / place.plan["small"]["arms"]["steps"] if name == "rate" else 1
+    arms = place.plan["small"]["arms"]
+    share, step = arms["rate_steps"] / arms["steps"] if name == "rate" else 1, arms["ctx"] * arms["batch"]
     text = ""
     for ctx, rope, tokens in arm["stages"]:
-        tokens = max(1, round(tokens * share / ctx)) * ctx
-        text += f'[[stage]]\nctx = {ctx}\nrope = "{rope}"\ntokens = {tokens}\n'
+        tokens = max(1, round(tokens * share / step)) * step
+        # A step has as many tokens at every context.
+        text += f'[[stage]]\nctx = {ctx}\nbatch = {step // ctx}\nrope = "{rope}"\ntokens = {tokens}\n'
     if place.out:
         write(path, text)
     return ["--stages", path]
@@ -147,7 +150,11 @@ def arm_units(plan, records, base, opened, arm):
     }
     rate = Unit(
         f"small/rate/{name}",
-        {**common, **{k: arms[k] for k in ("rates", "rate_steps", "rate_warmup", "rate_seed")}},
+        {
+            **common,
+            **{k: arms[k] for k in ("rates", "rate_steps", "rate_warmup", "rate_seed")},
+            "texts": plan["texts"]["rates"],
+        },
         needs=[base, opened],
         seed=arms["rate_seed"],
     )
@@ -161,25 +168,24 @@ def arm_units(plan, records, base, opened, arm):
         return train(place, id, place.model(base), arms["data"], *whole, options, name, out)
 
     def tries(place, _):
-        return [
-            one(
-                place,
-                rate.id,
-                lr,
-                arms["rate_steps"],
-                arms["rate_seed"],
-                f"lr-{lr}",
-                place.work(rate.id) / f"{lr}.gguf",
-                "rate",
-            )
-            for lr in arms["rates"]
-        ]
+        texts, steps = material.documents(place, "rates"), []
+        for lr in arms["rates"]:
+            model = place.work(rate.id) / f"{lr}.gguf"
+            steps += [
+                one(place, rate.id, lr, arms["rate_steps"], arms["rate_seed"], f"lr-{lr}", model, "rate"),
+                perplexity(place, f"loss-{lr}", model, texts, arms["ctx"], own["measure"]["bucket"]),
+            ]
+        return steps
 
     def choose(place, _, out):
         last = {lr: losses(place.work(rate.id) / f"{lr}.log.jsonl")["held_out"][-1][1] for lr in arms["rates"]}
-        return {"held_out": last, "rate": min(last, key=last.get)}
+        loss = {lr: round(mean_nll({"documents": by_document(out[f"loss-{lr}"])}), 4) for lr in arms["rates"]}
+        return {"held_out": last, "loss": loss, "rate": min(loss, key=loss.get)}
 
-    rate.steps, rate.figures, rate.inputs = tries, choose, sources(plan, arms["data"])
+    def inputs(place):
+        return [*sources(plan, arms["data"])(place), *material.documents(place, "rates")]
+
+    rate.steps, rate.figures, rate.inputs = tries, choose, inputs
     yield [rate]
     for seed in arms["seeds"]:
         unit = Unit(

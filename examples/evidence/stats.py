@@ -42,6 +42,18 @@ def perplexity(documents, start=0, end=1 << 40):
     return math.exp(sum(s for s, _ in of) / sum(n for _, n in of))
 
 
+def reach(a, b, split):
+    """Returns by how much more `a` is below `b` past a position than before it, in nats, with its interval over documents."""
+    parts = []
+    for name in a:
+        means = []
+        for span in ((split, 1 << 40), (0, split)):
+            (x, n), (y, m) = sums(a, *span)[name], sums(b, *span)[name]
+            means.append(x / n - y / m)
+        parts.append((means[0] - means[1], 1))
+    return bootstrap(parts)
+
+
 def paired(a, b, start=0, end=1 << 40):
     """Returns the loss of `a` minus the loss of `b` on the same tokens, in nats per token, with its interval over documents.
     Both can be lists of seeds. The losses of the seeds on a document are averaged before documents are drawn."""

@@ -91,6 +91,7 @@ class Lab(unittest.TestCase):
         plan = copy.deepcopy(read_plan())
         for texts in plan["texts"].values():
             texts.update(folder=str(novels), characters=1000)
+        plan["texts"]["rates"]["files"] = ["b"]
         plan["benchmarks"] = str(at / "data")
         plan["frozen"].update(model=str(at / "model.gguf"), ctx=64, bucket=16, window=32)
         plan["frozen"]["methods"] = [
@@ -106,6 +107,7 @@ class Lab(unittest.TestCase):
         plan["small"]["measure"].update(questions=4)
         plan["knots"].update(seeds=[1], documents=4, half=31, scored=16, distances=[16, 32])
         plan["recipe"]["methods"] = plan["recipe"]["methods"][:1]
+        plan["recipe"].update(target=48, measured=64, bucket=16)
         less = (
             unittest.mock.patch.dict(material.LESSONS, chains=5, first=5, second=5),
             unittest.mock.patch.object(material, "EXAMPLES", 100),
@@ -153,6 +155,10 @@ class Whole(Lab):
         self.assertNotIn("frozen/needle/pi/2048", records)
         mean = records["small/train/harpe, bases at their mean/1"]["commands"][0]
         self.assertIn("harpe:bases=20/20", mean)
+        self.assertEqual(set(records["small/rate/abf"]["figures"]["loss"]), {"3e-4", "6e-4", "1.2e-3"})
+        stages = (place.out / "material/abf-in-three-stages-arm.toml").read_text()
+        self.assertRegex(stages, r"ctx = 1024\nbatch = 4\n(.|\n)*ctx = 4096\nbatch = 1\n")
+        self.assertIn("passages.jsonl:0.7", records["knots/train/utk/1"]["commands"][0])
         for record in records.values():
             self.assertEqual(record["threads"], 1)
             self.assertLess(len(json.dumps(record)), evidence.MOST)
@@ -191,7 +197,6 @@ class Queue(Lab):
     def test_training_resumes_from_its_checkpoint_in_slices(self):
         place = self.place()
         evidence.take(place, only="small/start")
-        started = []
 
         class Child:
             """Does not finish in the first two slices, and saves when it is told to stop."""
@@ -205,8 +210,9 @@ class Queue(Lab):
                 if len(started) < 3 and timeout is not None:
                     raise subprocess.TimeoutExpired("finetune", timeout)
                 if len(started) < 3:
-                    self.out.with_suffix(".checkpoints").mkdir(exist_ok=True)
-                    self.out.with_suffix(".checkpoints").joinpath("step-1").touch()
+                    folder = self.out.with_suffix(folder_ends)
+                    folder.mkdir(exist_ok=True)
+                    folder.joinpath("step-1").touch()
                     return 143
                 self.out.write_text("a model")
                 self.out.with_suffix(".log.jsonl").write_text('{"step":1,"val_loss":2.0}\n')
@@ -215,14 +221,20 @@ class Queue(Lab):
             def terminate(self):
                 pass
 
-        with unittest.mock.patch.object(evidence.subprocess, "Popen", Child):
-            runner = evidence.Runner(place, place.freeze())
-            units = all_units(self.plan, place.records())
-            (unit,) = [u for u in units if u.id == "small/base-1"]
-            record, _ = runner.unit(unit, plan_hashes(units)[unit.id], place.records())
-        self.assertEqual(["--resume" in args for args in started], [False, True, True])
-        self.assertEqual(record["slices"], 3)
-        self.assertNotIn("--resume", record["commands"][0])
+        for folder_ends in (".checkpoints", ".stage-1.checkpoints"):
+            started = []
+            with unittest.mock.patch.object(evidence.subprocess, "Popen", Child):
+                runner = evidence.Runner(place, place.freeze())
+                units = all_units(self.plan, place.records())
+                (unit,) = [u for u in units if u.id == "small/base-1"]
+                record, _ = runner.unit(unit, plan_hashes(units)[unit.id], place.records())
+            self.assertEqual(["--resume" in args for args in started], [False, True, True])
+            self.assertEqual(record["slices"], 3)
+            self.assertNotIn("--resume", record["commands"][0])
+            # As `take` does after it has written the record.
+            evidence.remove_checkpoints(place.model(unit.id))
+            self.assertEqual([p for p in place.model(unit.id).parent.iterdir() if "checkpoints" in p.name], [])
+            shutil.rmtree(place.work(unit.id))
 
     def test_a_file_stops_between_units(self):
         place = self.place()
