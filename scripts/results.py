@@ -29,8 +29,8 @@ NOT_SHOWN = """
   device tests pass on the H200. Mesa's software Vulkan device was tested; its times are not those of a GPU.
 - **Large models.** The largest model with real weights is Qwen2.5-Coder-1.5B. Those of 8B have random weights, and one row is an
   estimate.
-- **Retrieval with many questions.** Past the trained context, a task has ten questions per length on a small model, and one on SmolLM2.
-  [Evidence](evidence.md) is not finished: most of its claims, and most of its needles, are not measured yet.
+- **Retrieval with many questions.** Past the trained context, the tables above have ten questions per length on a small model, and
+  one on SmolLM2. [Evidence](evidence.md) has 40 per length, but is not finished: most of its claims are not measured yet.
 - **Other texts.** Perplexity of real models past their trained context is from one text. Evidence measures twelve documents.
 - **Training at the papers' scale.** They train on 400 to 200,000 times as many tokens, and train all parameters.
 - **PEFT at 8,192 tokens,** and other training programs.
