@@ -6,7 +6,8 @@ use crate::{accepted, file};
 
 /// Stands for the registry of benchmarks.
 pub(crate) fn find(name: &str) -> Result<Vec<Known>, String> {
-    let known = |name: &str, has_length| Known { name: name.into(), has_length };
+    let known =
+        |name: &str, has_length| Known { name: name.into(), has_length, options: vec!["ruler".to_owned()] };
     match name {
         "vt" => Ok(vec![known("vt", true)]),
         "piqa" => Ok(vec![known("piqa", false)]),

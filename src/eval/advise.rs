@@ -162,6 +162,9 @@ pub fn run<'a>(
     let mut specs: Vec<(Spec, Row)> = Vec::new();
     let how = perplexity::Params {
         max_windows: Some(1),
+        // BOS may be one of the context's tokens.
+        min_tokens: ctx - 1,
+        max_documents: Some(1),
         bucket: Some(n_ctx_orig),
         ..perplexity::Params::new(protocol::protocol("window")?, vec![ctx])
     };

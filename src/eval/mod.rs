@@ -58,6 +58,7 @@ mod table;
 
 pub use document::{check_apart, documents, read_documents, Content, Document, MAX_DOCUMENTS};
 pub use methods::{one_object, under_each, Sources};
+pub(crate) use session::rounding;
 pub use session::SessionSource;
 
 /// A language model at one context length, as evaluations see it.

@@ -29,8 +29,8 @@ impl SessionSource {
         SessionSource { model: model.clone(), params, opened: None }
     }
 
-    /// Identifies everything that determines a model's answers except the prompt and the context: weights, adapters,
-    /// method spec, KV cache type, rounding of matrix products (unless it is the default), and the selection of
+    /// Identifies everything that determines a model's answers except the prompt and the context: weights,
+    /// metadata, adapters, method spec, KV cache type, rounding of matrix products (unless it is the default), and the selection of
     /// landmark blocks (unless it is all blocks).
     ///
     /// # Errors
@@ -43,23 +43,30 @@ impl SessionSource {
         };
         let adapters: String = self.model.adapters().iter().map(|a| format!(" + {}", a.digest())).collect();
         let weights = ropewalk_core::adapter::fingerprint(self.model.file());
-        let math = match self.params.math {
-            Math::Auto => String::new(),
-            math => format!(" math {math}"),
-        };
-        let attention = match self.params.attention {
-            Attention::Landmark(top) => format!(" {top}"),
-            // They differ as far as rounding goes.
-            Attention::Auto | Attention::Explicit => String::new(),
-        };
+        let declared = ropewalk_core::adapter::metadata_fingerprint(self.model.file());
+        let rounding = rounding(&self.params);
         let template = self.model.other_template();
         let template = template.map_or(String::new(), |text| format!(" template {:x}", Sha256::digest(text)));
-        Ok(format!("{weights}{adapters} {spec} {}{math}{attention}{template}", self.params.kv_type.name()))
+        let kv = self.params.kv_type.name();
+        Ok(format!("{weights} {declared}{adapters} {spec} {kv}{rounding}{template}"))
     }
 
     /// Calls this function with each session after it has been opened.
     pub fn on_open(self, opened: impl Fn(&Session) + Send + Sync + 'static) -> Self {
         SessionSource { opened: Some(Arc::new(opened)), ..self }
+    }
+}
+
+/// What a session's settings change in the answers, in addition to the KV cache's type; nothing for the defaults.
+pub(crate) fn rounding(params: &SessionParams) -> String {
+    let math = match params.math {
+        Math::Auto => String::new(),
+        math => format!(" math {math}"),
+    };
+    match params.attention {
+        Attention::Landmark(top) => format!("{math} {top}"),
+        // They differ as far as rounding goes.
+        Attention::Auto | Attention::Explicit => math,
     }
 }
 

@@ -152,6 +152,12 @@ impl Job {
         if self.chat && self.given.text_field.is_some() {
             return Err(refused("`text-field`: lines have `messages` or a `prompt` under `chat`"));
         }
+        if self.answers_only && !self.chat && self.set().synthetic.is_none() {
+            return Err(refused("`answers-only`: only records of `chat` and `synthetic` have answers"));
+        }
+        if self.doc_mask() && self.given.eod_mask_loss == Some(false) {
+            return Err(refused("`eod-mask-loss`=false: `doc-mask` masks the loss at document ends"));
+        }
         if self.chat && self.given.packing == Some(Packing::Long) {
             return Err(refused(
                 "`packing`=long: it cuts records, which `chat` does not; expected records, whole or truncate",

@@ -138,12 +138,15 @@ impl Job {
             keep_last: set.keep_last.unwrap_or_default(),
             log: Some(Output::new(self.log(), self.force)),
             texts: Some(names.join(", ")),
-            settings: [("separator".to_owned(), format!("{:?}", self.separator()))].into(),
+            settings: [("separator".to_owned(), format!("{:?}", self.separator()))]
+                .into_iter()
+                .chain(self.answers_only.then(|| ("answers-only".to_owned(), true.to_string())))
+                .collect(),
         })
     }
 
     /// A folder with checkpoints is gone on with, or left alone.
-    fn check_no_earlier_run(&self) -> Result<()> {
+    pub(super) fn check_no_earlier_run(&self) -> Result<()> {
         let folder = self.checkpoints();
         let last = checkpoint::list(&folder).pop();
         match last {

@@ -61,6 +61,9 @@ impl Job {
             seed: self.seed,
             ..LoraParams::default()
         };
+        if lora.dropout > 0.0 && self.targets.iter().flatten().any(|name| name == "output") {
+            return Err(refused("`dropout`: it does not reach `output`; omit one of the two"));
+        }
         let Some(names) = &self.targets else {
             let whole = |name| self.recipe.is_some_and(|r| r.train.contains(&name));
             (lora.norms, lora.embeddings) = (whole("norms"), whole("embeddings"));

@@ -90,6 +90,9 @@ pub fn run_stages<E: From<JobError>>(
         let first = stages[0].checkpoints();
         return Err(failed(format!("`resume`: {}: no checkpoint found", first.display())).into());
     }
+    if !resume {
+        stages.iter().try_for_each(Job::check_no_earlier_run)?;
+    }
     let (mut reports, mut before) = (Vec::<Report>::new(), None::<PathBuf>);
     for (mut stage, has_run) in stages.into_iter().zip(earlier) {
         stage.resume = resume && has_run;

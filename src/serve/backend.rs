@@ -149,8 +149,9 @@ pub struct Ticket {
 pub struct ChatPrompt {
     /// The tokens of the template's text.
     pub tokens: Vec<i32>,
-    /// Splits the answer into reasoning and text; a new one for each answer.
-    pub split: Box<dyn Fn() -> Box<dyn Split> + Send>,
+    /// Splits the answer into reasoning and text if the argument is true, and gives control tokens that mark calls as
+    /// text; a new one for each answer.
+    pub split: Box<dyn Fn(bool) -> Box<dyn Split> + Send>,
     /// Texts that end the answer, in addition to those of the request.
     pub stop: Vec<String>,
     /// The mark that ends the thinking that the prompt begins.

@@ -22,7 +22,8 @@ pub(crate) fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, 
     common.job.rule = rule(app, shape, prompt.thinks, param)?;
     common.job.stop.extend(prompt.stop);
     let scored = common.job.n_top.is_some();
-    let split = || request.split.then(|| (prompt.split)());
+    // Without splitting, marks of calls still have to become text.
+    let split = || (request.split || reader.is_some()).then(|| (prompt.split)(request.split));
     let choice = |_| Choice::new(0, scored, None, split()).with_calls(reader.clone());
     let mut choices: Vec<Choice> = (0..common.n).map(choice).collect();
     let (jobs, headers) = begin(app, each(&common, &prompt.tokens), &mut choices)?;

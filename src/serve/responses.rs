@@ -53,7 +53,7 @@ pub(crate) fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, 
     let shape = messages.tools.shape(template, request.form, prompt.header)?;
     common.job.rule = rule(app, shape, prompt.thinks, param)?;
     common.job.stop.extend(prompt.stop);
-    let choice = Choice::new(0, common.job.n_top.is_some(), None, Some((prompt.split)()));
+    let choice = Choice::new(0, common.job.n_top.is_some(), None, Some((prompt.split)(true)));
     let mut choice = choice.with_calls(reader);
     let jobs = each(&common, &prompt.tokens);
     let (jobs, headers) = begin(app, jobs, std::slice::from_mut(&mut choice))?;

@@ -22,6 +22,8 @@ use crate::wire::Stream;
 
 /// Tokens of all prompts of a request, once for each of their answers.
 const MAX_TOKENS: usize = 1 << 24;
+/// Scores of the tokens of all prompts of a request: about 100 bytes each in an answer, and as many in memory.
+const MAX_SCORES: usize = 1 << 22;
 
 /// A request that runs.
 pub(crate) struct Work {
@@ -176,11 +178,17 @@ impl Jobs {
         choices: &mut [Choice],
     ) -> Result<(Jobs, bool), Fault> {
         let card = app.backend.card();
-        let (mut list, mut beyond, mut n_tokens) = (Vec::with_capacity(choices.len()), false, 0);
+        let (mut list, mut beyond) = (Vec::with_capacity(choices.len()), false);
+        let (mut n_tokens, mut n_scores) = (0, 0usize);
         for (job, choice) in jobs.zip(choices) {
             n_tokens += job.prompt.len();
             if n_tokens > MAX_TOKENS {
                 let what = format!("n: expected at most {MAX_TOKENS} tokens of all prompts, found more");
+                return Err(Fault::invalid("n", what));
+            }
+            n_scores += job.echo.map_or(0, |n_top| job.prompt.len().saturating_mul(1 + n_top));
+            if n_scores > MAX_SCORES {
+                let what = format!("n: expected at most {MAX_SCORES} scores of all prompts, found more");
                 return Err(Fault::invalid("n", what));
             }
             let (n_prompt, max_tokens) = (job.prompt.len(), job.max_tokens);

@@ -106,7 +106,11 @@ impl Program for () {}
 impl Names for Settings<'_> {
     fn tasks(&self, name: &str) -> Result<Vec<Known>, String> {
         let found = tasks::find(name).map_err(|e| e.to_string())?;
-        let known = |t: &&dyn Task| Known { name: t.info().name.into(), has_length: t.info().has_length };
+        let known = |t: &&dyn Task| Known {
+            name: t.info().name.into(),
+            has_length: t.info().has_length,
+            options: t.info().options.iter().map(|option| option.name.to_owned()).collect(),
+        };
         Ok(found.iter().map(known).collect())
     }
 

@@ -8,13 +8,13 @@ use gguf::Output;
 use ropewalk_core::text::hex;
 
 use super::Settings;
-use crate::adapter::{fingerprint, AdapterReader, AdapterSpec};
+use crate::adapter::{fingerprint, metadata_fingerprint, AdapterReader, AdapterSpec};
 use crate::chat::{Message, Template};
 use crate::control::Control;
 use crate::data::{Sources, TextOptions};
 use crate::eval::stats::perplexity_interval;
 use crate::eval::suite::{self, FileStore};
-use crate::eval::{self, perplexity, protocol, Content, Document, SessionSource};
+use crate::eval::{self, perplexity, protocol, rounding, Content, Document, SessionSource};
 use crate::model::{Error, Model, ModelParams, Result};
 use crate::origin::sha256_of;
 use crate::rope::Spec;
@@ -115,8 +115,9 @@ impl<'a> SessionRunner<'a> {
 
 impl Runner for SessionRunner<'_> {
     fn identity(&mut self, cell: &Cell<'_>) -> Result<String, String> {
-        let mut parts =
-            vec![self.hash(&cell.model.path, of_model)?, self.settings.session.kv_type.name().to_owned()];
+        let session = &self.settings.session;
+        let session = format!("{}{}", session.kv_type.name(), rounding(session));
+        let mut parts = vec![self.hash(&cell.model.path, of_model)?, session];
         for path in &cell.method.adapters {
             parts.push(self.hash(path, sha256)?);
         }
@@ -279,7 +280,8 @@ fn tokens_of(adapter: &Path) -> Option<u64> {
 }
 
 fn of_model(path: &Path) -> Result<String> {
-    Ok(fingerprint(&gguf::File::open(path)?))
+    let file = gguf::File::open(path)?;
+    Ok(format!("{} {}", fingerprint(&file), metadata_fingerprint(&file)))
 }
 
 /// A file of texts, or all files of a folder of them.
@@ -323,6 +325,7 @@ fn of_text(
     let rule = protocol::protocol(task.protocol.as_deref().unwrap_or("window")).map_err(failed)?;
     let long = task.name == "longppl";
     let params = perplexity::Params {
+        ctx: count(task.ctx),
         stride: count(task.stride),
         max_windows: count(task.max_windows),
         seed: None,

@@ -151,6 +151,12 @@ pub fn run(plan: &Plan, folder: &Folder, runner: &mut dyn Runner, control: &Cont
         control.report(format_args!("{key}"), i as u64, total as u64);
         let (hash, identity) = match hash(cell, runner, &mut texts) {
             Ok((hash, identity)) => (hash, Ok(identity)),
+            // What was measured stays until it is known to be of other inputs.
+            Err(why) if before.contains_key(&key) => {
+                control.note(format_args!("{key}: keeps its earlier result: {why}"));
+                summary.known += 1;
+                continue;
+            }
             Err(why) => (cell.hash("", &[]), Err(why)),
         };
         summary.put_aside += folder.put_aside(&key, &hash, &mut before)?;

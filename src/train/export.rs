@@ -60,7 +60,7 @@ pub(super) fn filled(trainer: &Trainer, meta: AdapterMeta) -> Result<AdapterMeta
     let is_sparse = settings.attention != TrainAttention::Full;
     Ok(AdapterMeta {
         rope: Some(trainer.plan().frozen(model.hparams())?),
-        n_ctx: Some(settings.n_ctx),
+        n_ctx: Some(settings.planned_ctx()),
         attention: is_sparse.then(|| settings.attention.to_string()),
         base: Some(adapter::fingerprint(model.file())),
         rslora: settings.trainable.lora().is_some_and(|lora| lora.rslora),

@@ -190,6 +190,10 @@ pub(super) fn order_hash(data: &Dataset, order: SampleOrder) -> String {
     if order == SampleOrder::Shuffled || params.packing != Packing::Pack {
         hash.update((params.n_ctx as u64).to_le_bytes());
     }
+    if order == SampleOrder::Shuffled {
+        hash.update((data.n_read() as u64).to_le_bytes());
+        hash.update((data.n_train() as u64).to_le_bytes());
+    }
     if data.transform().is_some_and(|t| t.in_one_document()) {
         hash.update("one document");
     }

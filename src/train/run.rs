@@ -280,25 +280,27 @@ impl Run {
         self.trainer.params().zero_grads()?;
         self.trainer.set_seen(self.n_seen);
         let at = self.optimizer.step + 1;
-        let (mut loss, mut counted) = (0.0, 0);
-        for i in 0..self.params.batch as u64 {
-            let sample = self.sample(self.n_seen + i)?;
-            if is_empty(&sample) {
-                continue;
+        let mut samples = Vec::with_capacity(self.params.batch);
+        for n in self.n_seen..self.n_seen + self.params.batch as u64 {
+            let sample = self.sample(n)?;
+            if !is_empty(&sample) {
+                samples.push((n, sample));
             }
-            self.trainer.set_seen(self.n_seen + i);
-            let one = self.one_sample(&sample, 1.0 / self.params.batch as f64);
-            loss += one.map_err(|e| during(format!("step {at}"), e))?;
-            counted += 1;
         }
-        if counted == 0 {
+        let mut loss = 0.0;
+        for (n, sample) in &samples {
+            self.trainer.set_seen(*n);
+            let one = self.one_sample(sample, 1.0 / samples.len() as f64);
+            loss += one.map_err(|e| during(format!("step {at}"), e))?;
+        }
+        if samples.is_empty() {
             return Err(Error::Invalid(format!(
                 "step {at}: it has no tokens to train on: use more sequences in a step, or longer ones"
             )));
         }
         let step = self.optimizer.step(self.trainer.params_mut())?;
         self.n_seen += self.params.batch as u64;
-        Ok((loss / f64::from(counted), step))
+        Ok((loss / samples.len() as f64, step))
     }
 
     /// The loss of a sample, and its gradient times `factor`.

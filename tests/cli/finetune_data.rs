@@ -13,12 +13,12 @@ fn utk<'a>(more: &[&'a str]) -> Vec<&'a str> {
 fn documents_are_drawn_and_positions_are_those_of_the_adapter() {
     let folder = Folder::new();
     let masked = split("--set doc-mask=true --set upsample=fu:length=300 --set data-tokens=20000 --steps 2");
-    let pose = split("--transform pose:target=192,text=2 --rope yarn:factor=4 --steps 2");
+    let pose = split("--transform pose:target=192,text=2 --rope abf --steps 2");
     for (name, more) in [("masked.gguf", masked), ("pose.gguf", pose)] {
         assert_eq!(folder.finetune(name, &more).json()["steps"], 2, "{name}");
     }
-    let inspect = crate::common::program::run(&["inspect", &folder.path("pose.gguf"), "--json"]).stdout;
-    assert!(inspect.contains("192"), "{inspect}");
+    let inspect = crate::common::program::run(&["inspect", &folder.path("pose.gguf"), "--json"]).json();
+    assert_eq!(inspect["adapter"]["n_ctx"], 192, "{inspect}");
 }
 
 #[test]
@@ -162,4 +162,29 @@ fn the_end_of_a_single_text_is_held_out() {
     assert_eq!((out.code, &out.json()["val_after"]), (0, &serde_json::Value::Null), "{out:?}");
     let out = run(&["c.gguf", "-d", "short.txt", "--ctx", "400", "--set", "held-out=1"]);
     assert!(fails(&out, 1).contains("held-out part"), "{out:?}");
+}
+
+/// A question that is longer than the sequence leaves nothing to learn, and nothing is divided by it.
+#[test]
+fn sequences_without_answers_do_not_weaken_a_step() {
+    let folder = Folder::new();
+    let line = |question: &str| {
+        let turn = |role: &str, text: &str| serde_json::json!({ "role": role, "content": text });
+        let messages = [turn("user", question), turn("assistant", "hemp")];
+        serde_json::json!({ "messages": messages }).to_string() + "\n"
+    };
+    let grad_norm = |name: &str, text: String, batch: &str| {
+        std::fs::write(folder.file(&format!("{name}.jsonl")), text).unwrap();
+        let (data, out) = (format!("{name}.jsonl"), format!("{name}.gguf"));
+        let head = ["finetune", "-m", "tiny.gguf", "-d", &data, "-o", &out, "--device", "cpu", "-t", "1"];
+        let more = split(
+            "--chat --answers-only --ctx 96 --steps 1 --math f32 --set packing=truncate --set held-out=0 --json",
+        );
+        run_in(folder.dir.path(), &[&head[..], &more, &["--set", batch]].concat()).json();
+        let log = folder.log(&format!("{name}.log.jsonl"));
+        log.iter().find_map(|row| row["grad_norm"].as_f64()).unwrap()
+    };
+    let alone = grad_norm("one", line("a rope?"), "batch=1");
+    let beside = grad_norm("two", line("a rope?") + &line(&"sea ".repeat(500)), "batch=2");
+    assert!((alone - beside).abs() < 1e-6 * alone, "{alone} {beside}");
 }

@@ -28,7 +28,7 @@ const SMALLER: &[(&str, &str)] = &[
     ("--ctx 4096 --rope plain", "--ctx 128 --rope plain"),
     ("ruler_niah,vt", "niah_single_1,niah_multikey_1"),
     ("--lengths 4096,8192 --samples 20", "--lengths 4k --samples 1"),
-    ("--lengths 8192 --against", "--lengths 512 --max-windows 2 --against"),
+    ("--lengths 8192 --max-windows 2 --against", "--lengths 512 --max-windows 2 --against"),
     ("--ctx 16384 -f models", "--ctx 640 -f models"),
     ("--minutes 20", "--minutes 0.01"),
     ("--ctx 16384 --search=samples=2 --minutes 120", "--ctx 1024 --search=samples=2,max-evaluations=3"),

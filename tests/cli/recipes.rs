@@ -1,7 +1,7 @@
 //! Recipes of studies: which options they take, which settings these come to, and that a study that was begun is known.
 
 use ropewalk::train::KEYS;
-use ropewalk_core::adapter::fingerprint;
+use ropewalk_core::adapter::{fingerprint, metadata_fingerprint};
 use ropewalk_study::{CellResult, Known, Names, Plan, Record, State};
 use sha2::{Digest, Sha256};
 
@@ -143,7 +143,8 @@ train = {{ args = {words:?}, data = ["texts/2.txt"] }}
             std::fs::write(folder.file(file), &text).unwrap();
         }
         let sha256 = |name: &str| format!("{:x}", Sha256::digest(std::fs::read(folder.file(name)).unwrap()));
-        let model = fingerprint(&gguf::File::open(&folder.file("tiny.gguf")).unwrap());
+        let file = gguf::File::open(&folder.file("tiny.gguf")).unwrap();
+        let model = format!("{} {}", fingerprint(&file), metadata_fingerprint(&file));
         let files = serde_json::to_string(&(format!("{model} f16 {}", sha256("texts/2.txt")), "")).unwrap();
         let plan = Plan::read(&folder.file("plan.toml"), &Settings(settings)).unwrap();
         let cell = plan.cells().next().unwrap();

@@ -72,6 +72,15 @@ fn moved_texts_are_the_same_texts_under_their_new_names() {
 }
 
 #[test]
+fn a_file_that_is_now_read_by_lines_makes_it_again() {
+    let world = world();
+    world.put("b.json", b"{\"text\": \"one\"}");
+    world.open().unwrap();
+    std::fs::rename(world.path("b.json"), world.path("b.jsonl")).unwrap();
+    assert!(again(&world.open().unwrap()).ends_with("b.jsonl has changed"));
+}
+
+#[test]
 fn another_tokenizer_separator_or_reading_makes_it_again() {
     let world = world();
     world.open().unwrap();

@@ -40,6 +40,22 @@ fn window(start: usize, n: usize) -> Vec<Token> {
     std::iter::once(1).chain(text).collect()
 }
 
+#[test]
+fn files_with_other_hyperparameters_are_other_models() {
+    let identity = |theta: f32| {
+        let name = format!("eval-identity-{theta}.gguf");
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let shape = Shape { freq_base: theta, ..Shape::named("llama-tiny").unwrap() };
+        write(&shape, DType::F32, 7, &path).unwrap();
+        let model = Model::load(&path, &ModelParams::cpu()).unwrap();
+        let identity = SessionSource::new(&model, params("plain")).identity().unwrap();
+        std::fs::remove_file(path).unwrap();
+        identity
+    };
+    assert_ne!(identity(1e4), identity(5e6));
+    assert_eq!(identity(1e4), identity(1e4));
+}
+
 /// Windows that share nothing but BOS, a long beginning, all of it; scored from the start and from further
 /// on.
 #[test]

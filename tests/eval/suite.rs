@@ -5,8 +5,9 @@ use std::path::Path;
 
 use gguf::Output;
 use ropewalk::control::{Control, Stop};
-use ropewalk::eval::suite::{means, paired, run, FileStore, Params, Report, Store, Unkept};
+use ropewalk::eval::suite::{means, paired, run, FileStore, Outcome, Params, Report, Store, Unkept};
 use ropewalk::model::Error;
+use ropewalk::rope::Spec;
 use ropewalk::tasks::{
     Answer, Ask, Group, Info, Result as TaskResult, Sample, Samples, Setup, Task, Template,
 };
@@ -249,6 +250,26 @@ fn differences_are_of_the_same_samples() {
     assert!(found[0].ci_low > -50.0 && found[0].ci_low < 50.0 && found[0].ci_high <= 100.0);
     let c = asked(&Fake::new(), &WRITTEN, &params(&[128]), &mut Unkept);
     assert!(paired(&a, &c).is_empty(), "other lengths have other samples");
+}
+
+/// A default factor depends on the context, which depends on the task's budget.
+#[test]
+fn methods_are_compared_by_their_place() {
+    let names = ["plain", "yarn"].map(|name| Some(name.parse::<Spec>().unwrap()));
+    let report = |source: &Fake, task: &dyn Task, rope: &str| {
+        let mut report = asked(source, task, &params(&[64]), &mut Unkept);
+        report.rope = rope.into();
+        report
+    };
+    let (knowing, half) = (Fake::with_answer(knows), Fake::with_answer(knows_half));
+    let reports = vec![
+        report(&knowing, &WRITTEN, "plain"),
+        report(&half, &WRITTEN, "yarn:factor=2"),
+        report(&knowing, &CHOSEN, "plain"),
+        report(&knowing, &CHOSEN, "yarn:factor=3"),
+    ];
+    let found = Outcome::new(reports, &names, &[]).differences;
+    assert_eq!(found.iter().map(|d| d.task.as_str()).collect::<Vec<_>>(), ["written", "chosen"]);
 }
 
 #[test]

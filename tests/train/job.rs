@@ -71,6 +71,15 @@ fn settings_that_cannot_be_used_are_told_from_failures() {
     refused(&|job| job.plot = Some(job.output.with_extension("txt")), "ending in .svg");
     refused(&|job| job.given.lr_min = Some(1e-6), "lr-min");
     refused(&|job| (job.chat, job.given.text_field) = (true, Some("body".into())), "text-field");
+    refused(&|job| job.answers_only = true, "answers-only");
+    refused(
+        &|job| (job.given.doc_mask, job.given.eod_mask_loss) = (Some(true), Some(false)),
+        "eod-mask-loss",
+    );
+    refused(
+        &|job| (job.targets, job.given.dropout) = (Some(vec!["q".into(), "output".into()]), Some(0.1)),
+        "dropout",
+    );
     let mut job = job(&world, "a.gguf");
     job.rank = Some(0);
     let e = finetune::run(&job, &world.model, &Control::default()).unwrap_err();

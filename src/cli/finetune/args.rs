@@ -179,6 +179,12 @@ impl Args {
                 lora.scale
             )));
         }
+        if let Some(lora) = self.lora.as_ref().filter(|lora| lora.force) {
+            let path = lora.path.display();
+            return Err(usage(format!(
+                "--lora {path}:force: training continues only on the adapter's own model"
+            )));
+        }
         // Required by clap where it is written.
         let output = self.output.clone().unwrap_or_else(|| "adapter.gguf".into());
         let mut job = self.training.job(self.data.clone(), output)?;

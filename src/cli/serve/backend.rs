@@ -179,8 +179,9 @@ impl http::Backend for Backend {
             true => vec![Bit::Mark("<|channel|>"), Bit::Text("final".to_owned()), Bit::Mark("<|message|>")],
             false => Vec::new(),
         };
-        let split = move || -> Box<dyn http::Split> {
-            Box::new(Split::new(Parts::new(form, &tail).with_calls(calls), Arc::clone(&marks)))
+        let split = move |apart: bool| -> Box<dyn http::Split> {
+            let parts = apart.then(|| Parts::new(form, &tail).with_calls(calls));
+            Box::new(Split::new(parts, Arc::clone(&marks)))
         };
         Ok(ChatPrompt {
             tokens: tokens.map_err(|e| Fault::invalid("messages", e))?,
@@ -432,7 +433,8 @@ fn scored(score: ropewalk::session::Scored) -> http::Scored {
 
 /// An answer that comes in pieces, as [`Parts`] splits it.
 struct Split {
-    parts: Parts,
+    /// Where reasoning is split off.
+    parts: Option<Parts>,
     marks: Arc<HashMap<Token, &'static str>>,
     /// Where the last text went: true for the thinking.
     at: Option<bool>,
@@ -443,7 +445,7 @@ struct Split {
 }
 
 impl Split {
-    fn new(parts: Parts, marks: Arc<HashMap<Token, &'static str>>) -> Split {
+    fn new(parts: Option<Parts>, marks: Arc<HashMap<Token, &'static str>>) -> Split {
         Split { parts, marks, at: None, fresh: false, held: String::new() }
     }
 
@@ -474,15 +476,19 @@ impl Split {
 
 impl http::Split for Split {
     fn push(&mut self, token: Option<i32>, text: &str) -> Vec<(bool, String)> {
-        let mut parts = self.parts.push(text);
-        if let Some(mark) = token.and_then(|token| self.marks.get(&token)) {
-            parts.extend(self.parts.push(mark));
-        }
-        self.shown(parts)
+        // A job with special tokens has the mark in its text.
+        let mark = token.and_then(|token| self.marks.get(&token)).filter(|mark| !text.ends_with(**mark));
+        let Some(parts) = &mut self.parts else {
+            let text = mark.map_or(text.to_owned(), |mark| text.to_owned() + mark);
+            return if text.is_empty() { Vec::new() } else { vec![(false, text)] };
+        };
+        let mut found = parts.push(text);
+        found.extend(mark.into_iter().flat_map(|mark| parts.push(mark)));
+        self.shown(found)
     }
 
     fn finish(&mut self) -> Vec<(bool, String)> {
-        let parts = self.parts.rest();
-        self.shown(parts)
+        let rest = self.parts.as_mut().map_or_else(Vec::new, Parts::rest);
+        self.shown(rest)
     }
 }

@@ -14,10 +14,14 @@ use ropewalk::chat::answer::hidden_marks;
 use ropewalk::scheduler::Mask;
 use ropewalk::{Error, Model, Token};
 use ropewalk_serve::{Bit, Shape};
-use serde_json::{json, Value};
+use serde_json::{json, Map, Value};
 
 /// Bytes of all schemas of a request.
 const MAX_BYTES: usize = 256 << 10;
+/// Patterns for names of one object: every pair of them is compared.
+const MAX_PATTERNS: usize = 64;
+/// Comparisons of options: those of one choice with each other, again for every schema that is joined with it.
+const MAX_WORK: usize = 100_000_000;
 /// Levels that the compiler of schemas may descend, which it does on its stack.
 const MAX_DEPTH: usize = 2000;
 /// The stack for that.
@@ -174,7 +178,34 @@ impl Rules {
     }
 }
 
-/// Checks that a schema is not too deep. What references name is read once, but inside of what names it.
+/// The most options of one choice, and the schemas that can be joined with it, after each of which options are compared again.
+fn work(schema: &Value) -> Result<(usize, usize), String> {
+    let (mut n_options, mut n_joined) = (1, 1);
+    let mut left = vec![schema];
+    while let Some(value) = left.pop() {
+        match value {
+            Value::Array(list) => left.extend(list),
+            Value::Object(map) => {
+                n_joined += map.get("allOf").and_then(Value::as_array).map_or(0, Vec::len);
+                n_joined += usize::from(map.contains_key("$ref"));
+                for key in ["oneOf", "anyOf"] {
+                    n_options = n_options.max(map.get(key).and_then(Value::as_array).map_or(0, Vec::len));
+                }
+                let patterns = map.get("patternProperties").and_then(Value::as_object).map_or(0, Map::len);
+                if patterns > MAX_PATTERNS {
+                    return Err(format!(
+                        "patternProperties: expected at most {MAX_PATTERNS}, found {patterns}"
+                    ));
+                }
+                left.extend(map.values());
+            }
+            _ => {}
+        }
+    }
+    Ok((n_options, n_joined))
+}
+
+/// Checks that a schema is not too deep, and not too much work to compile. What references name is read once, but inside of what names it.
 fn check(schema: &Value) -> Result<(), String> {
     fn walk<'a>(value: &'a Value, names: &mut BTreeSet<&'a str>) -> usize {
         let deepest = match value {
@@ -186,6 +217,12 @@ fn check(schema: &Value) -> Result<(), String> {
             _ => None,
         };
         1 + deepest.unwrap_or(0)
+    }
+    let (n_options, n_joined) = work(schema)?;
+    if n_options.saturating_mul(n_options).saturating_mul(n_joined) > MAX_WORK {
+        let found =
+            format!("{n_options} options in one `oneOf` or `anyOf`, {n_joined} in `allOf` and `$ref`");
+        return Err(format!("expected a schema that is less work, found {found}"));
     }
     let mut names = BTreeSet::new();
     let depth = walk(schema, &mut names);

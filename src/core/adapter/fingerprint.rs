@@ -1,5 +1,7 @@
 //! A fingerprint of a model file that is quick to compute: samples of the tensors are hashed.
 
+use std::convert::Infallible;
+
 use sha2::{Digest, Sha256};
 
 /// Places of a tensor that are sampled, and bytes at each.
@@ -32,6 +34,27 @@ pub fn fingerprint(file: &gguf::File) -> String {
             data.slice(at..at + SAMPLE).copy_to(&mut sample);
             hash.update(sample);
         }
+    }
+    format!("{:x}", hash.finalize())
+}
+
+/// SHA-256, in hex, of what answers depend on and [`fingerprint`] leaves out: the metadata of the architecture and its
+/// conversions, and the factor tensors of rope. Names, authors, and the vocabulary do not count.
+pub fn metadata_fingerprint(file: &gguf::File) -> String {
+    let other = ["general.", "tokenizer.", "quantize.", "split."];
+    let mut pairs: Vec<_> =
+        file.metadata().iter().filter(|(key, _)| !other.iter().any(|start| key.starts_with(start))).collect();
+    pairs.sort_by(|a, b| a.0.cmp(&b.0));
+    let mut hash = Sha256::new();
+    pairs.iter().for_each(|(key, value)| hash.update(format!("{key}={value:?}\n")));
+    let mut factors: Vec<_> = file.tensors().iter().filter(|t| t.name.starts_with("rope_")).collect();
+    factors.sort_by(|a, b| a.name.cmp(&b.name));
+    for t in factors {
+        hash.update(&t.name);
+        let Ok(()) = file.data(t).each(|bytes| {
+            hash.update(bytes);
+            Ok::<_, Infallible>(())
+        });
     }
     format!("{:x}", hash.finalize())
 }

@@ -14,7 +14,7 @@ use gguf::Error;
 
 pub use clex::ClexInfo;
 pub use file::{open_all, target, AdapterReader, ModuleInfo, PairInfo};
-pub use fingerprint::fingerprint;
+pub use fingerprint::{fingerprint, metadata_fingerprint};
 pub use meta::{AdapterMeta, Ancestor, DataEnd};
 pub use write::{write, AdapterFile, NewPair, NewTensor};
 

@@ -27,7 +27,7 @@ const RECORD: usize = 24;
 /// Set in a token that is read and not trained on.
 const UNTRAINED: u32 = 1 << 31;
 /// Most bytes of a description, some hundred for each file of texts.
-const MAX_DESCRIPTION: u64 = 64 << 20;
+const MAX_DESCRIPTION: u64 = 512 << 20;
 /// Bytes hashed at a time, so that several threads can hash.
 const HASH_CHUNK: usize = 1 << 22;
 
@@ -52,6 +52,9 @@ pub(super) struct SourceKey {
     pub sha256: String,
     /// Bytes of a token, in files of token ids; else 0.
     pub token_bytes: usize,
+    /// Whether each line is a document.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lines: bool,
 }
 
 impl Key {
@@ -71,8 +74,7 @@ impl Key {
             return Some(format!("{} files then, {} now", self.sources.len(), wanted.sources.len()));
         }
         let mut pairs = self.sources.iter().zip(&wanted.sources);
-        let changed = pairs
-            .find(|(a, b)| (a.n_bytes, &a.sha256, a.token_bytes) != (b.n_bytes, &b.sha256, b.token_bytes));
+        let changed = pairs.find(|(a, b)| SourceKey { path: b.path.clone(), ..(*a).clone() } != **b);
         changed.map(|(_, now)| format!("{} has changed", now.path))
     }
 }

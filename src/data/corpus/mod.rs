@@ -268,6 +268,7 @@ impl Made<'_> {
             n_bytes: f.n_bytes,
             sha256: hex(&f.sha256),
             token_bytes: if f.kind == Kind::Tokens { options.token_bytes } else { 0 },
+            lines: f.kind == Kind::Lines,
         });
         let records = match &options.records {
             Records::Text(field) => field.clone(),

@@ -188,9 +188,10 @@ impl Mixture {
             let total = given.unwrap_or_else(|| total.fold(f64::INFINITY, f64::min));
             for (s, first) in walks.into_iter().enumerate() {
                 let budget = (shares[s] * total).round() as u64;
-                let (mut tally, mut pass, mut walk) = (0, 0, first);
+                let (mut tally, mut pass, mut walk, mut n_empty) = (0, 0, first, 0);
                 while tally < budget {
-                    if walk.is_empty() && pass >= 100 {
+                    n_empty = if walk.is_empty() { n_empty + 1 } else { 0 };
+                    if n_empty > 100 {
                         return Err(invalid(format!(
                             "{}: upsampling keeps no document of {} texts",
                             groups[s].name,

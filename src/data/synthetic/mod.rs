@@ -57,6 +57,9 @@ pub struct Synthetic {
     tokenizer: Arc<dyn Tokenizer>,
 }
 
+/// Draws of a record that has to fit into the context.
+const TRIES: usize = 100;
+
 impl Synthetic {
     /// Made samples as this part of all samples (0.3 in the paper). Under `answers_only` the loss is taken over
     /// their answers alone; the paper does not say.
@@ -95,7 +98,12 @@ impl Synthetic {
         let family = &FAMILIES[choose(rng, &weights)];
         let (before, after) = corpus.around();
         let room = (n_ctx + 1).saturating_sub(before.len() + after.len());
-        let (prompt, answer) = self.fitted(family, room, rng)?;
+        // The shortest record of other draws may still have room.
+        let mut made = self.fitted(family, room, rng);
+        for _ in 1..TRIES {
+            made = made.or_else(|_| self.fitted(family, room, rng));
+        }
+        let (prompt, answer) = made?;
         let n_prompt = before.len() + prompt.len();
         let tokens = [before, &prompt, &answer, after].concat();
         // Target i is token i + 1.

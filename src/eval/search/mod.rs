@@ -177,7 +177,8 @@ pub fn run<'a>(
     let spec_of = |factors: &[f64]| -> Result<Spec> {
         let list: Vec<String> = factors.iter().map(f64::to_string).collect();
         let magnitude = params.attn_factor.map_or(String::new(), |x| format!(",attn-factor={x}"));
-        let factor = if params.attn_factor.is_some() { String::new() } else { format!(",factor={scale}") };
+        let has_magnitude = params.attn_factor.is_some() || hp.rope_scaling.attn_factor.is_some();
+        let factor = if has_magnitude { String::new() } else { format!(",factor={scale}") };
         Ok(format!("longrope:factors={}{factor}{magnitude},original={n_ctx_orig}", list.join("/")).parse()?)
     };
     let theta = |spec: &Spec| -> Result<Vec<f64>> {

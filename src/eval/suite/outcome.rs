@@ -29,14 +29,9 @@ impl Outcome {
         };
         let methods = reports.iter().zip(specs.iter().cycle()).map(method).collect();
         let groups: Vec<&Group> = GROUPS.iter().filter(|g| names.iter().any(|n| n == g.name)).collect();
-        let mut ropes: Vec<&str> = Vec::new();
-        for report in &reports {
-            if !ropes.contains(&report.rope.as_str()) {
-                ropes.push(&report.rope);
-            }
-        }
-        let of = |rope: &&str| reports.iter().filter(|r| r.rope == **rope).cloned().collect::<Vec<_>>();
-        let by_rope: Vec<Vec<Report>> = ropes.iter().map(of).collect();
+        // By place: what a method comes to depends on the context, which can differ by task.
+        let of = |i: usize| reports.iter().skip(i).step_by(specs.len().max(1)).cloned().collect::<Vec<_>>();
+        let by_rope: Vec<Vec<Report>> = (0..specs.len().min(reports.len())).map(of).collect();
         let means = by_rope.iter().flat_map(|r| groups.iter().flat_map(|g| means(g, r))).collect();
         let mut differences = Vec::new();
         if let Some((first, others)) = by_rope.split_first() {

@@ -165,6 +165,8 @@ pub struct Known {
     pub name: String,
     /// True if its samples are made for a length.
     pub has_length: bool,
+    /// The names of its options.
+    pub options: Vec<String>,
 }
 
 /// Meaning of what a plan names and this crate does not know.

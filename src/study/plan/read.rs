@@ -295,7 +295,7 @@ fn expand(
     let name = place.name("name", &file.name)?;
     let fault = |what: String| place.fault(file.name.span(), what);
     let known = if OWN.contains(&name) {
-        vec![Known { name: name.into(), has_length: true }]
+        vec![Known { name: name.into(), has_length: true, options: Vec::new() }]
     } else {
         names.tasks(name).map_err(|e| fault(format!("name: {e}")))?
     };
@@ -314,6 +314,14 @@ fn expand(
     ];
     if let Some((key, ..)) = only.iter().find(|(_, may, is)| *is && !may) {
         return Err(fault(format!("{key}: expected for perplexity only, found for {name}")));
+    }
+    let has = |option: &String| known.iter().any(|task| task.options.contains(option));
+    if let Some(option) = file.options.keys().find(|option| !has(option)) {
+        let mut all: Vec<&str> = known.iter().flat_map(|task| &task.options).map(String::as_str).collect();
+        all.sort_unstable();
+        all.dedup();
+        let all = if all.is_empty() { "none".to_owned() } else { all.join(", ") };
+        return Err(fault(format!("options: {name} has no option {option:?}; expected {all}")));
     }
     let texts = file.texts.as_ref().map_or(&plan.texts, |t| t.as_ref());
     if has_texts && texts.is_empty() {

@@ -87,6 +87,8 @@ fn schemas_that_cannot_be_served_are_refused_and_the_server_goes_on() {
         .chain([("a3000".to_owned(), json!({ "type": "null" }))])
         .collect();
     let names: Vec<String> = (0..1_000_000).map(|i| format!("{i:07}")).collect();
+    let patterns: serde_json::Map<String, Value> = (0..5000).map(|i| (format!("^{i}$"), json!({}))).collect();
+    let options: Vec<Value> = (0..12_000).chain([0]).map(|i| json!({ "const": i.to_string() })).collect();
     let groups = format!("{}a{}", "(".repeat(60_000), ")".repeat(60_000));
     for (what, schema) in [
         ("a reference to itself", json!({ "$ref": "#" })),
@@ -102,6 +104,8 @@ fn schemas_that_cannot_be_served_are_refused_and_the_server_goes_on() {
         ("no pattern", json!({ "type": "string", "pattern": "(" })),
         ("ten megabytes", json!({ "enum": names })),
         ("a type that is none", json!({ "type": "file" })),
+        ("pairs of patterns", json!({ "type": "object", "patternProperties": patterns })),
+        ("pairs of options again and again", json!({ "oneOf": options, "allOf": vec![json!({}); 1000] })),
     ] {
         let reply = server.post(CHAT, &formed(&schema));
         assert_eq!(reply.status, 400, "{what}: {}", reply.body);

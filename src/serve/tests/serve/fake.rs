@@ -288,7 +288,7 @@ impl Backend for Fake {
             tokens.extend(text.bytes().map(i32::from));
         }
         let thinks = tokens.last() == Some(&THINK);
-        let split = Box::new(move || Box::new(Parted { thinks }) as Box<dyn Split>);
+        let split = Box::new(move |apart| Box::new(Parted { thinks: thinks && apart }) as Box<dyn Split>);
         let thinks = thinks.then_some(NAMES[5]);
         let header = vec![Bit::Mark("<|answer|>")];
         Ok(ChatPrompt { tokens, split, stop: vec!["<|close|>".into()], thinks, header })

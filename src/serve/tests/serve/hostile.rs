@@ -209,6 +209,8 @@ fn a_body_does_not_become_many_times_its_size() {
     assert_eq!(site.expect(400, "/detokenize", &json!({ "tokens": tokens }))["error"]["param"], "tokens");
     let body = json!({ "prompt": tokens, "echo": true });
     assert_eq!(site.expect(400, PATH, &body)["error"]["param"], "prompt");
+    let body = json!({ "prompt": tokens[..3000], "echo": true, "logprobs": 20, "n": 128, "max_tokens": 1 });
+    assert_eq!(site.expect(400, PATH, &body)["error"]["param"], "n");
 }
 
 #[test]

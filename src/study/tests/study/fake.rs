@@ -12,7 +12,11 @@ use ropewalk_study::{
 
 /// Returns the benchmarks that a name stands for.
 pub(crate) fn find(name: &str) -> Result<Vec<Known>, String> {
-    let known = |name: &str, has_length| Known { name: name.into(), has_length };
+    let known = |name: &str, has_length| Known {
+        name: name.into(),
+        has_length,
+        options: ["ruler", "depth"].map(str::to_owned).into(),
+    };
     match name {
         "ruler_niah" => Ok(["niah_single_2", "niah_multikey_1"].map(|n| known(n, true)).to_vec()),
         "longbench" => Ok(["qasper", "trec"].map(|n| known(n, true)).to_vec()),

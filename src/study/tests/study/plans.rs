@@ -120,6 +120,7 @@ fn bad_plans_are_refused_in_a_line_with_file_line_and_key() {
             "options = { depth = [1] }",
             "line 49: options: expected text, a number, true or false",
         ),
+        ("seeds = [1, 2]", "options = { depths = 50 }", "has no option \"depths\"; expected depth, ruler"),
     ];
     for (from, to, expected) in cases {
         assert!(PLAN.contains(from), "{from}");

@@ -103,6 +103,16 @@ fn what_cannot_be_trained_or_read_fails_its_own_cells_only() {
 }
 
 #[test]
+fn results_stay_while_their_inputs_cannot_be_read() {
+    let study = Study::new(PLAN);
+    study.run("s", &mut Fake::default()).unwrap();
+    let before = study.reports("s");
+    let summary = study.run("s", &mut Fake { unreadable: Some("pi"), ..Fake::default() }).unwrap();
+    assert_eq!((summary.put_aside, summary.known, summary.failed), (0, CELLS, 0));
+    assert_eq!(study.reports("s"), before);
+}
+
+#[test]
 fn results_of_another_model_or_text_are_put_aside() {
     let study = Study::new(PLAN);
     study.run("s", &mut Fake::default()).unwrap();
