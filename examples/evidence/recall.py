@@ -1,5 +1,5 @@
-"""Short documents that repeat, or ask for, earlier parts of themselves, as JSON Lines. `chains` of single words and `first`
-teach copying within 128 tokens (repeats and small tables). `second` has tables, the passkey test, needles, and copies within
+"""Short documents that repeat, or ask for, earlier parts of themselves, as JSON Lines. Chains of words teach copying: `pairs`
+at a fixed distance, and the longer ones by what the words are. `first` teaches it within 128 tokens (repeats and small tables). `second` has tables, the passkey test, needles, and copies within
 512 tokens.
 
 Words and passages are from the texts. `passkey` and `needles` have the wording of the passkey test and of RULER's needle
@@ -125,11 +125,15 @@ STAGES = {
 }
 
 
-def chains(count, words):
+# Chains by name: the least and the most words that repeat, and the least and the most words of a document.
+CHAINS = {"pairs": (2, 3, 15, 40), "chains": (3, 10, 150, 400)}
+
+
+def chains(name, count, words):
     """Yields repeated sequences of words, which are learned first. Every word is one token and determines the next."""
-    draw = random.Random(3)
+    draw, (least, most, short, long) = random.Random(name), CHAINS[name]
     for _ in range(count):
-        unit, length = draw.sample(words, draw.randrange(3, 12)), draw.randrange(40, 100)
+        unit, length = draw.sample(words, draw.randint(least, most)), draw.randint(short, long)
         chain = (unit * (length // len(unit) + 1))[:length]
         yield json.dumps({"text": " " + " ".join(chain)}) + "\n"
 

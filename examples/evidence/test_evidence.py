@@ -109,7 +109,7 @@ class Lab(unittest.TestCase):
         plan["recipe"]["methods"] = plan["recipe"]["methods"][:1]
         plan["recipe"].update(target=48, measured=64, bucket=16)
         less = (
-            unittest.mock.patch.dict(material.LESSONS, chains=5, first=5, second=5),
+            unittest.mock.patch.dict(material.LESSONS, dict.fromkeys(material.LESSONS, 5)),
             unittest.mock.patch.object(material, "EXAMPLES", 100),
             unittest.mock.patch.object(stats, "DRAWS", 100),
         )
@@ -148,7 +148,7 @@ class Whole(Lab):
         self.assertEqual({u.id for u in units}, set(records))
         # Half of the answers are correct, so the gate does not open, and training of the base continues.
         self.assertFalse(records["small/gate"]["figures"]["open"])
-        self.assertIn("small/base-6", records["small/train/abf/1"]["needs"])
+        self.assertIn("small/base-7", records["small/train/abf/1"]["needs"])
         self.assertEqual(records["frozen/plans"]["figures"]["equal"], {"yarn": "plain", "abf": "pi"})
         self.assertNotIn("frozen/perplexity/abf", records)
         self.assertIn("frozen/needle/ntk/2048", records)
@@ -423,10 +423,12 @@ class Parts(unittest.TestCase):
 
     def test_chains_repeat_their_words(self):
         words = [f"w{i}" for i in range(20)]
-        for line in recall.chains(20, words):
-            chain = json.loads(line)["text"].split()
-            unit = chain[: len(set(chain))]
-            self.assertEqual(chain, (unit * len(chain))[: len(chain)])
+        for name, (least, most, *_) in recall.CHAINS.items():
+            for line in recall.chains(name, 20, words):
+                chain = json.loads(line)["text"].split()
+                unit = chain[: len(set(chain))]
+                self.assertTrue(least <= len(unit) <= most)
+                self.assertEqual(chain, (unit * len(chain))[: len(chain)])
 
     def test_drawings_are_xml(self):
         import xml.dom.minidom
