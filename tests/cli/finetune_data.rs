@@ -119,6 +119,7 @@ fn what_makes_no_sense_is_said_in_one_line() {
             2,
             "--set doc-mask: --transform cip mixes documents",
         ),
+        (texts, &["--lora", "b.gguf:force"], 2, "training continues only on the adapter's own model"),
         (texts, &["--transform", "knots"], 1, "data method: expected one of utk-80"),
         (texts, &["--transform", "pose"], 1, "data method pose: expected target=N"),
         (texts, &["--transform", "pose:target=48"], 1, "target: expected a whole number from 49"),
@@ -187,4 +188,10 @@ fn sequences_without_answers_do_not_weaken_a_step() {
     let alone = grad_norm("one", line("a rope?"), "batch=1");
     let beside = grad_norm("two", line("a rope?") + &line(&"sea ".repeat(500)), "batch=2");
     assert!((alone - beside).abs() < 1e-6 * alone, "{alone} {beside}");
+    // A run goes on with the loss it began with.
+    std::fs::remove_file(folder.file("one.gguf")).unwrap();
+    let args = "finetune -m tiny.gguf -d one.jsonl -o one.gguf --device cpu -t 1 --chat --ctx 96 --steps 2 --math f32 \
+                --set packing=truncate --set held-out=0 --set batch=1 --resume";
+    let out = run_in(folder.dir.path(), &split(args));
+    assert!(fails(&out, 1).contains("answers-only"), "{out:?}");
 }

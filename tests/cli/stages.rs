@@ -84,6 +84,15 @@ fn stages_are_runs_from_one_adapter_to_the_next() {
     assert!(bytes(&one) == bytes(&folder.path("whole.stage-1.gguf")));
     assert!(bytes(&two) == bytes(&folder.path("whole.stage-2.gguf")));
 
+    // What the last stage cannot write over is known before the first.
+    finetune(&folder, "left.gguf", &first).json();
+    for end in ["gguf", "log.jsonl", "loss.svg"] {
+        std::fs::remove_file(folder.path(&format!("left.{end}"))).unwrap();
+    }
+    let out = finetune(&folder, "left.gguf", &["--stages", &path]);
+    assert!(crate::finetune::fails(&out, 1).contains("an earlier run got to"), "{out:?}");
+    assert!(!folder.file("left.stage-1.gguf").exists());
+
     // Killed in its second stage, without any chance to do something about it.
     let all = args(&folder, "cut.gguf", &["--stages", &path, "--set", "save-every=2"]);
     let mut child = start(&all).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
