@@ -152,7 +152,7 @@ pub fn run(plan: &Plan, folder: &Folder, runner: &mut dyn Runner, control: &Cont
         let (hash, identity) = match hash(cell, runner, &mut texts) {
             Ok((hash, identity)) => (hash, Ok(identity)),
             // What was measured stays until it is known to be of other inputs.
-            Err(why) if before.contains_key(&key) => {
+            Err(why) if folder.any_measured(before.get(&key))? => {
                 control.note(format_args!("{key}: keeps its earlier result: {why}"));
                 summary.known += 1;
                 continue;

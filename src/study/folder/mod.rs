@@ -229,6 +229,12 @@ impl Folder {
         Ok(self.results.has(hash)? || of_study.map_or(Ok(false), |results| results.has(hash))?)
     }
 
+    /// Returns true if one of these hashes is that of a measured cell.
+    pub(crate) fn any_measured(&self, hashes: Option<&Vec<String>>) -> Result<bool> {
+        let found = hashes.into_iter().flatten().map(|hash| self.is_measured(hash));
+        found.collect::<Result<Vec<bool>>>().map(|found| found.contains(&true))
+    }
+
     /// Keeps the result of a cell, at once or not at all.
     ///
     /// # Errors

@@ -91,6 +91,10 @@ fn what_cannot_be_trained_or_read_fails_its_own_cells_only() {
     assert_eq!((fake.trained, summary.failed, summary.measured), (1, 2 * 23, CELLS - 2 * 23));
     let (html, _) = study.reports("s");
     assert!(html.contains("training: the loss is not a number") && html.contains("small.gguf: no such file"));
+    // What has no result yet fails again.
+    let mut fake = Fake { fails: Some(("training", "")), unreadable: Some("pi"), ..Fake::default() };
+    let summary = study.run("s", &mut fake).unwrap();
+    assert_eq!((summary.known, summary.failed), (CELLS - 2 * 23, 2 * 23));
     // A figure that is not a number is also a failure.
     let mut fake = Fake { scores: Some(("yarn, trained, cwe", f64::NAN)), ..Fake::default() };
     let summary = study.run("s", &mut fake).unwrap();
