@@ -280,27 +280,30 @@ impl Run {
         self.trainer.params().zero_grads()?;
         self.trainer.set_seen(self.n_seen);
         let at = self.optimizer.step + 1;
-        let mut samples = Vec::with_capacity(self.params.batch);
-        for n in self.n_seen..self.n_seen + self.params.batch as u64 {
-            let sample = self.sample(n)?;
-            if !is_empty(&sample) {
-                samples.push((n, sample));
-            }
+        let numbers = self.n_seen..self.n_seen + self.params.batch as u64;
+        // Made twice: a step may have more sequences than memory has room for.
+        let mut counted = 0u64;
+        for n in numbers.clone() {
+            counted += u64::from(!is_empty(&self.sample(n)?));
         }
         let mut loss = 0.0;
-        for (n, sample) in &samples {
-            self.trainer.set_seen(*n);
-            let one = self.one_sample(sample, 1.0 / samples.len() as f64);
+        for n in numbers {
+            let sample = self.sample(n)?;
+            if is_empty(&sample) {
+                continue;
+            }
+            self.trainer.set_seen(n);
+            let one = self.one_sample(&sample, 1.0 / counted as f64);
             loss += one.map_err(|e| during(format!("step {at}"), e))?;
         }
-        if samples.is_empty() {
+        if counted == 0 {
             return Err(Error::Invalid(format!(
                 "step {at}: it has no tokens to train on: use more sequences in a step, or longer ones"
             )));
         }
         let step = self.optimizer.step(self.trainer.params_mut())?;
         self.n_seen += self.params.batch as u64;
-        Ok((loss / samples.len() as f64, step))
+        Ok((loss / counted as f64, step))
     }
 
     /// The loss of a sample, and its gradient times `factor`.

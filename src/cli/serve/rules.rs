@@ -205,7 +205,8 @@ fn work(schema: &Value) -> Result<(usize, usize), String> {
     Ok((n_options, n_joined))
 }
 
-/// Checks that a schema is not too deep, and not too much work to compile. What references name is read once, but inside of what names it.
+/// Checks that a schema is not too deep, and not too much work to compile. What references name is read once, but inside
+/// of what names it.
 fn check(schema: &Value) -> Result<(), String> {
     fn walk<'a>(value: &'a Value, names: &mut BTreeSet<&'a str>) -> usize {
         let deepest = match value {
