@@ -14,7 +14,7 @@ import time
 
 import check
 import material
-from place import ROOT, Place, Problem, canonical, processor, read_records, record_name, write
+from place import ROOT, Place, Problem, canonical, environment, processor, read_records, record_name, write
 from units import all_units, plan_hashes
 
 MOST = 40_000
@@ -28,7 +28,7 @@ def show(place, id):
         raise Problem(f"{id}: no such unit, or it has no commands yet; --list prints the units")
     place.out.mkdir(parents=True, exist_ok=True)
     for step in units[0].steps(place, records):
-        print(" ".join([str(place.program()), *map(quoted, step.args)]))
+        print(step.line(place.program()))
 
 
 class Stopped(Exception):
@@ -171,13 +171,15 @@ class Runner:
         """Runs a command that has no output yet. Returns its JSON, or None if the slice is over."""
         kept = folder / f"{step.name}.json"
         if not kept.is_file():
-            args = [str(a) for a in step.args]
+            args, env = [str(a) for a in step.args], os.environ | environment(step.args)
             if step.args[0] == "finetune" and any(any(d.glob("*")) for d in checkpoints(step.makes)):
                 args.insert(1, "--resume")
             if step.makes:
                 step.makes.parent.mkdir(parents=True, exist_ok=True)
             with open(folder / f"{step.name}.out", "wb") as out, open(folder / f"{step.name}.err", "ab") as err:
-                self.child = subprocess.Popen([self.place.program(), *args], stdout=out, stderr=err, cwd=ROOT)
+                self.child = subprocess.Popen(
+                    [self.place.program(), *args], stdout=out, stderr=err, cwd=ROOT, env=env
+                )
                 try:
                     code = self.child.wait(max(1, deadline - time.monotonic()) if step.resumes else None)
                 except subprocess.TimeoutExpired:
@@ -231,7 +233,7 @@ class Runner:
             "plan": plan_hash,
             "commit": self.build["commit"],
             "program": self.build["sha256"],
-            "commands": [" ".join(["ropewalk", *(place.shown(quoted(a)) for a in s.args)]) for s in steps],
+            "commands": [place.shown(s.line()) for s in steps],
             "needs": {n: records[n]["output"] for n in unit.needs if records[n].get("output")},
             "inputs": {place.shown(ROOT / path): place.sha256(path) for path in unit.inputs(place)},
             "processor": processor(place.device),
@@ -265,11 +267,6 @@ def remove_checkpoints(model):
         shutil.rmtree(folder, ignore_errors=True)
     for path in model.parent.glob(f"{model.stem}.stage-*"):
         path.unlink()
-
-
-def quoted(arg):
-    text = str(arg)
-    return "'" + text + "'" if any(c in text for c in " |<>#*()") else text
 
 
 def now():
@@ -320,7 +317,7 @@ def take(place, only=None, count=None, remake=None):
                 lock.close()
                 break
             if again and record["output"] != fresh["output"]:
-                # Processors round differently. Without records of the old model, the new one replaces it.
+                # GPUs round differently, and so did builds without the variable. The new model replaces one that no record needs.
                 dependents = sorted(id for id, r in place.records().items() if unit.id in r["needs"])
                 if dependents:
                     path = place.model(unit.id)

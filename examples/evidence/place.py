@@ -26,6 +26,12 @@ def write(path, text):
     os.replace(part, path)
 
 
+def environment(args):
+    """Returns the variables set for a command. Training uses the instructions that all processors with AVX2 have, so that the
+    same build makes the same model on all of them, bit for bit."""
+    return {"ROPEWALK_INSTRUCTIONS": "avx2"} if args[0] == "finetune" else {}
+
+
 def canonical(value):
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
@@ -120,7 +126,8 @@ class Place:
 
     def ask(self, args):
         """Runs a short command and returns the JSON it prints."""
-        done = subprocess.run([self.program(), *map(str, args)], cwd=ROOT, capture_output=True, text=True)
+        env = os.environ | environment(args)
+        done = subprocess.run([self.program(), *map(str, args)], cwd=ROOT, env=env, capture_output=True, text=True)
         if done.returncode:
             raise Problem(done.stderr.strip() or f"ropewalk {args[0]}: exit status {done.returncode}")
         return json.loads(done.stdout)

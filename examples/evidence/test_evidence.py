@@ -37,7 +37,8 @@ if args == ["--version"]:
     print("ropewalk 0.1.0 ({commit})")
     sys.exit()
 with open(os.environ["STUB_LOG"], "a") as log:
-    log.write(" ".join(args) + "\\n")
+    level = os.environ.get("ROPEWALK_INSTRUCTIONS")
+    log.write(" ".join([*([f"[{{level}}]"] if level else []), *args]) + "\\n")
 if os.environ.get("STUB_FAIL", "?") in " ".join(args):
     print("error: asked to fail", file=sys.stderr)
     sys.exit(1)
@@ -159,6 +160,10 @@ class Whole(Lab):
         stages = (place.out / "material/abf-in-three-stages-arm.toml").read_text()
         self.assertRegex(stages, r"ctx = 1024\nbatch = 4\n(.|\n)*ctx = 4096\nbatch = 1\n")
         self.assertIn("passages.jsonl:0.7", records["knots/train/utk/1"]["commands"][0])
+        # All training, and nothing else, uses the instructions that every processor has.
+        for line in self.commands():
+            self.assertEqual(line.startswith("[avx2] finetune "), "finetune " in line, line)
+        self.assertTrue(mean.startswith("ROPEWALK_INSTRUCTIONS=avx2 ropewalk finetune "))
         for record in records.values():
             self.assertEqual(record["threads"], 1)
             self.assertLess(len(json.dumps(record)), evidence.MOST)

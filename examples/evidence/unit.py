@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 
 import material
-from place import Problem, record_name
+from place import Problem, environment, record_name
 
 
 @dataclass
@@ -16,6 +16,11 @@ class Step:
     # The file the command writes, if any, and whether an interrupted command can resume.
     makes: object = None
     resumes: bool = False
+
+    def line(self, program="ropewalk"):
+        """Returns the command line to type."""
+        variables = [f"{name}={value}" for name, value in environment(self.args).items()]
+        return " ".join([*variables, str(program), *map(quoted, self.args)])
 
 
 @dataclass
@@ -43,6 +48,11 @@ class Unit:
 
 def slug(name):
     return record_name(name)[:-5]
+
+
+def quoted(arg):
+    text = str(arg)
+    return "'" + text + "'" if any(c in text for c in " |<>#*()") else text
 
 
 # Figures from outputs of the program.

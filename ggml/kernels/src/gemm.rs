@@ -7,6 +7,9 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Range;
 
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{allows, Level};
+
 /// Rows or columns of the result that a thread takes at a time: a multiple of the kernels' register block, 16
 /// x 6 with AVX2. Crate `gemm` computes small results by other kernels, which sum in another order; so with
 /// few columns or rows a unit is large enough (`THIN_UNIT`) never to be such a result, and no bit depends on
@@ -140,6 +143,12 @@ pub unsafe fn multiply(out: *mut f32, cs: usize, add: bool, a: Matrix<'_>, b: Ma
 /// # Safety
 /// The promise of [`multiply`].
 unsafe fn call(out: *mut f32, cs: usize, add: bool, a: Matrix<'_>, b: Matrix<'_>, factor: f32) {
+    // The crate itself takes the widest registers that the processor has.
+    #[cfg(target_arch = "x86_64")]
+    if let Some(v3) = gemm_common::simd::V3::try_new().filter(|_| !allows(Level::Avx512)) {
+        // SAFETY: the caller's promise.
+        return unsafe { avx2(v3, out, cs, add, a, b, factor) };
+    }
     let step = |n: usize| n as isize;
     // SAFETY: a and b can be read (`Matrix::at`), the result can be written (the caller's promise), and shapes agree.
     unsafe {
@@ -161,6 +170,54 @@ unsafe fn call(out: *mut f32, cs: usize, add: bool, a: Matrix<'_>, b: Matrix<'_>
             factor,
             false,
             false,
+            false,
+            gemm_common::Parallelism::None,
+        );
+    }
+}
+
+/// [`call`] with the instructions that every processor with AVX2 has: the same bits on all of them.
+///
+/// # Safety
+/// The promise of [`multiply`].
+#[cfg(target_arch = "x86_64")]
+unsafe fn avx2(
+    v3: gemm_common::simd::V3,
+    out: *mut f32,
+    cs: usize,
+    add: bool,
+    a: Matrix<'_>,
+    b: Matrix<'_>,
+    factor: f32,
+) {
+    use gemm_f32::microkernel::fma::f32::{H_M, H_N, H_UKR, MR_DIV_N, NR, UKR};
+    const N: usize = 8;
+    let step = |n: usize| n as isize;
+    // SAFETY: as above.
+    unsafe {
+        gemm_common::gemm::gemm_basic_generic::<_, f32, N, { MR_DIV_N * N }, NR, MR_DIV_N, H_M, H_N>(
+            v3,
+            a.rows,
+            b.cols,
+            a.cols,
+            out,
+            step(cs),
+            1,
+            add,
+            a.data,
+            step(a.cs),
+            step(a.rs),
+            b.data,
+            step(b.cs),
+            step(b.rs),
+            1.0,
+            factor,
+            false,
+            false,
+            false,
+            |a, b, c| a * b + c,
+            &UKR,
+            &H_UKR,
             false,
             gemm_common::Parallelism::None,
         );
@@ -362,6 +419,35 @@ mod tests {
                 assert!(got.iter().zip(&want).all(|(g, w)| (g - w).abs() <= 1e-4 * k as f32), "{m} {n} {k}");
             } else {
                 assert_eq!(got, want, "{m} {n} {k}");
+            }
+        }
+    }
+
+    /// What a lowered level takes, on a processor without AVX-512, is what the crate would take.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn products_in_avx2_have_the_bits_of_the_crate_s() {
+        let Some(v3) = gemm_common::simd::V3::try_new() else {
+            return;
+        };
+        let wider = is_x86_feature_detected!("avx512f");
+        for (m, n, k) in [(1, 1, 1), (3, 5, 2), (16, 6, 64), (100, 90, 512), (7, 300, 33), (300, 1, 9)] {
+            let a: Vec<f32> = (0..m * k).map(|i| ((i * 7919) % 1013) as f32 / 506.0 - 1.0).collect();
+            let b: Vec<f32> = (0..n * k).map(|i| ((i * 6991) % 997) as f32 / 498.0 - 1.0).collect();
+            let (left, right) = (Matrix::rows(&a, m, k, k), Matrix::rows(&b, n, k, k).transposed());
+            for left in [left, Matrix::rows(&a, k, m, m).transposed()] {
+                let [mut got, mut want] = [vec![0.5f32; m * n], vec![0.5f32; m * n]];
+                // SAFETY: the results are slices of m by n.
+                unsafe {
+                    avx2(v3, got.as_mut_ptr(), m, true, left, right, 0.75);
+                    call(want.as_mut_ptr(), m, true, left, right, 0.75);
+                }
+                for (at, (got, want)) in got.iter().zip(&want).enumerate() {
+                    let product = |l: usize| f64::from(left.get(at % m, l)) * f64::from(right.get(l, at / m));
+                    let exact = 0.5 + 0.75 * (0..k).map(product).sum::<f64>();
+                    assert!((f64::from(*got) - exact).abs() <= 1e-6 * k as f64, "{m} {n} {k}: {got} {exact}");
+                    assert!(wider || got.to_bits() == want.to_bits(), "{m} {n} {k}: {got} {want}");
+                }
             }
         }
     }

@@ -3,7 +3,8 @@
 
 use std::sync::OnceLock;
 
-/// The variable. Only what kernels of this crate choose at run time depends on it.
+/// The variable. Only what kernels of this crate choose at run time depends on it. With the same build and [`Level::Avx2`],
+/// every x86-64 processor with AVX2 computes the same bits.
 pub const VARIABLE: &str = "ROPEWALK_INSTRUCTIONS";
 
 /// Sets of instructions, each with those before it.
