@@ -140,6 +140,10 @@ impl Runner for SessionRunner<'_> {
                 parts.push(self.hash(&path, sha256)?);
             }
         }
+        // Texts that an option names, such as a haystack.
+        for path in cell.task.options.values().map(Path::new).filter(|path| path.is_file() || path.is_dir()) {
+            parts.push(self.hash(path, texts)?);
+        }
         Ok(parts.join(" "))
     }
 

@@ -343,3 +343,43 @@ fn links_in_a_folder_are_not_trained_into() {
         again(&|| std::os::unix::fs::symlink(&private, adapter.with_extension(ending)).unwrap());
     }
 }
+
+/// Texts that an option of a task names are part of a result.
+#[test]
+fn another_background_is_measured_again() {
+    let folder = Folder::new();
+    let task = r#"{ name = "babilong_qa1", samples = 1, options = { background = "book.txt" } }"#;
+    let whole = plan(WORDS).replace("[48, 64]", "[4000]");
+    let text = whole.rsplit_once("[[methods]]").unwrap().0;
+    let text = text.replace(r#"{ name = "perplexity", protocol = "window", max_windows = 2 }"#, task);
+    std::fs::write(folder.file("plan.toml"), text).unwrap();
+    let measured = || study(&folder, &["plan.toml", "-o", "out"]).json()["summary"]["measured"].clone();
+    for sentence in ["The rope walks on. ", "The moon is up. "] {
+        std::fs::write(folder.file("book.txt"), sentence.repeat(600)).unwrap();
+        assert_eq!([measured(), measured()], [1, 0], "{sentence}");
+    }
+}
+
+/// A result counts only under the same rounding, and methods are planned for the context of a task.
+#[test]
+fn rounding_and_a_context_change_results() {
+    let folder = Folder::new();
+    let whole = plan(WORDS).replace("pi:factor=2", "pi");
+    let frozen = whole.rsplit_once("[[methods]]").unwrap().0;
+    let measured = |ctx: &str, out: &str, more: &[&str]| {
+        std::fs::write(folder.file("plan.toml"), frozen.replace("windows = 2", &format!("windows = 2{ctx}")))
+            .unwrap();
+        let report = study(&folder, &[&["plan.toml", "-o", out], more].concat()).json();
+        let markdown = std::fs::read_to_string(folder.file(out).join("report.md")).unwrap();
+        let row = markdown.lines().rfind(|l| l.starts_with("| tiny | frozen |")).unwrap();
+        let perplexity: f64 = row.split(" | ").nth(6).unwrap().trim().parse().unwrap();
+        (report["summary"]["measured"].as_u64().unwrap(), perplexity)
+    };
+    let (n, short) = measured("", "out", &[]);
+    assert_eq!(n, 2);
+    assert_eq!(measured("", "out", &[]).0, 0);
+    assert_eq!(measured("", "out", &["--math", "f32"]).0, 2);
+    assert_eq!(measured("", "out", &["--math", "f32"]).0, 0);
+    let (n, long) = measured(", ctx = 65536", "long", &[]);
+    assert!(n == 2 && long != short, "{n} {long} {short}");
+}

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use convert::random::{write, Shape};
+use gguf::Value;
 use ropewalk::control::{Control, Progress, Stop};
 use ropewalk::eval::protocol::protocol;
 use ropewalk::eval::search::{run, Goal, Params, Report, Sizes};
@@ -77,6 +78,28 @@ fn the_score_of_what_is_found_is_the_perplexity_measured_under_its_spec() {
     assert!((found - best.nll).abs() < 1e-6, "{found} beside {}", best.nll);
     let text = report.text();
     assert!(text.contains("13 of 13 lists of factors") && text.contains("found"), "{text}");
+}
+
+/// Such a file has its own magnitude, and a factor would give another.
+#[test]
+fn a_file_with_an_attn_factor_is_searched() {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("eval-search-attn-factor.gguf");
+    let shape = Shape::named("llama-tiny").unwrap();
+    let own = ("rope.scaling.attn_factor", Value::F32(1.25));
+    let shape = Shape { keys: shape.keys.iter().cloned().chain([own]).collect(), ..shape };
+    write(&shape, DType::F32, 3, &path).unwrap();
+    let model = Model::load(&path, &ModelParams::cpu()).unwrap();
+    let source_of =
+        |spec: &Spec| -> Box<dyn LmSource> { Box::new(SessionSource::new(&model, session(Some(spec)))) };
+    let found = run(&source_of, "m", "m", model.hparams(), &texts(), &params(), &Control::default()).unwrap();
+    assert_eq!(found.evaluations, 13);
+    assert!(
+        found.rope.starts_with("longrope:factors=") && !found.rope.contains(",factor="),
+        "{}",
+        found.rope
+    );
+    let plain = search(&texts(), &params(), &Control::default()).unwrap();
+    assert!(plain.rope.contains(",factor=2"), "{}", plain.rope);
 }
 
 #[test]

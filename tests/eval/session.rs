@@ -56,6 +56,24 @@ fn files_with_other_hyperparameters_are_other_models() {
     assert_eq!(identity(1e4), identity(1e4));
 }
 
+#[test]
+fn files_with_another_tokenizer_are_other_models() {
+    let identity = |name: &str, key: &str, value: gguf::Value| {
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        // A model's own file has no vocabulary any more.
+        let file = gguf::File::open(model().file().path()).unwrap();
+        let mut out = gguf::Writer::with_metadata_of(&file);
+        file.tensors().iter().for_each(|t| _ = out.copy_tensor(&file, t).unwrap());
+        out.set(key, value);
+        out.write(gguf::Output::new(&path, true)).unwrap();
+        let model = Model::load(&path, &ModelParams::cpu()).unwrap();
+        SessionSource::new(&model, params("plain")).identity().unwrap()
+    };
+    let own = SessionSource::new(model(), params("plain")).identity().unwrap();
+    assert_eq!(identity("eval-named.gguf", "general.name", "other".into()), own);
+    assert_ne!(identity("eval-bos.gguf", "tokenizer.ggml.add_bos_token", gguf::Value::Bool(true)), own);
+}
+
 /// Windows that share nothing but BOS, a long beginning, all of it; scored from the start and from further
 /// on.
 #[test]

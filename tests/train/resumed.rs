@@ -12,7 +12,7 @@ use ropewalk::data::{
 };
 use ropewalk::rope::{Axis, Spec};
 use ropewalk::train::optim::{OptimParams, Optimizer, Schedule};
-use ropewalk::train::{LongCe, Run, RunParams, SampleOrder, TrainAttention, Trainable, Trainer};
+use ropewalk::train::{Init, LongCe, Run, RunParams, SampleOrder, TrainAttention, Trainable, Trainer};
 
 use crate::gradients::{lora, settings};
 use crate::run::{adapter, knotted, stop_at_the_third, World};
@@ -117,6 +117,11 @@ fn attention_setups() -> Vec<Setup> {
 }
 
 fn data(world: &World, setup: &Setup) -> Dataset {
+    try_data(world, setup).unwrap()
+}
+
+/// With an error if made records do not fit.
+fn try_data(world: &World, setup: &Setup) -> ropewalk::data::Result<Dataset> {
     let sources = Sources::find(&[world.path("texts")], &TextOptions::default()).unwrap();
     let vocab = world.model.vocab();
     let corpus =
@@ -135,9 +140,9 @@ fn data(world: &World, setup: &Setup) -> Dataset {
     }
     if let Some((share, answers_only)) = setup.synthetic {
         let made = Synthetic::new(share, answers_only, Arc::new(vocab.clone())).unwrap();
-        data = data.with_synthetic(made).unwrap();
+        data = data.with_synthetic(made)?;
     }
-    data
+    Ok(data)
 }
 
 fn run(world: &World, setup: &Setup, name: &str, resume: bool) -> ropewalk::model::Result<Run> {
@@ -254,4 +259,22 @@ fn runs_with_made_records_go_on_to_the_same_bits() {
     let other = Setup { synthetic: Some((0.8, false)), ..all };
     let e = run(&world, &other, "cut-all", true).err().unwrap().to_string();
     assert!(e.contains("synthetic: the run was started with 0.9, answers only: false"), "{e}");
+    // Nor does it go on at the place in the samples where an adapter of the first one ended.
+    let mut trainer = Trainer::new(&world.model, &settings(all.n_ctx, 20, all.rope)).unwrap();
+    let init = Init::adapter(world.path("whole-all.gguf"), &mut trainer).unwrap();
+    let place = |setup: &Setup| init.data_offset(&self::data(&world, setup), all.order);
+    assert_eq!(place(&all).unwrap(), STEPS * all.batch as u64 * all.n_ctx as u64);
+    says(place(&other), &["the earlier run's data ended at a place that this run does not share"]);
+}
+
+/// In a context that is accepted, records that do not fit are drawn again.
+#[test]
+fn the_shortest_context_has_room_for_all_records() {
+    let world = World::small("fits");
+    let of = |n_ctx| Setup { n_ctx, synthetic: Some((0.9, false)), ..PLAIN };
+    let contexts: Vec<usize> = (64..900).collect();
+    let least = contexts.partition_point(|&n_ctx| try_data(&world, &of(n_ctx)).is_err());
+    let data = data(&world, &of(contexts[least]));
+    let n_made = (0..400).filter(|&n| data.nth(n).unwrap().tokens.len() > 1).count();
+    assert_eq!(n_made, 400);
 }

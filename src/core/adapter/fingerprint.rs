@@ -38,10 +38,10 @@ pub fn fingerprint(file: &gguf::File) -> String {
     format!("{:x}", hash.finalize())
 }
 
-/// SHA-256, in hex, of what answers depend on and [`fingerprint`] leaves out: the metadata of the architecture and its
-/// conversions, and the factor tensors of rope. Names, authors, and the vocabulary do not count.
+/// SHA-256, in hex, of what answers depend on and [`fingerprint`] leaves out: the metadata of the architecture, the tokenizer,
+/// and conversions, and the factor tensors of rope. Names and authors do not count.
 pub fn metadata_fingerprint(file: &gguf::File) -> String {
-    let other = ["general.", "tokenizer.", "quantize.", "split."];
+    let other = ["general.", "quantize.", "split."];
     let mut pairs: Vec<_> =
         file.metadata().iter().filter(|(key, _)| !other.iter().any(|start| key.starts_with(start))).collect();
     pairs.sort_by(|a, b| a.0.cmp(&b.0));

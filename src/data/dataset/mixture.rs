@@ -336,6 +336,14 @@ mod tests {
         assert!((a as f64 / (a + b) as f64 - 50_500.0 / 114_250.0).abs() < 0.02);
     }
 
+    /// Hundreds of passes that keep a document now and then, of which many are empty.
+    #[test]
+    fn empty_passes_do_not_end_a_draw_that_goes_on() {
+        let list = draw("fu:length=9999,keep=0.01", Some(500_000), [None; 2], 1).unwrap();
+        let [a, b, _] = tally(&list);
+        assert!((a + b).abs_diff(500_000) < 6000, "{a} {b}");
+    }
+
     #[test]
     fn what_cannot_be_drawn_is_an_error() {
         let e = |r: Result<Vec<u32>>| r.unwrap_err().to_string();

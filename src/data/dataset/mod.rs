@@ -210,9 +210,9 @@ impl Dataset {
     /// transformed, and again in each epoch.
     ///
     /// # Errors
-    /// A share that leaves no other sample.
+    /// A share that leaves no other sample, or a context without room for a record.
     pub fn with_synthetic(self, synthetic: Synthetic) -> Result<Self> {
-        synthetic.check(self.params.n_ctx)?;
+        synthetic.check(self.params.n_ctx, &self.corpus)?;
         let data = Dataset { synthetic: Some(synthetic), order: Mutex::new(None), ..self };
         if u32::try_from(data.n_train()).is_err() {
             return Err(invalid(format!("{} samples: expected at most {}", data.n_train(), u32::MAX)));

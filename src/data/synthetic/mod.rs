@@ -57,6 +57,12 @@ pub struct Synthetic {
     tokenizer: Arc<dyn Tokenizer>,
 }
 
+/// Tokens that a record may have, in samples of `n_ctx` inputs.
+fn room(n_ctx: usize, corpus: &Corpus) -> usize {
+    let (before, after) = corpus.around();
+    (n_ctx + 1).saturating_sub(before.len() + after.len())
+}
+
 /// Draws of a record that has to fit into the context.
 const TRIES: usize = 100;
 
@@ -83,10 +89,10 @@ impl Synthetic {
     }
 
     /// Refuses a context that has no room for the shortest records.
-    pub(crate) fn check(&self, n_ctx: usize) -> Result<()> {
+    pub(crate) fn check(&self, n_ctx: usize, corpus: &Corpus) -> Result<()> {
         for family in FAMILIES {
             let mut rng = crate::random::rng(0, "synthetic", 0, 0);
-            self.fitted(family, n_ctx, &mut rng)?;
+            self.fitted(family, room(n_ctx, corpus), &mut rng)?;
         }
         Ok(())
     }
@@ -96,12 +102,15 @@ impl Synthetic {
     pub(crate) fn sample(&self, n_ctx: usize, corpus: &Corpus, rng: &mut ChaCha8Rng) -> Result<Sample> {
         let weights: Vec<f64> = FAMILIES.iter().map(|f| f.weight).collect();
         let family = &FAMILIES[choose(rng, &weights)];
-        let (before, after) = corpus.around();
-        let room = (n_ctx + 1).saturating_sub(before.len() + after.len());
+        let ((before, after), room) = (corpus.around(), room(n_ctx, corpus));
         // The shortest record of other draws may still have room.
         let mut made = self.fitted(family, room, rng);
         for _ in 1..TRIES {
-            made = made.or_else(|_| self.fitted(family, room, rng));
+            made = made.or_else(|_| {
+                // Records are made with a copy.
+                crate::random::unit(rng);
+                self.fitted(family, room, rng)
+            });
         }
         let (prompt, answer) = made?;
         let n_prompt = before.len() + prompt.len();

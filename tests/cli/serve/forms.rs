@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use gguf::{Array, File, Output, Value as Stored, Writer};
 use serde_json::{json, Value};
 
 use super::{asked, Server};
@@ -216,4 +217,54 @@ fn calls_are_told_from_other_messages() {
     let arguments: Value = serde_json::from_str(function["arguments"].as_str().unwrap()).unwrap();
     assert!(arguments == json!({ "a": "x" }) || arguments == json!({ "a": "yy" }), "{choice}");
     assert!(choice["message"].get("reasoning_content").is_none(), "{choice}");
+}
+
+/// The tiny model with control tokens that mark calls, as Qwen3 has.
+fn with_marks(dir: &Path) -> String {
+    let (file, path) = (File::open(Path::new(model())).unwrap(), dir.join("marks.gguf"));
+    let mut out = Writer::with_metadata_of(&file);
+    file.tensors().iter().for_each(|t| _ = out.copy_tensor(&file, t).unwrap());
+    let stored = |key: &str| file.metadata().iter().find(|(name, _)| name == key).unwrap().1.clone();
+    let (tokens, kinds) = ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type");
+    let (Stored::Array(Array::String(mut names)), Stored::Array(Array::I32(mut types))) =
+        (stored(tokens), stored(kinds))
+    else {
+        panic!("{tokens} and {kinds}")
+    };
+    for (name, mark) in names.iter_mut().rev().zip(["<tool_call>", "</tool_call>"]) {
+        *name = mark.into();
+    }
+    types.iter_mut().rev().take(2).for_each(|kind| *kind = 3);
+    out.set(tokens, Stored::Array(Array::String(names))).set(kinds, Stored::Array(Array::I32(types)));
+    out.write(Output::new(&path, true)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// Marks that are tokens have no text, or have it where special tokens are shown: calls are read either way.
+#[test]
+fn calls_between_control_tokens_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let marks = with_marks(dir.path());
+    std::fs::write(dir.path().join("chat.jinja"), TEMPLATE).unwrap();
+    let server =
+        Server::start(dir.path(), &["serve", "-m", &marks, "--template", "chat.jinja", "--ctx", "1024"]);
+    assert_eq!(server.tokens(&json!({ "content": "<tool_call>" })).len(), 1);
+    let parameters = json!({ "type": "object", "properties": { "a": { "enum": ["x"] } }, "required": ["a"] });
+    let tool = json!({ "type": "function", "function": { "name": "f", "parameters": parameters } });
+    for (format, skip) in [("auto", true), ("none", true), ("auto", false), ("none", false)] {
+        let mut body = json!({
+            "messages": [{ "role": "user", "content": "a" }], "tools": [tool], "tool_choice": "required", "seed": 1,
+            "parallel_tool_calls": false, "reasoning_format": format, "skip_special_tokens": skip,
+        });
+        let choice = server.post(CHAT, &body).ok()["choices"][0].clone();
+        let message = &choice["message"];
+        assert_eq!(message["tool_calls"].as_array().map(Vec::len), Some(1), "{format} {skip}: {choice}");
+        assert_eq!(message["tool_calls"][0]["function"]["name"], "f", "{format} {skip}: {choice}");
+        assert_eq!(message["content"], Value::Null, "{format} {skip}: {choice}");
+        body["stream"] = true.into();
+        let choices = server.post(CHAT, &body).choices();
+        let text = choices.iter().filter_map(|c| c["delta"]["content"].as_str()).collect::<String>();
+        let n_calls = choices.iter().filter(|c| c["delta"]["tool_calls"][0]["id"].is_string()).count();
+        assert_eq!((n_calls, text.as_str()), (1, ""), "{format} {skip}: {choices:?}");
+    }
 }
