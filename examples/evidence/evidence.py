@@ -115,20 +115,31 @@ def measure_rates(place):
 
 
 def state(unit, place, records, hashes, units):
-    """Returns (state, reason). The state is recorded, waits, or ready."""
+    """Returns (state, reason). The state is recorded, waits, ready, or rebuild: ready, but a model is not in this directory."""
     record = records.get(unit.id)
     if record and record["plan"] == hashes[unit.id]:
         return "recorded", ""
     if unit.waits:
         return "waits", unit.waits
-    by_id = {u.id: u for u in units}
     for need in [*unit.needs, *unit.after]:
         other = records.get(need)
         if not other or other["plan"] != hashes[need]:
             return "waits", need
-        if need in unit.needs and by_id[need].model and place.out and not place.model(need).is_file():
-            return "waits", f"the model of {need} is not in this directory; --remake '{need}' rebuilds it"
+    gone = missing(unit, place, units) if place.out else None
+    if gone and place.model(gone.id).with_suffix(".other").exists():
+        return "waits", f"this machine makes another model of {gone.id}"
+    if gone:
+        return "rebuild", f"first the model of {gone.id}"
     return "ready", "its record is from another plan" if record else ""
+
+
+def missing(unit, place, units):
+    """Returns the unit whose model has to be rebuilt first, before `unit` can run in this directory."""
+    by_id = {u.id: u for u in units}
+    for need in (by_id[n] for n in unit.needs):
+        if need.model and not place.model(need.id).is_file():
+            return missing(need, place, units) or need
+    return None
 
 
 def list_units(place):
@@ -290,8 +301,12 @@ def take(place, only=None, count=None, remake=None):
         others = False
         for unit in units:
             word, why = state(unit, place, records, hashes, units)
-            again = remake == unit.id and word == "recorded" and not place.model(unit.id).is_file()
-            if unit.id in failed or not (word == "ready" or again) or (only and not unit.id.startswith(only)):
+            asked = remake == unit.id and word == "recorded" and not place.model(unit.id).is_file()
+            if not (word in ("ready", "rebuild") or asked) or (only and not unit.id.startswith(only)):
+                continue
+            gone = missing(unit, place, units)
+            unit, again = gone or unit, asked or bool(gone)
+            if unit.id in failed:
                 continue
             lock = open(locks / record_name(unit.id), "w")
             try:
@@ -302,7 +317,7 @@ def take(place, only=None, count=None, remake=None):
                 continue
             # Another run can have written it by now.
             fresh = place.records().get(unit.id)
-            if not again and fresh and fresh["plan"] == hashes[unit.id]:
+            if place.model(unit.id).is_file() if again else fresh and fresh["plan"] == hashes[unit.id]:
                 lock.close()
                 break
             hours = seconds_of(unit.work, rates(place)) / 3600
@@ -311,23 +326,14 @@ def take(place, only=None, count=None, remake=None):
                 if again:
                     shutil.rmtree(place.work(unit.id), ignore_errors=True)
                 record, text = runner.unit(unit, hashes[unit.id], records)
+                if again and record["output"] != fresh["output"]:
+                    replace(place, unit, record, fresh)
+                    again = False
             except Problem as problem:
                 print(f"{unit.id}: {problem}", file=sys.stderr, flush=True)
                 failed[unit.id] = problem
                 lock.close()
                 break
-            if again and record["output"] != fresh["output"]:
-                # GPUs round differently, and so did builds without the variable. The new model replaces one that no record needs.
-                dependents = sorted(id for id, r in place.records().items() if unit.id in r["needs"])
-                if dependents:
-                    path = place.model(unit.id)
-                    path.rename(path.with_suffix(".other"))
-                    raise Problem(
-                        f"{unit.id}: the new model differs from the recorded one (sha256 {record['output'][:12]}, recorded "
-                        f"{fresh['output'][:12]}); to measure the new model, remove the records that depend on the old one: "
-                        f"{', '.join(dependents)}"
-                    )
-                again = False
             if not again:
                 write(place.folder / record_name(unit.id), text)
             if unit.model:
@@ -336,7 +342,8 @@ def take(place, only=None, count=None, remake=None):
             if unit.id == "small/start":
                 measure_rates(place)
             lock.close()
-            done += 1
+            # What a unit needs does not count.
+            done += not again or asked and not gone
             break
         else:
             # What another run measures now can make more units ready.
@@ -348,6 +355,20 @@ def take(place, only=None, count=None, remake=None):
     print(
         f"{done} units recorded; no other unit is ready" if count is None else f"{done} units recorded", file=sys.stderr
     )
+
+
+def replace(place, unit, record, old):
+    """Checks that no record needs the model that a rebuilt one replaces. GPUs round differently, and so did builds that trained
+    with all instructions."""
+    dependents = sorted(id for id, r in place.records().items() if unit.id in r["needs"])
+    if dependents:
+        path = place.model(unit.id)
+        path.rename(path.with_suffix(".other"))
+        raise Problem(
+            f"the new model differs from the recorded one (sha256 {record['output'][:12]}, recorded {old['output'][:12]}); to measure "
+            f"the new model, remove the records that depend on the old one, and {path.with_suffix('.other').name}: "
+            f"{', '.join(dependents)}"
+        )
 
 
 def take_in(place, folder):
@@ -447,7 +468,7 @@ def main():
     parser.add_argument("--device", metavar="NAME", default="cpu", help="cpu, or cuda:0, ... [default: cpu]")
     parser.add_argument("--only", metavar="PREFIX", help="run only units whose name starts with PREFIX")
     parser.add_argument("--count", type=int, metavar="N", help="run at most N units")
-    parser.add_argument("--remake", metavar="UNIT", help="rebuild the model of a recorded unit")
+    parser.add_argument("--remake", metavar="UNIT", help="rebuild the model of a recorded unit, although no unit needs it now")
     parser.add_argument("--records", metavar="DIR", help="directory of the records [default: docs/results/records]")
     args = parser.parse_args()
     more = {"records": pathlib.Path(args.records).resolve()} if args.records else {}

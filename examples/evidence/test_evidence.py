@@ -296,14 +296,36 @@ class Queue(Lab):
         )
         evidence.take_in(mine, self.at / "theirs")
         self.assertEqual(set(mine.records()), set(theirs))
-        # The model was trained on another machine, so units that need it wait.
+
+    def test_models_of_another_machine_are_rebuilt_where_a_unit_needs_them(self):
+        place = self.place()
+        evidence.take(place, only="small/start")
+        evidence.take(place, only="small/base-1")
+        mine = self.place("other")
         units = all_units(self.plan, mine.records())
-        (base,) = [u for u in units if u.id == "small/base-1"]
-        word, reason = evidence.state(base, mine, mine.records(), plan_hashes(units), units)
-        self.assertEqual(word, "waits")
-        self.assertIn("--remake 'small/start'", reason)
-        evidence.take(mine, remake="small/start", count=1, only="small/start")
-        self.assertTrue(mine.model("small/start").is_file())
+        of = {u.id: evidence.state(u, mine, mine.records(), plan_hashes(units), units) for u in units}
+        self.assertEqual(of["small/base-2"], ("rebuild", "first the model of small/start"))
+        self.assertEqual(of["small/base-1"][0], "recorded")
+        before, n = mine.records(), len(self.commands())
+        evidence.take(mine, only="small/base-2", count=1)
+        self.assertEqual(mine.records(), before | {"small/base-2": mine.records()["small/base-2"]})
+        made = [line.partition("-o ")[2].split()[0] for line in self.commands()[n:] if " -o " in line]
+        names = [pathlib.Path(path).name.removesuffix(".gguf") for path in made]
+        trained = [name for name in names if name.startswith("small.")]
+        self.assertEqual(trained, ["small.start", "small.base-1", "small.base-2"])
+        # Another model is put aside, and what needs the recorded one waits.
+        path = self.at / "records/small.base-1.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"output": "0" * 64}))
+        for model in ("small/base-1", "small/base-2"):
+            mine.model(model).unlink()
+        with self.assertRaisesRegex(Problem, "1 units failed: small/base-1"):
+            evidence.take(mine, only="small/base-3")
+        units = all_units(self.plan, mine.records())
+        (third,) = [u for u in units if u.id == "small/base-3"]
+        self.assertEqual(
+            evidence.state(third, mine, mine.records(), plan_hashes(units), units),
+            ("waits", "this machine makes another model of small/base-1"),
+        )
 
     def test_a_model_that_comes_out_differently_replaces_one_that_nothing_depends_on(self):
         place, path = self.place(), self.at / "records/small.start.json"
@@ -318,8 +340,10 @@ class Queue(Lab):
         remake()
         self.assertEqual(place.records()["small/start"]["output"], place.sha256(place.model("small/start")))
         evidence.take(place, only="small/base-1")
-        with self.assertRaisesRegex(Problem, "remove the records that depend on the old one: small/base-1"):
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said), self.assertRaisesRegex(Problem, "1 units failed: small/start"):
             remake()
+        self.assertRegex(said.getvalue(), "remove the records that depend on the old one, .*: small/base-1")
         self.assertFalse(place.model("small/start").exists())
 
     def test_results_of_gpus_are_not_compared_with_those_of_processors(self):
