@@ -14,8 +14,8 @@
 #                                              and texts
 #   examples/evidence/run.sh --check           check the plan; with --program DIR, also check every command line
 #
-# A machine that lacks the model of a recorded unit rebuilds it when another unit needs it, and compares its checksum: the same
-# build trains the same model on every x86-64 processor with AVX2.
+# A machine that lacks the model of a recorded unit rebuilds it when another unit needs it, and compares its checksum. Training
+# uses the same instructions on every x86-64 processor with AVX2, so the checksums should match.
 # Several runs can share one directory; each takes a different unit, and waits while others measure units. You need
 # bash, git, and Python 3.11. You also need cargo, which builds the program once, unless --program names a directory with a
 # build. report.sh writes docs/evidence.md.
