@@ -85,7 +85,7 @@ def measure_rates(place):
                 "-m",
                 start,
                 "-d",
-                material.lesson(place, "second"),
+                material.lesson(place, "questions"),
                 "--targets",
                 "full",
                 "--ctx",

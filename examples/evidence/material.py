@@ -9,7 +9,7 @@ import recall
 import start
 from place import ROOT, Problem, write
 
-LESSONS = {"pairs": 40_000, "chains": 10_000, "first": 20_000, "second": 30_000}
+LESSONS = {"lists": 20_000, "questions": 30_000}
 # Characters of a passage of prose: 500 to 2,000 tokens of the small model.
 PASSAGE = (1500, 6000)
 # Documents of each kind that the tokenizer of the small model is made from.
@@ -67,11 +67,6 @@ def lesson(place, name):
     if place.out and not path.is_file():
         if name == "passages":
             made = passages(prose_files(place))
-        elif name in recall.CHAINS:
-            tokens = start.tokenizer_of(start_folder(place)).ids
-            # Words that are one token together with the space before them.
-            words = [t[1:] for t in tokens if t[0] == start.BLANK and t[1:].isascii() and t[1:].isalpha()]
-            made = recall.chains(name, LESSONS[name], words)
         else:
             made = recall.lines(name, LESSONS[name], prose_files(place))
         write(path, "".join(made))

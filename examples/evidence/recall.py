@@ -1,6 +1,5 @@
-"""Short documents that repeat, or ask for, earlier parts of themselves, as JSON Lines. Chains of words teach copying: `pairs`
-at a fixed distance, and the longer ones by what the words are. `first` teaches it within 128 tokens (repeats and small tables). `second` has tables, the passkey test, needles, and copies within
-512 tokens.
+"""Short documents that ask for earlier parts of themselves, as JSON Lines. `lists` have a few keys and numbers in random order,
+again and again. `questions` have tables, the passkey test, needles, and copies within 512 tokens.
 
 Words and passages are from the texts. `passkey` and `needles` have the wording of the passkey test and of RULER's needle
 tasks. A model that learned them within its trained context shows how far past it an extension works.
@@ -38,7 +37,7 @@ class Recall:
         return self.prose[at : at + chars]
 
     def repeat(self, chars):
-        """Repeats some words, numbers, or a line of text: the densest lesson in copying."""
+        """Repeats some words, numbers, or a line of text."""
         kind, length = self.draw.random(), self.draw.choice([4, 6, 8, 12, 16, 24])
         if kind < 0.5:
             unit = " ".join(self.word() for _ in range(length // 2))
@@ -47,6 +46,13 @@ class Recall:
         else:
             unit = self.passage(length * 3)
         return self.draw.choice([" ", "\n", ", ", ". "]).join([unit] * max(2, chars // len(unit) + 1))
+
+    def rounds(self, chars):
+        """Writes a few keys and their numbers again and again in random order: the densest lesson in finding a key."""
+        key, line = self.draw.choice([self.word, self.key]), self.draw.choice(["{} {}", "{}: {}", "{} is {}.", "{} is: {}."])
+        told = [line.format(key(), self.number(self.draw.randint(3, 7))) for _ in range(self.draw.randint(1, 4))]
+        entries = [self.draw.choice(told) for _ in range(chars // len(told[0]) + 1)]
+        return self.draw.choice([" ", "\n"]).join(entries)
 
     def copy(self, chars):
         """Writes a passage, its shuffled words, or numbers twice."""
@@ -120,22 +126,9 @@ class Recall:
 
 
 STAGES = {
-    "first": (5, {"copy": 0.1, "table": 0.3, "repeat": 0.6}),
-    "second": (6, {"table": 0.3, "passkey": 0.18, "needles": 0.32, "repeat": 0.1, "copy": 0.1}),
+    "lists": (5, {"rounds": 1.0}),
+    "questions": (6, {"table": 0.3, "passkey": 0.18, "needles": 0.32, "repeat": 0.1, "copy": 0.1}),
 }
-
-
-# Chains by name: the least and the most words that repeat, and the least and the most words of a document.
-CHAINS = {"pairs": (2, 3, 15, 40), "chains": (3, 10, 150, 400)}
-
-
-def chains(name, count, words):
-    """Yields repeated sequences of words, which are learned first. Every word is one token and determines the next."""
-    draw, (least, most, short, long) = random.Random(name), CHAINS[name]
-    for _ in range(count):
-        unit, length = draw.sample(words, draw.randint(least, most)), draw.randint(short, long)
-        chain = (unit * (length // len(unit) + 1))[:length]
-        yield json.dumps({"text": " " + " ".join(chain)}) + "\n"
 
 
 def lines(stage, count, texts):
@@ -145,14 +138,12 @@ def lines(stage, count, texts):
     between = recall.draw.randrange
     for _ in range(count):
         kind = recall.draw.choices(list(shares), list(shares.values()))[0]
-        if stage == "first":
-            chars = between(86, 260)
-        else:
-            chars = {
-                "table": between(80, 700),
-                "passkey": between(20, 1300),
-                "needles": between(30, 600),
-                "repeat": between(80, 260),
-                "copy": between(100, 800),
-            }[kind]
+        chars = {
+            "rounds": between(300, 700),
+            "table": between(80, 700),
+            "passkey": between(20, 1300),
+            "needles": between(30, 600),
+            "repeat": between(80, 260),
+            "copy": between(100, 800),
+        }[kind]
         yield json.dumps({"text": getattr(recall, kind)(chars)}) + "\n"

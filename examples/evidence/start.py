@@ -7,9 +7,7 @@ import random
 import struct
 import sys
 
-from bpe import NAMES, SPECIAL, Tokenizer, learn  # noqa: F401
-
-BLANK = NAMES[ord(" ")]
+from bpe import SPECIAL, Tokenizer, learn  # noqa: F401
 
 
 def tensors(shape, seed):
