@@ -1,6 +1,6 @@
 //! Measures the cells of a study in sessions.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -140,9 +140,12 @@ impl Runner for SessionRunner<'_> {
                 parts.push(self.hash(&path, sha256)?);
             }
         }
-        // Texts that an option names, such as a haystack.
-        for path in cell.task.options.values().map(Path::new).filter(|path| path.is_file() || path.is_dir()) {
-            parts.push(self.hash(path, texts)?);
+        let named = found.iter().flat_map(|task| task.info().options).filter(|option| option.is_path());
+        let named: BTreeSet<&str> = named.map(|option| option.name).collect();
+        for path in named.iter().filter_map(|&name| cell.task.options.get(name)).map(Path::new) {
+            if path.exists() {
+                parts.push(self.hash(path, texts)?);
+            }
         }
         Ok(parts.join(" "))
     }

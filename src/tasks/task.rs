@@ -151,6 +151,13 @@ pub struct Opt {
     pub about: &'static str,
 }
 
+impl Opt {
+    /// True if the value is a path of texts, such as a haystack. These are the settings of free text without a default.
+    pub fn is_path(&self) -> bool {
+        self.values.is_empty() && self.default.is_empty()
+    }
+}
+
 /// A description of a task: its protocol, metrics, settings and data.
 #[derive(Debug, Clone, Copy)]
 pub struct Info {

@@ -138,6 +138,17 @@ pub unsafe fn multiply(out: *mut f32, cs: usize, add: bool, a: Matrix<'_>, b: Ma
     }
 }
 
+/// The call of a kernel: the instructions it is for come first where it is chosen by them, and its functions after the factors.
+macro_rules! product {
+    ($kernel:expr, $out:expr, $cs:expr, $add:expr, $a:expr, $b:expr, $factor:expr $(, $simd:expr, $($function:expr),+)?) => {
+        $kernel(
+            $($simd,)? $a.rows, $b.cols, $a.cols, $out, $cs as isize, 1, $add, $a.data, $a.cs as isize, $a.rs as isize,
+            $b.data, $b.cs as isize, $b.rs as isize, 1.0, $factor, false, false, false,
+            $($($function,)+)? gemm_common::Parallelism::None,
+        )
+    };
+}
+
 /// [`multiply`] by one call of the kernels.
 ///
 /// # Safety
@@ -149,31 +160,9 @@ unsafe fn call(out: *mut f32, cs: usize, add: bool, a: Matrix<'_>, b: Matrix<'_>
         // SAFETY: the caller's promise.
         return unsafe { avx2(v3, out, cs, add, a, b, factor) };
     }
-    let step = |n: usize| n as isize;
+    let kernel = gemm_f32::gemm::f32::get_gemm_fn();
     // SAFETY: a and b can be read (`Matrix::at`), the result can be written (the caller's promise), and shapes agree.
-    unsafe {
-        gemm_f32::gemm::f32::get_gemm_fn()(
-            a.rows,
-            b.cols,
-            a.cols,
-            out,
-            step(cs),
-            1,
-            add,
-            a.data,
-            step(a.cs),
-            step(a.rs),
-            b.data,
-            step(b.cs),
-            step(b.rs),
-            1.0,
-            factor,
-            false,
-            false,
-            false,
-            gemm_common::Parallelism::None,
-        );
-    }
+    unsafe { product!(kernel, out, cs, add, a, b, factor) }
 }
 
 /// [`call`] with the instructions that every processor with AVX2 has: the same bits on all of them.
@@ -192,36 +181,10 @@ unsafe fn avx2(
 ) {
     use gemm_f32::microkernel::fma::f32::{H_M, H_N, H_UKR, MR_DIV_N, NR, UKR};
     const N: usize = 8;
-    let step = |n: usize| n as isize;
+    let kernel = gemm_common::gemm::gemm_basic_generic::<_, f32, N, { MR_DIV_N * N }, NR, MR_DIV_N, H_M, H_N>;
+    let sum = |a, b, c| a * b + c;
     // SAFETY: as above.
-    unsafe {
-        gemm_common::gemm::gemm_basic_generic::<_, f32, N, { MR_DIV_N * N }, NR, MR_DIV_N, H_M, H_N>(
-            v3,
-            a.rows,
-            b.cols,
-            a.cols,
-            out,
-            step(cs),
-            1,
-            add,
-            a.data,
-            step(a.cs),
-            step(a.rs),
-            b.data,
-            step(b.cs),
-            step(b.rs),
-            1.0,
-            factor,
-            false,
-            false,
-            false,
-            |a, b, c| a * b + c,
-            &UKR,
-            &H_UKR,
-            false,
-            gemm_common::Parallelism::None,
-        );
-    }
+    unsafe { product!(kernel, out, cs, add, a, b, factor, v3, sum, &UKR, &H_UKR, false) }
 }
 
 /// The same matrix by columns. Each has the room of whole registers, so that it is never a row.

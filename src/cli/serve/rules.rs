@@ -275,6 +275,15 @@ impl Step {
     fn error(e: &anyhow::Error) -> Error {
         Error::Invalid(format!("the answer's form: {}", why(e)))
     }
+
+    /// Takes the text that the token of the mark has after it, if the form can begin so: `{` of `<tool_call>{`.
+    fn begin(&mut self) -> anyhow::Result<()> {
+        let rest = self.matcher.tok_env()?.tokenize_bytes(&std::mem::take(&mut self.seen));
+        match self.matcher.validate_tokens(&rest)? == rest.len() {
+            true => self.matcher.consume_tokens(&rest),
+            false => Ok(()),
+        }
+    }
 }
 
 impl Mask for Step {
@@ -296,23 +305,26 @@ impl Mask for Step {
     }
 
     fn accept(&mut self, token: Token) -> ropewalk::Result<bool> {
-        let Some(mark) = self.thinks.or(self.trigger) else {
+        if self.thinks.or(self.trigger).is_none() {
             if self.ends.contains(&token) {
                 return Ok(true);
             }
             self.matcher.consume_token(token as u32).map_err(|e| Step::error(&e))?;
             return Ok(self.matcher.is_stopped());
-        };
+        }
         self.seen.extend(self.model.vocab().piece(token, true)?);
-        if self.seen.windows(mark.len()).any(|bytes| bytes == mark.as_bytes()) {
-            self.seen.clear();
+        while let Some(mark) = self.thinks.or(self.trigger) {
+            let Some(at) = self.seen.windows(mark.len()).position(|bytes| bytes == mark.as_bytes()) else {
+                self.seen.drain(..self.seen.len().saturating_sub(mark.len()));
+                return Ok(false);
+            };
+            self.seen.drain(..at + mark.len());
             if self.thinks.take().is_none() {
                 self.trigger = None;
             }
-        } else {
-            self.seen.drain(..self.seen.len().saturating_sub(mark.len()));
         }
-        Ok(false)
+        self.begin().map_err(|e| Step::error(&e))?;
+        Ok(self.matcher.is_stopped())
     }
 
     fn copy(&self) -> Box<dyn Mask> {

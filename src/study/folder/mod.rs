@@ -231,8 +231,12 @@ impl Folder {
 
     /// Returns true if one of these hashes is that of a measured cell.
     pub(crate) fn any_measured(&self, hashes: Option<&Vec<String>>) -> Result<bool> {
-        let found = hashes.into_iter().flatten().map(|hash| self.is_measured(hash));
-        found.collect::<Result<Vec<bool>>>().map(|found| found.contains(&true))
+        for hash in hashes.into_iter().flatten() {
+            if self.is_measured(hash)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Keeps the result of a cell, at once or not at all.

@@ -219,9 +219,9 @@ fn calls_are_told_from_other_messages() {
     assert!(choice["message"].get("reasoning_content").is_none(), "{choice}");
 }
 
-/// The tiny model with control tokens that mark calls, as Qwen3 has.
-fn with_marks(dir: &Path) -> String {
-    let (file, path) = (File::open(Path::new(model())).unwrap(), dir.join("marks.gguf"));
+/// The tiny model with tokens of this kind.
+fn with_tokens(dir: &Path, words: &[&str], kind: i32) -> String {
+    let (file, path) = (File::open(Path::new(model())).unwrap(), dir.join("tokens.gguf"));
     let mut out = Writer::with_metadata_of(&file);
     file.tensors().iter().for_each(|t| _ = out.copy_tensor(&file, t).unwrap());
     let stored = |key: &str| file.metadata().iter().find(|(name, _)| name == key).unwrap().1.clone();
@@ -231,10 +231,9 @@ fn with_marks(dir: &Path) -> String {
     else {
         panic!("{tokens} and {kinds}")
     };
-    for (name, mark) in names.iter_mut().rev().zip(["<tool_call>", "</tool_call>"]) {
-        *name = mark.into();
+    for ((name, own), &word) in names.iter_mut().zip(&mut types).rev().zip(words) {
+        (*name, *own) = (word.into(), kind);
     }
-    types.iter_mut().rev().take(2).for_each(|kind| *kind = 3);
     out.set(tokens, Stored::Array(Array::String(names))).set(kinds, Stored::Array(Array::I32(types)));
     out.write(Output::new(&path, true)).unwrap();
     path.to_str().unwrap().to_owned()
@@ -244,7 +243,8 @@ fn with_marks(dir: &Path) -> String {
 #[test]
 fn calls_between_control_tokens_are_read() {
     let dir = tempfile::tempdir().unwrap();
-    let marks = with_marks(dir.path());
+    // Control tokens, as Qwen3 has.
+    let marks = with_tokens(dir.path(), &["<tool_call>", "</tool_call>"], 3);
     std::fs::write(dir.path().join("chat.jinja"), TEMPLATE).unwrap();
     let server =
         Server::start(dir.path(), &["serve", "-m", &marks, "--template", "chat.jinja", "--ctx", "1024"]);
@@ -267,4 +267,26 @@ fn calls_between_control_tokens_are_read() {
         let n_calls = choices.iter().filter(|c| c["delta"]["tool_calls"][0]["id"].is_string()).count();
         assert_eq!((n_calls, text.as_str()), (1, ""), "{format} {skip}: {choices:?}");
     }
+}
+
+/// A call that a model may write, and begins in the token that ends its mark.
+#[test]
+fn a_token_can_hold_the_mark_and_the_beginning_of_a_call() {
+    let dir = tempfile::tempdir().unwrap();
+    let marked = with_tokens(dir.path(), &["<tool_call>{\""], 4);
+    std::fs::write(dir.path().join("chat.jinja"), TEMPLATE).unwrap();
+    let server =
+        Server::start(dir.path(), &["serve", "-m", &marked, "--template", "chat.jinja", "--ctx", "1024"]);
+    let [token] = server.tokens(&json!({ "content": "<tool_call>{\"" }))[..] else { panic!("one token") };
+    let parameters = json!({
+        "type": "object", "properties": { "a": { "enum": ["x"] } }, "required": ["a"], "additionalProperties": false,
+    });
+    let body = json!({
+        "messages": [{ "role": "user", "content": "a" }], "seed": 1, "parallel_tool_calls": false, "max_tokens": 60,
+        "tools": [{ "type": "function", "function": { "name": "f", "strict": true, "parameters": parameters } }],
+        "logit_bias": { token.to_string(): 100 },
+    });
+    let message = server.post(CHAT, &body).ok()["choices"][0]["message"].clone();
+    assert_eq!(message["tool_calls"][0]["function"]["name"], "f", "{message}");
+    assert_eq!(message["content"], Value::Null, "{message}");
 }
