@@ -108,6 +108,8 @@ pub struct Conversation {
     /// Files that go into the next message: name and text.
     loaded: Vec<(String, String)>,
     last: Option<Turn>,
+    /// The answer that [`Conversation::drop_answer`] removed, until another one begins.
+    dropped: Option<Message>,
     /// Number of answers that were replaced. It is added to the seed, so that each try samples other tokens.
     tries: u32,
 }
@@ -129,6 +131,7 @@ impl Conversation {
             messages: Vec::new(),
             loaded: Vec::new(),
             last: None,
+            dropped: None,
             tries: 0,
         })
     }
@@ -187,7 +190,7 @@ impl Conversation {
     pub fn undo(&mut self) -> Option<Message> {
         let at = self.messages.iter().rposition(|m| m.role == "user")?;
         let taken = self.messages.drain(at..).next();
-        self.last = None;
+        (self.last, self.dropped) = (None, None);
         taken
     }
 
@@ -195,17 +198,16 @@ impl Conversation {
     pub fn clear(&mut self) {
         self.messages.retain(|m| m.role == "system");
         self.loaded.clear();
-        self.last = None;
+        (self.last, self.dropped) = (None, None);
     }
 
-    /// Removes the last answer; false when there is no message to answer again.
+    /// Removes the last answer, for [`Conversation::answer`]; false when there is no message to answer again.
     pub fn drop_answer(&mut self) -> bool {
-        let is_answer = self.messages.last().is_some_and(|m| m.role == "assistant");
-        if is_answer {
-            self.messages.pop();
+        self.dropped = self.messages.pop_if(|m| m.role == "assistant");
+        if self.dropped.is_some() {
             self.tries = self.tries.wrapping_add(1);
         }
-        is_answer || self.messages.last().is_some_and(|m| m.role == "user")
+        self.dropped.is_some() || self.messages.last().is_some_and(|m| m.role == "user")
     }
 
     /// Adds a text to the next message, under this name; returns its number of tokens.
@@ -229,6 +231,7 @@ impl Conversation {
             content += &format!("{name}:\n\n{}\n\n", text.trim_end());
         }
         content += text;
+        self.dropped = None;
         self.messages.push(Message::new("user", content));
         match self.answer(control, show) {
             Ok(turn) => {
@@ -245,12 +248,22 @@ impl Conversation {
     }
 
     /// Answers the last message. Progress is in tokens of the prompt. What was generated is kept, however the answer ends.
+    /// When there is an error before the answer begins, one that [`Conversation::drop_answer`] removed is put back.
     ///
     /// # Errors
     /// Returns [`Error::ContextFull`] if the conversation does not fit, [`Error::Interrupted`] if `control` stops the
     /// work before the answer begins (later, that is the answer's stop reason), and the errors of [`Template::render`]
     /// and [`Session::generate`].
     pub fn answer(&mut self, control: &Control<'_>, show: Sink<'_>) -> Result<Turn> {
+        let (dropped, n) = (self.dropped.take(), self.messages.len());
+        let turn = self.answer_anew(control, show);
+        if self.messages.len() == n {
+            self.messages.extend(dropped);
+        }
+        turn
+    }
+
+    fn answer_anew(&mut self, control: &Control<'_>, show: Sink<'_>) -> Result<Turn> {
         let text = self.template.render(&self.messages, true)?;
         let prompt = tokens(self.model.vocab(), &text)?;
         let mut parts = Parts::new(self.form, &text);

@@ -8,7 +8,7 @@ use ropewalk::eval::check_apart;
 use ropewalk::eval::suite::{self, FileStore, Outcome, Params, Several, Store, Unkept};
 use ropewalk::plot::{self, Grid};
 use ropewalk::remedy::Remedy;
-use ropewalk::tasks::{find_all, DataFile, Info, Task, Template, GROUPS, TASKS};
+use ropewalk::tasks::{find_all, named_texts, DataFile, Info, Task, Template, GROUPS, TASKS};
 use ropewalk_core::settings;
 use serde_json::{json, Value};
 
@@ -117,7 +117,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
         let dir = data_of(*task);
         task.info().files.iter().map(move |file| dir.join(file.name))
     });
-    check_apart(choice.files().cloned().chain(data), args.out.iter().chain(&args.plot))?;
+    let named = named_texts(&tasks, &options);
+    check_apart(choice.files().cloned().chain(data).chain(named), args.out.iter().chain(&args.plot))?;
     let mut store: Box<dyn Store> = match &args.out {
         Some(path) => {
             let store = FileStore::open(args.force.output(path))?;

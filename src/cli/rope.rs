@@ -123,7 +123,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
         .iter()
         .map(|i| format!("{name}: rope {} (the file declares {declared})\n{}", i.rope, i.text(&hp, cut)));
     let mut report = texts.collect::<Vec<_>>().join("\n");
-    report += &format!("\n{}", chart.text(PLOT_WIDTH, PLOT_HEIGHT)?);
+    if inspections.iter().flat_map(|i| &i.kinds).any(|kind| kind.base.is_some()) {
+        report += &format!("\n{}", chart.text(PLOT_WIDTH, PLOT_HEIGHT)?);
+    }
     for (plan, inspection) in plans.iter().zip(&inspections).filter(|(plan, _)| !plan.is_plain_reach()) {
         if plans.len() > 1 {
             report += &format!("\n{}:", plan.spec);

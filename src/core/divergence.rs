@@ -19,8 +19,9 @@ impl Divergence {
             let (p, q) = (f64::from(p) - log_p, f64::from(q) - log_q);
             p.exp() * (p - q)
         };
-        // Rounding may take it a little below zero.
-        let kl = p.iter().zip(q).map(term).sum::<f64>().max(0.0);
+        // Rounding may take it a little below zero. NaN stays.
+        let kl = p.iter().zip(q).map(term).sum::<f64>();
+        let kl = if kl < 0.0 { 0.0 } else { kl };
         let nll = [log_p - f64::from(p[next]), log_q - f64::from(q[next])];
         Divergence { kl, same_top: top(p) == top(q), nll }
     }
@@ -50,5 +51,6 @@ mod tests {
         assert!((found.nll[0] - 4f64.ln()).abs() < 1e-7 && (found.nll[1] - 2f64.ln()).abs() < 1e-7);
         let same = Divergence::of(&p, &p, 0);
         assert_eq!((same.kl, same.same_top), (0.0, true));
+        assert!(Divergence::of(&p, &[f32::NAN, 0.0, 0.0], 0).kl.is_nan());
     }
 }

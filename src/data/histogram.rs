@@ -87,24 +87,27 @@ impl Inspection {
         let mut distances = distance_bins(reach as u64);
         let mut before = distances.clone();
         let inspected = data.n_train().min(most);
+        let mut all = 0;
         for i in 0..inspected {
             control.unless_stopped(Error::Interrupted)?;
             let at = (i as u128 * data.n_train() as u128 / inspected as u128) as usize;
-            count(&mut distances, &runs(&data.train(0, at)?, n_ctx));
+            let sample = data.train(0, at)?;
+            let n = sample.inputs().len().min(n_ctx) as u64;
+            all += n * n.saturating_sub(1) / 2;
+            count(&mut distances, &runs(&sample, n_ctx));
             if transform.is_some() {
                 count(&mut before, &runs(&data.untransformed(0, at)?, n_ctx));
             }
             control.report(format_args!("counting distances"), i as u64 + 1, inspected as u64);
         }
         let same: u64 = distances.iter().map(|b| b.pairs).sum();
-        let all = inspected as f64 * n_ctx as f64 * (n_ctx as f64 - 1.0) / 2.0;
         Ok(Inspection {
             documents: corpus.n_documents() as u64,
             tokens: corpus.n_tokens(),
             ctx: n_ctx,
             samples: data.n_train(),
             inspected,
-            same_document: if all > 0.0 { same as f64 / all } else { 0.0 },
+            same_document: if all > 0 { same as f64 / all as f64 } else { 0.0 },
             lengths: length_bins((0..corpus.n_documents()).map(length)),
             drawn: drawn.map(|list| length_bins(list.iter().map(|&d| length(d as usize)))),
             distances,

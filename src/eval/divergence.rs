@@ -199,6 +199,12 @@ fn compare(a: &mut Session, b: &mut Session, window: &[Token]) -> Result<Vec<Poi
             Point { position, of: Divergence::of(p, q, window[position] as usize) }
         }));
     }
+    let is_bad = |point: &&Point| !point.of.kl.is_finite() || !point.of.nll.iter().all(|nll| nll.is_finite());
+    if let Some(Point { position, .. }) = points.iter().find(is_bad) {
+        return Err(Error::Invalid(format!(
+            "position {position}: expected finite logits of both models, found NaN or infinity"
+        )));
+    }
     Ok(points)
 }
 

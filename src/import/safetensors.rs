@@ -222,8 +222,17 @@ pub(crate) fn parts(
         n if n > MAX_PARTS => {
             Err(Error::of(folder, format!("found {n} files of weights, expected at most {MAX_PARTS}")))
         }
-        _ => Ok(names),
+        n => match names.iter().filter_map(|name| n_parts(name)).find(|&all| all != n) {
+            Some(all) => Err(Error::of(folder, format!("found {n} files of weights, expected {all}"))),
+            None => Ok(names),
+        },
     }
+}
+
+/// The number of files of weights that the name of one of them has: 3 for `model-00001-of-00003.safetensors`.
+fn n_parts(name: &str) -> Option<usize> {
+    let (_, all) = name.strip_suffix(".safetensors")?.rsplit_once("-of-")?;
+    all.parse().ok()
 }
 
 fn entries(folder: &Path) -> Result<BTreeSet<String>> {

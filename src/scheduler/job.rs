@@ -89,7 +89,7 @@ impl Job {
         for n in [&mut request.sampler.penalty_last_n, &mut request.sampler.dry_penalty_last_n] {
             *n = most.min(*n);
         }
-        let mut sampler = Sampler::new(&request.sampler, vocab, model.hparams().n_ctx_train)?;
+        let mut sampler = Sampler::new(&request.sampler, vocab, n_ctx)?;
         tokens.iter().for_each(|&token| sampler.accept(token));
         let text = Text::new(std::mem::take(&mut request.stop))?;
         Ok(Job {

@@ -183,7 +183,7 @@ impl Generation {
     /// [`SequenceMut::prompt`].
     pub fn new(session: &mut Session, seq: SeqId, prompt: &[Token], params: &GenerateParams) -> Result<Self> {
         let model = session.model.clone();
-        let mut sampler = Sampler::new(&params.sampler, model.vocab(), model.hparams().n_ctx_train)?;
+        let mut sampler = Sampler::new(&params.sampler, model.vocab(), session.params.n_ctx)?;
         let text = Text::new(params.stop.clone())?;
         prompt.iter().for_each(|&t| sampler.accept(t));
         let mut sequence = session.sequence(seq);
@@ -272,6 +272,8 @@ impl Generation {
                 self.next = Some(self.sampler.sample(logits)?);
             }
             Err(Error::Interrupted) => self.end(StopReason::Cancelled),
+            // Other sequences have taken the last cells.
+            Err(Error::ContextFull { .. }) => self.end(StopReason::ContextFull),
             Err(e) => return Err(e),
         }
         Ok(())

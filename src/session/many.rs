@@ -114,9 +114,8 @@ impl Session {
             if live.is_empty() {
                 break;
             }
-            let logits = self.decode(&batch)?;
-            let rows: Vec<Vec<f32>> = (0..live.len()).map(|r| logits.row(r).to_vec()).collect();
-            for (&i, row) in live.iter().zip(&rows) {
+            let rows = self.logits_of(&batch.items)?.to_vec();
+            for (&i, row) in live.iter().zip(rows.chunks_exact(self.model.hparams().n_vocab)) {
                 next[i] = self.likeliest(row, answers[i].made.len(), how)?;
             }
         }
@@ -160,7 +159,8 @@ impl Session {
             let longest = how.stop.iter().map(String::len).max().unwrap_or(0);
             let from = answer.bytes.len().saturating_sub(longest);
             answer.bytes.extend(piece);
-            answer.live &= !how.stop.iter().any(|stop| holds(&answer.bytes[from..], stop));
+            let stops = how.stop.iter().any(|stop| holds(&answer.bytes[from..], stop));
+            answer.live &= !stops || answer.made.len() < how.n_min;
         }
         Ok(())
     }
@@ -235,6 +235,8 @@ impl Session {
         let Some((&of_text, copies)) = seqs.split_first() else {
             return Err(Error::argument("sequences", "at least 1", 0));
         };
+        // Not all of them are decoded.
+        endings.iter().try_for_each(|ending| self.check_tokens(ending))?;
         let scored = self.score_endings(of_text, copies, text, endings);
         self.empty_unless_ok(seqs, scored)
     }
@@ -277,10 +279,14 @@ impl Session {
                     owners.push((i, at + 1));
                 }
             }
-            let logits = self.decode(&batch)?;
-            for (row, &(i, at)) in owners.iter().enumerate() {
-                out[i].push(logits.row(row), endings[i][at]);
-            }
+            let n_vocab = self.model.hparams().n_vocab;
+            self.run(&batch.items, &mut |rows_of, rows| {
+                for (&row, logits) in rows_of.iter().zip(rows.chunks_exact(n_vocab)) {
+                    let (i, at) = owners[row];
+                    out[i].push(logits, endings[i][at]);
+                }
+                Ok(())
+            })?;
             copies.iter().try_for_each(|&seq| self.truncate(seq, 0))?;
         }
         Ok(out)

@@ -178,6 +178,10 @@ impl Session {
         if header.n_cells > n_cells as u64 {
             return Err(format!("ctx: expected at least {}, found {n_cells}", header.n_cells));
         }
+        let longest = header.n_tokens.iter().copied().max().unwrap_or(0);
+        if longest > self.n_max() as u64 {
+            return Err(format!("ctx: expected at least {longest}, found {}", self.n_max()));
+        }
         Ok(())
     }
 

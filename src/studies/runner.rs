@@ -1,6 +1,6 @@
 //! Measures the cells of a study in sessions.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -140,12 +140,8 @@ impl Runner for SessionRunner<'_> {
                 parts.push(self.hash(&path, sha256)?);
             }
         }
-        let named = found.iter().flat_map(|task| task.info().options).filter(|option| option.is_path());
-        let named: BTreeSet<&str> = named.map(|option| option.name).collect();
-        for path in named.iter().filter_map(|&name| cell.task.options.get(name)).map(Path::new) {
-            if path.exists() {
-                parts.push(self.hash(path, texts)?);
-            }
+        for path in tasks::named_texts(&found, &cell.task.options).iter().filter(|path| path.exists()) {
+            parts.push(self.hash(path, texts)?);
         }
         Ok(parts.join(" "))
     }
@@ -355,7 +351,7 @@ fn of_text(
         },
         source: report.source.into(),
         rope: report.rope,
-        n_ctx: row.ctx as u64,
+        n_ctx: row.n_ctx as u64,
         buckets: row
             .buckets
             .iter()

@@ -95,9 +95,8 @@ pub fn read_documents(path: &Path, mut enough: u64) -> Result<Vec<String>> {
         if enough == 0 {
             break;
         }
-        let text = read_start(&file, enough)?;
-        // Reading stopped in a last line that may be cut.
-        let is_cut = text.len() as u64 + 4 > enough;
+        // Reading may stop in a last line, which is then cut.
+        let (text, is_cut) = read_start(&file, enough)?;
         enough = enough.saturating_sub(text.len() as u64);
         if file.extension().is_none_or(|e| e != "jsonl" && e != "ndjson") {
             documents.push(text);
@@ -119,15 +118,16 @@ pub fn read_documents(path: &Path, mut enough: u64) -> Result<Vec<String>> {
     Ok(documents)
 }
 
-/// The first `enough` bytes of a text file, less what is cut of the last character.
-fn read_start(path: &Path, enough: u64) -> Result<String> {
+/// The first `enough` bytes of a text file, less what is cut of the last character, and whether there are more.
+fn read_start(path: &Path, enough: u64) -> Result<(String, bool)> {
     let mut bytes = Vec::new();
     let mut input = open_file(path)?.take(enough.min(MAX_BYTES));
     input.read_to_end(&mut bytes).map_err(|e| Error::file(path, e))?;
+    let is_cut = bytes.len() as u64 >= enough;
     if let Err(e) = std::str::from_utf8(&bytes) {
-        if e.error_len().is_none() && bytes.len() as u64 >= enough {
+        if e.error_len().is_none() && is_cut {
             bytes.truncate(e.valid_up_to());
         }
     }
-    Ok(decode(bytes, Invalid::Refuse).map_err(|e| Error::file(path, e))?.text)
+    Ok((decode(bytes, Invalid::Refuse).map_err(|e| Error::file(path, e))?.text, is_cut))
 }

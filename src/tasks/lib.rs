@@ -40,5 +40,6 @@ pub use data::DataFile;
 pub use error::{Error, Result};
 pub use registry::{find, find_all, Group, GROUPS, TASKS};
 pub use task::{
-    Answer, Ask, Encoder, Info, Judge, Likelihood, Opt, Sample, Samples, Setup, Task, Template, Token,
+    named_texts, Answer, Ask, Encoder, Info, Judge, Likelihood, Opt, Sample, Samples, Setup, Task, Template,
+    Token,
 };

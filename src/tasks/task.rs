@@ -1,8 +1,8 @@
 //! Tasks: samples with prompts, and judges of answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ropewalk_core::control::Control;
 
@@ -151,11 +151,11 @@ pub struct Opt {
     pub about: &'static str,
 }
 
-impl Opt {
-    /// True if the value is a path of texts, such as a haystack. These are the settings of free text without a default.
-    pub fn is_path(&self) -> bool {
-        self.values.is_empty() && self.default.is_empty()
-    }
+/// The texts that settings of tasks name, such as a haystack: the values of free settings without a default.
+pub fn named_texts(tasks: &[&'static dyn Task], settings: &BTreeMap<String, String>) -> BTreeSet<PathBuf> {
+    let options = tasks.iter().flat_map(|task| task.info().options);
+    let free = options.filter(|option| option.values.is_empty() && option.default.is_empty());
+    free.filter_map(|option| settings.get(option.name)).map(PathBuf::from).collect()
 }
 
 /// A description of a task: its protocol, metrics, settings and data.

@@ -123,7 +123,7 @@ settings! {
             "document separator: auto, flags, eos, eot, bos, bos+eos, or a token; default under packing=truncate: bos+eos";
         doc_mask: bool = "doc-mask", "false", "mask attention across documents, and the loss at document ends";
         eod_mask_loss: bool = "eod-mask-loss", "false", "mask the loss of the token that ends a document";
-        loss: Option<LongCe> = "loss", "ce", "loss: ce, or longce[:short=4096,stride=1024,gamma=5]";
+        loss: Option<LongCe> = "loss", "ce", "loss: ce, or longce[:short=N,stride=N,gamma=5]; short is at most 4096 and ctx/8, stride at most 1024 and short/4, by default";
         upsample: Upsample = "upsample", "none",
             "upsample long documents: fu or global[:length=4096,keep=0.1], utk[:length=32768,weight=5]";
         data_tokens: u64 = "data-tokens", "", "tokens per epoch under shares or upsample; default: each document once";

@@ -1,5 +1,12 @@
 //! Conversations: what `/save` writes and never overwrites, what `/restore` refuses.
 
+use std::ops::ControlFlow;
+
+use ropewalk::chat::{Conversation, ConversationParams, Template};
+use ropewalk::control::{Control, Stop};
+use ropewalk::model::Error;
+use ropewalk::{GenerateParams, Model, ModelParams, SessionParams};
+
 use crate::common::program::{run_with, Output};
 use crate::hub::names;
 use crate::models::{model, ok};
@@ -122,4 +129,27 @@ fn a_file_that_cannot_be_restored_changes_nothing() {
         assert_eq!(json["messages"].as_array().unwrap().len(), 4, "{why}");
         assert!(json["turns"][1]["reused"].as_u64().unwrap() > 10, "{why}: {json}");
     }
+}
+
+/// An answer stays until another one begins.
+#[test]
+fn an_answer_that_is_not_replaced_stays() {
+    let model = Model::load(model(), &ModelParams::cpu()).unwrap();
+    let params = ConversationParams::new(SessionParams::new(256).n_threads(1), GenerateParams::greedy(4));
+    let mut talk = Conversation::open(&model, Template::of(&model).unwrap(), params).unwrap();
+    let mut go_on = |_: &str| ControlFlow::Continue(());
+    talk.say("a", &Control::default(), &mut go_on).unwrap();
+    let before = talk.messages().to_vec();
+    let stop = Stop::default();
+    stop.request();
+    let control = Control::default().with_stop(&stop);
+    // Nothing of the text is read yet.
+    talk.reopen(256, Some("pi:factor=2".parse().unwrap()), &control).unwrap();
+    assert!(talk.drop_answer() && talk.messages().len() == 1);
+    assert!(matches!(talk.answer(&control, &mut go_on), Err(Error::Interrupted)));
+    assert_eq!(talk.messages(), before);
+    stop.clear();
+    assert!(talk.drop_answer());
+    talk.answer(&control, &mut go_on).unwrap();
+    assert_eq!((talk.messages().len(), &talk.messages()[0]), (2, &before[0]));
 }

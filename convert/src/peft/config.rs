@@ -141,13 +141,16 @@ impl Config {
     }
 }
 
-/// `trainable_token_indices`: a list is of the embedding.
+/// `trainable_token_indices`: a list is of the embedding, whatever the architecture calls it.
 fn rows(value: Option<&Value>) -> Option<Vec<(String, Vec<u64>)>> {
     let list = |v: &Value| v.as_array()?.iter().map(Value::as_u64).collect::<Option<Vec<u64>>>();
     match value {
         None | Some(Value::Null) => Some(Vec::new()),
         Some(Value::Object(of)) => of.iter().map(|(end, v)| Some((end.clone(), list(v)?))).collect(),
-        Some(of_embedding) => Some(vec![("embed_tokens".to_owned(), list(of_embedding)?)]),
+        Some(of_embedding) => {
+            let tokens = list(of_embedding)?;
+            Some(["embed_tokens", "embed_in"].map(|end| (end.to_owned(), tokens.clone())).into())
+        }
     }
 }
 

@@ -98,14 +98,13 @@ pub struct Sampler {
 unsafe impl Send for Sampler {}
 
 impl Sampler {
-    /// Builds the chain; out-of-range values are errors that name the parameter. `n_ctx_train` is how far
-    /// back `-1` looks.
-    pub fn new(params: &SamplerParams, vocab: &Vocab, n_ctx_train: usize) -> Result<Sampler> {
+    /// Builds the chain; out-of-range values are errors that name the parameter. `n_ctx` is how far back `-1` looks.
+    pub fn new(params: &SamplerParams, vocab: &Vocab, n_ctx: usize) -> Result<Sampler> {
         logging::install();
         params.check()?;
         let greedy = params.temp <= 0.0;
         Ok(Sampler {
-            memory: params.memory(vocab, n_ctx_train)?,
+            memory: params.memory(vocab, n_ctx)?,
             choice: if greedy { None } else { Some(params.choice()?) },
             typical: !greedy && params.typical_p < 1.0,
             n_vocab: vocab.n_tokens(),
@@ -206,9 +205,9 @@ impl SamplerParams {
     }
 
     /// Penalties and DRY; `None` when both are off.
-    fn memory(&self, vocab: &Vocab, n_ctx_train: usize) -> Result<Option<Steps>> {
+    fn memory(&self, vocab: &Vocab, n_ctx: usize) -> Result<Option<Steps>> {
         let look_back = |n: i32| match n {
-            -1 => i32::try_from(n_ctx_train).unwrap_or(MAX_LAST_N).min(MAX_LAST_N),
+            -1 => i32::try_from(n_ctx).unwrap_or(MAX_LAST_N).min(MAX_LAST_N),
             n => n,
         };
         let (last_n, dry_last_n) = (look_back(self.penalty_last_n), look_back(self.dry_penalty_last_n));

@@ -118,7 +118,8 @@ pub(crate) fn evaluate<'py>(
     let dir = data.as_path();
     let of_tasks =
         tasks.iter().flat_map(|task| task.info().files.iter().map(move |file| dir.join(file.name)));
-    check_apart(files.into_iter().chain(of_tasks), &output).map_err(raised)?;
+    check_apart(files.into_iter().chain(of_tasks).chain(tasks::named_texts(&tasks, &options)), &output)
+        .map_err(raised)?;
     let session = args::session(0, kv, n_threads, math)?;
     let specs = args::specs(rope)?;
     let callbacks = Callbacks { progress, ..Callbacks::default() };

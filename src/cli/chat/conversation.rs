@@ -72,13 +72,16 @@ impl<'m> Chat<'m> {
         if let Some(e) = failure {
             return Err(e);
         }
+        let lost = match message {
+            Some(_) => "the message was not sent, and nothing else is lost",
+            None => "nothing is lost",
+        };
         turn.map_err(|e| match e {
             Error::ContextFull { needed, n_ctx, .. } => anyhow!(
-                "the conversation needs {needed} tokens and the context holds {n_ctx}: {}; the message was not \
-                 sent, and nothing else is lost",
+                "the conversation needs {needed} tokens and the context holds {n_ctx}: {}; {lost}",
                 self.ways_out(needed),
             ),
-            Error::Interrupted => anyhow!("stopped before the answer began: the message was not sent"),
+            Error::Interrupted => anyhow!("stopped before the answer began: {lost}"),
             e => e.into(),
         })
     }

@@ -122,7 +122,8 @@ impl Jobs {
         ];
         let mut head = format!("#SBATCH --array=1-{}\n#SBATCH --requeue\n", tasks.len());
         for (name, value) in &defaults {
-            if !words.iter().any(|(given, _)| given == name) {
+            // sbatch takes one of --mem, --mem-per-cpu, and --mem-per-gpu.
+            if !words.iter().any(|(given, _)| given == name || given.starts_with(&format!("{name}-per-"))) {
                 head += &format!("#SBATCH --{name}={value}\n");
             }
         }
@@ -198,8 +199,9 @@ impl Jobs {
         match &self.ids[..] {
             [array, merge] => format!("{tasks}: job {array}, and {merge} to merge\n"),
             _ => {
-                let launch = self.array.parent().unwrap_or(Path::new(".")).display();
-                let (array, merge) = (self.array.display(), self.merge.display());
+                let shown = |path: &Path| quoted(path).unwrap_or_else(|_| path.display().to_string());
+                let launch = shown(self.array.parent().unwrap_or(Path::new(".")));
+                let (array, merge) = (shown(&self.array), shown(&self.merge));
                 format!(
                     "{tasks}\nsbatch --chdir={launch} {array}\n\
                      sbatch --chdir={launch} --dependency=afterany:JOB {merge}\n"

@@ -140,6 +140,18 @@ pub(super) fn check_contexts(hp: &Hparams, n_ctx: usize, n_ctx_orig: usize) -> R
     }
 }
 
+/// Refuses models whose plans would hold too many frequencies.
+pub(super) fn check_size(hp: &Hparams) -> Result<(), RopeError> {
+    let of = |layer: &LayerAttention| layer.rotation.map_or(0, |r| r.n_rot.saturating_mul(layer.n_head_kv));
+    let n = hp.attention.iter().map(of).fold(0, usize::saturating_add);
+    if n > MAX_FREQS {
+        return Err(RopeError::new(format!(
+            "rope.dimension_count x attention.head_count_kv, of all kinds of layers: expected at most {MAX_FREQS}, found {n}"
+        )));
+    }
+    Ok(())
+}
+
 impl<'a> Geometry<'a> {
     /// For the layers of one kind; `None` for those that are not rotated.
     pub(super) fn new(
@@ -153,11 +165,6 @@ impl<'a> Geometry<'a> {
         let Some(LayerRotation { freq_base, n_rot, scaled }) = layer.rotation else { return Ok(None) };
         layer.check().map_err(|(key, what)| RopeError::new(format!("{key}: {what}")))?;
         let n_head_kv = layer.n_head_kv;
-        if n_rot.saturating_mul(n_head_kv) > MAX_FREQS {
-            return Err(RopeError::new(format!(
-                "rope.dimension_count x attention.head_count_kv: expected at most {MAX_FREQS}, found {n_rot} x {n_head_kv}"
-            )));
-        }
         let scaling = scaled.then_some(&hp.rope_scaling);
         let freq_factors = scaling.and_then(|s| s.freq_factors.as_deref());
         let (n_ctx_train, clex) = (hp.n_ctx_train, hp.clex.as_deref());

@@ -1,7 +1,7 @@
 //! The plan of a rope spec for one model and one context length, by kind of layer.
 
 use super::layer_plan::LayerPlan;
-use super::method::{check_contexts, Resolved};
+use super::method::{check_contexts, check_size, Resolved};
 use super::own::{self, Own};
 use super::{settings, Axis, Part, Reach, RopeError, Spec, Value};
 use crate::hparams::{Hparams, LayerAttention};
@@ -55,6 +55,7 @@ impl Plan {
 
     fn within(spec: &Spec, hp: &Hparams, n_ctx: usize, of_file: bool) -> Result<Plan, RopeError> {
         check_contexts(hp, n_ctx, hp.n_ctx_orig())?;
+        check_size(hp)?;
         if spec.is_declared() {
             return Plan::within(&Spec::declared(hp)?, hp, n_ctx, true);
         }
@@ -154,9 +155,11 @@ impl Plan {
         }
     }
 
-    /// One base per KV head, for methods that have them (HARPE).
+    /// One base per KV head, for methods that have them (HARPE), if all layers that are rotated by such bases have the same.
     pub fn bases(&self) -> Option<&[f64]> {
-        self.kinds.iter().find_map(|k| k.bases.as_deref())
+        let mut all = self.kinds.iter().filter_map(|k| k.bases.as_deref());
+        let first = all.next()?;
+        all.all(|bases| bases == first).then_some(first)
     }
 
     /// Returns true if in every layer each query sees every key before it, at its own distance.
@@ -177,7 +180,7 @@ impl Plan {
 
     /// The trained window this plan counts from, tokens: `original` of its spec, else the file's.
     pub fn n_ctx_orig(&self, hp: &Hparams) -> usize {
-        self.spec.parts().iter().find_map(Part::original).unwrap_or_else(|| hp.n_ctx_orig())
+        self.spec.n_ctx_orig(hp)
     }
 
     /// A context of `n_ctx` tokens next to those of the model, which differ if the file declares a scaling.

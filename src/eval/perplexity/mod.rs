@@ -174,7 +174,7 @@ fn notes(params: &Params, texts: &Texts, shorter: &[String]) -> Vec<String> {
     let protocol = params.protocol;
     let mut notes = texts.notes.clone();
     if let Some(ctx) = params.ctx {
-        notes.push(format!("methods are computed for a context of {ctx} tokens"));
+        notes.push(format!("methods are computed for a context of at least {ctx} tokens"));
     }
     if let (None, Some(stride)) = (protocol.stride, params.stride) {
         notes.push(format!("protocol {} has no stride: {stride} is not used", protocol.name));

@@ -163,7 +163,7 @@ pub fn run<'a>(
     params: &Params,
     control: &Control<'_>,
 ) -> Result<Report> {
-    let (ctx, n_ctx_orig, sizes) = (params.ctx, hp.n_ctx_orig(), &params.sizes);
+    let (ctx, n_ctx_orig, sizes) = (params.ctx, Spec::plain().n_ctx_orig(hp), &params.sizes);
     if ctx <= n_ctx_orig {
         return Err(invalid(format!(
             "ctx {ctx}: the original context is {n_ctx_orig} tokens: expected a longer context"
@@ -234,7 +234,9 @@ pub fn run<'a>(
     let start = Instant::now();
     let total = sizes.evaluations().min(params.max_evaluations.unwrap_or(usize::MAX));
     let (mut n, mut best, mut interrupted) = (0, f64::INFINITY, false);
-    let found = evolve::evolve::<Error>(&first, scale, params.seed, sizes, &mut |factors| {
+    // The file's own factors, which these replace, can be larger.
+    let slowest = first.iter().filter_map(|factors| factors.last()).copied().fold(scale, f64::max);
+    let found = evolve::evolve::<Error>(&first, slowest, params.seed, sizes, &mut |factors| {
         if let Some(nll) = record.score_of(n, factors)? {
             n += 1;
             best = best.min(nll);

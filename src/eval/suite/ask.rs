@@ -5,7 +5,7 @@ use ropewalk_tasks::{Answer, Ask, Likelihood};
 use super::super::Lm;
 use super::encoder::TaskEncoder;
 use super::Ready;
-use crate::model::Result;
+use crate::model::{Error, Result};
 use crate::session::Greedy;
 use crate::Token;
 
@@ -39,7 +39,14 @@ fn choices(lm: &mut dyn Lm, ready: &Ready) -> Result<Answer> {
         greedy: e.greedy,
         n_tokens: e.logprobs.len(),
     };
-    Ok(Answer::Choices(endings.into_iter().map(likelihood).collect()))
+    let choices: Vec<Likelihood> = endings.into_iter().map(likelihood).collect();
+    if let Some(bad) = choices.iter().find(|choice| !choice.sum.is_finite()) {
+        return Err(Error::Invalid(format!(
+            "{}: expected a finite log-likelihood of each choice, found {}",
+            ready.sample.id, bad.sum
+        )));
+    }
+    Ok(Answer::Choices(choices))
 }
 
 /// The text before the first of the stop texts.

@@ -139,6 +139,9 @@ pub(super) fn read(file: &Tokenizer, files: &Files, n: u32) -> Result<Tokens> {
     Ok(tokens)
 }
 
+/// Bytes of a token, at most. The longest of published vocabularies have a few hundred.
+const MAX_TOKEN: usize = 1024;
+
 /// The score of each token that merges make: less the later the first of them is.
 fn scores<'a>(file: &'a Tokenizer, added: &HashMap<&str, &Added>) -> Result<HashMap<&'a str, f32>> {
     let json = &file.object;
@@ -151,6 +154,15 @@ fn scores<'a>(file: &'a Tokenizer, added: &HashMap<&str, &Added>) -> Result<Hash
         json.error("model.merges", what)
     };
     let vocab: HashMap<&str, ()> = file.vocab()?.iter().map(|(text, _)| (text.as_str(), ())).collect();
+    // Each token is looked up at every cut.
+    if let Some(long) = vocab.keys().find(|text| text.len() > MAX_TOKEN) {
+        let what = format!(
+            "token \"{}\": found {} bytes, expected at most {MAX_TOKEN}; add tokenizer.model to the folder",
+            shown(long),
+            long.len()
+        );
+        return Err(json.error("model.vocab", what));
+    }
     // Of each token the merges that make it, and its place.
     let mut made: HashMap<&str, (usize, f32)> = HashMap::new();
     let mut before: &str = "";

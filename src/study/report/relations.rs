@@ -88,11 +88,12 @@ pub(super) fn frozen_and_trained(data: &Data<'_>, model: &Model) -> Vec<Block> {
                     },
                 }
             };
-            // Methods that differ in their weights only.
+            // Methods that differ in their weights only. An adapter can bring a spec that the plan does not name.
+            let rope = |m: &Method| data.results(model, m, task, at).first().map(|result| &result.rope);
             let pairs: Vec<(f64, f64)> = trained
                 .iter()
                 .filter_map(|t| {
-                    let same = frozen.iter().find(|f| f.spec == t.spec)?;
+                    let same = frozen.iter().find(|f| rope(f).is_some() && rope(f) == rope(t))?;
                     Some((value(same)?, value(t)?))
                 })
                 .collect();

@@ -12,7 +12,7 @@
 
 use crate::data::Records;
 use crate::draws::Random;
-use crate::{Error, Info, Opt, Result, Sample, Samples, Setup, Task};
+use crate::{Error, Info, Opt, Result, Sample, Samples, Setup, Task, Template};
 
 use super::questions::{self, labels, Question};
 use super::record::{Form, Metric, Record};
@@ -59,7 +59,9 @@ impl Task for ManyShot {
 
     fn samples<'a>(&'a self, setup: &'a Setup<'a>) -> Result<Samples<'a>> {
         let set = &sets::TREC;
-        set.check_template(Form::Lceg, setup)?;
+        if setup.template == Template::Chat {
+            return Err(Error::invalid("trec: has no chat form: expected the template base"));
+        }
         let max = Form::Lceg.max_prompt(setup.length()?)?;
         let beyond = set.beyond(Form::Lceg, max, setup)?;
         let shots = setup.number(&SHOTS, 1..=MAX_SHOTS)?;

@@ -205,6 +205,7 @@ fn default_factors_are_not_less_than_the_declared_one() {
     // Gemma 3 4B at twice what it was trained for.
     let mut gemma = model(1e6, 256, 131_072);
     gemma.rope_scaling = keys("linear", Some(8.0), None);
+    assert_eq!(plan("plain", &gemma, 131_072).expect("a plan").n_ctx_orig(&gemma), 16_384);
     let found = plan("pi", &gemma, 262_144).expect("a plan");
     assert_eq!(found.spec.to_string(), "pi:factor=16,original=16384");
     assert!(
@@ -412,4 +413,14 @@ fn a_declaration_that_cannot_be_used_is_not_kept_in_silence() {
     assert!(plan("declared", &hp, 4096).is_err());
     let found = plan("yarn:factor=4", &hp, 4096).expect("a plan");
     assert!(says(&found, "replaces what the file declares"), "{:?}", found.notes);
+}
+
+/// A small file can name many kinds of layers.
+#[test]
+fn kinds_of_layers_hold_so_many_frequencies_together() {
+    let mut hp = bare();
+    let layer = hp.attention[0].clone();
+    hp.attention = vec![layer; 1 << 17];
+    let refused = refusal("plain", &hp, TRAINED);
+    assert!(refused.contains("of all kinds of layers: expected at most 4194304, found "), "{refused}");
 }

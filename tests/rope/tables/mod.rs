@@ -300,6 +300,11 @@ fn harpe_has_a_table_for_each_kv_head() {
         let plan = plan(&format!("harpe:bases={way},base-min=2e5"), &one, 16384).expect("valid");
         assert_eq!(plan.bases(), Some(&[2e5][..]));
     }
+    // Kinds of layers with other numbers of heads have other bases, which the rule alone can name.
+    let mut mixed = small.clone();
+    mixed.attention.push(one.attention[0].clone());
+    let found = plan("harpe", &mixed, 16384).expect("valid");
+    assert_eq!((found.bases(), found.frozen(&mixed).as_ref()), (None, Ok(&found.spec)));
     for hp in with_and_without_factors(small) {
         let abf = theta("abf:base=7e5", &hp, 1);
         assert_eq!(theta("harpe:bases=7e5/7e5/7e5", &hp, 1), abf.repeat(3));

@@ -223,8 +223,31 @@ fn answers_end_where_they_are_told_to() {
     let (prompt, answer, at) = found.expect("a prompt whose answer has text");
     let stop = Greedy { stop: vec![text(&answer[at..at + 1])], ..freely };
     assert_eq!(session.continue_all(&EVERY, &[prompt], &stop).unwrap()[0], answer[..=at]);
+    // Nor does the text of two tokens end an answer before there are n_min.
+    let two = free[0]
+        .windows(2)
+        .find(|two| two.iter().all(|&t| !text(&[t]).is_empty()) && !text(two).contains('\u{fffd}'));
+    let held = Greedy { stop: vec![text(two.expect("two tokens with text"))], ..whole };
+    assert_eq!(session.continue_all(&EVERY, &prompts[..1], &held).unwrap()[0].len(), 60);
     let none = Greedy { n_predict: 0, ..Greedy::default() };
     assert!(session.continue_all(&EVERY, &prompts[..2], &none).unwrap().iter().all(Vec::is_empty));
+}
+
+/// `n_batch` bounds a call of `decode`, not the number of answers or the length of an ending.
+#[test]
+fn small_batches_give_what_large_ones_give() {
+    let model = model("llama-tiny", DType::F32);
+    let prompts = prompts(model.hparams().n_vocab);
+    let how = Greedy { n_predict: 6, ..Greedy::default() };
+    let [mut large, mut small] =
+        [2048, 2].map(|n_batch| open(model, &many(3, "plain").n_batch(n_batch).n_ubatch(2)));
+    let made = large.continue_all(&EVERY, &prompts[..3], &how).unwrap();
+    assert_eq!(small.continue_all(&EVERY, &prompts[..3], &how).unwrap(), made);
+    let endings = [&prompts[2][..40], &made[0]].map(<[Token]>::to_vec);
+    let [large, small] = [&mut large, &mut small].map(|s| s.endings(&EVERY, &prompts[0], &endings).unwrap());
+    for (large, small) in large.iter().zip(&small) {
+        assert_close(&small.logprobs, &large.logprobs, LOGITS, "endings");
+    }
 }
 
 #[test]
@@ -240,6 +263,10 @@ fn what_cannot_be_continued_is_refused() {
     assert!(of(&[]).contains("at most 0, found 1"));
     assert!(of(&[64]).contains("below 64, found 64") && of(&[1, 1]).contains("found 1"));
     assert!(session.endings(&[], &[1], &[vec![1]]).unwrap_err().to_string().contains("at least 1"));
+    let past = model.hparams().n_vocab as Token;
+    for ending in [vec![past], vec![1, past], vec![-1]] {
+        assert!(session.endings(&EVERY, &[1, 2], &[ending]).unwrap_err().to_string().contains("token"));
+    }
     assert!(refused(&mut session, &[vec![]]).contains("found 0"));
     assert!(refused(&mut session, &[vec![1; N_CTX]]).contains(&format!("1 to {}", N_CTX - 20)));
     // A sequence may not outgrow its context, though the cache has room.

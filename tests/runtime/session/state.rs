@@ -139,6 +139,8 @@ fn other_settings_are_refused() {
         refused(m, &with_kv(64, kv), &path, "kv type: expected");
     }
     refused(m, &params(39), &path, "ctx: expected at least 40, found 39");
+    // Cells for two sequences, but not of that length.
+    refused(m, &params(39).n_seq_max(2), &path, "ctx: expected at least 40, found 39");
     refused(m, &p, Path::new("no-such-folder/x.session"), "No such file");
     refused(m, &p, path.parent().unwrap(), "not a regular file");
     for n in [0, 7, 15, 16, 47, 48, 200, bytes.len() - 4000, bytes.len() - 1] {

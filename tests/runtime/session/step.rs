@@ -274,6 +274,24 @@ fn generations_advance_together() {
     let reasons: Vec<_> = running.iter().map(Generation::stop_reason).collect();
     assert_eq!(reasons, [Some(StopReason::Length), Some(StopReason::Length), Some(StopReason::ContextFull)]);
 
+    // Without a cell left, both end.
+    let mut full = session(m, None, 1);
+    let mut both =
+        [(0, 10), (1, 11)].map(|(seq, n)| Generation::new(&mut full, seq, &text[..n], &how(100)).unwrap());
+    loop {
+        let [one, two] = &mut both;
+        if full
+            .advance(&mut [one, two])
+            .unwrap()
+            .into_iter()
+            .map(Option::transpose)
+            .all(|p| p.unwrap().is_none())
+        {
+            break;
+        }
+    }
+    assert!(both.iter().all(|g| g.stop_reason() == Some(StopReason::ContextFull)));
+
     // One whose sequence was changed ends with an error; the other does not notice.
     s.clear();
     let mut first = Generation::new(&mut s, 0, prompts[0], &how(5)).unwrap();

@@ -110,6 +110,8 @@ def depths(rows: Iterable[Row]) -> Figure:
     if len(kinds) != 1:
         raise ArgumentError(f"rows: expected one task and method with depths, found {len(kinds)}")
     ((task, method),) = kinds
+    if len({row["length"] for row in known}) < len(known):
+        raise ArgumentError("rows: expected one for each length, found two of the same length")
     found = [{each["value"]: each["score"] for each in row["by"] if each["tag"] == "depth"} for row in known]
     at = sorted({depth for scores in found for depth in scores}, key=float)
     columns = [str(row["length"]) for row in known]

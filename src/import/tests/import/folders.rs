@@ -93,6 +93,17 @@ fn merges_become_scores_or_are_refused() {
     let tokens = texts(&checkpoint);
     let score = |text: &str| scores[tokens.iter().position(|t| t == text).unwrap()];
     assert_eq!((score("▁t"), score("e▁"), score("s▁")), (0.0, -1.0, -2.0), "the place of the merge");
+    let older = pieces(|v| {
+        let merges = v["model"]["merges"].as_array_mut().unwrap();
+        merges.iter_mut().filter(|merge| merge.is_array()).for_each(|merge| {
+            *merge = json!(format!("{} {}", merge[0].as_str().unwrap(), merge[1].as_str().unwrap()));
+        });
+        merges.insert(0, json!("#version: 0.2"));
+    });
+    assert_eq!(
+        key(&older.open().unwrap(), "tokenizer.ggml.scores"),
+        key(&checkpoint, "tokenizer.ggml.scores")
+    );
     let merges = |list: Json| move |v: &mut Json| v["model"]["merges"] = list;
     for (change, wanted) in [
         (
@@ -100,6 +111,16 @@ fn merges_become_scores_or_are_refused() {
             "found no merge that makes it",
         ),
         (Box::new(merges(json!([["▁", "zz"]]))), "not a token"),
+        // Each cut of a token is looked up.
+        (
+            Box::new(|v: &mut Json| {
+                let vocab = v["model"]["vocab"].as_object_mut().unwrap();
+                let last = vocab.keys().next_back().unwrap().clone();
+                let id = vocab.remove(&last).unwrap();
+                vocab.insert("a".repeat(1 << 20), id);
+            }),
+            "found 1048576 bytes, expected at most 1024",
+        ),
         (Box::new(|v: &mut Json| v["normalizer"] = json!({"type": "NFKC"})), "normalizer: found NFKC"),
         (
             Box::new(|v: &mut Json| {

@@ -128,6 +128,12 @@ fn indexes() {
     std::fs::copy(folder.file(first), folder.file("copy.safetensors")).unwrap();
     folder.edit(INDEX, |v| v["weight_map"]["lm_head.weight"] = json!("copy.safetensors"));
     refused(&folder, "expected once");
+    // Without an index, the names tell how many there are.
+    let folder = Folder::of("llama");
+    std::fs::remove_file(folder.file(INDEX)).unwrap();
+    assert!(folder.open().is_ok());
+    std::fs::remove_file(folder.file("model-00003-of-00003.safetensors")).unwrap();
+    refused(&folder, "found 2 files of weights, expected 3");
 }
 
 #[cfg(unix)]

@@ -250,6 +250,9 @@ fn documents_are_read_as_far_as_needed() {
     std::fs::write(path("books.jsonl"), &lines).unwrap();
     assert_eq!(read_documents(&path("books.jsonl"), 1000).unwrap(), [unix, "second"]);
     assert_eq!(read_documents(&path("books.jsonl"), lines.len() as u64 - 5).unwrap(), [unix]);
+    let windows = format!("{}\r\n", r#"{"text": "a"}"#).repeat(9);
+    std::fs::write(path("windows.jsonl"), &windows).unwrap();
+    assert_eq!(read_documents(&path("windows.jsonl"), windows.len() as u64 - 5).unwrap(), ["a"; 8]);
     // A line that ends too early is an error where nothing was cut.
     std::fs::write(path("books.jsonl"), &lines[..lines.len() - 5]).unwrap();
     assert!(read_documents(&path("books.jsonl"), 1000).unwrap_err().to_string().contains("line 3"));

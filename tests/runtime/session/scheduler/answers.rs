@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ropewalk::sampler::SamplerParams;
 use ropewalk::scheduler::{Event, Mask, Refusal, Request, SchedulerParams};
-use ropewalk::session::StopReason;
+use ropewalk::session::{GenerateParams, StopReason};
 use ropewalk::{DType, Token};
 
 use super::super::{model, open};
@@ -137,6 +137,15 @@ fn penalties_look_back_at_the_whole_request() {
     assert_eq!(run_one(&scheduler, back(1 << 22)).tokens, all.tokens);
     // So no token comes twice, and a look back at one token lets them.
     assert_ne!(run_one(&scheduler, back(1)).tokens, all.tokens);
+    // -1 is the context, also where it is longer than the trained one: the token that comes most often is the first one.
+    let n = m.hparams().n_ctx_train + 10;
+    let text: Vec<Token> = [7; 8].into_iter().chain((0..n).map(|i| 10 + (i % 200) as Token)).collect();
+    let often = SamplerParams::greedy().penalty_freq(-10.0).penalty_last_n(-1);
+    let plan = session(n + 100, 1, "plain");
+    let told = run_one(&one_plan(m, plan.clone()), request(&text, 1).sampler(often.clone()));
+    let how = GenerateParams::greedy(1).sampler(often);
+    let made = open(m, &plan).generate(&text, &how).unwrap().find_map(|piece| piece.unwrap().token);
+    assert_eq!((&told.tokens[..], made), (&[7][..], Some(7)));
     let refusal = scheduler.submit(back(i32::MAX), Log::new().sink(0)).expect_err("a refusal");
     assert!(matches!(&refusal, Refusal::Invalid(_)), "{refusal:?}");
     crate::common::says::<()>(Err(refusal), &["penalty_last_n", "found 2147483647"]);
