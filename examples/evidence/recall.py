@@ -50,7 +50,7 @@ class Recall:
     def rounds(self, chars):
         """Writes a few keys and their numbers again and again in random order: the densest lesson in finding a key."""
         key, line = self.draw.choice([self.word, self.key]), self.draw.choice(["{} {}", "{}: {}", "{} is {}.", "{} is: {}."])
-        told = [line.format(key(), self.number(self.draw.randint(3, 7))) for _ in range(self.draw.randint(1, 4))]
+        told = [line.format(key(), self.number(self.draw.randint(1, 7))) for _ in range(self.draw.randint(1, 4))]
         entries = [self.draw.choice(told) for _ in range(chars // len(told[0]) + 1)]
         return self.draw.choice([" ", "\n"]).join(entries)
 

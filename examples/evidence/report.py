@@ -8,6 +8,7 @@ import tomllib
 import drawing
 from answers import ANSWERS, NOT_YET, Evidence, at_length, gap, nats, needle_methods, needles, points
 from place import HERE, RECORDS, ROOT, read_plan, read_records, write
+from start import parameters
 from stats import paired, perplexity, wilson
 
 # Tables.
@@ -307,7 +308,8 @@ def render(plan, records):
     out += [
         "## What this cannot show",
         "",
-        "- **Larger models.** One model has 135M parameters, the other 8M. Methods can rank differently at the papers' sizes.",
+        f"- **Larger models.** One model has 135M parameters, the other {parameters(plan['small']['shape']) / 1e6:.1f}M. Methods can rank "
+        "differently at the papers' sizes.",
         "- **Longer training.** HARPE trains on 6B tokens, SBA on 41M, Untie the Knots on 20B. Each arm here trains on 0.75M. A",
         "  method that starts slowly and ends well looks bad here.",
         "- **Other texts.** The held-out texts are six novels by one author. Intervals over documents do not cover other kinds of text.",

@@ -36,6 +36,12 @@ def tensors(shape, seed):
     yield ones("model.norm.weight")
 
 
+def parameters(shape):
+    width, ff = shape["width"], shape["feed_forward"]
+    per_layer = 4 * width * width + 3 * width * ff + 2 * width
+    return shape["vocabulary"] * width + shape["layers"] * per_layer + width
+
+
 def write_safetensors(path, named):
     head, parts, at = {"__metadata__": {"format": "pt"}}, [], 0
     for name, shape, values in named:
