@@ -225,8 +225,10 @@ impl Args {
         &self.quantizer.imatrix_from
     }
 
-    /// With this importance matrix in place of the texts to make one of.
-    pub fn with_imatrix(mut self, file: PathBuf) -> Args {
+    /// With this importance matrix in place of the texts to make one of. Without a method to write, the context was that of
+    /// their windows.
+    pub fn with_imatrix(mut self, file: PathBuf, writes_method: bool) -> Args {
+        self.ctx = self.ctx.filter(|_| writes_method || self.llama_cpp);
         self.quantizer.imatrix_from.clear();
         self.quantizer.imatrix = Some(file);
         self

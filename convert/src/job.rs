@@ -108,6 +108,9 @@ pub(crate) fn rewrite(
     let mut notes = Vec::new();
     let merge = Merge::open(&options.adapters, &file)?;
     let (options, trained_ctx) = &with_trained_rope(options, &merge, &file, &mut notes)?;
+    if options.n_ctx.is_some() && options.rope.is_none() && !options.llama_cpp {
+        return Err(avoidable(NO_METHOD, Remedy::Method));
+    }
     let errors = Errors::default();
     if let Some(dtype) = options.dtype {
         note_fallbacks(&file, dtype, &mut notes);
@@ -205,11 +208,29 @@ pub(crate) fn rewrite(
     Ok((report.with_merges(errors.merged.into_inner()), scratch))
 }
 
+const NO_METHOD: &str = "a context needs a RoPE method";
+
+/// The method that [`convert`] writes into a GGUF file, and its context, if the options or an adapter name one.
+///
+/// # Errors
+/// Faults of the files, and adapters that were trained under several methods.
+pub fn written_rope(input: &Path, options: &Options) -> Result<Option<(Spec, usize)>> {
+    let file = File::open(input)?;
+    let merge = Merge::open(&options.adapters, &file)?;
+    let (options, trained_ctx) = with_trained_rope(options, &merge, &file, &mut Vec::new())?;
+    let Some(spec) = options.rope.filter(|spec| !spec.is_declared()) else { return Ok(None) };
+    let n_ctx = match (options.n_ctx, trained_ctx) {
+        (Some(n_ctx), _) | (None, Some((n_ctx, _))) => n_ctx,
+        (None, None) => rope::default_ctx(&spec, &Hparams::as_trained(&file)?).0,
+    };
+    Ok(Some((spec, n_ctx)))
+}
+
 /// Checks options that need no file. Returns the type asked for with its number for `general.file_type`.
 pub(crate) fn check_options(options: &Options) -> Result<Option<(DType, u32)>> {
     let trained = !options.adapters.is_empty();
     if options.n_ctx.is_some() && options.rope.is_none() && !options.llama_cpp && !trained {
-        return Err(avoidable("a context needs a RoPE method", Remedy::Method));
+        return Err(avoidable(NO_METHOD, Remedy::Method));
     }
     let Some(dtype) = options.dtype else { return Ok(None) };
     let no_type = || Error::Usage(format!("{} is not a type to convert to", dtype.name()));
@@ -242,6 +263,15 @@ fn write_rope(
         return Ok((Vec::new(), None));
     }
     let mut hp = Hparams::as_trained(file)?;
+    let as_declared = options.rope.is_none() && options.n_ctx.is_none() && file.value(keys::SPEC).is_none();
+    if as_declared && hp.attention.len() > 1 {
+        // Its keys say all of several kinds of layers. No key of one method does.
+        if let Some((why, _)) = llama_cpp::not_read(file, &hp, hp.n_ctx_train)? {
+            let path = file.path().display();
+            return Err(Error::Invalid(format!("{path}: stock llama.cpp cannot run it: {why}")));
+        }
+        return Ok((Vec::new(), None));
+    }
     hp.clex = merge.clex_net()?.map(Arc::new);
     let mut details = Vec::new();
     let (plan, stock, ctx_why) = planned(file, &hp, (options, trained_ctx), notes, &mut details)?;

@@ -27,7 +27,7 @@ use gguf::Defect;
 use ropewalk_core::remedy::Remedy;
 
 pub use import::serve_tokenizer;
-pub use job::{convert, Options, Tokenizing};
+pub use job::{convert, written_rope, Options, Tokenizing};
 pub use merge::MergeError;
 pub use report::{Report, RopeReport, MAX_LOST};
 pub use requantize::TensorError;

@@ -141,6 +141,10 @@ pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
     if plan.spec.part("longrope").is_some() {
         candidates.push(Stock { kind: Some("longrope"), attn_factor, n_ctx_orig, ..Stock::default() });
     }
+    // A file that keeps such tensors is refused, or read by them, under any other type.
+    if !bake && hp.rope_scaling.long_factors.is_some() {
+        candidates.retain(|candidate| candidate.kind == Some("longrope"));
+    }
     if let Some(found) = candidates.into_iter().find(|c| c.reads_as(plan, hp)) {
         return Ok(found);
     }
@@ -205,12 +209,19 @@ pub(crate) fn serve(
     rope: Option<&RopeReport>,
     output: &Path,
 ) -> (Option<String>, Option<String>) {
+    // A file that does not run here says nothing of llama.cpp.
+    let Ok(hp) = Hparams::as_trained(file) else { return (None, None) };
     let found = match rope {
         Some(RopeReport { why: Some(why), rope, .. }) => Err(format!("{rope}: {why}")),
         Some(RopeReport { n_ctx, .. }) => Ok(*n_ctx),
         None => declared(file),
     };
-    match found {
+    let reads_all = |n_ctx| match not_read(file, &hp, n_ctx) {
+        Ok(None) => Ok(n_ctx),
+        Ok(Some((why, _))) => Err(why),
+        Err(e) => Err(e.to_string()),
+    };
+    match found.and_then(reads_all) {
         Ok(n_ctx) => {
             (Some(format!("llama-server -m {} -c {n_ctx}", quoted(&output.to_string_lossy()))), None)
         }

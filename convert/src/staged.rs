@@ -40,6 +40,7 @@ pub(crate) fn convert(
     control: &Control<'_>,
 ) -> Result<Report> {
     check_none_is(output, &mixture.imatrix, "one of the files to read")?;
+    job::check_options(options)?;
     let quantizer = quantizer::Quantizer::new(mixture)?;
     let file = File::open(input)?;
     let before = Options { dtype: None, mixture: None, ..options.clone() };

@@ -132,6 +132,8 @@ pub struct Parts {
     header: String,
     /// Whom the header names before its channel.
     to: Option<String>,
+    /// Whether the prompt ends in thinking that is over.
+    closed: bool,
     /// Whether calls of functions are content.
     calls: bool,
     thinking: String,
@@ -141,9 +143,12 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// An answer that follows a prompt: one that ends in `<think>` has begun the thinking.
+    /// An answer that follows a prompt: one that ends in `<think>` has begun the thinking, one that ends in `</think>` has
+    /// ended it.
     pub fn new(form: Form, prompt: &str) -> Parts {
-        let opens = form.marks().first().is_some_and(|mark| prompt.trim_end().ends_with(mark));
+        let ends = |mark: Option<&&str>| mark.is_some_and(|mark| prompt.trim_end().ends_with(mark));
+        let opens = ends(form.marks().first());
+        let closed = matches!(form, Form::Think | Form::Brackets) && ends(form.marks().get(1));
         let at = match form {
             Form::Plain => At::In(Part::Content),
             Form::Channels if prompt.ends_with("<|message|>") => At::In(Part::Content),
@@ -158,6 +163,7 @@ impl Parts {
             held: empty(),
             header: empty(),
             to: None,
+            closed,
             calls: false,
             thinking: empty(),
             content: empty(),
@@ -271,7 +277,7 @@ impl Parts {
             },
             _ => {
                 // The thinking began without a mark.
-                if self.thinking.is_empty() && self.at != At::In(Part::Thinking) {
+                if !self.closed && self.thinking.is_empty() && self.at != At::In(Part::Thinking) {
                     self.thinking = std::mem::take(&mut self.content);
                 } else if self.at == At::In(Part::Content) {
                     return self.text(mark, shown);

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{anyhow, ensure, Context};
 use clap::{Arg, Args as _, FromArgMatches};
 use convert::cli::{self, Done};
-use convert::rope::default_ctx;
 use gguf::kinds::{IMATRIX, MODEL};
 use gguf::Output;
 use ropewalk::eval::check_apart;
@@ -110,17 +109,17 @@ fn weighed(
     if !alone {
         drop(files::Scratch::beside(Output::new(to, args.force), &MODEL)?);
     }
+    // What is weighed is what is written.
+    let written = convert::written_rope(input, &options).map_err(failed)?;
     // The model is gone before the conversion begins.
     let (line, json) = {
-        let rope = args.spec().map_err(failed)?;
         let documents = read_documents(texts)?;
         let choice = matrix.machine.choose(&input.display().to_string(), matrix.kv, &args.lora)?;
         let model = models::load(&choice, out)?;
         let hp = model.hparams();
-        let ctx = match (args.ctx, &rope) {
-            (Some(ctx), _) => ctx,
-            (None, Some(spec)) if !spec.is_declared() => default_ctx(spec, hp).0,
-            _ => hp.n_ctx_train,
+        let (rope, ctx) = match &written {
+            Some((spec, ctx)) => (Some(spec.clone()), *ctx),
+            None => (options.rope, args.ctx.unwrap_or(hp.n_ctx_train)),
         };
         let mut session = Session::new(&model, &choice.session(ctx, rope.as_ref()))?;
         models::announce(out, &choice, &session);
@@ -155,7 +154,7 @@ fn weighed(
     if alone {
         return Ok(Done { lines: vec![line], json });
     }
-    let mut done = converted(&args.clone().with_imatrix(at), interrupt, out)?;
+    let mut done = converted(&args.clone().with_imatrix(at, written.is_some()), interrupt, out)?;
     done.lines.insert(0, line);
     done.json["imatrix"] = json;
     Ok(done)

@@ -13,6 +13,8 @@ use super::usage;
 pub(super) enum Means {
     /// This option, with the same value.
     Option(&'static str),
+    /// This option of this command, with the same value.
+    Of(&'static str, &'static str),
     /// This option, whose value is `@` and the name of a file.
     File(&'static str),
     /// A setting, `key=value`, of this option.
@@ -31,7 +33,7 @@ pub(super) enum Means {
     Nothing(&'static str),
 }
 
-use Means::{File, Flag, FlashAttention, GpuLayers, Nothing, Operand, Option as Ours, Setting};
+use Means::{File, Flag, FlashAttention, GpuLayers, Nothing, Of, Operand, Option as Ours, Setting};
 
 const SAMPLER: &str = "--sampler";
 pub(super) const SET: &str = "--set";
@@ -50,6 +52,8 @@ pub(super) const OPTIONS: &[(&[&str], Means)] = &[
     (&["-np", "--n-parallel", "--max-num-seqs"], Ours("--parallel")),
     (&["--served-model-name"], Ours("--alias")),
     (&["--chat-template-file", "--chat-template"], Ours("--template")),
+    // lm-eval counts prompts, llama.cpp tokens.
+    (&["--batch-size"], Of("eval", "--parallel")),
     (&["--batch-size"], Ours("--batch")),
     (&["--ubatch-size", "-ub"], Ours("--ubatch")),
     (&["--temperature"], Ours("--temp")),
@@ -190,7 +194,7 @@ pub(super) fn translate(app: &clap::Command, words: Vec<OsString>) -> anyhow::Re
         };
         let given = || value.clone().ok_or_else(|| usage(format!("{typed}: a value is required")));
         match means {
-            Ours(option) => put(&mut out, &typed, option, given()?)?,
+            Ours(option) | Of(_, option) => put(&mut out, &typed, option, given()?)?,
             Means::Key(key) => out.extend([SET.into(), pair(key.name, &given()?)]),
             File(option) => {
                 let mut file = OsString::from("@");
@@ -224,6 +228,7 @@ fn found<'w>(command: &clap::Command, word: &'w str) -> Option<(String, Option<&
     let key = KEYS.iter().find(|key| name.strip_prefix("--") == Some(key.name)).map(Means::Key);
     let taken = |means: &Means| match *means {
         Ours(option) | File(option) | Setting(option, _) | Flag(option, _) => has(command, option),
+        Of(name, _) => command.get_name() == name,
         GpuLayers => has(command, "--device"),
         FlashAttention => has(command, "--attention"),
         Operand => command.get_name() == "eval",

@@ -52,6 +52,11 @@ pub(crate) fn data_for(given: Option<&Path>, task: &dyn Task) -> PathBuf {
     }
 }
 
+/// The directories that are searched for a name: that of the working directory, and the user's.
+pub(crate) fn dirs() -> anyhow::Result<[PathBuf; 2]> {
+    Ok(["models".into(), cache_dir()?])
+}
+
 /// The file a user means: a path; or a name of the manifest, an `hf:` source, or a repository, already pulled and, if it
 /// was a folder, converted.
 pub(crate) fn find(model: &str) -> anyhow::Result<PathBuf> {
@@ -61,17 +66,18 @@ pub(crate) fn find(model: &str) -> anyhow::Result<PathBuf> {
         let imports = "`ropewalk convert DIR -o FILE.gguf` imports its directory";
         bail!("{model}: expected a GGUF file, found a checkpoint of Hugging Face; {imports}");
     }
-    if path.exists() {
+    // A directory can have the name of a model, as that of a study.
+    let is_name = || anyhow::Ok(path.is_dir() && Manifest::builtin()?.get(model).is_some());
+    if path.exists() && !is_name()? {
         return Ok(path.to_owned());
     }
-    let here = Path::new("models");
-    let dirs = [here.to_owned(), cache_dir()?];
+    let dirs = dirs()?;
     let (path, by_record) = match model.parse::<Repo>() {
         Ok(repo) => (made_of(&repo, &dirs)?, true),
         Err(_) => pulled(model, &dirs)?,
     };
     // A record in the working directory may be a stranger's.
-    if by_record && path.starts_with(here) {
+    if by_record && path.starts_with(&dirs[0]) {
         output::warn(format_args!(
             "note: {model}: using {} from the working directory, as the record next to it says",
             path.display()
@@ -125,7 +131,7 @@ fn stranger(path: &Path, source: &Source, entry: Option<&Entry>) -> anyhow::Resu
 }
 
 /// The file that was made of a repository's folder, as its record says. Damaged records of other files are left out.
-fn made_of(repo: &Repo, dirs: &[PathBuf]) -> anyhow::Result<PathBuf> {
+pub(crate) fn made_of(repo: &Repo, dirs: &[PathBuf]) -> anyhow::Result<PathBuf> {
     let (mut found, mut skipped) = (Vec::new(), Vec::new());
     for dir in dirs {
         let mut names: Vec<PathBuf> =

@@ -238,12 +238,13 @@ impl Job {
         }
         dataset.note().into_iter().for_each(|note| control.note(format_args!("note: {note}")));
         if dataset.n_short() > 0 {
-            let n_short = dataset.n_short();
+            let (n_short, windows) = (dataset.n_short(), self.packing() == Packing::Long);
             control.note(format_args!(
                 "note: skipped {n_short} of {} training documents: they have fewer than the {} tokens of a \
-                 sequence",
-                n_short + dataset.train_documents().len(),
-                settings.n_ctx + 1
+                 {}",
+                if windows { 0 } else { n_short } + dataset.train_documents().len(),
+                if windows { dataset.n_read() } else { settings.n_ctx } + 1,
+                if windows { "window" } else { "sequence" },
             ));
         }
         if let Some(longce) = self.longce() {

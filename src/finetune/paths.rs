@@ -54,9 +54,13 @@ impl Job {
         }
         self.check_recipe()?;
         // Charts of the data have other names.
-        let ends: &[&str] = if inspects { &["lengths", "distances"] } else { &[""] };
+        let ends: &[&str] = match (inspects, &self.plot) {
+            (false, _) => &[""],
+            (true, Some(_)) => &["lengths", "distances"],
+            (true, None) => &[],
+        };
         let plots: Vec<PathBuf> = ends.iter().map(|end| chart_path(&self.plot(), end)).collect();
-        self.check_apart(model, &plots)?;
+        self.check_apart(model, &plots, inspects)?;
         let output = |path: PathBuf| Output::new(path, self.force);
         for path in plots {
             plot::check(output(path)).map_err(|e| match e {
@@ -76,12 +80,15 @@ impl Job {
     }
 
     /// An error if an output would replace a file that is read, or lie among the texts of the next run.
-    fn check_apart(&self, model: &Path, plots: &[PathBuf]) -> Result<()> {
-        let mut outputs = vec![
-            ("`output`", self.output.clone()),
-            ("`log`", self.log()),
-            ("`checkpoints`", self.checkpoints()),
-        ];
+    fn check_apart(&self, model: &Path, plots: &[PathBuf], inspects: bool) -> Result<()> {
+        let mut outputs = Vec::new();
+        if !inspects {
+            outputs.extend([
+                ("`output`", self.output.clone()),
+                ("`log`", self.log()),
+                ("`checkpoints`", self.checkpoints()),
+            ]);
+        }
         outputs.extend(self.given.cache.clone().map(|p| ("`cache`", p)));
         outputs.extend(plots.iter().map(|p| ("`plot`", p.clone())));
         let texts = self.data.iter().map(|s| &s.path);

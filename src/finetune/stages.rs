@@ -121,6 +121,8 @@ pub fn run_stages<E: From<JobError>>(
 /// An error if a stage cannot run; true if it has a checkpoint.
 fn check(stage: &Job, model: &Model) -> Result<bool> {
     stage.check_outputs(model.file().path(), false)?;
-    MemoryPlan::new(model, &stage.settings()?)?.check(model)?;
+    let settings = stage.at_context(model, &stage.settings()?)?;
+    stage.optimiser(settings.n_ctx).1.check()?;
+    MemoryPlan::new(model, &settings)?.check(model)?;
     Ok(!checkpoint::list(&stage.checkpoints()).is_empty())
 }

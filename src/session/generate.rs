@@ -79,8 +79,8 @@ pub struct Generation {
     sampler: Sampler,
     next: Option<Token>,
     made: usize,
-    /// Tokens that the sequence holds.
-    held: usize,
+    /// The tokens that the sequence holds.
+    held: Vec<Token>,
     text: Text,
     out: VecDeque<Piece>,
     reason: Option<StopReason>,
@@ -197,7 +197,7 @@ impl Generation {
             sampler,
             next,
             made: 0,
-            held: session.tokens(seq).len(),
+            held: session.tokens(seq).to_vec(),
             text,
             out: VecDeque::new(),
             reason,
@@ -235,9 +235,10 @@ impl Generation {
         if !self.out.is_empty() || self.reason.is_some() {
             return Ok(None);
         }
-        let found = session.tokens(self.seq).len();
+        let found = session.tokens(self.seq);
         if found != self.held {
-            let (seq, held) = (self.seq, self.held);
+            let (seq, held, n) = (self.seq, self.held.len(), found.len());
+            let found = if n == held { "others".to_owned() } else { n.to_string() };
             let what = format!("generation: expected sequence {seq} to hold {held} tokens, found {found}");
             return Err(Error::Invalid(what));
         }
@@ -256,9 +257,10 @@ impl Generation {
             self.end(StopReason::StopString);
         } else if self.made >= self.params.n_predict {
             self.end(StopReason::Length);
-        } else if session.n_room() == 0 || self.held >= session.n_max() {
+        } else if session.n_room() == 0 || self.held.len() >= session.n_max() {
             self.end(StopReason::ContextFull);
         } else {
+            self.held.push(token);
             return Ok(Some(token));
         }
         Ok(None)
@@ -268,7 +270,6 @@ impl Generation {
     pub(super) fn accept(&mut self, logits: Result<&[f32]>) -> Result<()> {
         match logits {
             Ok(logits) => {
-                self.held += 1;
                 self.next = Some(self.sampler.sample(logits)?);
             }
             Err(Error::Interrupted) => self.end(StopReason::Cancelled),

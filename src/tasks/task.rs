@@ -155,7 +155,8 @@ pub struct Opt {
 pub fn named_texts(tasks: &[&'static dyn Task], settings: &BTreeMap<String, String>) -> BTreeSet<PathBuf> {
     let options = tasks.iter().flat_map(|task| task.info().options);
     let free = options.filter(|option| option.values.is_empty() && option.default.is_empty());
-    free.filter_map(|option| settings.get(option.name)).map(PathBuf::from).collect()
+    let named = free.filter_map(|option| settings.get(option.name)).filter(|path| !path.is_empty());
+    named.map(PathBuf::from).collect()
 }
 
 /// A description of a task: its protocol, metrics, settings and data.

@@ -226,6 +226,29 @@ impl OptimParams {
     pub fn new(schedule: Schedule) -> OptimParams {
         OptimParams { adamw: AdamW::default(), schedule, clip: 1.0, ema: 0.0 }
     }
+
+    /// Checks the ranges of all settings.
+    ///
+    /// # Errors
+    /// A setting out of range, which is named.
+    pub fn check(&self) -> Result<()> {
+        self.schedule.check()?;
+        let AdamW { beta1, beta2, eps, weight_decay } = self.adamw;
+        let below_one = |x: f64| (0.0..1.0).contains(&x);
+        for (name, value, ok) in [
+            ("beta1", beta1, below_one(beta1)),
+            ("beta2", beta2, below_one(beta2)),
+            ("ema", self.ema, below_one(self.ema)),
+            ("eps", eps, eps.is_finite() && eps > 0.0),
+            ("weight-decay", weight_decay, weight_decay.is_finite() && weight_decay >= 0.0),
+            ("clip", self.clip, self.clip.is_finite() && self.clip >= 0.0),
+        ] {
+            if !ok {
+                return Err(Error::Invalid(format!("{name}: {value} is out of range")));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The figures of a step.
@@ -256,23 +279,9 @@ impl Optimizer {
     /// An optimizer before its first step.
     ///
     /// # Errors
-    /// A setting out of range, which is named.
+    /// Returns the errors of [`OptimParams::check`].
     pub fn new(params: OptimParams, trained: &ParamSet) -> Result<Optimizer> {
-        params.schedule.check()?;
-        let AdamW { beta1, beta2, eps, weight_decay } = params.adamw;
-        let below_one = |x: f64| (0.0..1.0).contains(&x);
-        for (name, value, ok) in [
-            ("beta1", beta1, below_one(beta1)),
-            ("beta2", beta2, below_one(beta2)),
-            ("ema", params.ema, below_one(params.ema)),
-            ("eps", eps, eps.is_finite() && eps > 0.0),
-            ("weight-decay", weight_decay, weight_decay.is_finite() && weight_decay >= 0.0),
-            ("clip", params.clip, params.clip.is_finite() && params.clip >= 0.0),
-        ] {
-            if !ok {
-                return Err(Error::Invalid(format!("{name}: {value} is out of range")));
-            }
-        }
+        params.check()?;
         let moments = trained.list().iter().map(|t| Moments::new(t.value.len())).collect();
         let average = (params.ema > 0.0).then(|| trained.list().iter().map(|t| t.value.clone()).collect());
         Ok(Optimizer { params, step: 0, moments, average })

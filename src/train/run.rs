@@ -231,16 +231,15 @@ impl Run {
         let eval_every = self.params.eval_every.unwrap_or(n_steps.div_ceil(10));
         let is_due =
             |step: u64| step == 0 || step == n_steps || (eval_every > 0 && step.is_multiple_of(eval_every));
-        let tokens = self.params.batch * self.data.params().n_ctx;
         let validated = self.history().validations.last().map(|v| v.0);
         if is_due(self.optimizer.step) && validated != Some(self.optimizer.step) {
             self.validate(control)?;
         }
         while self.optimizer.step < n_steps {
             let started = Instant::now();
-            let (loss, step) = self.one_step()?;
+            let (loss, n_tokens, step) = self.one_step(control)?;
             say(control, self.params.longce.and_then(|l| self.weighed.note(l, step.step, n_steps)));
-            let rate = tokens as f64 / started.elapsed().as_secs_f64();
+            let rate = n_tokens as f64 / started.elapsed().as_secs_f64();
             say(control, self.log.step(&step, loss, rate));
             if is_due(step.step) {
                 self.validate(control)?;
@@ -275,35 +274,43 @@ impl Run {
         }
     }
 
-    /// One step of the optimizer, and the mean loss of its sequences.
-    fn one_step(&mut self) -> Result<(f64, StepReport)> {
+    /// One step of the optimizer, and the mean loss and the tokens of its sequences.
+    fn one_step(&mut self, control: &Control<'_>) -> Result<(f64, usize, StepReport)> {
         self.trainer.params().zero_grads()?;
         self.trainer.set_seen(self.n_seen);
-        let at = self.optimizer.step + 1;
-        let numbers = self.n_seen..self.n_seen + self.params.batch as u64;
+        let (at, batch) = (self.optimizer.step + 1, self.params.batch as u64);
         // Made twice: a step may have more sequences than memory has room for.
-        let mut counted = 0u64;
-        for n in numbers.clone() {
-            counted += u64::from(!is_empty(&self.sample(n)?));
+        let (mut counted, mut skipped) = (0u64, 0u64);
+        loop {
+            for n in self.n_seen..self.n_seen + batch {
+                counted += u64::from(!is_empty(&self.sample(n)?));
+            }
+            if counted > 0 {
+                break;
+            }
+            skipped += batch;
+            self.n_seen += batch;
+            if skipped > self.data.n_train() as u64 {
+                let what = "no sequence has tokens to train on: use longer ones";
+                return Err(Error::Invalid(format!("step {at}: {what}")));
+            }
         }
-        let mut loss = 0.0;
-        for n in numbers {
+        let note = || format!("step {at}: skipped {skipped} sequences without tokens to train on");
+        say(control, (skipped > 0).then(note));
+        let (mut loss, mut n_tokens) = (0.0, 0);
+        for n in self.n_seen..self.n_seen + batch {
             let sample = self.sample(n)?;
             if is_empty(&sample) {
                 continue;
             }
+            n_tokens += sample.inputs().len();
             self.trainer.set_seen(n);
             let one = self.one_sample(&sample, 1.0 / counted as f64);
             loss += one.map_err(|e| during(format!("step {at}"), e))?;
         }
-        if counted == 0 {
-            return Err(Error::Invalid(format!(
-                "step {at}: it has no tokens to train on: use more sequences in a step, or longer ones"
-            )));
-        }
         let step = self.optimizer.step(self.trainer.params_mut())?;
-        self.n_seen += self.params.batch as u64;
-        Ok((loss / counted as f64, step))
+        self.n_seen += batch;
+        Ok((loss / counted as f64, n_tokens, step))
     }
 
     /// The loss of a sample, and its gradient times `factor`.

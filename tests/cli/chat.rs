@@ -28,10 +28,13 @@ fn one_failure(output: &Output) -> &str {
 #[test]
 fn messages_end_where_they_end() {
     let lines = "a\n\nb\\\r\nc\n\"\"\"d\n\ne\"\"\"\none\\\ntwo\n\"\"\"\nf\ng\n\"\"\"\n\"\"\"\nno end\n";
+    let code = "\"\"\"\n    def f():\n        pass\n\"\"\"\n\"\"\"\n// a\n\"\"\"\n";
+    let lines = format!("{code}{lines}");
     let talk = ok(chat(&["--json"], lines)).json();
     let asked = talk["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "user");
     let asked: Vec<&str> = asked.map(|message| message["content"].as_str().unwrap()).collect();
-    assert_eq!(asked, ["a", "b\nc", "d\n\ne", "one\ntwo", "f\ng", "no end"]);
+    assert_eq!(asked[..2], ["    def f():\n        pass", "// a"]);
+    assert_eq!(asked[2..], ["a", "b\nc", "d\n\ne", "one\ntwo", "f\ng", "no end"]);
     let long = vec![b'x'; (64 << 20) + 1];
     for (input, why) in [
         (&b"\xff\n"[..], "stdin: not UTF-8: bad byte at offset 0"),

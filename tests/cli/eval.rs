@@ -1,6 +1,9 @@
 //! `eval`, `perplexity --against`, `advise` and `study` from the outside: what they print, keep and refuse.
 
+use ropewalk::DType;
+
 use crate::common::program::{run, run_in, Output};
+use crate::common::rewritten;
 use crate::hub;
 use crate::models::{model, ok, text_file};
 
@@ -166,6 +169,34 @@ fn settings_are_compared_token_by_token() {
     refused(&against("no-such-model"), 1, &["no-such-model"]);
     refused(&compare(&["--against", "kv=f32", "--rope", "pi", "--rope", "yarn"]), 2, &["one --rope"]);
     refused(&compare(&["--against", "kv=f32", "--stride", "8"]), 2, &["--against", "--stride"]);
+
+    // A model with weights that are not numbers has no divergence.
+    let nan = dir.path().join("nan.gguf");
+    let file = gguf::File::open(model().as_ref()).unwrap();
+    let name = "output_norm.weight";
+    let tensor = file.tensor(name).unwrap();
+    let bytes = f32::NAN.to_le_bytes().repeat(tensor.shape[0] as usize);
+    rewritten(model().as_ref(), &nan, &[name], |out| {
+        out.tensor_bytes(name, DType::F32, &tensor.shape, bytes).unwrap();
+    });
+    refused(&against(nan.to_str().unwrap()), 1, &["expected finite logits of both models, found NaN"]);
+}
+
+/// A haystack is read file by file, so an output in its folder would be read the next time.
+#[test]
+fn outputs_are_not_written_among_the_texts_of_a_haystack() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("books")).unwrap();
+    text_file(&dir.path().join("books"), "a.txt", 300);
+    for (haystack, code, said) in [
+        ("haystack=books", 2, "expected a path apart from the files to read, found books"),
+        ("haystack=", 1, "ropewalk pull"),
+    ] {
+        let args = ["eval", "needle_kamradt", "-l", "256", "-n", "1", "--data", "none", "--set", haystack];
+        let args = on_model(&[&args[..], &["-o", "books/samples.jsonl"]].concat());
+        refused(&run_in(dir.path(), &args), code, &[said]);
+        assert_eq!(hub::names(&dir.path().join("books")), ["a.txt"]);
+    }
 }
 
 #[test]

@@ -145,6 +145,11 @@ fn texts_are_inspected_and_nothing_is_trained() {
     for says in ["tokens in 6 documents", "samples of 48 tokens", "1024..2047", "distance", "###"] {
         assert!(out.stdout.contains(says), "{says}: {}", out.stdout);
     }
+    // Among the texts, with no output named.
+    let texts = folder.file("texts");
+    let names = crate::hub::names(&texts);
+    let out = run_in(&texts, &["finetune", "-m", "../tiny.gguf", "-d", ".", "--inspect-data", "--ctx", "48"]);
+    assert!(out.code == 0 && crate::hub::names(&texts) == names, "{out:?}");
     let long = run_in(
         folder.dir.path(),
         &["finetune", "-m", "tiny.gguf", "-d", "texts", "--inspect-data", "--ctx", "900000"],

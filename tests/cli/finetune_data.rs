@@ -188,6 +188,13 @@ fn sequences_without_answers_do_not_weaken_a_step() {
     let alone = grad_norm("one", line("a rope?"), "batch=1");
     let beside = grad_norm("two", line("a rope?") + &line(&"sea ".repeat(500)), "batch=2");
     assert!((alone - beside).abs() < 1e-6 * alone, "{alone} {beside}");
+    // Alone in its step, it is skipped, and the run goes on.
+    std::fs::write(folder.file("both.jsonl"), line("a rope?") + &line(&"sea ".repeat(500))).unwrap();
+    let args =
+        "finetune -m tiny.gguf -d both.jsonl -o both.gguf --device cpu -t 1 --chat --answers-only --ctx 96 \
+                --steps 4 --set batch=1,held-out=0 --json";
+    let out = run_in(folder.dir.path(), &split(args));
+    assert!(out.json()["steps"] == 4 && out.stderr.contains("skipped 1 sequences without tokens"), "{out:?}");
     // A run goes on with the loss it began with.
     std::fs::remove_file(folder.file("one.gguf")).unwrap();
     let args = "finetune -m tiny.gguf -d one.jsonl -o one.gguf --device cpu -t 1 --chat --ctx 96 --steps 2 --math f32 \

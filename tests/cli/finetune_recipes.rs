@@ -129,6 +129,7 @@ fn pose_takes_both_chunks_from_one_document() {
     }
     let (_, documents, out) = kinds(&folder, &[&pose[..], &["--set", "packing=long"]].concat());
     assert!(documents.iter().all(|d| *d == 0), "{out:?}");
+    assert!(out.stderr.contains("they have fewer than the 241 tokens of a window"), "{out:?}");
     for i in 0..6 {
         std::fs::remove_file(folder.file(&format!("texts/{i}.txt"))).unwrap();
     }

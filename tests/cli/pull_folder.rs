@@ -165,9 +165,12 @@ fn a_folder_arrives_whole_is_converted_and_found() {
     // Here already: the hub is not asked.
     let n = hub.asked().len();
     let convert = ["--convert", "--type", "q8_0", "--pre", "gpt-2", "--json"];
-    let done = whole(&hub, &repository, dir.path(), &convert).json();
+    let done = whole(&hub, &repository, dir.path(), &convert);
     assert_eq!(hub.asked().len(), n);
     let made = dir.path().join("tiny-llama-q8_0.gguf");
+    // Names are not looked for in this directory.
+    assert!(done.stderr.contains(&format!("ropewalk run -m {}\n", made.display())), "{done:?}");
+    let done = done.json();
     assert_eq!(done["converted"].as_str().unwrap(), made.to_str().unwrap());
     assert!(done["files"].as_array().unwrap().iter().all(|f| f["verified"] == true && f["fetched"] == false));
     let inspect = || {

@@ -84,6 +84,9 @@ impl Cluster {
 fn an_array_and_a_merge_make_the_report_of_one_machine() {
     let cluster = Cluster::new(study::WORDS);
     let folder = &cluster.folder;
+    // sbatch takes one of --mem and --mem-per-cpu.
+    cluster.slurm(&["--", "--mem-per-cpu=2G"]).json();
+    assert!(!cluster.script("array.sbatch").contains("--mem="));
     let words =
         ["--kv", "q8_0", "-t", "1", "--submit", "--", "--partition=long", "--comment=a b", "--mem=3G"];
     let jobs = cluster.slurm(&words).json();
@@ -272,6 +275,11 @@ fn names_go_through_the_shell_as_they_are() {
     }
     let script = std::fs::read_to_string(dir.join(odd).join("launch/array.sbatch")).unwrap();
     assert!(script.contains(" --device 'cpu' --attention 'explicit' -t "), "{script}");
+    // The printed commands can be run as they are.
+    let mut bash = cluster.with_slurm(Command::new("bash"));
+    bash.current_dir(&dir).args(["-c", jobs.stdout.lines().find(|line| line.starts_with("sbatch")).unwrap()]);
+    assert_eq!(finish(bash).code, 0);
+    assert_eq!(cluster.calls("sbatch"), [format!("--chdir={odd}/launch {odd}/launch/array.sbatch")]);
     // No line of a script can be added.
     let line = ["study", "plan.toml", "-o", "a\n#SBATCH --uid=0", "--slurm"];
     let said = run_in(cluster.folder.dir.path(), &line);

@@ -93,6 +93,11 @@ fn stages_are_runs_from_one_adapter_to_the_next() {
     assert!(crate::finetune::fails(&out, 1).contains("an earlier run got to"), "{out:?}");
     assert!(!folder.file("left.stage-1.gguf").exists());
 
+    // So are its settings.
+    let out = finetune(&folder, "late.gguf", &["--stages", &path, "--set", "warmup=4"]);
+    assert!(crate::finetune::fails(&out, 2).contains("warmup"), "{out:?}");
+    assert!(!folder.file("late.stage-1.gguf").exists());
+
     // Killed in its second stage, without any chance to do something about it.
     let all = args(&folder, "cut.gguf", &["--stages", &path, "--set", "save-every=2"]);
     let mut child = start(&all).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

@@ -25,7 +25,7 @@ use crate::common::program::run;
 use crate::examples::commands;
 use complete::candidates;
 use errors::{chain, is_usage, one_line, usage};
-use habits::Means::{File, Flag, Option as Ours, Setting};
+use habits::Means::{File, Flag, Of, Option as Ours, Setting};
 use habits::{has, translate, COMMANDS, OPTIONS, SET};
 use lines::{progress_line, Colour};
 use words::options;
@@ -72,6 +72,8 @@ fn options_of_other_tools_become_ours_or_name_them() {
         ("r chat --dry-multiplier 0.8 -sys x", "r chat --sampler dry-multiplier=0.8 --system x"),
         ("r chat -sysf x.txt --repeat-penalty 1.1", "r chat --system @x.txt --sampler repeat-penalty=1.1"),
         ("r eval --tasks niah -m x --limit 5", "r eval niah -m x --samples 5"),
+        ("r eval niah --batch_size 8", "r eval niah --parallel 8"),
+        ("r run --batch-size 8", "r run --batch 8"),
         ("r finetune --lora_r 8 --max-steps 3 --train-file f", "r finetune --rank 8 --steps 3 --data f"),
         ("r finetune --max_grad_norm 1 --warmup-steps=3", "r finetune --set clip=1 --set warmup=3"),
         ("r finetune --weight_decay=0.1 --batch 8", "r finetune --set weight-decay=0.1 --set batch=8"),
@@ -113,7 +115,8 @@ fn what_is_named_exists() {
         if let Setting(SET, key) = means {
             assert!(KEYS.iter().any(|k| k.name == *key), "{typed:?} means {key}");
         }
-        let (Ours(option) | File(option) | Setting(option, _) | Flag(option, _)) = means else {
+        let (Ours(option) | Of(_, option) | File(option) | Setting(option, _) | Flag(option, _)) = means
+        else {
             continue;
         };
         assert!(app.get_subcommands().any(|c| has(c, option)), "{typed:?} means {option}");
@@ -151,11 +154,18 @@ fn a_line_of_progress_says_what_is_left() {
 #[test]
 fn completion_knows_commands_files_and_methods() {
     let known = [("rope", "[SPEC]"), ("load", "FILE"), ("restore", "FILE"), ("regen", "")];
-    let of = |line| candidates(line, known.into_iter());
-    assert_eq!(of("/re"), Some((0, vec!["/restore ".into(), "/regen".into()])));
-    assert_eq!(of("/load some/fi"), None);
-    assert_eq!(of("/rope ya"), Some((6, vec!["yarn".into()])));
-    assert_eq!(of("hello"), Some((5, Vec::new())));
+    let of = |line: &str| candidates(line, known.into_iter());
+    assert_eq!(of("/re"), (0, vec!["/restore ".into(), "/regen".into()]));
+    assert_eq!(of("/rope ya"), (6, vec!["yarn".into()]));
+    assert_eq!(of("hello"), (5, Vec::new()));
+    // As the commands take them.
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("my (1) notes.txt"), "").unwrap();
+    std::fs::create_dir(dir.path().join("my texts")).unwrap();
+    let typed = format!("/load {}/my ", dir.path().display());
+    let names = ["my texts/"].map(|name| format!("{}/{name}", dir.path().display()));
+    assert_eq!(of(&typed.replace("my ", "my t")), (6, names.to_vec()));
+    assert_eq!(of(&typed).1.len(), 2);
 }
 
 #[test]

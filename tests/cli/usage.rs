@@ -193,6 +193,9 @@ fn a_model_that_is_not_there_is_exit_1() {
         fails(&run_in(path, &["run", "-m", model, "-p", "a"]), 1, &said);
     }
     fails(&run_in(path, &["run", "-m", "smollm2", "-p", "a"]), 1, &["ropewalk pull smollm2"]);
+    // A directory does not hide the model of its name.
+    std::fs::create_dir(path.join("smollm2")).unwrap();
+    fails(&run_in(path, &["run", "-m", "smollm2", "-p", "a"]), 1, &["ropewalk pull smollm2"]);
     fails(&run_in(path, &["run", "-m", "hf:o/r/f.gguf", "-p", "a"]), 1, &["ropewalk pull hf:o/r/f.gguf"]);
 }
 

@@ -28,6 +28,7 @@ fn answers_are_taken_apart_as_their_family_does() {
         (Form::Think, "", "<think>\n\n</think>\n\nb", "b", ""),
         (Form::Think, "", " plain < text", " plain < text", ""),
         (Form::Think, opened, "a\n</think>\n\nb", "b", "a"),
+        (Form::Think, "<think>\n\n</think>\n\n", "the </think> tag", "the </think> tag", ""),
         (Form::Think, opened, "a that never ends", "", "a that never ends"),
         (Form::Think, "", "<think>a that never ends </thi", "", "a that never ends </thi"),
         (Form::Think, "", "no mark\n</think>\nb", "b", "no mark"),

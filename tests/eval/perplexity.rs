@@ -211,7 +211,8 @@ fn documents_can_be_chosen_and_windows_sampled() {
     ] {
         assert_eq!(error(&Fake::new(), &documents, &p), format!("{name}: expected at least 1, found 0"));
     }
-    assert!(error(&Fake::new(), &documents, &params("window", &[], None)).contains("no length given"));
+    assert!(error(&Fake::new(), &documents, &params("window", &[], None))
+        .contains("lengths: expected at least one"));
     assert!(error(&Fake::new(), &[], &params("window", &[4], None)).contains("no documents"));
 }
 

@@ -216,9 +216,9 @@ fn what_does_not_fit_is_an_error_that_says_what_would() {
     let e = run(&params(&[64])).unwrap_err().to_string();
     assert!(e.contains("long: sample 0 needs 113 tokens") && e.contains("at least 113"), "{e}");
     assert!(run(&params(&[128])).is_ok());
-    assert!(run(&params(&[])).unwrap_err().to_string().contains("at least one length"));
+    assert!(run(&params(&[])).unwrap_err().to_string().contains("lengths: expected at least one for long"));
     let none = params(&[128]).samples(Some(0));
-    assert!(run(&none).unwrap_err().to_string().contains("at least one sample"));
+    assert!(run(&none).unwrap_err().to_string().contains("samples: expected at least 1"));
 }
 
 #[test]

@@ -90,6 +90,7 @@ fn wrong_usage_is_2_and_failure_1() {
     fails(&["--random", "llama-huge", "-o", o], 2, &["llama-huge", "llama-tiny-gqa"]);
     fails(&["--random", "llama-tiny", tiny, "-o", o], 2, &["cannot be used with"]);
     fails(&["--ctx", "4096", tiny, "-o", o], 2, &["--rope"]);
+    fails(&["--ctx", "4096", "--type", "q4_k_m", tiny, "-o", o], 2, &["--rope"]);
     for bad in ["0", "k", "4.5", "2097152k", "99999999999"] {
         fails(&["--ctx", bad, "--rope", "pi", tiny, "-o", o], 2, &["--ctx", bad, "tokens"]);
     }

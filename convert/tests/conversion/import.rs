@@ -183,6 +183,7 @@ fn what_llama_cpp_cannot_read_is_said_and_refused() {
         let pre = if name.starts_with("qwen") { &["--pre", "gpt-2"][..] } else { &[] };
         let done = program(&[&[folder, "-o", out][..], pre].concat());
         assert!(done.status.success() && stderr(&done).contains(note), "{}", stderr(&done));
+        assert!(!stderr(&done).contains("runs in ropewalk and llama.cpp"), "{}", stderr(&done));
         fails(&[&[folder, "-o", out, "--llama-cpp"][..], pre].concat(), 1, &[refused]);
         // Nor from the file.
         let other = root.join("other.gguf");

@@ -252,6 +252,12 @@ fn longrope_uses_the_files_factors() {
     let file = lab.open("out");
     assert!(file.tensor("rope_freqs.weight").is_some() && file.tensor("rope_factors_long.weight").is_none());
     assert_eq!(report.notes.iter().filter(|n| n.contains("Omitted")).count(), 2);
+    // A file that keeps them is of no other type in llama.cpp.
+    let declares = ("llama.rope.scaling.type", Value::from("longrope"));
+    lab.extend(&[declares], &[]);
+    let report = lab.try_convert("in", "out", "pi:factor=2", false).unwrap();
+    assert!(report.llama_server.is_none() && report.rope.unwrap().why.is_some());
+    assert_eq!(lab.open("out").get::<String>("llama.rope.scaling.type").unwrap(), "longrope");
 }
 
 #[test]

@@ -87,6 +87,8 @@ class Driver(unittest.TestCase):
         options = RAY.remote.return_value.options
         self.tasks.ended("u", ("host", "n3", Outcome(1, "disk full")))
         self.assertNotIn("label_selector", options.call_args.kwargs)
+        # Such a node does not count as a try.
+        self.tasks.retries = self.tasks.tried["u"]
         self.tasks.ended("u", ("host", "n1", Outcome(127, "no program")))
         self.assertEqual(options.call_args.kwargs["label_selector"], {"ray.io/node-id": "!in(n1)"})
         self.assertEqual(self.tasks.faults, {})

@@ -189,6 +189,10 @@ while :; do sleep 0.05; done
         _task.replace(part / f"cells/{B}.json", record(B))
         courier()
         self.assertEqual(sent, [*together, [new[1], (f"cells/{B}.json", record(B))]])
+        _task.replace(part / f"adapters/{A}.gguf", b"large")
+        with mock.patch.object(_task, "MAX_ADAPTER", 4):
+            courier()
+        self.assertEqual(len(sent), 3)
 
 
 if __name__ == "__main__":

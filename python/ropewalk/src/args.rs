@@ -69,9 +69,9 @@ pub(crate) enum Prompt {
 }
 
 impl Prompt {
-    pub(crate) fn tokens(self, model: &ropewalk::Model) -> PyResult<Vec<Token>> {
+    pub(crate) fn tokens(self, py: Python<'_>, model: &ropewalk::Model) -> PyResult<Vec<Token>> {
         match self {
-            Prompt::Text(text) => model.vocab().tokenize(&text, true, false).map_err(raised),
+            Prompt::Text(text) => py.detach(|| model.vocab().tokenize(&text, true, false)).map_err(raised),
             Prompt::Tokens(tokens) => Ok(tokens),
         }
     }

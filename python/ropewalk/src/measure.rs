@@ -114,6 +114,9 @@ pub(crate) fn evaluate<'py>(
         return Err(argument("options", "settings of the tasks", key));
     }
     let lengths = lengths.map_or_else(Vec::new, Lengths::list);
+    if let Some(task) = tasks.iter().find(|task| task.info().has_length && lengths.is_empty()) {
+        return Err(argument("lengths", &format!("at least one for {}", task.info().name), "none"));
+    }
     let data = data.unwrap_or_else(|| Path::new("models/benchmarks").to_owned());
     let dir = data.as_path();
     let of_tasks =

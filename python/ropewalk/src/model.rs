@@ -162,14 +162,20 @@ impl Model {
     /// The tokens of a text. With `add_special`, BOS and EOS are added if the model's file asks for them. With
     /// `parse_special`, text such as `<|im_start|>` becomes its token.
     #[pyo3(signature = (text, add_special=true, parse_special=false))]
-    fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> PyResult<Vec<Token>> {
-        self.native.vocab().tokenize(text, add_special, parse_special).map_err(raised)
+    fn tokenize(
+        &self,
+        py: Python<'_>,
+        text: &str,
+        add_special: bool,
+        parse_special: bool,
+    ) -> PyResult<Vec<Token>> {
+        py.detach(|| self.native.vocab().tokenize(text, add_special, parse_special)).map_err(raised)
     }
 
     /// The text of tokens. With `special`, special tokens are in it.
     #[pyo3(signature = (tokens, special=false))]
-    fn detokenize(&self, tokens: Vec<Token>, special: bool) -> PyResult<String> {
-        self.native.vocab().detokenize(&tokens, special).map_err(raised)
+    fn detokenize(&self, py: Python<'_>, tokens: Vec<Token>, special: bool) -> PyResult<String> {
+        py.detach(|| self.native.vocab().detokenize(&tokens, special)).map_err(raised)
     }
 
     /// The text of the chat template: that of the file, if it has one, or the one that replaces it.

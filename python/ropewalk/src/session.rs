@@ -143,7 +143,7 @@ impl Session {
         special: bool,
     ) -> PyResult<Pieces> {
         let session = slf.get();
-        let tokens = prompt.tokens(&session.model)?;
+        let tokens = prompt.tokens(slf.py(), &session.model)?;
         let sampler =
             SamplerParams::greedy().temp(temperature).top_k(top_k).top_p(top_p).min_p(min_p).seed(seed);
         let how = GenerateParams::greedy(max_tokens.unwrap_or(usize::MAX))
@@ -159,7 +159,7 @@ impl Session {
     /// `-ln p` of each of `tokens[start:]`, given all tokens before it, in nats.
     #[pyo3(signature = (tokens, start=1))]
     fn nll<'py>(&self, py: Python<'py>, tokens: Prompt, start: usize) -> PyResult<Bound<'py, PyArray1<f32>>> {
-        let tokens = tokens.tokens(&self.model)?;
+        let tokens = tokens.tokens(py, &self.model)?;
         let nll = self.compute(py, |session| {
             if start == 0 || start >= tokens.len() {
                 let expected = format!("from 1 to below the {} tokens", tokens.len());
@@ -179,7 +179,7 @@ impl Session {
         tokens: Prompt,
         last: usize,
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
-        let tokens = tokens.tokens(&self.model)?;
+        let tokens = tokens.tokens(py, &self.model)?;
         let n_vocab = self.model.hparams().n_vocab;
         let logits = self.compute(py, |session| {
             let n = tokens.len();
@@ -258,7 +258,7 @@ impl Session {
         tile: usize,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let tokens = tokens.tokens(&self.model)?;
+        let tokens = tokens.tokens(py, &self.model)?;
         let params = attention::Params::new(tokens.len())
             .layer(layer)
             .head(head)
@@ -332,18 +332,22 @@ impl Pieces {
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<String>> {
         let session = self.session.get();
-        py.detach(|| {
-            let mut held = session.hold()?;
-            let mut state = self.state();
-            while let Some(piece) = state.generation.next(&mut held) {
-                let piece = piece.map_err(raised)?;
+        loop {
+            let text = py.detach(|| {
+                let mut held = session.hold()?;
+                let mut state = self.state();
+                let Some(piece) = state.generation.next(&mut held).transpose().map_err(raised)? else {
+                    return Ok::<_, PyErr>(None);
+                };
                 state.tokens.extend(piece.token);
-                if !piece.text.is_empty() {
-                    return Ok(Some(piece.text));
-                }
+                Ok(Some(piece.text))
+            })?;
+            match text {
+                // A model can make special tokens without end.
+                Some(text) if text.is_empty() => py.check_signals()?,
+                text => return Ok(text),
             }
-            Ok(None)
-        })
+        }
     }
 
     /// The tokens that were generated so far.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -30,6 +31,10 @@ def test_errors_have_kinds(model: ropewalk.Model, path: Path, tmp_path: Path) ->
     with pytest.raises(ropewalk.OutOfMemory) as memory:
         model.session(2**31 - 1)
     assert memory.value.needed > (memory.value.free or 0)
+    # As pools of processes send them.
+    for error in (full.value, memory.value):
+        again = pickle.loads(pickle.dumps(error))
+        assert (str(again), vars(again)) == (str(error), vars(error))
     for wrong in (
         lambda: model.session(64, rope="yarm"),
         lambda: model.session(64, kv="q5_0"),
@@ -37,6 +42,10 @@ def test_errors_have_kinds(model: ropewalk.Model, path: Path, tmp_path: Path) ->
         lambda: session.nll(SENTENCE[:10], start=0),
         lambda: session.logits(SENTENCE[:10], last=100),
         lambda: session.nll([1, 2, 100_000]),
+        # Before the data of the first task is read.
+        lambda: ropewalk.evaluate(model, ["hellaswag", "passkey"], data=tmp_path),
+        lambda: ropewalk.evaluate(model, "passkey", 300, samples=0),
+        lambda: ropewalk.perplexity(model, texts=SENTENCE, lengths=[]),
         lambda: ropewalk.convert(path, tmp_path / "x.gguf", dtype="q9_9"),
         lambda: ropewalk.finetune(model, "text", tmp_path / "x.gguf", recipe="none of them"),
         lambda: ropewalk.finetune(model, "text", tmp_path / "x.gguf", settings={"warmpu": 1}),

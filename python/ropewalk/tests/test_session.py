@@ -107,6 +107,10 @@ def test_generations_end(model: ropewalk.Model) -> None:
     session.clear()
     with pytest.raises(ropewalk.RopewalkError, match="expected sequence 0 to hold"):
         next(pieces)
+    pieces = session.generate("Once", 8, ignore_eos=True)
+    session.logits("Ones")
+    with pytest.raises(ropewalk.RopewalkError, match="expected sequence 0 to hold .* tokens, found others"):
+        next(pieces)
 
 
 def test_arrays_are_not_copied(model: ropewalk.Model, path: Path) -> None:

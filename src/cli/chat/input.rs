@@ -4,7 +4,7 @@ use std::io::{BufRead, Read};
 use std::path::PathBuf;
 
 use anyhow::ensure;
-use rustyline::completion::{Completer, FilenameCompleter, Pair};
+use rustyline::completion::{Completer, Pair};
 use rustyline::error::ReadlineError;
 use rustyline::history::DefaultHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
@@ -21,6 +21,8 @@ const QUOTES: &str = "\"\"\"";
 pub(super) enum Line {
     /// A whole message or command.
     Text(String),
+    /// A block of lines: a message, as it is.
+    Block(String),
     /// Ctrl-C while nothing was being generated.
     Hint,
     /// The end of the input.
@@ -41,7 +43,7 @@ impl Input {
         let config =
             Config::builder().history_ignore_space(true).max_history_size(1000)?.auto_add_history(true);
         let mut editor: Editor<ChatHelper, DefaultHistory> = Editor::with_config(config.build())?;
-        editor.set_helper(Some(ChatHelper { files: FilenameCompleter::new() }));
+        editor.set_helper(Some(ChatHelper));
         let history = dirs::data_dir().map(|d| d.join("ropewalk").join("chat_history"));
         if let Some(path) = &history {
             let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
@@ -62,7 +64,7 @@ impl Input {
                         // A history that cannot be written is no reason to end the conversation.
                         let _ = editor.append_history(path);
                     }
-                    Ok(Line::Text(unwrap(&text)))
+                    Ok(unwrap(&text))
                 }
                 Err(ReadlineError::Interrupted) => Ok(Line::Hint),
                 Err(ReadlineError::Eof) => Ok(Line::End),
@@ -98,10 +100,12 @@ fn read_lines(input: &mut impl BufRead, most: u64) -> anyhow::Result<Line> {
         let text = text("stdin", bytes)?;
         if n == 0 {
             // A message counts even if the end of its block is missing.
-            let rest = unwrap(&text);
-            return Ok(if rest.trim().is_empty() { Line::End } else { Line::Text(rest) });
+            return Ok(match unwrap(&text) {
+                Line::Text(rest) | Line::Block(rest) if rest.trim().is_empty() => Line::End,
+                line => line,
+            });
         }
-        return Ok(Line::Text(unwrap(text.trim_end_matches(['\n', '\r']))));
+        return Ok(unwrap(text.trim_end_matches(['\n', '\r'])));
     }
 }
 
@@ -111,18 +115,19 @@ fn is_whole(text: &str) -> bool {
 }
 
 /// The message without backslashes at the ends of lines and without the marks of a block.
-fn unwrap(text: &str) -> String {
+fn unwrap(text: &str) -> Line {
     match text.trim().strip_prefix(QUOTES) {
-        Some(rest) => rest.strip_suffix(QUOTES).unwrap_or(rest).trim_matches('\n').to_owned(),
-        None => text.replace("\\\r\n", "\n").replace("\\\n", "\n"),
+        Some(rest) => {
+            let block = rest.strip_suffix(QUOTES).unwrap_or(rest);
+            Line::Block(block.trim_start_matches(['\r', '\n']).trim_end().to_owned())
+        }
+        None => Line::Text(text.replace("\\\r\n", "\n").replace("\\\n", "\n")),
     }
 }
 
 /// Completion and continuation of lines for the editor.
 #[derive(Helper, Hinter, Highlighter)]
-pub(super) struct ChatHelper {
-    files: FilenameCompleter,
-}
+pub(super) struct ChatHelper;
 
 impl Validator for ChatHelper {
     fn validate(&self, ctx: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
@@ -132,12 +137,8 @@ impl Validator for ChatHelper {
 
 impl Completer for ChatHelper {
     type Candidate = Pair;
-    fn complete(&self, line: &str, pos: usize, ctx: &Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
-        match candidates(&line[..pos], SLASHES.iter().map(|s| (s.name, s.arg))) {
-            None => self.files.complete(line, pos, ctx),
-            Some((start, words)) => {
-                Ok((start, words.into_iter().map(|w| Pair { display: w.clone(), replacement: w }).collect()))
-            }
-        }
+    fn complete(&self, line: &str, pos: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
+        let (start, words) = candidates(&line[..pos], SLASHES.iter().map(|s| (s.name, s.arg)));
+        Ok((start, words.into_iter().map(|w| Pair { display: w.clone(), replacement: w }).collect()))
     }
 }

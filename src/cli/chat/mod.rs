@@ -104,9 +104,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
                 args.out.note("(Ctrl-D or /quit exits)");
                 continue;
             }
-            Line::Text(text) => text,
+            line => line,
         };
-        match step(&mut chat, line.trim(), args, &mut shown, &mut turns) {
+        match step(&mut chat, &line, args, &mut shown, &mut turns) {
             Ok(true) => {}
             Ok(false) => break,
             Err(e) if e.chain().any(|c| c.is::<std::io::Error>() && super::is_broken_pipe(&e)) => {
@@ -134,13 +134,18 @@ fn run(args: &Args) -> anyhow::Result<()> {
 /// Handles one line, a command or a message. False ends the conversation.
 fn step(
     chat: &mut Chat<'_>,
-    line: &str,
+    line: &Line,
     args: &Args,
     out: &mut ModelText,
     turns: &mut Vec<Turn>,
 ) -> anyhow::Result<bool> {
-    let message = match line.strip_prefix('/') {
-        _ if line.is_empty() => return Ok(true),
+    let (line, command) = match line {
+        Line::Block(text) => (text.as_str(), None),
+        Line::Text(text) => (text.trim(), text.trim().strip_prefix('/')),
+        Line::Hint | Line::End => return Ok(true),
+    };
+    let message = match command {
+        _ if line.trim().is_empty() => return Ok(true),
         // Two slashes begin a message whose text begins with one.
         Some(rest) if !rest.starts_with('/') => match slash::run(chat, rest)? {
             slash::After::Show(text) if args.out.json => {

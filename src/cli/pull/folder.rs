@@ -119,6 +119,10 @@ fn converted(
         return Ok(target);
     };
     report.notes.iter().for_each(|note| args.out.note(format_args!("{note}")));
-    args.out.note(format_args!("{shown}: {}; ropewalk run -m {repo} finds it", bytes(report.bytes)));
+    let real = |path: PathBuf| path.canonicalize().ok();
+    let found = models::made_of(repo, &models::dirs()?).ok().and_then(real);
+    let name =
+        if found.is_some() && found == real(target.clone()) { repo.to_string() } else { shown.to_string() };
+    args.out.note(format_args!("{shown}: {}; run it: ropewalk run -m {name}", bytes(report.bytes)));
     Ok(target)
 }

@@ -59,6 +59,13 @@ impl Plan {
         if spec.is_declared() {
             return Plan::within(&Spec::declared(hp)?, hp, n_ctx, true);
         }
+        let scales = |p: &Part| p.get("log-scale").is_some_and(|v| v.to_string() == "true");
+        let temperature = spec.parts().iter().find_map(|p| p.get("temperature"));
+        if let Some(value) = temperature.filter(|_| spec.parts().iter().any(scales)) {
+            return Err(RopeError::new(format!(
+                "rope setting temperature={value}: queries are already multiplied by log-scale; omit one of the two"
+            )));
+        }
         let own = Own::new(hp, n_ctx, spec, of_file);
         let mut work = Work::new(hp, spec, &own);
         let kinds = (0..hp.attention.len()).map(|k| work.kind(k)).collect::<Result<Vec<_>, _>>()?;
@@ -75,7 +82,12 @@ impl Plan {
         let Work { mut notes, evict, kept, .. } = work;
         let spec = Spec::from_parts(kept.into_iter().chain(resolved).collect());
         notes.extend(declared);
-        let left_alone = kinds.iter().enumerate().filter(|(_, k)| !k.applies && spec != Spec::plain());
+        // Under `plain` only those that keep a declared scaling are worth a word.
+        let is_scaled = |kind: usize, k: &LayerPlan| matches!(own.unscaled(&hp.attention[kind]), Ok(Some((plain, _))) if !plain.same_positions(k));
+        let left_alone = kinds
+            .iter()
+            .enumerate()
+            .filter(|(kind, k)| !k.applies && (spec != Spec::plain() || is_scaled(*kind, k)));
         for (kind, _) in left_alone {
             let who = layer_list(hp.layers_of(kind));
             notes.push(match hp.attention[kind].window.filter(|_| hp.attention[kind].rotation.is_some()) {
@@ -304,7 +316,7 @@ impl<'a> Work<'a> {
         // A spec has one temperature: the one given takes the place of the declared one.
         let mut args = part.args().to_vec();
         if alone && spec.parts().iter().any(|given| given.args().iter().any(|(key, _)| settings::once(key))) {
-            args.retain(|(key, _)| !settings::of_temperature(key));
+            args.retain(|(key, _)| !settings::of_temperature(key) && *key != "log-scale");
         }
         let part = Part::new(part.method(), args);
         let resolved = own.apply(&part, layer, plan)?;

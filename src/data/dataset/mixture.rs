@@ -184,7 +184,9 @@ impl Mixture {
             }
         } else {
             let walks: Vec<Vec<u32>> = (0..sets.len()).map(|s| self.walk(&sets[s], s, 0, facts)).collect();
-            let total = walks.iter().enumerate().map(|(s, walk)| room(s, size(walk) as f64));
+            // A walk that keeps nothing is drawn again, and has no say in the total.
+            let kept = walks.iter().enumerate().filter(|(_, walk)| !walk.is_empty());
+            let total = kept.map(|(s, walk)| room(s, size(walk) as f64));
             let total = given.unwrap_or_else(|| total.fold(f64::INFINITY, f64::min));
             for (s, first) in walks.into_iter().enumerate() {
                 let budget = (shares[s] * total).round() as u64;
@@ -298,6 +300,18 @@ mod tests {
         assert!((0..100).all(|d| copies(&list, d) == 1));
         let twice = draw("none", Some(2 * (50_500 + 63_750)), [None; 2], 4).unwrap();
         assert!((0..150).all(|d| copies(&twice, d) == 2), "two passes");
+    }
+
+    /// A source of one short text, which most draws do not keep.
+    #[test]
+    fn a_source_that_keeps_nothing_is_drawn_again() {
+        let groups = ["a", "b"].map(|name| Group { name: name.into(), share: None });
+        for seed in 0..20 {
+            let facts = Facts { length: &length, group: &|d| usize::from(d > 0), groups: &groups, seed };
+            let documents = std::iter::once(0).chain(100..150).collect();
+            let list = Mixture { upsample: "fu:length=500".parse().unwrap(), tokens: None };
+            assert!(list.draw(documents, &facts).unwrap().contains(&0), "{seed}");
+        }
     }
 
     /// Short documents are kept one in ten, long ones all; shares of sources stay as they were.

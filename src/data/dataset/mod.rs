@@ -252,9 +252,15 @@ impl Dataset {
         ]
     }
 
-    /// Documents to train on that were left out because a sample of the transform takes more tokens than they have.
+    /// Documents to train on that are left out because a window, or a sample of the transform, takes more tokens than they
+    /// have.
     pub fn n_short(&self) -> usize {
-        self.n_short
+        let n_read = self.n_read() as u64;
+        let is_short = |&&d: &&u32| length(&self.corpus, d as usize) <= n_read;
+        match self.params.packing {
+            Packing::Long => self.train.documents.iter().filter(is_short).count(),
+            _ => self.n_short,
+        }
     }
 
     /// The first record that is longer than a sample and therefore cut, and how many others are.

@@ -93,7 +93,9 @@ pub fn run(
     if let Some(longppl) = params.longppl {
         longppl::check(&longppl, protocol)?;
     }
-    let Some(&first) = params.lengths.first() else { return Err(invalid("no length given")) };
+    let Some(&first) = params.lengths.first() else {
+        return Err(Error::argument("lengths", "at least one", "none"));
+    };
     let stride = params.stride.or(protocol.stride).unwrap_or(1);
     let open =
         |length| open(source, protocol.context(length, stride).max(params.ctx.unwrap_or(0)), 1, control);

@@ -147,13 +147,12 @@ pub fn run(
 ) -> Result<Report> {
     let info = task.info();
     if info.has_length && params.lengths.is_empty() {
-        return Err(invalid(format!("{}: expected at least one length in tokens", info.name)));
+        return Err(Error::argument("lengths", format!("at least one for {}", info.name), "none"));
     }
-    if params.samples == Some(0) || params.batch == 0 {
-        return Err(invalid(format!(
-            "{}: expected at least one sample and a batch of at least one",
-            info.name
-        )));
+    for (name, n) in [("samples", params.samples), ("parallel", Some(params.batch))] {
+        if n == Some(0) {
+            return Err(Error::argument(name, "at least 1", 0));
+        }
     }
     let encoder = TaskEncoder::new(source, params.template, params.frame)?;
     let lengths: Vec<Option<usize>> =

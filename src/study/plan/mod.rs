@@ -212,17 +212,20 @@ impl Plan {
             tasks.iter_mut().for_each(|t| paths.append(&mut t.texts));
             paths.extend(plan.data.clone());
             let folder = plan.path.parent().unwrap_or(Path::new(""));
-            let relative = |p: PathBuf| p.strip_prefix(folder).map(Path::to_owned).unwrap_or(p);
-            let paths: Vec<PathBuf> = paths.into_iter().map(relative).collect();
+            // A copy of a plan can have them from its own directory, and absolute ones as they were.
+            let relative = |p: &PathBuf| p.strip_prefix(folder).unwrap_or(p).to_owned();
+            let paths: Vec<[PathBuf; 2]> = paths.into_iter().map(|p| [relative(&p), p]).collect();
             (names, methods, tasks, paths)
         };
         let (own, others) = (parts(self), parts(other));
+        let same = |(a, b): (&[PathBuf; 2], &[PathBuf; 2])| a[0] == b[0] || a[1] == b[1];
+        let same_paths = own.3.len() == others.3.len() && own.3.iter().zip(&others.3).all(same);
         let differences = [
             ("title", self.title != other.title),
             ("models", own.0 != others.0),
             ("methods", own.1 != others.1),
             ("tasks, lengths, samples or seeds", own.2 != others.2),
-            ("paths", own.3 != others.3),
+            ("paths", !same_paths),
         ];
         differences.iter().find(|(_, differ)| *differ).map(|(name, _)| *name)
     }

@@ -365,7 +365,12 @@ fn expand(
             ctx: place.count("ctx", &file.ctx, MAX_LENGTH)?,
             options: file.options.iter().map(|(k, v)| (k.clone(), v.to_string())).collect(),
             template: file.template.or(plan.template).unwrap_or_default(),
-            protocol: file.protocol.as_ref().map(|p| p.as_ref().clone()),
+            // As in `perplexity`.
+            protocol: match &file.protocol {
+                Some(protocol) => Some(protocol.as_ref().clone()),
+                None if task.name == "perplexity" => file.stride.as_ref().map(|_| "stride".to_owned()),
+                None => None,
+            },
             stride: place.count("stride", &file.stride, MAX_LENGTH)?,
             max_windows: place.count("max_windows", &file.max_windows, MAX_COUNT)?,
             texts: if has_texts { texts.iter().map(join).collect() } else { Vec::new() },

@@ -344,7 +344,9 @@ fn layers_with_a_window_keep_what_is_theirs() {
     for spec in METHODS.iter().map(|m| m.name).chain(["declared", "pi:keep-short=true"]) {
         let found = plan(spec, &hp, TRAINED).unwrap_or_else(|e| panic!("{spec}: {e}"));
         assert_close(&turned(&found, 0), &over(8.0));
-        if spec != "plain" {
+        if spec == "plain" {
+            assert!(says(&found, "Unchanged: layers 0"), "{:?}", found.notes);
+        } else {
             assert!(found.layer(2).freqs.theta[31] < over(2.0)[31], "{spec}");
         }
     }
@@ -366,6 +368,10 @@ fn a_converted_file_declares_its_spec_and_keeps_its_keys() {
     let found = plan("self-extend:window=64,group=4,original=2048", &hp, 4096).expect("a plan");
     assert!(found.same_positions(&plan("declared", &hp, 4096).expect("a plan")));
     assert!(says(&found, "self-extend keeps it"), "{:?}", found.notes);
+    // A temperature takes the place of log-scale, which multiplies queries as well.
+    let logs = converted("clex:log-scale=true,factor=2");
+    let found = plan("dca:temperature=logn", &logs, 4096).expect("a plan");
+    assert!(found.layer(0).q_log_base.is_some() && !found.spec.to_string().contains("log-scale=true"));
     // Frequencies alone take the place of the whole declaration, and keep-short gives the whole back.
     let found = plan("ntk", &hp, 4096).expect("a plan");
     assert!(found.is_plain_reach() && says(&found, "replaces it"), "{:?}", found.notes);

@@ -455,6 +455,7 @@ fn errors_name_what_is_known() {
         ("yarn:temperature=logn+self-extend:log-scale=true", &["log-scale", "temperature=logn"]),
         ("self-extend:log-scale=true+yarn:temperature=2", &["log-scale", "temperature=2"]),
         ("yarn:temperature=2+self-extend:log-scale=true", &["log-scale", "temperature"]),
+        ("yarn:temperature=llama4+self-extend:log-scale=true", &["log-scale", "temperature=llama4"]),
         ("plain:temperature=logn,original=1", &["temperature=logn", "above 1"]),
         ("plain:drop=1.5", &["drop", "from 0 to 1"]),
         // Within the trained window too, where nothing of it is used.

@@ -262,9 +262,11 @@ class Tasks:
         if outcome.code == 0:
             outcome = Outcome(1, "results were lost on their way")
         reason = f"{node}: {outcome.message or f'exit code {outcome.code}'}"
-        self.tried[unit] += 1
-        if outcome.code in (WITHOUT, OTHER):
+        # On such a node the unit was not tried.
+        if outcome.code in (WITHOUT, OTHER) and node_id not in self.unfit:
             self.unfit.add(node_id)
+        else:
+            self.tried[unit] += 1
         # Wrong usage is wrong everywhere.
         if outcome.code == 2 or self.tried[unit] > self.retries or not self.has_fit():
             self.give_up(unit, reason)

@@ -6,10 +6,10 @@ import json
 import re
 from pathlib import Path
 
-from ._task import Files, replace
+from ._task import MAX_ADAPTER, Files, replace
 
 # Bytes of a file, at most, as `ropewalk study merge` reads them.
-LIMITS = {"cells": 4 << 20, "samples": 1 << 30, "adapters": 1 << 30}
+LIMITS = {"cells": 4 << 20, "samples": 1 << 30, "adapters": MAX_ADAPTER}
 NAME = re.compile(r"(?:(cells)/([0-9a-f]{64})\.json|(samples)/([0-9a-f]{64})\.jsonl|(adapters)/([0-9a-f]{64})\.gguf)")
 
 

@@ -24,6 +24,8 @@ from pathlib import Path
 # Names in a part, `cells/HASH.json`, and bytes.
 Files = list[tuple[str, bytes]]
 
+# Bytes of an adapter that is sent, at most. Where a larger one is missing, it is trained again.
+MAX_ADAPTER = 1 << 30
 # Seconds between looks for new results.
 POLL = 0.2
 # Seconds for the program to stop: a training writes a checkpoint first.
@@ -187,7 +189,8 @@ class Courier:
     def __call__(self) -> None:
         # Without the adapter, another node would train again.
         for name in self.names("adapters", ".gguf"):
-            self.files(name)
+            if (self.part / name).stat().st_size <= MAX_ADAPTER:
+                self.files(name)
         for name in self.cells():
             self.files(name, name.replace("cells/", "samples/") + "l")
 

@@ -35,6 +35,9 @@ class ContextFull(RopewalkError):
         #: The context of the session.
         self.n_ctx = n_ctx
 
+    def __reduce__(self) -> tuple[type[ContextFull], tuple[str, int, int, int]]:
+        return type(self), (str(self), self.needed, self.free, self.n_ctx)
+
 
 class OutOfMemory(RopewalkError, MemoryError):
     """More memory is needed than there is."""
@@ -45,3 +48,6 @@ class OutOfMemory(RopewalkError, MemoryError):
         self.needed = needed
         #: Bytes free, if known.
         self.free = free
+
+    def __reduce__(self) -> tuple[type[OutOfMemory], tuple[str, int, int | None]]:
+        return type(self), (str(self), self.needed, self.free)

@@ -163,7 +163,7 @@ fn log_scale_is_one_factor_for_all_queries() {
         assert!([0, 1, 999].iter().all(|i| (found.layer(0).q_scale(*i) - factor).abs() < 1e-12));
     }
     for (text, words) in [
-        ("self-extend:temperature=2+clex:log-scale=true", "another method"),
+        ("self-extend:temperature=2+clex:log-scale=true", "temperature=2"),
         ("clex:log-scale=true,original=1", "above 1"),
         ("clex:max-factor=1e9", "from 1 to 1024"),
         ("clex:act=gelu", "silu, tanh"),

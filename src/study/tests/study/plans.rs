@@ -196,6 +196,29 @@ fn a_recipe_is_what_it_comes_to_and_not_its_words() {
 }
 
 #[test]
+fn a_stride_alone_is_the_protocol_of_strides() {
+    let protocol = |with: &str| {
+        let plan = Study::new(&PLAN.replace("protocol = \"yarn\"", with)).plan();
+        plan.tasks.iter().find(|task| task.name == "perplexity").unwrap().protocol.clone()
+    };
+    assert_eq!(protocol("stride = 8").as_deref(), Some("stride"));
+    assert_eq!(protocol("protocol = \"yarn\"\nstride = 8").as_deref(), Some("yarn"));
+    assert_eq!(protocol(""), None);
+}
+
+/// The copy in the study's folder has such a path as it is, the plan of that folder's parent one below it.
+#[test]
+fn a_plan_with_absolute_paths_is_gone_on_with() {
+    let study = Study::new(PLAN);
+    let path = study.at("small.gguf").display().to_string();
+    std::fs::write(study.at("plan.toml"), PLAN.replace("\"small.gguf\"", &format!("{path:?}"))).unwrap();
+    drop(study.open("s").unwrap());
+    drop(study.open("s").unwrap());
+    std::fs::write(study.at("plan.toml"), PLAN.replace("small.gguf", "other.gguf")).unwrap();
+    assert!(study.open("s").unwrap_err().to_string().contains("another paths"));
+}
+
+#[test]
 fn the_example_is_a_plan() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/study-small.toml");
     let plan = Plan::read(&path, &find).unwrap();
