@@ -282,6 +282,14 @@ def facts(e):
     )
 
 
+def rates_at_an_end(e):
+    """Says for how many methods a lower or higher rate might have been better."""
+    arms = e.plan["small"]["arms"]
+    chosen = [f["rate"] for f in (e.figures(f"small/rate/{m['name']}") for m in arms["methods"]) if f]
+    ends = sum(rate in (arms["rates"][0], arms["rates"][-1]) for rate in chosen)
+    return f". For {ends} of {len(chosen)} methods it is the lowest or the highest" if chosen else ""
+
+
 def render(plan, records):
     e = Evidence(plan, records)
     out = [
@@ -313,8 +321,9 @@ def render(plan, records):
         "- **Longer training.** HARPE trains on 6B tokens, SBA on 41M, Untie the Knots on 20B. Each arm here trains on 0.75M. A",
         "  method that starts slowly and ends well looks bad here.",
         "- **Other texts.** The held-out texts are six novels by one author. Intervals over documents do not cover other kinds of text.",
-        "- **Better learning rates.** The small model's rate is the best of three after a tenth of the tokens, for each method. The",
-        "  default model has one rate for all methods.",
+        "- **Better learning rates.** The small model's rate is the best of three after a tenth of the tokens, for each method"
+        f"{rates_at_an_end(e)}.",
+        "  The default model has one rate for all methods.",
         "- **Rounding.** GPUs and CPUs round differently. Losses differ by up to 0.02 nats per token, so claims about trained models",
         "  compare records of one kind of processor only. Needles do not: rounding can decide a question or two of 40.",
         "",
