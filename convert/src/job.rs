@@ -265,7 +265,7 @@ fn write_rope(
     let mut hp = Hparams::as_trained(file)?;
     let as_declared = options.rope.is_none() && options.n_ctx.is_none() && file.value(keys::SPEC).is_none();
     if as_declared && hp.attention.len() > 1 {
-        // Its keys say all of several kinds of layers. No key of one method does.
+        // llama.cpp reads the keys as they are. `planned` can put a method into keys for one kind of layers only.
         if let Some((why, _)) = llama_cpp::not_read(file, &hp, hp.n_ctx_train)? {
             let path = file.path().display();
             return Err(Error::Invalid(format!("{path}: stock llama.cpp cannot run it: {why}")));

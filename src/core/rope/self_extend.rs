@@ -54,6 +54,13 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
                 "rope method self-extend: log-scale: original must be above 1".into(),
             ));
         }
+        if plan.q_log_base.is_some() || plan.q_factor != 1.0 {
+            return Err(RopeError::new(
+                "rope method self-extend: log-scale: temperature=logn or a number already multiplies queries; \
+                 omit one of the two"
+                    .into(),
+            ));
+        }
         plan.q_log_base = Some(l as f64);
     }
     if g == 1 {

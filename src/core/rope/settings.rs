@@ -99,6 +99,12 @@ fn temperature(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) ->
     if plan.temperature.is_some() {
         args.note_setting(format!("temperature={value} replaces the attention temperature of the model."));
     }
+    if plan.q_log_base.is_some() || plan.q_factor != 1.0 {
+        return Err(RopeError::new(format!(
+            "rope setting temperature={value}: queries are already multiplied by log-scale; omit one of the \
+             two"
+        )));
+    }
     plan.temperature = None;
     let length = geo.n_ctx_orig as f64;
     match value {

@@ -372,6 +372,12 @@ fn a_converted_file_declares_its_spec_and_keeps_its_keys() {
     let logs = converted("clex:log-scale=true,factor=2");
     let found = plan("dca:temperature=logn", &logs, 4096).expect("a plan");
     assert!(found.layer(0).q_log_base.is_some() && !found.spec.to_string().contains("log-scale=true"));
+    // log-scale would multiply on top of a temperature that is kept.
+    for temperature in ["2", "logn"] {
+        let hot = converted(&format!("yarn:factor=4,temperature={temperature}"));
+        let e = plan("self-extend:log-scale=true", &hot, 4096).expect_err("two factors").to_string();
+        assert!(e.contains("log-scale") && e.contains("omit one of the two"), "{e}");
+    }
     // Frequencies alone take the place of the whole declaration, and keep-short gives the whole back.
     let found = plan("ntk", &hp, 4096).expect("a plan");
     assert!(found.is_plain_reach() && says(&found, "replaces it"), "{:?}", found.notes);
