@@ -1,10 +1,29 @@
-"""Computes the result for each prediction from the records."""
+"""Computes the result for each prediction from the records, and whether the prediction held."""
 
-from stats import bootstrap, paired, perplexity, reach, wilson
+import math
+from typing import NamedTuple
+
+from stats import Interval, bootstrap, over_novels, paired, perplexity, reach, wilson
 from units import all_units, plan_hashes
 
 
 NOT_YET = "not measured yet"
+
+
+class Answer(NamedTuple):
+    """What was measured, and for each part of the prediction whether it held: true, false, or None if the interval or the seeds
+    do not decide it."""
+
+    measured: str
+    parts: dict
+
+    def verdict(self):
+        names = {True: "held", False: "did not hold", None: "undecided"}
+        by = {name: [part for part, held in self.parts.items() if held is of] for of, name in names.items()}
+        by = {name: parts for name, parts in by.items() if parts}
+        if len(by) == 1:
+            return next(iter(by))
+        return "; ".join(f"{name}: {', '.join(parts)}" for name, parts in by.items())
 
 
 class Evidence:
@@ -35,11 +54,12 @@ class Evidence:
         return {seed: self.figures(id) for seed, id in ids.items() if self.figures(id)}
 
     def both(self, a, b):
-        """Returns the seeds for which both arms have records."""
+        """Returns the figures of both arms for each seed that has records of both."""
+        alike = {seed for seed in self.arm(a) if self.alike(*(f"small/measure/{name}/{seed}" for name in (a, b)))}
         a, b = self.arm(a), self.arm(b)
-        return [(seed, a[seed], b[seed]) for seed in a if seed in b]
+        return [(a[seed], b[seed]) for seed in a if seed in b and seed in alike]
 
-    # Comparisons. Each returns text, or None if a record is missing.
+    # Differences, or None if a record is missing.
 
     def losses(self, a, b, start, end=1 << 40):
         a, b = self.frozen(a), self.frozen(b)
@@ -47,45 +67,57 @@ class Evidence:
 
     def arms_losses(self, a, b, start, end=1 << 40):
         pairs = self.both(a, b)
-        return (
-            paired([x["documents"] for _, x, _ in pairs], [y["documents"] for _, _, y in pairs], start, end)
-            if pairs
-            else None
-        )
+        documents = ([figures["documents"] for figures in side] for side in zip(*pairs))
+        return paired(*documents, start, end) if pairs else None
 
     def arms_found(self, a, b, length=None):
         """Returns by how many percentage points `a` finds more than `b` on the same questions, and the number of questions."""
-        parts = []
-        for _, x, y in self.both(a, b):
-            for task, by in x["questions"].items():
-                for n, scores in by.items():
-                    if length in (None, int(n)):
-                        parts += [(100 * (p - q), 1) for p, q in zip(scores, y["questions"][task][n], strict=True)]
-        return (*bootstrap(parts), len(parts)) if parts else None
-
-    def found(self, arm, length=None):
-        scores = [
-            s
-            for f in self.arm(arm).values()
-            for by in f["questions"].values()
-            for n, of in by.items()
-            if length in (None, int(n))
-            for s in of
+        seeds = [
+            [
+                100 * (p - q)
+                for task, by in x["questions"].items()
+                for n, scores in by.items()
+                if length in (None, int(n))
+                for p, q in zip(scores, y["questions"][task][n], strict=True)
+            ]
+            for x, y in self.both(a, b)
         ]
-        return sum(scores), len(scores)
+        each = [sum(of) / len(of) for of in seeds] if len(seeds) > 1 else ()
+        every = [value for of in seeds for value in of]
+        return Points(bootstrap(every, each), len(every)) if every else None
+
+    def found(self, arm, length, task=None):
+        """Returns the percentages that an arm finds, by seed."""
+        out = []
+        for figures in self.arm(arm).values():
+            scores = [s for t, by in figures["questions"].items() if task in (None, t) for s in by[str(length)]]
+            out.append(100 * sum(scores) / len(scores))
+        return out
+
+
+class Points(NamedTuple):
+    of: tuple
+    questions: int
+
+
+def seeds(of, form):
+    return "; seeds " + ", ".join(format(value, form) for value in of.each) if of.each else ""
 
 
 def nats(of):
-    return f"{of[0]:+.3f} nats ({of[1]:+.3f} to {of[2]:+.3f})"
+    return f"{of.value:+.3f} nats ({of.low:+.3f} to {of.high:+.3f}{seeds(of, '+.3f')})"
 
 
-def points(of):
-    return f"{of[0]:+.1f} points ({of[1]:+.1f} to {of[2]:+.1f}; {of[3]:,} questions)"
+def points(found):
+    of = found.of
+    return f"{of.value:+.1f} points ({of.low:+.1f} to {of.high:+.1f}{seeds(of, '+.1f')}; {found.questions:,} questions)"
 
 
-def joined(parts):
-    """Joins comparisons. Returns None if one is missing."""
-    return "; ".join(f"{name}: {show(of)}" for name, of, show in parts) if all(of for _, of, _ in parts) else None
+def differences(parts):
+    """Returns the text for named differences, or None if one is missing."""
+    if not all(of for _, of in parts):
+        return None
+    return "; ".join(f"{name}: {points(of) if isinstance(of, Points) else nats(of)}" for name, of in parts)
 
 
 # One function for each prediction.
@@ -97,28 +129,38 @@ def breaks(e):
     if not plain:
         return None
     inside, last = perplexity(plain, 0, own["window"]), perplexity(plain, own["ctx"] - own["bucket"])
-    last_tokens = f"the last {own['bucket']:,} tokens"
-    return f"perplexity {inside:.1f} within the trained context, {last:.1f} on {last_tokens}: {last / inside:.1f} times"
+    times, tokens = last / inside, f"the last {own['bucket']:,} tokens"
+    what = f"perplexity {inside:.1f} within the trained context, {last:.1f} on {tokens}: {times:.1f} times"
+    return Answer(what, {"break": times > 5})
 
 
 def interpolation(e):
     window = e.plan["frozen"]["window"]
-    return joined(
-        [
-            ("ntk minus yarn", e.losses("ntk", "yarn", window), nats),
-            ("pi minus ntk", e.losses("pi", "ntk", window), nats),
-        ]
+    ntk, pi = e.losses("ntk", "yarn", window), e.losses("pi", "ntk", window)
+    what = differences([("ntk minus yarn", ntk), ("pi minus ntk", pi)])
+    return what and Answer(
+        f"{what}, which is {math.exp(pi.value):.1f} times its perplexity",
+        {"yarn below ntk": ntk.above(0), "pi twice as high": pi.above(math.log(2))},
     )
 
 
 def want_training(e):
     window = e.plan["frozen"]["window"]
-    return joined([(f"{m} minus yarn", e.losses(m, "yarn", window), nats) for m in ("harpe", "sba")])
+    of = {m: e.losses(m, "yarn", window) for m in ("harpe", "sba")}
+    what = differences([(f"{m} minus yarn", d) for m, d in of.items()])
+    return what and Answer(what, {m: every(d.above(0), d.below(0.2)) for m, d in of.items()})
 
 
 def training_free(e):
     window = e.plan["frozen"]["window"]
-    return joined([(f"{m} minus yarn", e.losses(m, "yarn", window), nats) for m in ("self-extend", "dca", "rerope")])
+    of = {m: e.losses(m, "yarn", window) for m in ("self-extend", "dca", "rerope")}
+    what = differences([(f"{m} minus yarn", d) for m, d in of.items()])
+    return what and Answer(what, {m: d.within(0.05) for m, d in of.items()})
+
+
+def every(*parts):
+    """Returns true if all parts held, false if one did not, and otherwise None."""
+    return False if False in parts else None if None in parts else True
 
 
 def needles(e, name):
@@ -146,48 +188,64 @@ def at_length(cells, length):
 
 
 def finding(e):
-    longest = max(e.plan["frozen"]["needle"]["lengths"])
-    parts = []
-    for name in needle_methods(e):
+    own = e.plan["frozen"]["needle"]
+    longest, few = max(own["lengths"]), ("lm-infinite", "streaming")
+    chosen = chosen_for_needles(e)
+    texts, left, parts = [], [], {"two of the four best": set(few) <= set(chosen)}
+    for name in chosen:
         right, asked = at_length(needles(e, name), longest)
+        low, high = wilson(right, asked)
         if asked:
-            low, high = wilson(right, asked)
-            parts.append(f"{name} {right:g} of {asked} ({low:.0f}-{high:.0f}%)")
-    left = [n for n in chosen_for_needles(e) if not at_length(needles(e, n), longest)[1]]
+            texts.append(f"{name} {right:g} of {asked} ({low:.0f}-{high:.0f}%)")
+        else:
+            left.append(name)
+        if name not in own["always"]:
+            under = Interval(right, low, high).below(60) if asked else None
+            parts[name] = under if name in few or under is None else not under
     missing = f"; {NOT_YET}: {', '.join(left)}" if left else ""
-    return f"at {longest:,}: {'; '.join(parts)}{missing}" if len(parts) > 1 else None
+    return Answer(f"at {longest:,}: {'; '.join(texts)}{missing}", parts) if len(texts) > 1 else None
 
 
 def harpe(e):
-    return joined(
-        [(f"harpe minus {m}", e.arms_found("harpe", m), points) for m in ("abf", "abf in three stages", "yarn")]
+    others = ("abf", "abf in three stages", "yarn")
+    of = {m: e.arms_found("harpe", m) for m in others}
+    yarn = e.arms_found("yarn", "abf")
+    what = differences([*((f"harpe minus {m}", d) for m, d in of.items()), ("yarn minus abf", yarn)])
+    return what and Answer(
+        what,
+        {
+            "harpe not 5 points above abf": of["abf"].of.below(5),
+            "yarn above abf": yarn.of.above(0),
+            "yarn above harpe": of["yarn"].of.below(0),
+        },
     )
 
 
 def spread(e):
     mean = "harpe, bases at their mean"
-    return joined(
-        [
-            ("spread minus mean", e.arms_found("harpe", mean), points),
-            ("loss at 2k to 4k", e.arms_losses("harpe", mean, 2048), nats),
-        ]
-    )
+    found, loss = e.arms_found("harpe", mean), e.arms_losses("harpe", mean, 2048)
+    what = differences([("spread minus mean, found", found), ("loss at 2k to 4k", loss)])
+    return what and Answer(what, {"found": found.of.within(3)})
 
 
 def sba(e):
     longest = e.plan["small"]["arms"]["ctx"]
-    return joined(
-        [
-            ("sba minus yarn", e.arms_found("sba", "yarn", longest), points),
-            ("loss at 2k to 4k", e.arms_losses("sba", "yarn", 2048), nats),
-        ]
-    )
+    found, loss = e.arms_found("sba", "yarn", longest), e.arms_losses("sba", "yarn", 2048)
+    what = differences([(f"sba minus yarn, found at {longest:,}", found), ("loss at 2k to 4k", loss)])
+    if not what:
+        return None
+    rates = [e.figures(f"small/rate/{m}").get("rate", "") for m in ("sba", "yarn")]
+    return Answer(f"{what}; learning rates {' and '.join(rates)}", {"found": found.of.below(0)})
 
 
 def pi(e):
-    return joined(
-        [("pi minus abf", e.arms_losses("pi", "abf", 2048), nats), ("found", e.arms_found("pi", "abf"), points)]
-    )
+    loss, found = e.arms_losses("pi", "abf", 2048), e.arms_found("pi", "abf")
+    what = differences([("pi minus abf, loss at 2k to 4k", loss), ("found", found)])
+    return what and Answer(what, {"loss": loss.below(0.15), "found": found.of.below(0)})
+
+
+# The held-out texts.
+NOVELS = 6
 
 
 def gap(e, arm, distance, marks=0, minus=None):
@@ -203,21 +261,32 @@ def gap(e, arm, distance, marks=0, minus=None):
     for seed in e.plan["knots"]["seeds"]:
         gaps = of(arm, seed, marks)
         if minus:
-            gaps = [a - b for a, b in zip(gaps, of(minus, seed, 0))]
+            both = [f"knots/measure/{name}/{seed}" for name in (arm, minus)]
+            gaps = [a - b for a, b in zip(gaps, of(minus, seed, 0))] if e.alike(*both) else []
         if gaps:
             parts.append(gaps)
-    # Each document counts once, with its mean over seeds.
-    return bootstrap([(sum(d) / len(d), 1) for d in zip(*parts)]) if parts else None
+    if not parts:
+        return None
+    # Each document counts once, with its mean over seeds. The documents take turns with the novels.
+    documents = [sum(d) / len(d) for d in zip(*parts)]
+    each = [sum(d) / len(d) for d in parts] if len(parts) > 1 else ()
+    return over_novels({i: documents[i::NOVELS] for i in range(min(NOVELS, len(documents)))}, each)
 
 
 def knots(e):
     own = e.plan["knots"]
-    far, first = max(own["distances"]), own["methods"][0]["name"]
-    parts = [(m["name"], gap(e, m["name"], far), nats) for m in own["methods"]]
-    parts += [(f"{m['name']} minus {first}", gap(e, m["name"], far, 0, first), nats) for m in own["methods"][1:]]
-    last = own["methods"][-1]["name"]
-    parts.append((f"{last} with knot tokens minus {first} without", gap(e, last, far, 1, first), nats))
-    return joined(parts)
+    far, (first, *others) = max(own["distances"]), [m["name"] for m in own["methods"]]
+    more = {name: gap(e, name, far, 0, first) for name in others}
+    last = others[-1]
+    marked = gap(e, last, far, 1, first)
+    between = gap(e, "cip", far, 0, "utk")
+    parts = [(name, gap(e, name, far)) for name in (first, *others)]
+    parts += [(f"{name} minus {first}", d) for name, d in more.items()]
+    what = differences([*parts, (f"{last} with knot tokens minus {first} without", marked)])
+    return what and Answer(
+        what,
+        {"utk": more["utk"].above(0.05), "cip in between": every(more["cip"].above(0), between.below(0))},
+    )
 
 
 def questions(e, id):
@@ -233,10 +302,11 @@ def recipe(e):
     short = [questions(e, id) for id in ids[2:]]
     if not (a and b and all(short) and e.alike(*ids)):
         return None
-    change = bootstrap([(100 * (x - y), 1) for x, y in zip(*short, strict=True)])
+    change = Points(bootstrap([100 * (x - y) for x, y in zip(*short, strict=True)]), len(short[0]))
+    past = paired(a, b, window)
     # What training gains within the trained context as well is not reach.
     parts = [
-        f"trained minus frozen {first}: {nats(paired(a, b, window))}",
+        f"trained minus frozen {first}: {nats(past)}",
         f"within the trained context {nats(paired(a, b, 0, window))}",
         f"past it more than within it by {nats(reach(a, b, window))}",
     ]
@@ -244,7 +314,8 @@ def recipe(e):
         id = f"recipe/perplexity/frozen/{m['name']}"
         if e.documents(id) and e.alike(id, *ids):
             parts.append(f"trained minus frozen {m['name']}: {nats(paired(a, e.documents(id), window))}")
-    return "; ".join([*parts, f"PIQA: {points((*change, len(short[0])))}"])
+    what = "; ".join([*parts, f"PIQA: {points(change)}"])
+    return Answer(what, {"loss": past.below(0), "PIQA": change.of.above(-3)})
 
 
 def unseen(e):
@@ -253,8 +324,8 @@ def unseen(e):
     a, b, c = (e.documents(id) for id in ids)
     if not (a and b and c and e.alike(*ids)):
         return None
-    start = own["target"]
-    return f"sba minus yarn: {nats(paired(a, b, start))}; pi minus yarn: {nats(paired(c, b, start))}"
+    sba, pi = paired(a, b, own["target"]), paired(c, b, own["target"])
+    return Answer(differences([("sba minus yarn", sba), ("pi minus yarn", pi)]), {"loss": sba.above(0)})
 
 
 ANSWERS = {

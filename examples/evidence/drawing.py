@@ -3,7 +3,8 @@
 import math
 
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 560, 340, 62, 40, 16, 46
-# A chart has at most seven colors, which color-blind readers can tell apart. Lines after the seventh are thin and gray.
+# A chart has at most seven colors, which color-blind readers can tell apart. An eighth line is dashed, and if there are more, all
+# lines after the seventh are thin and gray.
 COLORS = ["#222222", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"]
 REST = "#c4c4c4"
 
@@ -32,7 +33,7 @@ def frame(width, height, title, parts):
 def ticks(low, high):
     """Returns ticks of each power of ten, from the last below `low` to the first above `high`: 1, 2, and 5, or more where
     values are close together."""
-    steps = (1, 2, 5) if high / low > 3 else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
+    steps = (1, 2, 5) if high / low > 3 else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
     powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
     every = [step * 10.0**power for power in powers for step in steps]
     return [y for y in every if max(t for t in every if t <= low) <= y <= min(t for t in every if t >= high)]
@@ -69,15 +70,17 @@ def lines(title, x_name, y_name, series, mark=None):
     if mark:
         px, _ = at(mark[0], labels[0])
         parts.append(f'<path d="M{px:.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="#888" stroke-dasharray="4 4"/>')
-    colored, rest = series[: len(COLORS)], series[len(COLORS) :]
-    legend = [(name, COLORS[i], 2) for i, (name, _) in enumerate(colored)]
-    if rest:
-        legend.append((rest[0][0] if len(rest) == 1 else f"{len(rest)} others (see the table)", REST, 1.5))
-    styles = [*((points, REST, 1.5) for _, points in rest)]
-    styles += [(points, COLORS[i], 2) for i, (_, points) in reversed(list(enumerate(colored)))]
-    for points, color, wide in styles:
+    pens = [f'stroke="{color}" stroke-width="2"' for color in COLORS]
+    if len(series) == len(pens) + 1:
+        pens.append(f'stroke="{COLORS[0]}" stroke-width="2" stroke-dasharray="5 4"')
+    gray = f'stroke="{REST}" stroke-width="1.5"'
+    styles = [*zip(series, pens), *((of, gray) for of in series[len(pens) :])]
+    legend = [(name, pen) for (name, _), pen in styles[: len(pens)]]
+    if len(series) > len(pens):
+        legend.append((f"{len(series) - len(pens)} others (see the table)", gray))
+    for (_, points), pen in reversed(styles):
         path = "L".join("{:.1f} {:.1f}".format(*at(x, y)) for x, y in points)
-        parts.append(f'<path d="M{path}" fill="none" stroke="{color}" stroke-width="{wide}"/>')
+        parts.append(f'<path d="M{path}" fill="none" {pen}/>')
     if mark:
         label = text(px + 5, TOP + 12, mark[1], "start", 12, "#666")
         # A white outline separates the label from lines under it.
@@ -86,14 +89,39 @@ def lines(title, x_name, y_name, series, mark=None):
     parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, x_name))
     parts.append(f'<g transform="translate(16 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)">{text(0, 0, y_name)}</g>')
     # The legend is a table under the chart, in as many columns as its longest name allows.
-    longest = max(len(name) for name, _, _ in legend)
+    longest = max(len(name) for name, _ in legend)
     columns = max(1, min(4, len(legend), int((WIDTH - LEFT) // (44 + 7 * longest))))
     wide = (WIDTH - LEFT) / columns
-    for i, (name, color, stroke) in enumerate(legend):
+    for i, (name, pen) in enumerate(legend):
         x, y = LEFT + wide * (i % columns), HEIGHT + 16 + 20 * (i // columns)
-        parts.append(f'<path d="M{x:.1f} {y}h22" stroke="{color}" stroke-width="{stroke + 1}"/>')
+        parts.append(f'<path d="M{x:.1f} {y}h22" {pen}/>')
         parts.append(text(x + 28, y + 4, name, "start"))
     return frame(WIDTH, HEIGHT + 12 + 20 * math.ceil(len(legend) / columns), title, parts)
+
+
+def dots(title, x_name, rows):
+    """Draws a row for each (name, values) of `rows`, from 0: a dot for each value, and a bar at their mean."""
+    left, row_height, bottom = 190, 26, TOP + 26 * len(rows) + 6
+    most = 10 * math.ceil(max(max(values) for _, values in rows) / 10 + 0.01)
+    scale = (WIDTH - RIGHT - 24 - left) / most
+    parts = []
+    for x in range(0, most + 1, 10):
+        px = left + x * scale
+        parts.append(f'<path d="M{px:.1f} {TOP - 4}V{bottom}" stroke="#ddd"/>')
+        parts.append(text(px, bottom + 18, x))
+    for i, (name, values) in enumerate(rows):
+        y = TOP + row_height * (i + 0.5)
+        middle = left + scale * sum(values) / len(values)
+        parts.append(text(left - 10, y + 4, name, "end"))
+        parts.append(f'<path d="M{middle:.1f} {y - 9}v18" stroke="{COLORS[1]}" stroke-width="4"/>')
+        for value in values:
+            parts.append(
+                f'<circle cx="{left + scale * value:.1f}" cy="{y}" r="4" fill="#fff" fill-opacity="0.6" stroke="{COLORS[0]}"/>'
+            )
+        last = left + scale * max(values)
+        parts.append(text(last + 10, y + 4, f"{sum(values) / len(values):.0f}", "start"))
+    parts.append(text((left + WIDTH - RIGHT) / 2, bottom + 40, x_name))
+    return frame(WIDTH, bottom + 52, title, parts)
 
 
 def maps(title, grids, columns, rows):

@@ -15,6 +15,7 @@ import tempfile
 import unittest
 import unittest.mock
 
+import answers
 import bpe
 import check
 import drawing
@@ -175,7 +176,7 @@ class Whole(Lab):
         self.assertIn(
             "ntk minus yarn: +0.100 nats (+0.100 to +0.100); pi minus ntk: +0.400 nats (+0.400 to +0.400)", page
         )
-        shown = ("frozen", "needles", "small", "recipe")
+        shown = ("frozen", "needles", "found", "small", "recipe")
         self.assertEqual(set(pictures), {f"evidence-{name}.svg" for name in shown})
         self.assertLessEqual(page.count("\n"), 200)
         # A second run measures nothing again.
@@ -355,6 +356,11 @@ class Queue(Lab):
         path = self.at / "records/recipe.perplexity.frozen.yarn.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"processor": "NVIDIA H200"}))
         self.assertIsNone(answer(report.Evidence(self.plan, place.records())))
+        evidence.take(place, only="small")
+        self.assertIsNotNone(report.ANSWERS["spread"](report.Evidence(self.plan, place.records())))
+        for path in self.at.glob("records/small.measure.harpe.*.json"):
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"processor": "NVIDIA H200"}))
+        self.assertIsNone(report.ANSWERS["spread"](report.Evidence(self.plan, place.records())))
 
     def test_the_frozen_program_stays(self):
         place = self.place()
@@ -382,7 +388,7 @@ class Parts(unittest.TestCase):
 
     def test_the_page_lists_missing_results(self):
         page, pictures = report.render(read_plan(), {})
-        self.assertEqual(page.count(report.NOT_YET), 12 + 4)
+        self.assertEqual(page.count(report.NOT_YET), 2 * 12 + 4)
         self.assertEqual(pictures, {})
 
     def test_names_of_records_are_unique(self):
@@ -394,15 +400,37 @@ class Parts(unittest.TestCase):
         self.assertAlmostEqual(low, 49.02, places=1)
         self.assertAlmostEqual(high, 94.33, places=1)
         self.assertEqual(stats.wilson(0, 0), (0.0, 100.0))
-        self.assertEqual(stats.bootstrap([(2.0, 1)] * 5), (2.0, 2.0, 2.0))
-        a = {"x": [[0, 10, 30.0], [64, 10, 40.0]], "y": [[0, 10, 20.0], [64, 10, 20.0]]}
-        b = {"x": [[0, 10, 20.0], [64, 10, 20.0]], "y": [[0, 10, 20.0], [64, 10, 10.0]]}
-        mean, low, high = stats.paired(a, b, 64)
-        self.assertEqual(mean, 1.5)
-        self.assertEqual((low, high), (1.0, 2.0))
-        b["y"][1][1] = 9
-        with self.assertRaisesRegex(ValueError, "y: token counts differ"):
+        self.assertEqual(stats.bootstrap([2.0] * 5), (2.0, 2.0, 2.0, ()))
+        low, high = stats.bootstrap([0.0, 1.0] * 50)[1:3]
+        self.assertTrue(0.38 <= low <= 0.42 and 0.58 <= high <= 0.62, (low, high))
+
+    def test_losses_are_compared_over_novels(self):
+        a = {"x-05": [[0, 10, 30.0], [64, 10, 40.0]], "y-05": [[0, 10, 20.0], [64, 10, 20.0]]}
+        b = {"x-05": [[0, 10, 20.0], [64, 10, 20.0]], "y-05": [[0, 10, 20.0], [64, 10, 10.0]]}
+        of = stats.paired(a, b, 64)
+        # The novels differ by 2 and 1: a mean of 1.5, a standard error of 0.5, and one degree of freedom.
+        self.assertEqual((of.value, of.each), (1.5, ()))
+        self.assertAlmostEqual(of.high - of.value, 0.5 * 12.706)
+        # Another document of a novel does not make the interval narrower.
+        for side in (a, b):
+            side["x-55"], side["y-55"] = side["x-05"], side["y-05"]
+        self.assertEqual(stats.paired(a, b, 64), of)
+        self.assertEqual(stats.paired([a, b], [b, b], 64).each, (1.5, 0.0))
+        self.assertEqual(stats.reach(a, b, 64).value, 1.0)
+        b["y-05"][1][1] = 9
+        with self.assertRaisesRegex(ValueError, "y-05: token counts differ"):
             stats.paired(a, b)
+
+    def test_a_prediction_holds_only_if_the_interval_and_all_seeds_agree(self):
+        of = stats.Interval(0.2, 0.1, 0.3, (0.15, 0.25))
+        self.assertEqual([of.below(x) for x in (0.05, 0.2, 0.4)], [False, None, True])
+        self.assertEqual([of.above(x) for x in (0.05, 0.2, 0.4)], [True, None, False])
+        self.assertEqual([of.within(x) for x in (0.05, 0.2, 0.4)], [False, None, True])
+        self.assertIsNone(of._replace(each=(0.15, 0.45)).below(0.4))
+        verdict = lambda *parts: answers.Answer("", dict(zip("abc", parts))).verdict()
+        self.assertEqual(verdict(True, True), "held")
+        self.assertEqual(verdict(False), "did not hold")
+        self.assertEqual(verdict(True, None, True), "held: a, c; undecided: b")
 
     def test_the_tokenizer(self):
         text = "the cat and the hat and the bat 2024\n\n  the end, it's naïve"
@@ -469,7 +497,10 @@ class Parts(unittest.TestCase):
             "a < b", "x", "y", [("m & n", [(1, 10), (2, 20)]), ("o", [(1, 5.5), (2, 400)])], (1.5, "here")
         )
         maps = drawing.maps("t", [("plain", {(4096, 0): (3, 8)})], [4096], [0, 50])
-        for svg in (chart, maps):
+        dots = drawing.dots("t", "x", [("plain & simple", [0.0]), ("yarn", [20.0, 30.0])])
+        eighth = drawing.lines("t", "x", "y", [(str(i), [(1, i + 1), (2, 9)]) for i in range(8)])
+        self.assertEqual(eighth.count("stroke-dasharray"), 2)
+        for svg in (chart, maps, dots, eighth):
             xml.dom.minidom.parseString(svg)
 
 

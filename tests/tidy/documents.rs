@@ -262,7 +262,7 @@ fn documents_use_plain_words() {
     let mut texts: Vec<(String, String)> =
         commands().iter().map(|c| (format!("{c} --help-all"), help(&[c]))).collect();
     let named = "README CONTRIBUTING ARCHITECTURE SECURITY CHANGELOG models/README docs/results \
-                 docs/evidence docs/gguf-keys docs/results/records/README docs/study-small/README";
+                 docs/evidence docs/gguf-keys docs/results/records/README";
     let documents = named.split(' ').map(|name| format!("{name}.md"));
     let documents = documents.chain(documents_in("docs/guide")).chain(documents_in("docs/results"));
     texts.extend(documents.map(|path| (path.clone(), read(&path))));

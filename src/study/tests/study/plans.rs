@@ -227,7 +227,7 @@ fn the_example_is_a_plan() {
     for task in needles.into_iter().chain(["perplexity", "longppl", "passkey", "vt", "cwe", "piqa"]) {
         assert!(names.contains(&task), "{task}");
     }
-    // Every method that needs nothing from the file but its numbers, of those there were when docs/study-small was made.
+    // The example has no method that needs factors or a network, and was made before STRING and ReRoPE.
     let others = ["longrope", "string", "rerope", "clex"];
     for method in ropewalk_core::rope::METHODS.iter().filter(|m| !others.contains(&m.name)) {
         let spec = |s: &Option<String>| {
