@@ -15,16 +15,20 @@ use super::{models, search, usage, Command};
 
 /// The text to read when none is given: `make models` fetches it.
 const TEXT: &str = "models/texts/essays.txt";
+/// Methods to measure, if none are named, regardless of time.
+const LEAST: usize = 5;
 
 pub(crate) const COMMAND: Command = Command {
     name: "advise",
     about: "Measure RoPE methods on a model at a longer context, and recommend one",
     details:
-        "Measures all methods that need no training, in about --minutes minutes. It measures the perplexity of a \
+        "Measures methods that need no training, in about --minutes minutes. It measures the perplexity of a \
               text at the full context, then passkeys under the best four methods, because perplexity alone \
               prefers methods that cannot see the middle of a text. If the file declares a scaling, it is \
-              measured first, as `declared`. The report ends with the method to use, its results next to those \
-              of the others, and the command that writes it to the file.",
+              measured first, as `declared`. The order of the others is that of their results on another model \
+              (docs/evidence.md), so the last ones are left out if time runs short. The report ends \
+              with the method to use, its results next to those of the others, and the command that writes it \
+              to the file.",
     example: "advise -m smollm2 --ctx 16384 -f essays.txt --minutes 20\n\
               advise -m smollm2 --ctx 16384 -f books.txt --search=samples=2 -o factors.json",
     args: Args::augment_args,
@@ -43,8 +47,8 @@ struct Args {
     file: Vec<PathBuf>,
     /// Approximate time limit, in minutes [default: 10]
     ///
-    /// At least one window per method and a few passkeys are always measured. With --search, the search ends after
-    /// this time; by default it runs to the end
+    /// At least five methods, all that --rope names, and a few passkeys are always measured. With --search, the search
+    /// ends after this time; by default it runs to the end
     #[arg(long, value_name = "N")]
     minutes: Option<f64>,
     /// Measure this method instead of all; can be repeated
@@ -108,8 +112,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice, &args.out)?;
     let hp = model.hparams();
+    let least = if asked.is_empty() { LEAST } else { asked.len() };
     let candidates = if asked.is_empty() { advise::candidates(hp, args.ctx) } else { asked };
-    let params = Params::new(hp, args.ctx).seconds(60.0 * minutes);
+    let params = Params::new(hp, args.ctx).seconds(60.0 * minutes).least(least);
     let name = models::label(&choice);
     args.out.note(format_args!(
         "{name}: {} methods at {} tokens, limit {minutes} minutes",
@@ -149,6 +154,10 @@ fn advice(report: &Report, path: &str) -> String {
             "No method found a passkey at {ctx} tokens: without training this model does not work there. Try a \
              shorter --ctx, or train it:\n\n  ropewalk finetune -m {path} -d TEXTS... --rope harpe --ctx {ctx} -o \
              adapter.gguf\n"
+        ),
+        Advice::Repeat if !report.interrupted => format!(
+            "No method found a passkey at {ctx} tokens, and {} methods were not measured: raise --minutes.\n",
+            report.skipped
         ),
         Advice::Repeat if report.results.iter().all(|row| row.passkeys.is_none()) => {
             "Stopped before passkeys were measured: no advice. The perplexities above cover the completed \

@@ -7,6 +7,8 @@
 //! passkeys at random depths. The recommended method has the lowest perplexity beyond the original context among the
 //! methods that find as many passkeys as the best, within the best's interval.
 //!
+//! Time may not suffice for all methods. Those that did best on the model of docs/evidence.md come first.
+//!
 //! If a file declares a scaling, [`candidates`] puts that scaling first. It is the model as trained, and takes part
 //! in both rounds. Nobody trained the model without the scaling, so that is measured only on request.
 
@@ -29,6 +31,24 @@ use crate::rope::{Plan, Spec, METHODS};
 const FINALISTS: usize = 4;
 /// Passkeys that each of them looks for, at least and at most.
 const SAMPLES: (usize, usize) = (4, 20);
+/// No method, because a model may need none, then the others by their loss past the trained context in docs/evidence.md, best
+/// first.
+const ORDER: [&str; 14] = [
+    "plain",
+    "lm-infinite",
+    "streaming",
+    "dca",
+    "yarn",
+    "self-extend",
+    "harpe",
+    "ntk",
+    "dynamic-ntk",
+    "rerope",
+    "abf",
+    "sba",
+    "string",
+    "pi",
+];
 
 ropewalk_core::setters! {
     /// The context to measure at, and the time for it.
@@ -40,16 +60,19 @@ ropewalk_core::setters! {
         pub n_ctx_orig: usize,
         /// True if the model's file declares a scaling, so that `plain` is another model.
         pub scaled: bool,
-        /// Approximate time limit, in seconds. A window of every method and a few passkeys are always measured.
+        /// Approximate time limit, in seconds. A few passkeys are always measured.
         pub seconds: f64,
+        /// The number of candidates, from the first, that are measured regardless of time. The others are measured if
+        /// time is left for them and for the passkeys.
+        pub least: usize,
     }
 }
 
 impl Params {
-    /// Ten minutes for this model at this context.
+    /// Ten minutes for this model at this context, and all candidates.
     pub fn new(hp: &Hparams, ctx: usize) -> Params {
         let scaled = Spec::declared(hp).is_ok_and(|own| own != Spec::plain());
-        Params { ctx, n_ctx_orig: hp.n_ctx_orig(), scaled, seconds: 600.0 }
+        Params { ctx, n_ctx_orig: hp.n_ctx_orig(), scaled, seconds: 600.0, least: usize::MAX }
     }
 }
 
@@ -63,7 +86,7 @@ pub enum Advice {
     Convert,
     /// Train the model for this context: no method found a passkey.
     Train,
-    /// Measure again: the run was stopped before a method found a passkey.
+    /// Measure again: the run was stopped, or its time was over, before a method found a passkey.
     #[default]
     Repeat,
 }
@@ -87,6 +110,8 @@ pub struct Report {
     pub results: Vec<Row>,
     /// Passkeys that each finalist looked for.
     pub samples: usize,
+    /// Methods that were not measured, because no time was left for them.
+    pub skipped: usize,
     /// True if the run was stopped: methods, or passkeys, are missing.
     pub interrupted: bool,
     /// Wall time, in seconds.
@@ -122,13 +147,15 @@ pub struct Row {
 }
 
 /// The specs to measure by default: the file's scaling, if it declares one, and all other methods that work on the
-/// model.
+/// model. The most promising ones come first.
 pub fn candidates(hp: &Hparams, ctx: usize) -> Vec<Spec> {
     let declared = Spec::declared(hp).ok().filter(|own| *own != Spec::plain());
     let own = declared.and_then(|own| Plan::new(&own, hp, ctx).ok());
     let of_name = |name: &str| name.parse::<Spec>().ok();
     let first = own.is_some().then(|| of_name(Spec::DECLARED)).flatten();
-    let methods = METHODS.iter().filter_map(|m| of_name(m.name)).filter(|spec| {
+    let mut names: Vec<&str> = METHODS.iter().map(|m| m.name).collect();
+    names.sort_by_key(|name| ORDER.iter().position(|o| o == name).unwrap_or(ORDER.len()));
+    let methods = names.into_iter().filter_map(of_name).filter(|spec| {
         let plan = Plan::new(spec, hp, ctx);
         let differs = |own: &Plan, plan: Plan| *spec != Spec::plain() && !plan.same_positions(own);
         plan.is_ok_and(|plan| own.as_ref().is_none_or(|own| differs(own, plan)))
@@ -168,14 +195,22 @@ pub fn run<'a>(
         bucket: Some(n_ctx_orig),
         ..perplexity::Params::new(protocol::protocol("window")?, vec![ctx])
     };
+    let passkeys = FINALISTS.min(candidates.len()) * SAMPLES.0;
     for (i, spec) in candidates.iter().enumerate() {
         if control.stopped() {
             report.interrupted = true;
             break;
         }
-        control.report(format_args!("perplexity under {spec}"), i as u64, candidates.len() as u64);
         let begun = Instant::now();
         let mut row = Row { rope: spec.to_string(), task: "advise", ctx, ..Row::default() };
+        let spent = start.elapsed().as_secs_f64();
+        if i >= params.least.max(1) && spent + spent / i as f64 * (1 + passkeys) as f64 > params.seconds {
+            row.note = Some("not measured: no time left".into());
+            report.skipped += 1;
+            specs.push((spec.clone(), row));
+            continue;
+        }
+        control.report(format_args!("perplexity under {spec}"), i as u64, candidates.len() as u64);
         match perplexity::run(&*source_of(spec), "", documents, &how, &control.without_progress()) {
             // A method that cannot serve the model is a row that says so.
             Err(e) => row.note = Some(e.to_string()),
@@ -194,13 +229,13 @@ pub fn run<'a>(
         }
         // The first method that was measured says how long all of them take at least.
         if row.ppl_beyond.is_some() && specs.iter().all(|(_, row)| row.ppl_beyond.is_none()) {
-            let passkeys = FINALISTS.min(candidates.len()) * SAMPLES.0;
-            let least = begun.elapsed().as_secs_f64() * (candidates.len() - i + passkeys) as f64;
+            let methods = params.least.clamp(i + 1, candidates.len()) - i;
+            let least = begun.elapsed().as_secs_f64() * (methods + passkeys) as f64;
             if least > 1.2 * params.seconds {
                 control.note(format_args!(
                     "{} methods at {} tokens need about {:.0} minutes or more here (the limit is {}); continuing: Ctrl-C \
                      prints the results so far, fewer methods or a shorter context take less time",
-                    candidates.len(),
+                    i + methods,
                     params.ctx,
                     least / 60.0,
                     params.seconds / 60.0
@@ -220,7 +255,8 @@ pub fn run<'a>(
     let beyond = |row: &Row| row.ppl_beyond.unwrap_or(f64::INFINITY);
     specs.sort_by(|a, b| beyond(&a.1).total_cmp(&beyond(&b.1)));
     // What the first round took says what the second can.
-    let each = start.elapsed().as_secs_f64() / specs.len().max(1) as f64;
+    let read = specs.iter().filter(|(_, row)| row.ppl_beyond.is_some()).count();
+    let each = start.elapsed().as_secs_f64() / read.max(1) as f64;
     let left = (params.seconds - start.elapsed().as_secs_f64()).max(0.0);
     let affordable = (left / each.max(1e-9) / FINALISTS as f64) as usize;
     report.samples = affordable.clamp(SAMPLES.0, SAMPLES.1);
@@ -272,7 +308,7 @@ impl Report {
             Some(spec) if self.declared.as_ref() == Some(spec) => Advice::Keep,
             Some(spec) if spec == "plain" && !scaled => Advice::Keep,
             Some(_) => Advice::Convert,
-            None if self.interrupted => Advice::Repeat,
+            None if self.interrupted || self.skipped > 0 => Advice::Repeat,
             None => Advice::Train,
         };
     }

@@ -35,9 +35,15 @@ fn the_declared_scaling_is_measured_first_and_none_is_not() {
         n_ctx_orig: Some(512),
         ..RopeScaling::default()
     };
-    let all: Vec<String> =
-        METHODS.iter().map(|m| m.name.to_owned()).filter(|name| name != "longrope").collect();
-    assert_eq!(names(RopeScaling::default(), 16384), all, "all that need no factors of the file");
+    let all = names(RopeScaling::default(), 16384);
+    assert_eq!(all[..5], ["plain", "lm-infinite", "streaming", "dca", "yarn"]);
+    let methods = METHODS.iter().map(|m| m.name).filter(|name| *name != "longrope");
+    let sorted = |mut names: Vec<&str>| {
+        names.sort_unstable();
+        names.join(" ")
+    };
+    let found = sorted(all.iter().map(String::as_str).collect());
+    assert_eq!(found, sorted(methods.collect()), "all that need no factors of the file");
     for kind in ["linear", "yarn"] {
         let others = all.iter().filter(|name| *name != "plain").cloned();
         let want: Vec<String> = ["declared".to_owned()].into_iter().chain(others).collect();
@@ -79,6 +85,14 @@ fn the_report_names_what_the_file_declares() {
             "{row:?}"
         );
     }
+    // Without time, only those that come first are measured.
+    let hurried =
+        run(&source_of, "m.gguf", &specs, &documents, &params.clone().least(2), &Control::default());
+    let hurried = hurried.unwrap();
+    let noted: Vec<&str> = hurried.results.iter().filter_map(|row| row.note.as_deref()).collect();
+    assert_eq!(noted, ["not measured: no time left"; 4], "{hurried:?}");
+    assert_eq!(ended(&hurried), [true, true, false, false, false, false]);
+    assert!(!hurried.interrupted && hurried.skipped == 4, "{hurried:?}");
     // Stopped at the first passkeys: all have a perplexity, and the four that were to look for passkeys are not finished.
     let stop = Stop::default();
     let at_passkeys = |p: &Progress<'_>| {
@@ -135,6 +149,9 @@ fn the_advice_follows_from_what_is_recommended() {
     assert_eq!(of("yarn", 20, None, true), Advice::Convert, "the best so far");
     assert_eq!(of("yarn", 0, None, false), Advice::Train);
     assert_eq!(of("yarn", 0, None, true), Advice::Repeat);
+    let mut hurried = Report { results: found("yarn", 0), samples: 4, skipped: 1, ..Report::default() };
+    choose(&mut hurried, false);
+    assert_eq!(hurried.advice, Advice::Repeat, "another method may work");
 }
 
 #[test]

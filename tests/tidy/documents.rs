@@ -238,6 +238,26 @@ fn documents_quote_the_evidence_as_it_is() {
     check("Figures from docs/evidence.md must be those of its records.", missing.collect());
 }
 
+#[test]
+fn advise_begins_with_the_methods_that_the_evidence_found_best() {
+    let (evidence, source) = (read("docs/evidence.md"), read("src/eval/advise.rs"));
+    let list = source.split("const ORDER").nth(1).and_then(|rest| rest.split("];").next()).unwrap();
+    let order: Vec<&str> = list.split('"').skip(1).step_by(2).collect();
+    let table = evidence.split("minus yarn |").nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap();
+    let mut found: Vec<(f64, &str)> = Vec::new();
+    for row in table.lines() {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let name = cells.get(1).copied().unwrap_or_default();
+        // YaRN is what the others are compared with.
+        let shown = cells.get(7).and_then(|cell| cell.split(' ').next()).unwrap_or_default();
+        let loss = if name == "yarn" { Some(0.0) } else { shown.parse().ok() };
+        found.extend(loss.filter(|_| order.contains(&name)).map(|loss: f64| (loss, name)));
+    }
+    found.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let names: Vec<&str> = found.iter().map(|(_, name)| *name).filter(|name| *name != "plain").collect();
+    assert_eq!(order[1..], names, "ORDER in src/eval/advise.rs must be that of docs/evidence.md");
+}
+
 /// Words that documents and help do without; `*` stands for any ending.
 #[rustfmt::skip]
 const AVOIDED: &[&str] = &[

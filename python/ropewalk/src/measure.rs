@@ -10,7 +10,7 @@ use ropewalk::eval::{
     check_apart, one_object, protocol, read_documents, under_each, Document, SessionSource,
 };
 use ropewalk::gguf::Output;
-use ropewalk::{tasks, Spec};
+use ropewalk::{tasks, Error, Spec};
 use serde_json::{Map, Value};
 
 use crate::args::{self, object, Lengths, Paths, Texts};
@@ -19,8 +19,8 @@ use crate::model::Model;
 use crate::work::{self, Callbacks};
 
 /// The texts to measure: files, and texts as they are.
-fn read(files: Vec<PathBuf>, texts: Vec<String>) -> PyResult<Vec<Document>> {
-    let mut all = read_documents(&files).map_err(raised)?;
+fn read(files: Vec<PathBuf>, texts: Vec<String>) -> Result<Vec<Document>, Error> {
+    let mut all = read_documents(&files)?;
     let named = |(i, text): (usize, String)| Document::text(format!("text {}", i + 1), text);
     all.extend(texts.into_iter().enumerate().map(named));
     Ok(all)
@@ -52,7 +52,8 @@ pub(crate) fn perplexity<'py>(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (name, model) = (model.name(), model.handle());
-    let texts = read(files.map_or_else(Vec::new, Paths::list), texts.map_or_else(Vec::new, Texts::list))?;
+    let (files, texts) = (files.map_or_else(Vec::new, Paths::list), texts.map_or_else(Vec::new, Texts::list));
+    let texts = py.detach(|| read(files, texts)).map_err(raised)?;
     let rule = match protocol {
         Some(name) => protocol::protocol(name).map_err(mistake)?,
         None => protocol::default_protocol(stride),

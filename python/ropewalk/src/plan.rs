@@ -109,7 +109,7 @@ impl Plan {
             return Err(raised(Error::OutOfMemory { needed, free: None, what, remedy: None }));
         }
         let all = queries.iter().flat_map(|&q| keys.iter().map(move |&k| (q, k)));
-        values.extend(all.map(|(q, k)| distance(q, k)));
+        py.detach(|| values.extend(all.map(|(q, k)| distance(q, k))));
         table(py, queries.len(), values)
     }
 

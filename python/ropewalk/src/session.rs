@@ -203,9 +203,12 @@ impl Session {
 
     /// The likelihood of a continuation after a prompt, tokenized as lm-evaluation-harness does.
     fn score(&self, py: Python<'_>, prompt: &str, continuation: String) -> PyResult<Score> {
-        let source = SessionSource::new(&self.model, self.params.clone());
-        let encoder = TaskEncoder::new(&source, Template::Base, None).map_err(raised)?;
-        let (text, endings) = encode_pair(&encoder, prompt, &[continuation]).map_err(raised)?;
+        let encoded = py.detach(|| {
+            let source = SessionSource::new(&self.model, self.params.clone());
+            let encoder = TaskEncoder::new(&source, Template::Base, None)?;
+            encode_pair(&encoder, prompt, &[continuation])
+        });
+        let (text, endings) = encoded.map_err(raised)?;
         let scored = self.compute(py, |session| session.endings(&[0], &text, &endings))?;
         let found = scored.into_iter().next();
         let ending =
