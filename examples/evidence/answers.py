@@ -12,15 +12,16 @@ NOT_YET = "not measured yet"
 
 class Answer(NamedTuple):
     """What was measured, and for each part of the prediction whether it held: true, false, or None if the interval or the seeds
-    do not decide it."""
+    do not decide it. `left` has the parts that are not measured yet."""
 
     measured: str
     parts: dict
+    left: tuple = ()
 
     def verdict(self):
         names = {True: "held", False: "did not hold", None: "undecided"}
         by = {name: [part for part, held in self.parts.items() if held is of] for of, name in names.items()}
-        by = {name: parts for name, parts in by.items() if parts}
+        by = {name: parts for name, parts in (by | {NOT_YET: self.left}).items() if parts}
         if len(by) == 1:
             return next(iter(by))
         return "; ".join(f"{name}: {', '.join(parts)}" for name, parts in by.items())
@@ -96,7 +97,7 @@ class Evidence:
 
 
 class Points(NamedTuple):
-    of: tuple
+    of: Interval
     questions: int
 
 
@@ -199,11 +200,10 @@ def finding(e):
             texts.append(f"{name} {right:g} of {asked} ({low:.0f}-{high:.0f}%)")
         else:
             left.append(name)
-        if name not in own["always"]:
-            under = Interval(right, low, high).below(60) if asked else None
+        if asked and name not in own["always"]:
+            under = Interval(right, low, high).below(60)
             parts[name] = under if name in few or under is None else not under
-    missing = f"; {NOT_YET}: {', '.join(left)}" if left else ""
-    return Answer(f"at {longest:,}: {'; '.join(texts)}{missing}", parts) if len(texts) > 1 else None
+    return Answer(f"at {longest:,}: {'; '.join(texts)}", parts, left) if len(texts) > 1 else None
 
 
 def harpe(e):
@@ -282,7 +282,8 @@ def knots(e):
     between = gap(e, "cip", far, 0, "utk")
     parts = [(name, gap(e, name, far)) for name in (first, *others)]
     parts += [(f"{name} minus {first}", d) for name, d in more.items()]
-    what = differences([*parts, (f"{last} with knot tokens minus {first} without", marked)])
+    parts += [("cip minus utk", between), (f"{last} with knot tokens minus {first} without", marked)]
+    what = differences(parts)
     return what and Answer(
         what,
         {"utk": more["utk"].above(0.05), "cip in between": every(more["cip"].above(0), between.below(0))},

@@ -1,4 +1,4 @@
-"""Charts as SVG: lines with a logarithmic y axis, and heat maps. They are legible at 500 pixels."""
+"""Charts as SVG: lines with a logarithmic y axis, dots in rows, and heat maps. They are legible at 500 pixels."""
 
 import math
 
@@ -102,7 +102,7 @@ def lines(title, x_name, y_name, series, mark=None):
 def dots(title, x_name, rows):
     """Draws a row for each (name, values) of `rows`, from 0: a dot for each value, and a bar at their mean."""
     left, row_height, bottom = 190, 26, TOP + 26 * len(rows) + 6
-    most = 10 * math.ceil(max(max(values) for _, values in rows) / 10 + 0.01)
+    most = min(100, 10 * math.ceil(max(max(values) for _, values in rows) / 10 + 0.01))
     scale = (WIDTH - RIGHT - 24 - left) / most
     parts = []
     for x in range(0, most + 1, 10):

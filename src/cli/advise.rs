@@ -25,8 +25,8 @@ pub(crate) const COMMAND: Command = Command {
         "Measures methods that need no training, in about --minutes minutes. It measures the perplexity of a \
               text at the full context, then passkeys under the best four methods, because perplexity alone \
               prefers methods that cannot see the middle of a text. If the file declares a scaling, it is \
-              measured first, as `declared`. The order of the others is that of their results on another model \
-              (docs/evidence.md), so the last ones are left out if time runs short. The report ends \
+              measured first, as `declared`; otherwise, `plain` is. The others follow in the order of their loss on \
+              SmolLM2-135M (docs/evidence.md). If time runs short, the last ones are left out. The report ends \
               with the method to use, its results next to those of the others, and the command that writes it \
               to the file.",
     example: "advise -m smollm2 --ctx 16384 -f essays.txt --minutes 20\n\
@@ -112,13 +112,18 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice, &args.out)?;
     let hp = model.hparams();
-    let least = if asked.is_empty() { LEAST } else { asked.len() };
-    let candidates = if asked.is_empty() { advise::candidates(hp, args.ctx) } else { asked };
+    let asked_all = asked.is_empty();
+    let least = if asked_all { LEAST } else { asked.len() };
+    let candidates = if asked_all { advise::candidates(hp, args.ctx) } else { asked };
     let params = Params::new(hp, args.ctx).seconds(60.0 * minutes).least(least);
     let name = models::label(&choice);
     args.out.note(format_args!(
-        "{name}: {} methods at {} tokens, limit {minutes} minutes",
-        candidates.len(),
+        "{name}: {} at {} tokens, limit {minutes} minutes",
+        if asked_all {
+            format!("up to {} methods", candidates.len())
+        } else {
+            format!("{} methods", candidates.len())
+        },
         args.ctx
     ));
     let draw = draw(args.out.progress(0, "measuring", Unit::Steps));
@@ -152,12 +157,14 @@ fn advice(report: &Report, path: &str) -> String {
         }
         Advice::Train => format!(
             "No method found a passkey at {ctx} tokens: without training this model does not work there. Try a \
-             shorter --ctx, or train it:\n\n  ropewalk finetune -m {path} -d TEXTS... --rope harpe --ctx {ctx} -o \
+             shorter --ctx, or train it:\n\n  ropewalk finetune -m {path} -d TEXTS... --rope sba --ctx {ctx} -o \
              adapter.gguf\n"
         ),
         Advice::Repeat if !report.interrupted => format!(
-            "No method found a passkey at {ctx} tokens, and {} methods were not measured: raise --minutes.\n",
-            report.skipped
+            "None of the methods measured found a passkey at {ctx} tokens, and {} of {} were not measured: raise \
+             --minutes.\n",
+            report.skipped,
+            report.results.len()
         ),
         Advice::Repeat if report.results.iter().all(|row| row.passkeys.is_none()) => {
             "Stopped before passkeys were measured: no advice. The perplexities above cover the completed \

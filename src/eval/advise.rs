@@ -1,13 +1,12 @@
-//! Recommends a RoPE method for a model at a context, by measuring all methods that need no training within a time
-//! budget.
+//! Recommends a RoPE method for a model at a context, by measuring methods that need no training within a time budget.
 //!
-//! There are two rounds. First, every method predicts one window of the text at the full context. Perplexity within
+//! There are two rounds. First, each method predicts one window of the text at the full context. Perplexity within
 //! the original context shows the cost of the method, and perplexity beyond it shows whether the model still follows.
 //! Perplexity alone prefers methods that cannot see the middle of the text, so the best few methods then look for
 //! passkeys at random depths. The recommended method has the lowest perplexity beyond the original context among the
 //! methods that find as many passkeys as the best, within the best's interval.
 //!
-//! Time may not suffice for all methods. Those that did best on the model of docs/evidence.md come first.
+//! Time may not suffice for all methods. Those with the lowest loss in docs/evidence.md come first.
 //!
 //! If a file declares a scaling, [`candidates`] puts that scaling first. It is the model as trained, and takes part
 //! in both rounds. Nobody trained the model without the scaling, so that is measured only on request.
@@ -31,8 +30,8 @@ use crate::rope::{Plan, Spec, METHODS};
 const FINALISTS: usize = 4;
 /// Passkeys that each of them looks for, at least and at most.
 const SAMPLES: (usize, usize) = (4, 20);
-/// No method, because a model may need none, then the others by their loss past the trained context in docs/evidence.md, best
-/// first.
+/// `plain`, because a model may need no method, then the others by their loss past the trained context in docs/evidence.md,
+/// lowest first.
 const ORDER: [&str; 14] = [
     "plain",
     "lm-infinite",
@@ -86,7 +85,7 @@ pub enum Advice {
     Convert,
     /// Train the model for this context: no method found a passkey.
     Train,
-    /// Measure again: the run was stopped, or its time was over, before a method found a passkey.
+    /// Measure again: the run was stopped, or ran out of time, before a method found a passkey.
     #[default]
     Repeat,
 }
@@ -121,7 +120,7 @@ pub struct Report {
 /// One method.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Row {
-    /// The spec with its defaults filled in.
+    /// The spec, with its defaults filled in if it was measured.
     pub rope: String,
     /// `advise`, as rows of other measurements name their task.
     pub task: &'static str,
@@ -147,7 +146,7 @@ pub struct Row {
 }
 
 /// The specs to measure by default: the file's scaling, if it declares one, and all other methods that work on the
-/// model. The most promising ones come first.
+/// model. After the file's scaling and `plain`, they have the order of their loss in docs/evidence.md.
 pub fn candidates(hp: &Hparams, ctx: usize) -> Vec<Spec> {
     let declared = Spec::declared(hp).ok().filter(|own| *own != Spec::plain());
     let own = declared.and_then(|own| Plan::new(&own, hp, ctx).ok());
@@ -203,8 +202,10 @@ pub fn run<'a>(
         }
         let begun = Instant::now();
         let mut row = Row { rope: spec.to_string(), task: "advise", ctx, ..Row::default() };
-        let spent = start.elapsed().as_secs_f64();
-        if i >= params.least.max(1) && spent + spent / i as f64 * (1 + passkeys) as f64 > params.seconds {
+        let (spent, read) = (start.elapsed().as_secs_f64(), measured(&specs));
+        // The order says which ones to leave out: all after the first that is.
+        let late = || read > 0 && spent + spent / read as f64 * (1 + passkeys) as f64 > params.seconds;
+        if report.skipped > 0 || (i >= params.least && late()) {
             row.note = Some("not measured: no time left".into());
             report.skipped += 1;
             specs.push((spec.clone(), row));
@@ -255,8 +256,7 @@ pub fn run<'a>(
     let beyond = |row: &Row| row.ppl_beyond.unwrap_or(f64::INFINITY);
     specs.sort_by(|a, b| beyond(&a.1).total_cmp(&beyond(&b.1)));
     // What the first round took says what the second can.
-    let read = specs.iter().filter(|(_, row)| row.ppl_beyond.is_some()).count();
-    let each = start.elapsed().as_secs_f64() / read.max(1) as f64;
+    let each = start.elapsed().as_secs_f64() / measured(&specs).max(1) as f64;
     let left = (params.seconds - start.elapsed().as_secs_f64()).max(0.0);
     let affordable = (left / each.max(1e-9) / FINALISTS as f64) as usize;
     report.samples = affordable.clamp(SAMPLES.0, SAMPLES.1);
@@ -293,6 +293,11 @@ pub fn run<'a>(
     report.choose(params.scaled);
     report.seconds = start.elapsed().as_secs_f64();
     Ok(report)
+}
+
+/// How many of them have a perplexity.
+fn measured(specs: &[(Spec, Row)]) -> usize {
+    specs.iter().filter(|(_, row)| row.ppl_beyond.is_some()).count()
 }
 
 impl Report {

@@ -97,8 +97,8 @@ fn a_model_breaks_is_extended_measured_trained_and_shipped() {
         assert!(shown.stdout.contains(says), "{says}: {}", shown.stdout);
     }
 
-    // Which method: all are measured, and since none finds a passkey the advice is to train.
-    let advised = ok(evening.types("advise -m small.gguf -c 1k -f essay.txt --minutes 0.01 -t 1"));
+    // Which method: there is time for all, and since none finds a passkey the advice is to train.
+    let advised = ok(evening.types("advise -m small.gguf -c 1k -f essay.txt --minutes 30 -t 1"));
     for method in ["plain", "yarn:factor=8", "streaming:", "passkeys (95 % interval)"] {
         assert!(advised.stdout.contains(method), "{method}: {}", advised.stdout);
     }
