@@ -157,7 +157,7 @@ fn advice(report: &Report, path: &str) -> String {
         }
         Advice::Train => format!(
             "No method found a passkey at {ctx} tokens: without training this model does not work there. Try a \
-             shorter --ctx, or train it:\n\n  ropewalk finetune -m {path} -d TEXTS... --rope sba --ctx {ctx} -o \
+             shorter --ctx, or train it:\n\n  ropewalk finetune -m {path} -d TEXTS... --rope yarn --ctx {ctx} -o \
              adapter.gguf\n"
         ),
         Advice::Repeat if !report.interrupted => format!(
