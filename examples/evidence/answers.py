@@ -235,7 +235,11 @@ def sba(e):
     if not what:
         return None
     rates = [e.figures(f"small/rate/{m}").get("rate", "") for m in ("sba", "yarn")]
-    return Answer(f"{what}; learning rates {' and '.join(rates)}", {"found": found.of.below(0)})
+    # What part of it is due to the rates.
+    same = (("sba", "yarn at 3e-4"), ("sba at 1.2e-3", "yarn"))
+    pairs = [(f"{a} minus {b}", e.arms_found(a, b, longest)) for a, b in same]
+    more = [differences([pair]) for pair in pairs if pair[1]]
+    return Answer("; ".join([what, f"learning rates {' and '.join(rates)}", *more]), {"found": found.of.below(0)})
 
 
 def pi(e):

@@ -132,8 +132,8 @@ def small_section(e):
         return [*out, NOT_YET + ".", ""], {}
     spans = [(0, 512), (512, 1024), (1024, 2048), (2048, 4096)]
     rows, series = [], []
-    for method in arms["methods"]:
-        name = method["name"]
+    controls = [m["name"] for m in arms["controls"] if e.arm(m["name"])]
+    for name in [*(m["name"] for m in arms["methods"]), *controls]:
         of = e.arm(name)
         if not of:
             rows.append([name, *[""] * (len(spans) + 2 + len(rule["lengths"])), NOT_YET])
@@ -148,6 +148,8 @@ def small_section(e):
             cells.append(f"{mean(found):.1f}" + (f" ({min(found):.1f}-{max(found):.1f})" if len(found) > 1 else ""))
         difference = e.arms_found(name, "abf") if name != "abf" else None
         rows.append([name, rate, len(of), *cells, points(difference) if difference else ""])
+        if name in controls:
+            continue
         buckets = range(0, arms["ctx"], rule["bucket"])
         series.append(
             (
@@ -184,7 +186,7 @@ def small_section(e):
         ),
     ]
     task_rows = []
-    for name in there:
+    for name in there + controls:
         cells = []
         for task in rule["tasks"]:
             parts = []

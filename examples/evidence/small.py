@@ -103,9 +103,10 @@ def small(plan, records):
 
     base, opened = chosen_base(plan, records)
     # All rates come first, then all arms of a seed: they can be compared before another seed starts.
-    for groups in zip(*(arm_units(plan, records, base, opened, arm) for arm in own["arms"]["methods"]), strict=True):
-        for group in groups:
-            yield from group
+    for arms in (own["arms"]["methods"], own["arms"]["controls"]):
+        for groups in zip(*(arm_units(plan, records, base, opened, arm) for arm in arms), strict=True):
+            for group in groups:
+                yield from group
 
 
 def rope_of(place, arm, base):
@@ -142,6 +143,7 @@ def arm_units(plan, records, base, opened, arm):
     """Yields the unit that chooses an arm's rate, then for each seed the units that train and measure it."""
     own = plan["small"]
     arms, name = own["arms"], arm["name"]
+    rates = arm.get("rates", arms["rates"])
     tokens = arms["ctx"] * arms["batch"]
     common = {
         "arm": {k: v for k, v in arm.items() if k != "name"},
@@ -152,13 +154,14 @@ def arm_units(plan, records, base, opened, arm):
         f"small/rate/{name}",
         {
             **common,
-            **{k: arms[k] for k in ("rates", "rate_steps", "rate_warmup", "rate_seed")},
+            "rates": rates,
+            **{k: arms[k] for k in ("rate_steps", "rate_warmup", "rate_seed")},
             "texts": plan["texts"]["rates"],
         },
         needs=[base, opened],
         seed=arms["rate_seed"],
     )
-    rate.work = [("small-train", arms["ctx"], len(arms["rates"]) * tokens * arms["rate_steps"])]
+    rate.work = [("small-train", arms["ctx"], len(rates) * tokens * arms["rate_steps"])]
 
     def one(place, id, lr, steps, seed, name, out=None, kind="arm"):
         warmup = arms["rate_warmup" if kind == "rate" else "warmup"]
@@ -169,7 +172,7 @@ def arm_units(plan, records, base, opened, arm):
 
     def tries(place, _):
         texts, steps = material.documents(place, "rates"), []
-        for lr in arms["rates"]:
+        for lr in rates:
             model = place.work(rate.id) / f"{lr}.gguf"
             steps += [
                 one(place, rate.id, lr, arms["rate_steps"], arms["rate_seed"], f"lr-{lr}", model, "rate"),
@@ -178,8 +181,8 @@ def arm_units(plan, records, base, opened, arm):
         return steps
 
     def choose(place, _, out):
-        last = {lr: losses(place.work(rate.id) / f"{lr}.log.jsonl")["held_out"][-1][1] for lr in arms["rates"]}
-        loss = {lr: round(mean_nll({"documents": by_document(out[f"loss-{lr}"])}), 4) for lr in arms["rates"]}
+        last = {lr: losses(place.work(rate.id) / f"{lr}.log.jsonl")["held_out"][-1][1] for lr in rates}
+        loss = {lr: round(mean_nll({"documents": by_document(out[f"loss-{lr}"])}), 4) for lr in rates}
         return {"held_out": last, "loss": loss, "rate": min(loss, key=loss.get)}
 
     def inputs(place):
@@ -198,7 +201,7 @@ def arm_units(plan, records, base, opened, arm):
         unit.work = [("small-train", arms["ctx"], tokens * arms["steps"])]
 
         def steps(place, records, id=unit.id, seed=seed):
-            lr = records[rate.id]["figures"]["rate"] if rate.id in records else arms["rates"][0]
+            lr = records[rate.id]["figures"]["rate"] if rate.id in records else rates[0]
             return [one(place, id, lr, arms["steps"], seed, "train")]
 
         unit.steps, unit.figures, unit.inputs = steps, trained(unit.id), sources(plan, arms["data"])

@@ -107,6 +107,7 @@ class Lab(unittest.TestCase):
         plan["small"]["arms"]["methods"] = [
             m for m in plan["small"]["arms"]["methods"] if m["name"].startswith(("abf", "harpe"))
         ]
+        plan["small"]["arms"]["controls"] = [m for m in plan["small"]["arms"]["controls"] if m["name"].startswith("abf")]
         plan["small"]["measure"].update(questions=4)
         plan["knots"].update(seeds=[1], documents=4, half=31, scored=16, distances=[16, 32])
         plan["recipe"]["methods"] = plan["recipe"]["methods"][:1]
@@ -159,6 +160,8 @@ class Whole(Lab):
         mean = records["small/train/harpe, bases at their mean/1"]["commands"][0]
         self.assertIn("harpe:bases=20/20", mean)
         self.assertEqual(set(records["small/rate/abf"]["figures"]["loss"]), {"3e-4", "6e-4", "1.2e-3"})
+        self.assertEqual(set(records["small/rate/abf at 3e-4"]["figures"]["loss"]), {"3e-4"})
+        self.assertIn("--lr 3e-4", records["small/train/abf at 3e-4/1"]["commands"][0])
         stages = (place.out / "material/abf-in-three-stages-arm.toml").read_text()
         self.assertRegex(stages, r"ctx = 1024\nbatch = 4\n(.|\n)*ctx = 4096\nbatch = 1\n")
         self.assertIn("passages.jsonl:0.7", records["knots/train/utk/1"]["commands"][0])
@@ -173,6 +176,7 @@ class Whole(Lab):
         page, pictures = report.render(self.plan, records)
         self.assertNotIn(report.NOT_YET, page.partition("## Claims")[2].partition("| HARPE and SBA need")[0])
         self.assertIn("| yarn | = |", page)
+        self.assertIn("| abf at 3e-4 | 3e-4 | 1 |", page)
         self.assertIn(
             "ntk minus yarn: +0.100 nats (+0.100 to +0.100); pi minus ntk: +0.400 nats (+0.400 to +0.400)", page
         )
