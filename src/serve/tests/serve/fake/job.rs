@@ -17,9 +17,10 @@ pub(super) fn run(
     over: &AtomicBool,
 ) {
     let reason = make(job, room, events, shared, over);
-    // Over before the last event, so that dropping the ticket after it counts for nothing.
-    over.store(true, Ordering::SeqCst);
     if let Ok((reason, n_made)) = reason {
+        // Over before the last event, so that dropping the ticket after it counts for nothing. If nobody received an event, the
+        // ticket is about to be dropped, and that counts.
+        over.store(true, Ordering::SeqCst);
         let (n_prompt, time) = (job.prompt.len(), Duration::from_millis(2));
         let done = Done {
             reason,
