@@ -56,9 +56,10 @@ class Evidence:
 
     def both(self, a, b):
         """Returns the figures of both arms for each seed that has records of both."""
-        alike = {seed for seed in self.arm(a) if self.alike(*(f"small/measure/{name}/{seed}" for name in (a, b)))}
-        a, b = self.arm(a), self.arm(b)
-        return [(a[seed], b[seed]) for seed in a if seed in b and seed in alike]
+        arms = {name: self.arm(name) for name in (a, b)}
+        both = [seed for seed in arms[a] if seed in arms[b]]
+        alike = [seed for seed in both if self.alike(*(f"small/measure/{name}/{seed}" for name in arms))]
+        return [(arms[a][seed], arms[b][seed]) for seed in alike]
 
     # Differences, or None if a record is missing.
 
@@ -203,7 +204,7 @@ def finding(e):
         if asked and name not in own["always"]:
             under = Interval(right, low, high).below(60)
             parts[name] = under if name in few or under is None else not under
-    return Answer(f"at {longest:,}: {'; '.join(texts)}", parts, left) if len(texts) > 1 else None
+    return Answer(f"at {longest:,}: {'; '.join(texts)}", parts, tuple(left)) if len(texts) > 1 else None
 
 
 def harpe(e):

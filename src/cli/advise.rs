@@ -112,18 +112,13 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let interrupt = Interrupt::install()?;
     let model = models::load(&choice, &args.out)?;
     let hp = model.hparams();
-    let asked_all = asked.is_empty();
-    let least = if asked_all { LEAST } else { asked.len() };
-    let candidates = if asked_all { advise::candidates(hp, args.ctx) } else { asked };
+    let (least, up_to) = if asked.is_empty() { (LEAST, "up to ") } else { (asked.len(), "") };
+    let candidates = if asked.is_empty() { advise::candidates(hp, args.ctx) } else { asked };
     let params = Params::new(hp, args.ctx).seconds(60.0 * minutes).least(least);
     let name = models::label(&choice);
     args.out.note(format_args!(
-        "{name}: {} at {} tokens, limit {minutes} minutes",
-        if asked_all {
-            format!("up to {} methods", candidates.len())
-        } else {
-            format!("{} methods", candidates.len())
-        },
+        "{name}: {up_to}{} methods at {} tokens, limit {minutes} minutes",
+        candidates.len(),
         args.ctx
     ));
     let draw = draw(args.out.progress(0, "measuring", Unit::Steps));
