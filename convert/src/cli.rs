@@ -296,7 +296,7 @@ pub fn act(args: &Args, helper: PathBuf, control: &Control<'_>) -> Result<Done> 
         return Err(Error::Usage(what.into()));
     }
     if args.peft.asked() {
-        return peft::act(args);
+        return peft::act(args, control);
     }
     let Some(output) = &args.output else { return Err(Error::Usage("-o OUT is missing".into())) };
     let options = Options { tokenizing: Some(Tokenizing::Apart(helper)), ..args.options()? };

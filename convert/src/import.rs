@@ -16,9 +16,10 @@ use ropewalk_core::control::Control;
 use ropewalk_core::hparams::Hparams;
 use ropewalk_import::{floats, Checkpoint, Tensor, TOKENIZER_LIMITS};
 
+use crate::job::Pass;
 use crate::requantize::{Sums, TensorError, RUN};
 use crate::rows::{self, dequantize, quantize, zeros};
-use crate::{job, quantizer, types, Error, Options, Report, Result, Tokenizing};
+use crate::{job, quantizer, staged, types, Error, Options, Report, Result, Tokenizing};
 
 /// The only argument of a process that runs a tokenizer. It is no option, for nobody types it.
 const TOKENIZER: &str = "--run-tokenizer";
@@ -91,8 +92,16 @@ pub(crate) fn import(
         });
     }
     let options = Options { pre: None, ..options.clone() };
-    let report = crate::convert(staged.path(), output, &options, control);
-    let mut report = report.map_err(|e| e.renamed(staged.path(), folder))?;
+    let read = || match &options.mixture {
+        Some(mixture) => staged::convert(staged.path(), output, &options, mixture, control),
+        None => {
+            let (report, scratch) =
+                job::rewrite(staged.path(), output, &options, Pass::AfterImport, control)?;
+            scratch.place()?;
+            Ok(report)
+        }
+    };
+    let mut report = read().map_err(|e| e.renamed(staged.path(), folder))?;
     notes.push(format!(
         "A temporary file next to it took {bytes} bytes: the model as stored in the directory."
     ));

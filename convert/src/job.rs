@@ -88,20 +88,32 @@ pub fn convert(
     if let Some(mixture) = &options.mixture {
         return staged::convert(input, output, options, mixture, control);
     }
-    let (report, scratch) = rewrite(input, output, options, false, control)?;
+    let (report, scratch) = rewrite(input, output, options, Pass::Only, control)?;
     scratch.place()?;
     Ok(report)
 }
 
-/// The work of [`convert`] but for [`Options::mixture`], into a temporary file. One for libllama's quantizer has tensors that
-/// adapters change in F32, and no alignment, which libllama would get wrong.
+/// What comes before a rewrite, or after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pass {
+    Only,
+    /// After an import, under which tensors in MXFP4 stay so.
+    AfterImport,
+    /// Before libllama's quantizer: tensors that adapters change are in F32, and there is no alignment, which libllama would
+    /// get wrong.
+    ToQuantize,
+}
+
+/// The work of [`convert`] but for [`Options::mixture`], into a temporary file.
 pub(crate) fn rewrite(
     input: &Path,
     output: &Path,
     options: &Options,
-    to_quantize: bool,
+    pass: Pass,
     control: &Control<'_>,
 ) -> Result<(Report, Scratch)> {
+    let to_quantize = pass == Pass::ToQuantize;
+    let stays = |t: &TensorInfo| pass == Pass::AfterImport && t.dtype == DType::MXFP4;
     let file_type = check_options(options)?;
     let file = File::open(input)?;
     check_output(&file, output, options)?;
@@ -113,7 +125,7 @@ pub(crate) fn rewrite(
     }
     let errors = Errors::default();
     if let Some(dtype) = options.dtype {
-        note_fallbacks(&file, dtype, &mut notes);
+        note_fallbacks(file.tensors().iter().filter(|t| !stays(t)), dtype, &mut notes);
     }
     let mut writer = Writer::with_metadata_of(&file);
     if !options.adapters.is_empty() {
@@ -147,8 +159,8 @@ pub(crate) fn rewrite(
             continue;
         }
         let to = match options.dtype {
-            Some(dtype) => target(&file, t, dtype, &mut notes)?,
-            None => t.dtype,
+            Some(dtype) if !stays(t) => target(&file, t, dtype, &mut notes)?,
+            _ => t.dtype,
         };
         let tied = t.name == TOKEN_EMBD && file.tensor(merge::OUTPUT).is_none();
         let mut outputs = vec![(t.name.as_str(), merge.of(&t.name)?)];
@@ -183,7 +195,9 @@ pub(crate) fn rewrite(
         }
     }
     if let Some((_, number)) = file_type {
-        writer.set("general.file_type", Value::U32(number));
+        if !file.tensors().iter().any(stays) {
+            writer.set("general.file_type", Value::U32(number));
+        }
         if quantized {
             writer.set("general.quantization_version", Value::U32(types::QUANTIZATION_VERSION));
         }
@@ -448,9 +462,9 @@ fn add_factors(writer: &mut Writer<'_>, name: &str, factors: &Factors) -> Result
 }
 
 /// Tensors that cannot have the type asked for, one note for all of the same width.
-fn note_fallbacks(file: &File, wanted: DType, notes: &mut Vec<String>) {
+fn note_fallbacks<'a>(tensors: impl Iterator<Item = &'a TensorInfo>, wanted: DType, notes: &mut Vec<String>) {
     let mut groups: BTreeMap<u64, usize> = BTreeMap::new();
-    for t in file.tensors() {
+    for t in tensors {
         let to = types::target_of(wanted, &t.name, &t.shape);
         let stays = types::stays_f32(&t.name, &t.shape);
         if to != wanted && t.dtype != to && t.dtype.can_dequantize() && !stays {

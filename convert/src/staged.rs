@@ -7,6 +7,7 @@ use files::Scratch;
 use gguf::{DType, File};
 use ropewalk_core::control::Control;
 
+use crate::job::Pass;
 use crate::requantize::{self, TensorError};
 use crate::{check_none_is, job, quantizer, Error, Options, Report, Result};
 
@@ -49,7 +50,7 @@ pub(crate) fn convert(
     let foreign = file.paths().len() > 1 || file.alignment() != gguf::DEFAULT_ALIGNMENT;
     job::check_output(&file, output, options)?;
 
-    let rewrite = || job::rewrite(input, output, &before, true, control);
+    let rewrite = || job::rewrite(input, output, &before, Pass::ToQuantize, control);
     let first = (changes || foreign).then(rewrite).transpose()?;
     let (report, staged) = first.unzip();
     let source = staged.as_ref().map_or(input, Scratch::path);

@@ -86,7 +86,8 @@ fn requests_of_readers_may_fail() {
     let mut config = std::fs::read(at("adapter_config.json")).unwrap();
     config.extend(vec![b' '; 400_000]);
     std::fs::write(at("adapter_config.json"), config).unwrap();
-    let errors = starve(LARGE, || from_peft(dir.path(), fixture("base.gguf"), at("out.gguf")));
+    let errors =
+        starve(LARGE, || from_peft(dir.path(), fixture("base.gguf"), at("out.gguf"), &Control::default()));
     assert!(!errors.is_empty());
     assert!(errors.iter().all(|e| e.contains("adapter_config.json") && !e.contains('\n')), "{errors:?}");
     jobs_may_fail(dir.path());
@@ -128,9 +129,10 @@ fn jobs_may_fail(dir: &Path) {
         whole(what, &errors, &out);
     }
     let folder = at("peft");
-    let errors = starve(large, || to_peft(at("wide-a.gguf"), at("wide.gguf"), &folder, None));
+    let errors =
+        starve(large, || to_peft(at("wide-a.gguf"), at("wide.gguf"), &folder, None, &Control::default()));
     whole("exported", &errors, &folder.join("adapter_config.json"));
     std::fs::remove_file(at("both.gguf")).unwrap();
-    let errors = starve(large, || from_peft(&folder, at("wide.gguf"), at("both.gguf")));
+    let errors = starve(large, || from_peft(&folder, at("wide.gguf"), at("both.gguf"), &Control::default()));
     whole("imported", &errors, &at("both.gguf"));
 }

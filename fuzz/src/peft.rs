@@ -2,6 +2,7 @@
 
 use convert::peft::{from_peft, to_peft};
 use ropewalk::adapter::{AdapterMeta, AdapterReader};
+use ropewalk::control::Control;
 
 use crate::{accepted, adapter, base, replace, scratch};
 
@@ -17,7 +18,7 @@ pub fn run(bytes: &[u8]) -> bool {
         replace(&folder.join(name), bytes);
     }
     let output = scratch("from-peft.gguf");
-    let done = from_peft(&folder, base().1, &output);
+    let done = from_peft(&folder, base().1, &output, &Control::default());
     if done.is_ok() {
         AdapterReader::open(&output).unwrap();
     }
@@ -27,7 +28,8 @@ pub fn run(bytes: &[u8]) -> bool {
 /// An adapter of two pairs.
 pub fn seeds() -> Vec<Vec<u8>> {
     let folder = scratch("seed-peft");
-    to_peft(adapter("seed-peft.gguf", AdapterMeta::default()), base().1, &folder, None).unwrap();
+    to_peft(adapter("seed-peft.gguf", AdapterMeta::default()), base().1, &folder, None, &Control::default())
+        .unwrap();
     let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
     vec![[read("adapter_config.json"), vec![0], read("adapter_model.safetensors")].concat()]
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::common::program::{run, Output};
 use ropewalk::adapter::{self, AdapterFile, AdapterMeta, NewPair};
+use ropewalk::control::Control;
 use ropewalk::gguf::File;
 use ropewalk::DType;
 
@@ -145,7 +146,7 @@ fn inspect_shows_an_adapter() {
     for (case, keeps) in [("tied-embed", true), ("tied-ensured", false)] {
         let to = folder.path(case);
         let (from, base) = (peft.join("cases").join(case), peft.join("tied/base.gguf"));
-        convert::peft::from_peft(from, base, &to).unwrap();
+        convert::peft::from_peft(from, base, &to, &Control::default()).unwrap();
         assert_eq!(run(&["inspect", &to, "--json"]).json()["adapter"]["keeps_output"], keeps, "{case}");
         assert_eq!(run(&["inspect", &to]).stdout.contains("(keeps_output)"), keeps, "{case}");
     }

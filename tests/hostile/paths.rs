@@ -227,7 +227,13 @@ fn lora() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
         let path = common::scratch("paths-lora.gguf");
-        convert::peft::from_peft(peft(), peft().join("base.gguf"), &path).unwrap();
+        convert::peft::from_peft(
+            peft(),
+            peft().join("base.gguf"),
+            &path,
+            &ropewalk::control::Control::default(),
+        )
+        .unwrap();
         path
     })
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use gguf::Output;
+use ropewalk_core::control::Control;
 
 use super::{reported, Args, Done};
 use crate::{peft, Error, Result};
@@ -33,14 +34,17 @@ impl PeftArgs {
     }
 }
 
-pub(super) fn act(args: &Args) -> Result<Done> {
+pub(super) fn act(args: &Args, control: &Control<'_>) -> Result<Done> {
     let given = &args.peft;
     let (Some(base), Some(input)) = (&given.model, &args.input) else {
         return Err(Error::Usage("-m MODEL needs an adapter as IN".into()));
     };
     let output = |path: &Path| Output::new(path, args.force);
     let (to, report) = match (&given.to_peft, &args.output) {
-        (Some(folder), _) => (folder, peft::to_peft(input, base, output(folder), given.base.as_deref())?),
+        (Some(folder), _) => {
+            let base_name = given.base.as_deref();
+            (folder, peft::to_peft(input, base, output(folder), base_name, control)?)
+        }
         (None, Some(_)) if input.is_file() => {
             let what = format!(
                 "{}: -m expects a PEFT directory; to make one from a LoRA file, add --to-peft DIR",
@@ -48,7 +52,7 @@ pub(super) fn act(args: &Args) -> Result<Done> {
             );
             return Err(Error::Usage(what));
         }
-        (None, Some(to)) => (to, peft::from_peft(input, base, output(to))?),
+        (None, Some(to)) => (to, peft::from_peft(input, base, output(to), control)?),
         (None, None) => return Err(Error::Usage("-o OUT is missing".into())),
     };
     let ranks = match report.ranks {

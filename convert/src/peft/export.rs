@@ -6,6 +6,7 @@ use std::path::Path;
 use files::{Kind, Scratch};
 use gguf::{float, DType, File, Output};
 use ropewalk_core::adapter::{AdapterReader, ModuleInfo, PairInfo};
+use ropewalk_core::control::Control;
 use ropewalk_core::hparams::{keys, Hparams};
 use ropewalk_core::ids::TOKEN_EMBD;
 use ropewalk_core::rope::{Plan, Spec};
@@ -28,12 +29,13 @@ use crate::{check_none_is, Error, Result};
 ///
 /// # Errors
 /// Faults of the files; tensors that the model has not, or that have no name in transformers; a pair on a weight that
-/// is replaced; a repository of another form.
+/// is replaced; a repository of another form; [`Error::Interrupted`] when `control` asked for it.
 pub fn to_peft(
     adapter: impl AsRef<Path>,
     base: impl AsRef<Path>,
     folder: impl Into<Output>,
     repository: Option<&str>,
+    control: &Control<'_>,
 ) -> Result<AdapterReport> {
     let (adapter, base, to) = (adapter.as_ref(), base.as_ref(), folder.into());
     let folder = to.path();
@@ -56,6 +58,9 @@ pub fn to_peft(
     };
     let mut out: Vec<(String, Vec<usize>, Vec<u8>)> = Vec::new();
     let mut add = |name: String, shape: Vec<usize>, values: &[f32]| -> Result<()> {
+        if control.stopped() {
+            return Err(Error::Interrupted);
+        }
         out.push((name, shape, float::encode(DType::F32, values)?));
         Ok(())
     };
@@ -134,12 +139,15 @@ pub fn to_peft(
     let write = |name: &str, kind: &Kind, parts: &mut dyn Iterator<Item = &[u8]>| {
         let path = folder.join(name);
         let mut file = Scratch::beside(to.join(name), kind)?;
-        file.write(|out| {
+        let done = file.write(|out| {
             let mut parts = &mut *parts;
-            Iterator::try_for_each(&mut parts, |part| out.write_all(part))
+            Iterator::try_for_each(&mut parts, |part| control.check().and_then(|()| out.write_all(part)))
                 .map_err(|e| files::Error::new(&path, e))
-        })?;
-        Ok::<_, files::Error>(file)
+        });
+        match done {
+            Err(_) if control.stopped() => Err(Error::Interrupted),
+            done => Ok(done.map(|()| file)?),
+        }
     };
     let weights = write(MODEL, &TENSORS, &mut parts())?;
     let scaling = match &rope {

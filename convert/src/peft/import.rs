@@ -5,6 +5,7 @@ use std::path::Path;
 
 use gguf::{DType, File, Output, Value, Writer};
 use ropewalk_core::adapter::{target, AdapterReader};
+use ropewalk_core::control::Control;
 use ropewalk_core::hparams::keys;
 use ropewalk_core::ids::TOKEN_EMBD;
 use ropewalk_import::{Modules, Rows, Safetensors, Stored};
@@ -20,11 +21,13 @@ use crate::{check_none_is, Error, Result};
 /// `output`. Tensors become F32. An embedding with a pair or with trained rows is computed from the model's own.
 ///
 /// # Errors
-/// Faults of the files, by name; what a LoRA file cannot say (DoRA, other methods than LoRA, biases); tensors that the model has not, or in another shape.
+/// Faults of the files, by name; what a LoRA file cannot say (DoRA, other methods than LoRA, biases); tensors that the model has not, or in another shape;
+/// [`Error::Interrupted`] when `control` asked for it.
 pub fn from_peft(
     folder: impl AsRef<Path>,
     base: impl AsRef<Path>,
     output: impl Into<Output>,
+    control: &Control<'_>,
 ) -> Result<AdapterReport> {
     let (folder, base, to) = (folder.as_ref(), base.as_ref(), output.into());
     let output = to.path();
@@ -46,6 +49,7 @@ pub fn from_peft(
     let keeps_output = tie(&tensors, &config, &base, &mut found, &changed)?;
 
     let mut writer = Writer::new();
+    writer.watch(|done, total| control.writing(done, total));
     writer
         .set("general.type", "adapter")
         .set("general.architecture", names.hparams().arch.as_str())
@@ -105,7 +109,10 @@ pub fn from_peft(
         let (tensors, base) = (&tensors, &base);
         writer.tensor(c.tensor, DType::F32, &c.shape, Box::new(move |out| c.write(tensors, base, out)))?;
     }
-    let (scratch, bytes) = writer.write_scratch(to.clone())?;
+    let (scratch, bytes) = match writer.write_scratch(to.clone()) {
+        Err(_) if control.stopped() => return Err(Error::Interrupted),
+        done => done?,
+    };
     // As this program's own readers see it.
     let named = |e: gguf::Error| Error::Invalid(renamed(&e.to_string(), scratch.path(), &model_path));
     let reader = AdapterReader::open(scratch.path()).map_err(named)?;

@@ -102,6 +102,26 @@ fn one_call_writes_what_two_calls_write() {
     assert_eq!(std::fs::read_dir(root).unwrap().count(), 5);
 }
 
+/// With a method to write as without.
+#[test]
+fn experts_in_mxfp4_stay_so_under_a_plain_type() {
+    let dir = tempfile::tempdir().unwrap();
+    let (gpt_oss, out) = (folder(dir.path(), "gpt-oss"), dir.path().join("out.gguf"));
+    let recorded = Recorded::all().into_iter().find(|r| r.name == "gpt-oss").unwrap();
+    let options = trusted().dtype(Some(DType::Q8_0)).pre(recorded.pre().map(str::to_owned)).force(true);
+    let types = |rope: Option<&str>| {
+        let options = options.clone().rope(rope.map(|rope| rope.parse().unwrap()));
+        let report = convert(&gpt_oss, &out, &options, &Control::default()).unwrap();
+        let file = File::open(&out).unwrap();
+        let types = file.tensors().iter().map(|t| (t.name.clone(), t.dtype)).collect::<Vec<_>>();
+        (types, file.get::<u32>("general.file_type").unwrap(), report.converted.len())
+    };
+    let plain = types(None);
+    let of = |dtype| plain.0.iter().filter(|t| t.1 == dtype).count();
+    assert!(of(DType::MXFP4) > 0 && of(DType::Q8_0) > 0, "{plain:?}");
+    assert_eq!(plain, types(Some("yarn:factor=2")));
+}
+
 #[test]
 fn an_adapter_is_merged_and_quantised_in_one_call_as_in_two() {
     let dir = tempfile::tempdir().unwrap();

@@ -4,14 +4,14 @@
 use std::path::{Path, PathBuf};
 
 use convert::peft::{from_peft, to_peft};
-use convert::{convert, Options};
+use convert::{convert, Error, Options};
 use files::faults::{failing_at, walk};
 use gguf::{DType, File};
 use llama::oracle::{Oracle, OracleParams};
 use ropewalk_core::adapter::{
     write, AdapterFile, AdapterMeta, AdapterReader, AdapterSpec, Ancestor, DataEnd, NewPair, NewTensor,
 };
-use ropewalk_core::control::Control;
+use ropewalk_core::control::{Control, Progress, Stop};
 use safetensors::SafeTensors;
 use serde_json::{json, Value};
 
@@ -72,7 +72,7 @@ fn adapters_do_what_they_do_in_peft() {
         let (plain, adapted) = (expected(arch, "plain"), expected(arch, "adapted"));
         assert!(difference(&plain, &adapted) > 0.5, "the adapter does something");
         assert!(difference(&logits(arch, &base(arch), None), &plain) < rounded(&plain));
-        let report = from_peft(fixture(arch), base(arch), &adapter).unwrap();
+        let report = from_peft(fixture(arch), base(arch), &adapter, &Control::default()).unwrap();
         assert_eq!((report.n_pairs, report.n_modules), (pairs, modules));
         assert_eq!(report.ranks, Some(if arch == "llama" { (2, 4) } else { (4, 4) }));
         let left_out = report.notes.iter().filter(|n| n.contains("Omitted")).count();
@@ -107,14 +107,14 @@ fn there_and_back_is_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let (adapter, again, folder) = (dir.path().join("a"), dir.path().join("b"), dir.path().join("new/peft"));
     // Ranks differ in one, but alphas do in the other order; rsLoRA becomes a plain alpha.
-    from_peft(fixture("qwen2"), base("qwen2"), &adapter).unwrap();
-    to_peft(&adapter, base("qwen2"), &folder, None).unwrap();
+    from_peft(fixture("qwen2"), base("qwen2"), &adapter, &Control::default()).unwrap();
+    to_peft(&adapter, base("qwen2"), &folder, None, &Control::default()).unwrap();
     assert!(tensors(&fixture("qwen2")) == tensors(&folder));
     let config: Value =
         serde_json::from_slice(&std::fs::read(folder.join("adapter_config.json")).unwrap()).unwrap();
     assert_eq!((&config["r"], &config["lora_alpha"]), (&json!(4), &json!(6)));
     assert_eq!(config["modules_to_save"], json!(["lm_head", "model.layers.1.input_layernorm", "model.norm"]));
-    from_peft(&folder, base("qwen2"), &again).unwrap();
+    from_peft(&folder, base("qwen2"), &again, &Control::default()).unwrap();
     let same = |a: &Path, b: &Path| {
         let (a, b) = (File::open(a).unwrap(), File::open(b).unwrap());
         assert_eq!(a.tensors().len(), b.tensors().len());
@@ -124,9 +124,9 @@ fn there_and_back_is_the_same() {
     };
     assert!(same(&adapter, &again));
 
-    from_peft(fixture("llama"), base("llama"), &adapter).unwrap();
-    to_peft(&adapter, base("llama"), &folder, None).unwrap();
-    from_peft(&folder, base("llama"), &again).unwrap();
+    from_peft(fixture("llama"), base("llama"), &adapter, &Control::default()).unwrap();
+    to_peft(&adapter, base("llama"), &folder, None, &Control::default()).unwrap();
+    from_peft(&folder, base("llama"), &again, &Control::default()).unwrap();
     assert!(same(&adapter, &again) && std::fs::read(&adapter).unwrap() == std::fs::read(&again).unwrap());
     let names: Vec<String> = tensors(&folder).into_iter().map(|t| t.0).collect();
     assert_eq!(names, tensors(&fixture("llama")).into_iter().map(|t| t.0).collect::<Vec<_>>());
@@ -161,10 +161,10 @@ fn what_only_our_files_say_survives() {
         ..of_pairs(2, pairs, meta.clone())
     };
     write(&adapter, &file).unwrap();
-    let report = to_peft(&adapter, base("llama"), &folder, None).unwrap();
+    let report = to_peft(&adapter, base("llama"), &folder, None, &Control::default()).unwrap();
     let rope = report.notes.iter().find(|note| note.contains("yarn:factor=4")).unwrap();
     assert!(rope.contains(r#""rope_scaling": {"rope_type":"yarn""#), "{rope}");
-    from_peft(&folder, base("llama"), &again).unwrap();
+    from_peft(&folder, base("llama"), &again, &Control::default()).unwrap();
     let read = AdapterReader::open(&again).unwrap();
     assert_eq!((read.meta(), read.alpha()), (&meta, 2.5));
     assert_eq!((read.pairs().len(), read.modules_to_save()[0].name.as_str()), (1, "blk.0.ffn_norm.weight"));
@@ -203,7 +203,7 @@ fn what_a_lora_file_cannot_say_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out.gguf");
     let refused = |folder: &Path, parts: &[&str]| {
-        let e = from_peft(folder, base("llama"), &out).unwrap_err().to_string();
+        let e = from_peft(folder, base("llama"), &out, &Control::default()).unwrap_err().to_string();
         assert!(parts.iter().all(|p| e.contains(p)) && !e.contains('\n'), "{parts:?}: {e}");
         assert!(!out.exists());
     };
@@ -269,7 +269,7 @@ fn what_a_lora_file_cannot_say_is_refused() {
         match part {
             // Files of older versions name the adapter.
             "" => {
-                from_peft(&folder, base("llama"), &out).unwrap();
+                from_peft(&folder, base("llama"), &out, &Control::default()).unwrap();
                 std::fs::remove_file(&out).unwrap();
             }
             part => refused(&folder, &[model, part]),
@@ -299,14 +299,14 @@ fn what_a_lora_file_cannot_say_is_refused() {
     let other = dir.path().join("other.gguf");
     let shape = convert::random::Shape::named("llama-tiny").unwrap();
     convert::random::write(&shape, DType::F16, 1, &other).unwrap();
-    let e = from_peft(fixture("llama"), &other, &out).unwrap_err().to_string();
+    let e = from_peft(fixture("llama"), &other, &out, &Control::default()).unwrap_err().to_string();
     assert!(e.contains("lm_head.base_layer.weight") && !e.contains('\n'), "{e}");
-    let e = from_peft(fixture("qwen2"), &other, &out).unwrap_err().to_string();
+    let e = from_peft(fixture("qwen2"), &other, &out, &Control::default()).unwrap_err().to_string();
     assert!(e.contains("the model's [") && !e.contains('\n'), "{e}");
     let mut writer = gguf::Writer::with_metadata_of(&File::open(&base("llama")).unwrap());
     writer.set("general.architecture", "mamba");
     writer.write(&other).unwrap();
-    let e = from_peft(fixture("llama"), &other, &out).unwrap_err().to_string();
+    let e = from_peft(fixture("llama"), &other, &out, &Control::default()).unwrap_err().to_string();
     assert!(e.contains("other.gguf") && !e.contains('\n'), "{e}");
 }
 
@@ -315,9 +315,10 @@ fn values_that_are_not_finite_are_refused_and_steps_that_fail_leave_the_old_file
     let dir = tempfile::tempdir().unwrap();
     let folder = changed(dir.path(), |_| {}, |_| {});
     let out = dir.path().join("out.gguf");
-    from_peft(&folder, base("llama"), &out).unwrap();
+    from_peft(&folder, base("llama"), &out, &Control::default()).unwrap();
     let new = std::fs::read(&out).unwrap();
-    let write = || from_peft(&folder, base("llama"), &out).map(drop).map_err(|e| e.to_string());
+    let write =
+        || from_peft(&folder, base("llama"), &out, &Control::default()).map(drop).map_err(|e| e.to_string());
     // An adapter too, and another one.
     let mut old = new.clone();
     *old.last_mut().unwrap() ^= 1;
@@ -326,7 +327,7 @@ fn values_that_are_not_finite_are_refused_and_steps_that_fail_leave_the_old_file
     let n = bytes.len();
     bytes[n - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
     std::fs::write(folder.join("adapter_model.safetensors"), bytes).unwrap();
-    let e = from_peft(&folder, base("llama"), &out).unwrap_err().to_string();
+    let e = from_peft(&folder, base("llama"), &out, &Control::default()).unwrap_err().to_string();
     assert!(e.contains("NaN") && e.contains("lora_") && !e.contains('\n'), "{e}");
 }
 
@@ -362,7 +363,7 @@ fn the_program_converts_adapters() {
 fn an_export_replaces_an_export_alone() {
     let dir = tempfile::tempdir().unwrap();
     let [adapter, folder] = ["a.gguf", "out"].map(|name| dir.path().join(name));
-    from_peft(fixture("qwen2"), base("qwen2"), &adapter).unwrap();
+    from_peft(fixture("qwen2"), base("qwen2"), &adapter, &Control::default()).unwrap();
     let names = ["adapter_model.safetensors", "adapter_config.json"];
     // One that PEFT wrote, and something that is no adapter.
     for (name, what) in names.iter().flat_map(|name| {
@@ -371,18 +372,35 @@ fn an_export_replaces_an_export_alone() {
     }) {
         std::fs::create_dir(&folder).unwrap();
         std::fs::write(folder.join(name), &what).unwrap();
-        let said = to_peft(&adapter, base("qwen2"), &folder, None).unwrap_err().to_string();
+        let said =
+            to_peft(&adapter, base("qwen2"), &folder, None, &Control::default()).unwrap_err().to_string();
         assert!(said.contains(name) && said.contains("exists and is not "), "{said}");
         assert_eq!(std::fs::read(folder.join(name)).unwrap(), what, "{name}");
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "{name}: nothing else is written");
-        to_peft(&adapter, base("qwen2"), gguf::Output::new(&folder, true), None).unwrap();
+        to_peft(&adapter, base("qwen2"), gguf::Output::new(&folder, true), None, &Control::default())
+            .unwrap();
         assert!(std::fs::read(folder.join(name)).unwrap() != what, "{name}: forced");
         std::fs::remove_dir_all(&folder).unwrap();
     }
-    to_peft(&adapter, base("qwen2"), &folder, None).unwrap();
+    to_peft(&adapter, base("qwen2"), &folder, None, &Control::default()).unwrap();
     let before = names.map(|name| std::fs::read(folder.join(name)).unwrap());
-    to_peft(&adapter, base("qwen2"), &folder, None).unwrap();
+    to_peft(&adapter, base("qwen2"), &folder, None, &Control::default()).unwrap();
     assert!(before == names.map(|name| std::fs::read(folder.join(name)).unwrap()));
+}
+
+#[test]
+fn a_stop_leaves_no_adapter() {
+    let dir = tempfile::tempdir().unwrap();
+    let [adapter, out] = ["a.gguf", "out"].map(|name| dir.path().join(name));
+    let stop = Stop::default();
+    let first = |_: &Progress<'_>| stop.request();
+    let control = Control::default().with_stop(&stop).with_progress(&first);
+    let e = from_peft(fixture("qwen2"), base("qwen2"), &out, &control).unwrap_err();
+    assert!(matches!(e, Error::Interrupted), "{e}");
+    from_peft(fixture("qwen2"), base("qwen2"), &adapter, &Control::default()).unwrap();
+    let e = to_peft(&adapter, base("qwen2"), &out, None, &control).unwrap_err();
+    assert!(matches!(e, Error::Interrupted), "{e}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
 /// Whatever step of it fails, no settings lie next to the weights of another adapter.
@@ -390,9 +408,10 @@ fn an_export_replaces_an_export_alone() {
 fn an_export_that_fails_leaves_no_folder_that_looks_whole() {
     let dir = tempfile::tempdir().unwrap();
     let [old, new, folder] = ["old.gguf", "new.gguf", "out"].map(|name| dir.path().join(name));
-    from_peft(fixture("llama"), base("llama"), &old).unwrap();
-    from_peft(fixture("cases/layers"), base("llama"), &new).unwrap();
-    let export = |adapter: &Path| to_peft(adapter, base("llama"), &folder, None).map(drop);
+    from_peft(fixture("llama"), base("llama"), &old, &Control::default()).unwrap();
+    from_peft(fixture("cases/layers"), base("llama"), &new, &Control::default()).unwrap();
+    let export =
+        |adapter: &Path| to_peft(adapter, base("llama"), &folder, None, &Control::default()).map(drop);
     let read = || {
         let names = ["adapter_config.json", "adapter_model.safetensors"];
         let found = names.map(|name| std::fs::read(folder.join(name)).ok());

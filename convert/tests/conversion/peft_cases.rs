@@ -49,7 +49,8 @@ fn adapters_of_every_kind_run_as_under_peft() {
         let [adapter, merged, back] = ["a.gguf", "m.gguf", "peft"].map(|file| dir.path().join(file));
         if let Some((_, key)) = refused.iter().find(|(case, _)| *case == name) {
             let model = if name.ends_with("beside-pair") { "tied" } else { "llama" };
-            let e = from_peft(case(&name), base(model), &adapter).unwrap_err().to_string();
+            let e =
+                from_peft(case(&name), base(model), &adapter, &Control::default()).unwrap_err().to_string();
             assert!(e.contains(key) && !e.contains('\n') && !adapter.exists(), "{name}: {e}");
             continue;
         }
@@ -63,11 +64,12 @@ fn adapters_of_every_kind_run_as_under_peft() {
             let off = difference(&logits_of(&merged, None, &tokens), &expected);
             assert!(off < rounded(&expected), "{name}: {what}: {off}");
         };
-        from_peft(case(&name), &model, &adapter).unwrap_or_else(|e| panic!("{name}: {e}"));
+        from_peft(case(&name), &model, &adapter, &Control::default())
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
         same(&adapter, "merged");
-        to_peft(&adapter, &model, &back, None).unwrap_or_else(|e| panic!("{name}: {e}"));
+        to_peft(&adapter, &model, &back, None, &Control::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
         let again = dir.path().join("b.gguf");
-        from_peft(&back, &model, &again).unwrap_or_else(|e| panic!("{name}: {e}"));
+        from_peft(&back, &model, &again, &Control::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
         same(&again, "exported and imported");
         n += 1;
     }
@@ -87,7 +89,7 @@ fn embeddings_with_a_pair_or_rows_are_written_whole() {
         ("tied-rows", "tied", false, &["token_embd.weight"]),
         ("tied-rows-of-output", "tied", false, &["output.weight"]),
     ] {
-        let report = from_peft(case(name), base(on), &adapter).unwrap();
+        let report = from_peft(case(name), base(on), &adapter, &Control::default()).unwrap();
         let notes = report.notes.join(" ");
         assert!(notes.contains("as a whole, 8192 bytes"), "{name}: {notes}");
         let reader = AdapterReader::open(&adapter).unwrap();
@@ -98,7 +100,7 @@ fn embeddings_with_a_pair_or_rows_are_written_whole() {
     // With a quantized model: its own rows as they are decoded, and those of PEFT.
     convert(base("llama"), &model, &Options::default().dtype(Some(DType::Q8_0)), &Control::default())
         .unwrap();
-    from_peft(case("rows"), &model, &adapter).unwrap();
+    from_peft(case("rows"), &model, &adapter, &Control::default()).unwrap();
     let values = |path: &Path| {
         let file = File::open(path).unwrap();
         dequantize_tensor(&file, file.tensor("token_embd.weight").unwrap()).unwrap()
@@ -134,7 +136,7 @@ fn embeddings_that_cannot_be_computed_are_refused() {
         let header = String::from_utf8(bytes[8..8 + n].to_vec()).unwrap().replace(rename[0], rename[1]);
         let parts = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &bytes[8 + n..]];
         std::fs::write(folder.join(model), parts.concat()).unwrap();
-        let e = from_peft(&folder, base("llama"), &out).unwrap_err().to_string();
+        let e = from_peft(&folder, base("llama"), &out, &Control::default()).unwrap_err().to_string();
         assert!(e.contains(part) && !e.contains('\n') && !out.exists(), "{part}: {e}");
     };
     let key = "trainable_token_indices";
@@ -176,7 +178,8 @@ fn what_peft_drops_is_left_out_with_a_note() {
         ("excluded", 5, "exclude_modules"),
         ("unknown-key", 2, "lora_dtype lorap_lr_ratio"),
     ] {
-        let report = from_peft(case(name), base("llama"), dir.path().join("a.gguf")).unwrap();
+        let report =
+            from_peft(case(name), base("llama"), dir.path().join("a.gguf"), &Control::default()).unwrap();
         assert_eq!(report.n_pairs, pairs, "{name}");
         assert!(report.notes.iter().any(|note| note.contains(part)), "{name}: {:?}", report.notes);
     }
@@ -210,7 +213,7 @@ fn a_tied_output_follows_or_keeps_the_models_own() {
         ("tied-ensured", false, &["token_embd.weight"], false, &["lm_head", "model.embed_tokens"]),
         ("tied-head-pair", true, &["token_embd.weight"], true, &["model.embed_tokens"]),
     ] {
-        from_peft(case(name), base("tied"), &adapter).unwrap();
+        from_peft(case(name), base("tied"), &adapter, &Control::default()).unwrap();
         let reader = AdapterReader::open(&adapter).unwrap();
         let mut found: Vec<&str> = reader.modules_to_save().iter().map(|m| m.name.as_str()).collect();
         found.sort_unstable();
@@ -218,7 +221,7 @@ fn a_tied_output_follows_or_keeps_the_models_own() {
         merge(&base("tied"), &adapter, &merged);
         assert_eq!(File::open(&merged).unwrap().tensor("output.weight").is_some(), unties, "{name}");
         let _ = std::fs::remove_dir_all(&back);
-        to_peft(&adapter, base("tied"), &back, None).unwrap();
+        to_peft(&adapter, base("tied"), &back, None, &Control::default()).unwrap();
         let config = json_of(&back.join("adapter_config.json"));
         let mut saved: Vec<String> = serde_json::from_value(config["modules_to_save"].clone()).unwrap();
         saved.sort_unstable();
@@ -229,7 +232,7 @@ fn a_tied_output_follows_or_keeps_the_models_own() {
         assert_eq!(whole, exported.len(), "{name}");
     }
     // An output of the model's own is replaced by its own name alone.
-    from_peft(case("untied-both"), base("llama"), &adapter).unwrap();
+    from_peft(case("untied-both"), base("llama"), &adapter, &Control::default()).unwrap();
     assert!(!AdapterReader::open(&adapter).unwrap().keeps_output());
 
     // Two that differ, under a configuration that ties them.
@@ -240,7 +243,9 @@ fn a_tied_output_follows_or_keeps_the_models_own() {
     let mut config = json_of(&case("tied-both").join("adapter_config.json"));
     config["ensure_weight_tying"] = json!(true);
     std::fs::write(folder.join("adapter_config.json"), config.to_string()).unwrap();
-    let e = from_peft(&folder, base("tied"), dir.path().join("none")).unwrap_err().to_string();
+    let e = from_peft(&folder, base("tied"), dir.path().join("none"), &Control::default())
+        .unwrap_err()
+        .to_string();
     assert!(e.contains("lm_head.weight") && e.contains("ensure_weight_tying"), "{e}");
 }
 
@@ -250,7 +255,7 @@ fn an_embedding_that_the_output_follows_and_another_output_exclude_each_other() 
     let dir = tempfile::tempdir().unwrap();
     let [embed, ensured, head] = ["tied-embed", "tied-ensured", "tied-head"].map(|name| {
         let to = dir.path().join(name);
-        from_peft(case(name), base("tied"), &to).unwrap();
+        from_peft(case(name), base("tied"), &to, &Control::default()).unwrap();
         AdapterSpec::new(to, 1.0)
     });
     let model = File::open(&base("tied")).unwrap();
@@ -264,11 +269,11 @@ fn an_embedding_that_the_output_follows_and_another_output_exclude_each_other() 
 fn an_export_names_its_base_and_its_targets() {
     let dir = tempfile::tempdir().unwrap();
     let [adapter, noted, other] = ["a.gguf", "noted.gguf", "other.gguf"].map(|file| dir.path().join(file));
-    from_peft(fixture("llama"), base("llama"), &adapter).unwrap();
+    from_peft(fixture("llama"), base("llama"), &adapter, &Control::default()).unwrap();
     let config = |adapter: &Path, model: &Path, repository: Option<&str>| {
         let to = dir.path().join("peft");
         let _ = std::fs::remove_dir_all(&to);
-        let report = to_peft(adapter, model, &to, repository).unwrap();
+        let report = to_peft(adapter, model, &to, repository, &Control::default()).unwrap();
         (json_of(&to.join("adapter_config.json")), report.notes.join(" "))
     };
     let (unknown, notes) = config(&adapter, &base("llama"), None);
@@ -281,7 +286,9 @@ fn an_export_names_its_base_and_its_targets() {
         "{notes}"
     );
     for wrong in ["repo", "a/b/c", "/a/b", "../x", "a b/c", "org/"] {
-        let e = to_peft(&adapter, base("llama"), dir.path().join("no"), Some(wrong)).unwrap_err().to_string();
+        let e = to_peft(&adapter, base("llama"), dir.path().join("no"), Some(wrong), &Control::default())
+            .unwrap_err()
+            .to_string();
         assert!(e.starts_with("base: expected ORG/REPO"), "{e}");
     }
     // Noted by an import, in the adapter, and in the model's file.
@@ -313,7 +320,7 @@ fn an_export_names_its_base_and_its_targets() {
     assert_eq!(unknown["base_model_name_or_path"], "");
 
     // Layers of which not all have a pair are named one by one.
-    from_peft(case("layers"), base("llama"), &adapter).unwrap();
+    from_peft(case("layers"), base("llama"), &adapter, &Control::default()).unwrap();
     let (config, _) = config(&adapter, &base("llama"), None);
     let targets = config["target_modules"].as_array().unwrap();
     assert_eq!((targets.len(), &targets[0]), (7, &json!("model.layers.1.mlp.down_proj")));
@@ -337,7 +344,7 @@ fn an_export_says_its_positions_as_transformers_reads_them() {
         let meta = AdapterMeta { rope: Some(spec.clone()), n_ctx: Some(n_ctx), ..AdapterMeta::default() };
         let pair = NewPair { weight: "blk.0.attn_v.weight".into(), n_in: 32, n_out: 16, a: &a, b: &b };
         write(&adapter, &of_pairs(4, vec![pair], meta)).unwrap();
-        let report = to_peft(&adapter, base("llama"), &folder, None).unwrap();
+        let report = to_peft(&adapter, base("llama"), &folder, None, &Control::default()).unwrap();
         let notes = report.notes.join(" ");
         // That of the case before is removed.
         assert_eq!(written.exists(), !case["scaling"].is_null(), "{name}: {notes}");
@@ -359,6 +366,6 @@ fn an_export_says_its_positions_as_transformers_reads_them() {
     }
     // What somebody else has under that name is left alone.
     std::fs::write(&written, "My notes.\n").unwrap();
-    let e = to_peft(&adapter, base("llama"), &folder, None).unwrap_err().to_string();
+    let e = to_peft(&adapter, base("llama"), &folder, None, &Control::default()).unwrap_err().to_string();
     assert!(e.contains("rope_scaling.json") && written.exists(), "{e}");
 }

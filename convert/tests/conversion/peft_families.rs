@@ -132,7 +132,8 @@ fn merged_before_or_after_an_import() {
         let config =
             json!({"peft_type": "LORA", "r": RANK, "lora_alpha": RANK, "modules_to_save": saved.clone()});
         std::fs::write(peft.join("adapter_config.json"), config.to_string()).unwrap();
-        from_peft(&peft, at("base.gguf"), at("a.gguf")).unwrap_or_else(|e| panic!("{name}: {e}"));
+        from_peft(&peft, at("base.gguf"), at("a.gguf"), &Control::default())
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
         let adapters = vec![AdapterSpec::new(at("a.gguf"), 1.0)];
         let merged = Options::default().adapters(adapters);
         convert(at("base.gguf"), at("after.gguf"), &merged, &Control::default())
@@ -152,7 +153,8 @@ fn merged_before_or_after_an_import() {
         let n_pairs = (adapter.len() - saved.len()) / 2;
         assert_eq!(n_changed, n_pairs + saved.len(), "{name}");
 
-        to_peft(at("a.gguf"), at("base.gguf"), at("back"), None).unwrap_or_else(|e| panic!("{name}: {e}"));
+        to_peft(at("a.gguf"), at("base.gguf"), at("back"), None, &Control::default())
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
         let back = read(&at("back"));
         assert!(back.keys().eq(adapter.keys()), "{name}");
         for (tensor, (shape, values)) in &adapter {

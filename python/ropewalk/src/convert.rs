@@ -67,7 +67,8 @@ pub(crate) fn from_peft<'py>(
     output: PathBuf,
     force: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let convert = |_: &Control<'_>| peft::from_peft(&folder, &base, Output::new(&output, force));
+    let convert =
+        |control: &Control<'_>| peft::from_peft(&folder, &base, Output::new(&output, force), control);
     let report = work::run(py, &Callbacks::default(), convert)?;
     object(py, &report.map_err(of_convert)?)
 }
@@ -84,7 +85,9 @@ pub(crate) fn to_peft<'py>(
     repository: Option<&str>,
     force: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let convert = |_: &Control<'_>| peft::to_peft(&adapter, &base, Output::new(&folder, force), repository);
+    let convert = |control: &Control<'_>| {
+        peft::to_peft(&adapter, &base, Output::new(&folder, force), repository, control)
+    };
     let report = work::run(py, &Callbacks::default(), convert)?;
     object(py, &report.map_err(of_convert)?)
 }
