@@ -212,8 +212,9 @@ def harpe(e):
     of = {m: e.arms_found("harpe", m) for m in others}
     yarn = e.arms_found("yarn", "abf")
     what = differences([*((f"harpe minus {m}", d) for m, d in of.items()), ("yarn minus abf", yarn)])
+    same = [(f"{a} at 3e-4", f"{b} at 3e-4") for a, b in (("harpe", "abf"), ("harpe", "yarn"), ("yarn", "abf"))]
     return what and Answer(
-        what,
+        "; ".join([what, *at_one_rate(e, same)]),
         {
             "harpe not 5 points above abf": of["abf"].of.below(5),
             "yarn above abf": yarn.of.above(0),
@@ -226,7 +227,14 @@ def spread(e):
     mean = "harpe, bases at their mean"
     found, loss = e.arms_found("harpe", mean), e.arms_losses("harpe", mean, 2048)
     what = differences([("spread minus mean, found", found), ("loss at 2k to 4k", loss)])
-    return what and Answer(what, {"found": found.of.within(3)})
+    same = at_one_rate(e, [("harpe at 3e-4", f"{mean}, at 3e-4")])
+    return what and Answer("; ".join([what, *same]), {"found": found.of.within(3)})
+
+
+def at_one_rate(e, pairs, length=None):
+    """Returns the differences of what arms with the same learning rate find."""
+    found = [(f"{a} minus {b}", e.arms_found(a, b, length)) for a, b in pairs]
+    return [differences([pair]) for pair in found if pair[1]]
 
 
 def sba(e):
@@ -237,10 +245,10 @@ def sba(e):
         return None
     rates = [e.figures(f"small/rate/{m}").get("rate", "") for m in ("sba", "yarn")]
     # What part of it is due to the rates.
-    same = (("sba", "yarn at 3e-4"), ("sba at 1.2e-3", "yarn"))
-    pairs = [(f"{a} minus {b}", e.arms_found(a, b, longest)) for a, b in same]
-    more = [differences([pair]) for pair in pairs if pair[1]]
-    return Answer("; ".join([what, f"learning rates {' and '.join(rates)}", *more]), {"found": found.of.below(0)})
+    pairs = [("sba", "yarn at 3e-4"), ("sba at 1.2e-3", "yarn")]
+    same, both = at_one_rate(e, pairs, longest), at_one_rate(e, pairs[:1])
+    more = [f"learning rates {' and '.join(rates)}", *same, *(f"{text} at both lengths" for text in both)]
+    return Answer("; ".join([what, *more]), {"found": found.of.below(0)})
 
 
 def pi(e):
@@ -327,27 +335,22 @@ def recipe(e):
 def unseen(e):
     own = e.plan["recipe"]
     ids = [f"recipe/perplexity/trained/{m}" for m in ("sba", "yarn", "pi")]
-    a, b, c = (e.documents(id) for id in ids)
-    if not (a and b and c and e.alike(*ids)):
+    sba, yarn, pi = (e.documents(id) for id in ids)
+    if not (sba and yarn and e.alike(*ids[:2])):
         return None
-    sba, pi = paired(a, b, own["target"]), paired(c, b, own["target"])
-    return Answer(differences([("sba minus yarn", sba), ("pi minus yarn", pi)]), {"loss": sba.above(0)})
+    of = {name: paired(d, yarn, own["target"]) for name, d in (("sba", sba), ("pi", pi if e.alike(*ids) else None)) if d}
+    return Answer(differences([(f"{name} minus yarn", d) for name, d in of.items()]), {"loss": of["sba"].above(0)})
 
 
+# By part of the plan.
 ANSWERS = {
-    f.__name__: f
-    for f in (
-        breaks,
-        interpolation,
-        want_training,
-        training_free,
-        finding,
-        harpe,
-        spread,
-        sba,
-        pi,
-        knots,
-        recipe,
-        unseen,
-    )
+    "frozen": (breaks, interpolation, want_training, training_free, finding),
+    "small": (harpe, spread, sba, pi),
+    "knots": (knots,),
+    "recipe": (recipe, unseen),
 }
+
+
+def answers(plan):
+    """Returns the functions of the plan's parts by name."""
+    return {f.__name__: f for part in plan["parts"] for f in ANSWERS[part]}

@@ -26,7 +26,7 @@ def show(place, id):
     units = [u for u in all_units(place.plan, records) if u.id == id and u.steps]
     if not units:
         raise Problem(f"{id}: no such unit, or it has no commands yet; --list prints the units")
-    place.out.mkdir(parents=True, exist_ok=True)
+    place.claim()
     for step in units[0].steps(place, records):
         print(step.line(place.program()))
 
@@ -213,14 +213,16 @@ class Runner:
         """Runs the rest of a unit slice by slice, and returns its record."""
         place, folder = self.place, self.place.work(unit.id)
         folder.mkdir(parents=True, exist_ok=True)
-        mark = folder / "plan"
-        if mark.is_file() and mark.read_text() != plan_hash:
+        # Outputs of another device are not kept.
+        gpu = "" if place.device == "cpu" else f" {processor(place.device)}"
+        mark, made_by = folder / "plan", plan_hash + gpu
+        if mark.is_file() and mark.read_text() != made_by:
             shutil.rmtree(folder)
             folder.mkdir()
             if unit.model:
                 place.model(unit.id).unlink(missing_ok=True)
                 remove_checkpoints(place.model(unit.id))
-        write(mark, plan_hash)
+        write(mark, made_by)
         steps = unit.steps(place, records)
         while True:
             self.between()
@@ -285,7 +287,7 @@ def now():
 
 
 def take(place, only=None, count=None, remake=None):
-    place.out.mkdir(parents=True, exist_ok=True)
+    place.claim()
     with open(place.inside(".program.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         build = place.freeze()
@@ -459,9 +461,7 @@ def main():
     parser.add_argument("out", nargs="?", metavar="OUT", help="working directory of this machine; needs several GB")
     parser.add_argument("--list", action="store_true", help="list the units, their state, and their hours")
     parser.add_argument("--show", metavar="UNIT", help="make the texts of a unit in OUT and print its commands")
-    parser.add_argument(
-        "--check", action="store_true", help="check the plan, the units, and (with --program) the command lines"
-    )
+    parser.add_argument("--check", action="store_true", help="check the plan, and (with --program) the command lines")
     parser.add_argument("--import", dest="folder", metavar="DIR", help="import matching records of other machines")
     parser.add_argument("--program", metavar="DIR", help="use the ropewalk in this directory instead of building one")
     parser.add_argument("--threads", "-t", type=int, default=0, help="threads; 0 uses one per core [default: 0]")
@@ -469,22 +469,24 @@ def main():
     parser.add_argument("--only", metavar="PREFIX", help="run only units whose name starts with PREFIX")
     parser.add_argument("--count", type=int, metavar="N", help="run at most N units")
     parser.add_argument("--remake", metavar="UNIT", help="rebuild the model of a recorded unit, although no unit needs it now")
-    parser.add_argument("--records", metavar="DIR", help="directory of the records [default: docs/results/records]")
+    parser.add_argument("--plan", metavar="FILE", help="apply the changes in this file to plan.toml")
+    parser.add_argument(
+        "--records", metavar="DIR", help="directory of the records [default: docs/results/records; with --plan, OUT/records]"
+    )
     args = parser.parse_args()
-    more = {"records": pathlib.Path(args.records).resolve()} if args.records else {}
-    place = Place(args.out, threads=args.threads, program=args.program, device=args.device, **more)
+    place = Place(args.out, None, args.records, args.threads, args.program, args.device, args.plan)
     if args.check:
         check.check(place)
     elif args.list:
         list_units(place)
     elif args.show and args.out:
         show(place, args.show)
-    elif args.folder:
+    elif args.folder and (args.out or not args.plan):
         take_in(place, pathlib.Path(args.folder))
     elif args.out:
         take(place, args.only, args.count, args.remake)
     else:
-        parser.error("expected OUT, --list, --check or --import DIR (--show needs OUT)")
+        parser.error("expected OUT, --list, --check or --import DIR (--show and --import with --plan need OUT)")
 
 
 if __name__ == "__main__":

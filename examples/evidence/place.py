@@ -40,9 +40,35 @@ def digest(value):
     return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
-def read_plan(path=HERE / "plan.toml"):
-    with open(path, "rb") as file:
-        return tomllib.load(file)
+def read_plan(changes=None):
+    """Returns plan.toml, with the changes of another file. Tables are merged; other values are replaced."""
+    plan = read_toml(HERE / "plan.toml")
+    return merged(plan, read_toml(changes), str(changes)) if changes else plan
+
+
+def read_toml(path):
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except (OSError, ValueError) as error:
+        raise Problem(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def merged(old, new, where):
+    for key, value in new.items():
+        if key not in old:
+            raise Problem(f"{where}: {key}: expected a key of plan.toml here: {', '.join(old)}")
+        if kind(old[key]) != kind(value):
+            raise Problem(f"{where}: {key}: expected {kind(old[key])}, found {value!r}")
+    return old | {k: merged(old[k], v, f"{where}: {k}") if isinstance(v, dict) else v for k, v in new.items()}
+
+
+def kind(value):
+    """Names the type of a value in a plan."""
+    names = {dict: "a table", list: "a list", str: "a string", int: "a number", float: "a number"}
+    if isinstance(value, list) and value:
+        return f"a list whose items are each {kind(value[0])}"
+    return names.get(type(value), "a value of another type")
 
 
 def record_name(unit):
@@ -63,10 +89,11 @@ def read_records(folder):
 class Place:
     """Paths and program of one run. `out` can be None if only the plan and the records are needed."""
 
-    def __init__(self, out=None, plan=None, records=RECORDS, threads=0, program=None, device="cpu"):
+    def __init__(self, out=None, plan=None, records=None, threads=0, program=None, device="cpu", changes=None):
         self.out = pathlib.Path(out).resolve() if out else None
-        self.plan = plan or read_plan()
-        self.folder = records
+        self.plan = plan or read_plan(changes)
+        self.changes = digest(read_toml(changes)) if changes else ""
+        self.folder = pathlib.Path(records).resolve() if records else self.inside("records") if changes else RECORDS
         self.threads = threads
         self.device = device
         self.given = pathlib.Path(program).resolve() if program else None
@@ -76,6 +103,15 @@ class Place:
         return read_records(self.folder)
 
     # Files.
+
+    def claim(self):
+        """Makes the working directory. It has texts and models of one plan, so it rejects a plan with other changes."""
+        mark, new = self.inside("changes"), not self.inside("program").exists()
+        self.out.mkdir(parents=True, exist_ok=True)
+        if new and self.changes:
+            write(mark, self.changes)
+        if (mark.read_text() if mark.is_file() else "") != self.changes:
+            raise Problem(f"{self.out} has texts and models of another plan; use another OUT")
 
     def inside(self, *parts):
         return (self.out or pathlib.Path("OUT")).joinpath(*parts)

@@ -11,7 +11,7 @@ def train(plan, m):
     unit = Unit(
         f"recipe/train/{m['name']}", {"model": model, "spec": m["spec"], **fixed}, model=True, seed=own["seed"]
     )
-    unit.work = [("read", own["ctx"], 4 * own["ctx"] * own["steps"])]
+    unit.work = [("read", own["ctx"], own["cost"] * own["ctx"] * own["steps"])]
 
     def steps(place, _):
         args = [

@@ -8,6 +8,9 @@
 #   examples/evidence/run.sh OUT --only frozen/perplexity --count 1 -t 1
 #   examples/evidence/run.sh OUT --device cuda:0
 #                                              compute on this device [default: cpu]
+#   examples/evidence/run.sh OUT --plan examples/evidence/gpu.toml --device cuda:0
+#                                              apply the changes in this file to plan.toml; takes another OUT, and the records
+#                                              go to OUT/records
 #   touch OUT/stop                             stop before the next command, or at the end of a training slice; remove
 #                                              the file before the next run
 #   examples/evidence/run.sh OUT --import DIR  import records of other machines that match this plan, commit, models,

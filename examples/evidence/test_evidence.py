@@ -174,7 +174,7 @@ class Whole(Lab):
             self.assertLess(len(json.dumps(record)), evidence.MOST)
             self.assertNotIn(str(self.at / "out"), json.dumps(record))
         page, pictures = report.render(self.plan, records)
-        self.assertNotIn(report.NOT_YET, page.partition("## Claims")[2].partition("| HARPE and SBA need")[0])
+        self.assertNotIn(report.NOT_YET, page.partition("## Claims")[2].partition("| Without training, HARPE")[0])
         self.assertIn("| yarn | = |", page)
         self.assertIn("| abf at 3e-4 | 3e-4 | 1 |", page)
         self.assertIn(
@@ -355,16 +355,17 @@ class Queue(Lab):
     def test_results_of_gpus_are_not_compared_with_those_of_processors(self):
         place = self.place()
         evidence.take(place, only="recipe")
-        answer = report.ANSWERS["recipe"]
+        ask = answers.answers(self.plan)
+        answer = ask["recipe"]
         self.assertIsNotNone(answer(report.Evidence(self.plan, place.records())))
         path = self.at / "records/recipe.perplexity.frozen.yarn.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"processor": "NVIDIA H200"}))
         self.assertIsNone(answer(report.Evidence(self.plan, place.records())))
         evidence.take(place, only="small")
-        self.assertIsNotNone(report.ANSWERS["spread"](report.Evidence(self.plan, place.records())))
+        self.assertIsNotNone(ask["spread"](report.Evidence(self.plan, place.records())))
         for path in self.at.glob("records/small.measure.harpe.*.json"):
             path.write_text(json.dumps(json.loads(path.read_text()) | {"processor": "NVIDIA H200"}))
-        self.assertIsNone(report.ANSWERS["spread"](report.Evidence(self.plan, place.records())))
+        self.assertIsNone(ask["spread"](report.Evidence(self.plan, place.records())))
 
     def test_the_frozen_program_stays(self):
         place = self.place()
@@ -372,6 +373,43 @@ class Queue(Lab):
         (place.out / "program/ropewalk").write_text("another")
         with self.assertRaisesRegex(Problem, "differs from the frozen program"):
             evidence.take(self.place())
+
+    def test_a_directory_has_one_plan(self):
+        place = self.place()
+        evidence.take(place, only="frozen/plans")
+        changes = self.at / "changes.toml"
+        changes.write_text("minutes = 30")
+        with self.assertRaisesRegex(Problem, "out has texts and models of another plan; use another OUT"):
+            Place(place.out, changes=changes).claim()
+        other = Place(self.at / "other", changes=changes)
+        other.claim()
+        self.assertEqual((other.plan["minutes"], other.folder), (30, self.at / "other/records"))
+        other.inside("program").mkdir()
+        other.claim()
+        with self.assertRaisesRegex(Problem, "another plan"):
+            self.place("other").claim()
+
+    def test_a_text_shorter_than_the_context_is_an_error(self):
+        place = self.place()
+        self.plan["frozen"]["ctx"] = 1 << 20
+        self.plan["frozen"]["bucket"] = 1 << 19
+        unit = next(u for u in all_units(self.plan, {}) if u.id == "frozen/perplexity/plain")
+        short = {"t": {"rope": "r", "results": [{"texts": [{"name": "t.txt", "buckets": [{"start": 0, "tokens": 99, "nll_sum": 9.0}]}]}]}}
+        with self.assertRaisesRegex(Problem, "t: expected 1048576 tokens, found 100; raise `characters`"):
+            unit.figures(place, {}, short)
+
+    def test_work_of_another_device_is_not_continued(self):
+        evidence.take(self.place(), only="frozen/plans")
+        os.environ["STUB_FAIL"] = "-55.txt"
+        with self.assertRaises(Problem):
+            evidence.take(self.place(), only="frozen/perplexity/plain")
+        del os.environ["STUB_FAIL"]
+        before = len(self.commands())
+        place = self.place()
+        place.device = "vulkan:0"
+        evidence.take(place, only="frozen/perplexity/plain")
+        read = [line for line in self.commands()[before:] if "--bucket" in line]
+        self.assertEqual(len(read), 4)
 
     def test_a_cycle_is_an_error(self):
         units = all_units(self.plan, {})
@@ -389,6 +427,40 @@ class Parts(unittest.TestCase):
     def test_the_plan_is_valid(self):
         with contextlib.redirect_stdout(io.StringIO()):
             check.check(Place())
+
+    def test_a_plan_with_changes_is_valid(self):
+        path = pathlib.Path("examples/evidence/gpu.toml")
+        plan = read_plan(ROOT / path)
+        self.assertEqual(plan["frozen"]["methods"], read_plan()["frozen"]["methods"])
+        self.assertIn("2e-4", plan["recipe"]["options"])
+        units = all_units(plan, {})
+        self.assertEqual({u.id.partition("/")[0] for u in units}, {"frozen", "recipe"})
+        # Another model is measured by other units, whose records are not those of plan.toml.
+        old, new = plan_hashes(all_units(read_plan(), {})), plan_hashes(units)
+        self.assertEqual([id for id in new if new[id] == old[id] and "best" not in id], [])
+        with contextlib.redirect_stdout(io.StringIO()):
+            check.check(Place(plan=plan, records=pathlib.Path("none")))
+        page, _ = report.render(plan, {}, path)
+        self.assertIn("## Llama 3 8B, frozen, at 16,384 tokens", page)
+        self.assertIn(f"with the changes in {path}", page)
+        self.assertNotIn("Untie the Knots", page)
+
+    def test_changes_that_do_not_fit_the_plan_are_errors(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "changes.toml")
+            with self.assertRaisesRegex(Problem, "changes.toml: No such file"):
+                read_plan(path)
+            for text, error in (
+                ("[frozen]\nmodle = 1", "frozen: modle: expected a key of plan.toml here: name, model, window"),
+                ("frozen = 1", "frozen: expected a table, found 1"),
+                ("[minutes]", "minutes: expected a number, found {}"),
+                ('[frozen]\nmethods = ["plain"]', "methods: expected a list whose items are each a table, found"),
+                ('parts = ["smal"]', "parts: expected some of frozen, small, knots, recipe, found smal"),
+                ("not toml", "changes.toml: Expected '='"),
+            ):
+                path.write_text(text)
+                with self.assertRaisesRegex(Problem, error):
+                    all_units(read_plan(path), {})
 
     def test_the_page_lists_missing_results(self):
         page, pictures = report.render(read_plan(), {})

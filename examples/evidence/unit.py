@@ -79,6 +79,10 @@ def reads(unit, documents, model, ctx, bucket, more):
         found = {}
         for report in out.values():
             found.update(by_document(report))
+        for name, buckets in found.items():
+            tokens = 1 + sum(n for _, n, _ in buckets)
+            if tokens < ctx:
+                raise Problem(f"{name}: expected {ctx} tokens, found {tokens}; raise `characters` of the texts in the plan")
         return {"rope": next(iter(out.values()))["rope"], "documents": found}
 
     unit.steps, unit.figures = steps, figures

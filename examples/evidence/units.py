@@ -7,9 +7,15 @@ from recipe import recipe
 from small import small
 
 
+PARTS = {f.__name__: f for f in (frozen, small, knots, recipe)}
+
+
 def all_units(plan, records):
     """Returns every unit that is known from the records so far."""
-    return [u for part in (frozen, small, knots, recipe) for u in part(plan, records)]
+    for part in plan["parts"]:
+        if part not in PARTS:
+            raise Problem(f"parts: expected some of {', '.join(PARTS)}, found {part}")
+    return [u for part in plan["parts"] for u in PARTS[part](plan, records)]
 
 
 def plan_hashes(units):

@@ -42,5 +42,11 @@ fn the_page_is_that_of_the_records() {
 #[test]
 fn the_program_knows_every_command_line_of_the_plan() {
     let programs = Path::new(env!("CARGO_BIN_EXE_ropewalk")).parent().unwrap();
-    passes(Command::new("examples/evidence/run.sh").args(["--check", "--program"]).arg(programs));
+    let check = |more: &[&str]| {
+        passes(
+            Command::new("examples/evidence/run.sh").args(["--check", "--program"]).arg(programs).args(more),
+        );
+    };
+    check(&[]);
+    check(&["--plan", "examples/evidence/gpu.toml"]);
 }
