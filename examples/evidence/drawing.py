@@ -101,7 +101,7 @@ def lines(title, x_name, y_name, series, mark=None):
 
 def dots(title, x_name, rows):
     """Draws a row for each (name, values) of `rows`, from 0: a dot for each value, and a bar at their mean."""
-    left, row_height, bottom = 190, 26, TOP + 26 * len(rows) + 6
+    left, row_height, bottom = 40 + 6 * max(len(name) for name, _ in rows), 26, TOP + 26 * len(rows) + 6
     most = min(100, 10 * math.ceil(max(max(values) for _, values in rows) / 10 + 0.01))
     scale = (WIDTH - RIGHT - 24 - left) / most
     parts = []

@@ -110,6 +110,15 @@ def frozen_section(e):
     return out, pictures
 
 
+def arm_of(name):
+    """Returns the arm that has another learning rate in a control."""
+    return name.rpartition(" at ")[0].rstrip(",") if name.endswith(("e-3", "e-4")) else name
+
+
+def with_rate(e, name):
+    return f"{arm_of(name)}, {e.figures(f'small/rate/{name}').get('rate', '')}"
+
+
 def small_section(e):
     own = e.plan["small"]
     arms, rule = own["arms"], own["measure"]
@@ -211,7 +220,7 @@ def small_section(e):
         "evidence-found.svg": drawing.dots(
             f"{title}: found at {longest:,}",
             "percent found (dots: seeds; bars: means)",
-            [(name, e.found(name, longest)) for name in there],
+            [(with_rate(e, name), e.found(name, longest)) for name in sorted(there + controls, key=lambda n: there.index(arm_of(n)))],
         ),
         "evidence-small.svg": drawing.lines(
             f"{title}: perplexity by position",
@@ -322,7 +331,7 @@ SECTIONS = {"frozen": frozen_section, "small": small_section, "knots": knots_sec
 def controls(e):
     """Says what another learning rate changes."""
     names = [m["name"] for m in e.plan["small"]["arms"]["controls"]]
-    arms = {name: name.rpartition(" at ")[0].rstrip(",") for name in names}
+    arms = {name: arm_of(name) for name in names}
     parts = [f"{name} minus {arm}: {points(e.arms_found(name, arm))}" for name, arm in arms.items() if e.arms_found(name, arm)]
     more = f"  Arms with another rate were added after these had been measured. Found: {'; '.join(parts)}."
     return [more] if parts else []
