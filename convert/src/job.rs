@@ -1,7 +1,6 @@
 //! One conversion: a GGUF file in, a GGUF file out, a report.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -125,7 +124,7 @@ pub(crate) fn rewrite(
     }
     let errors = Errors::default();
     if let Some(dtype) = options.dtype {
-        note_fallbacks(file.tensors().iter().filter(|t| !stays(t)), dtype, &mut notes);
+        types::note_fallbacks(file.tensors().iter().filter(|t| !stays(t)), dtype, &mut notes);
     }
     let mut writer = Writer::with_metadata_of(&file);
     if !options.adapters.is_empty() {
@@ -148,6 +147,7 @@ pub(crate) fn rewrite(
     for (name, factors) in factors.iter().filter(|(name, _)| file.tensor(name).is_none()) {
         add_factors(&mut writer, name, factors)?;
     }
+    let mut has_output = false;
     for t in file.tensors() {
         if let Some((name, factors)) = factors.iter().find(|(name, f)| t.name == *name && *f != Factors::Same)
         {
@@ -171,6 +171,7 @@ pub(crate) fn rewrite(
             outputs.push((merge::OUTPUT, merge.of_tied_output(TOKEN_EMBD)?));
         }
         for (name, change) in outputs {
+            has_output |= name == merge::OUTPUT;
             let to = if to_quantize && change.is_some() { DType::F32 } else { to };
             if change.is_some() && !to.can_quantize() {
                 let what = format!("an adapter changes it, and {to} cannot be written: choose another type");
@@ -203,7 +204,10 @@ pub(crate) fn rewrite(
         }
     }
     let n_tensors = writer.n_tensors();
-    let (llama_server, no_llama_server) = llama_cpp::serve(&file, rope_report.as_ref(), output);
+    if options.llama_cpp {
+        llama_cpp::check_output(&file, has_output)?;
+    }
+    let (llama_server, no_llama_server) = llama_cpp::serve(&file, rope_report.as_ref(), has_output, output);
     let (scratch, bytes) = match writer.write_scratch(options.output(output)) {
         Err(_) if control.stopped() => return Err(Error::Interrupted),
         done => done?,
@@ -277,6 +281,10 @@ fn write_rope(
         return Ok((Vec::new(), None));
     }
     let mut hp = Hparams::as_trained(file)?;
+    if llama_cpp::is_not_rotated(&hp.arch) {
+        let what = format!("expected a model with rotary positions, found {}", hp.arch);
+        return Err(file.error("general.architecture", what).into());
+    }
     let as_declared = options.rope.is_none() && options.n_ctx.is_none() && file.value(keys::SPEC).is_none();
     if as_declared && hp.attention.len() > 1 {
         // llama.cpp reads the keys as they are. `planned` can put a method into keys for one kind of layers only.
@@ -459,24 +467,6 @@ fn add_factors(writer: &mut Writer<'_>, name: &str, factors: &Factors) -> Result
         writer.tensor_bytes(name, DType::F32, &[values.len() as u64], bytes)?;
     }
     Ok(())
-}
-
-/// Tensors that cannot have the type asked for, one note for all of the same width.
-fn note_fallbacks<'a>(tensors: impl Iterator<Item = &'a TensorInfo>, wanted: DType, notes: &mut Vec<String>) {
-    let mut groups: BTreeMap<u64, usize> = BTreeMap::new();
-    for t in tensors {
-        let to = types::target_of(wanted, &t.name, &t.shape);
-        let stays = types::stays_f32(&t.name, &t.shape);
-        if to != wanted && t.dtype != to && t.dtype.can_dequantize() && !stays {
-            *groups.entry(t.shape[0]).or_default() += 1;
-        }
-    }
-    for (row, n) in groups {
-        let (to, block) = (types::target(wanted, &[row, 2]), wanted.block_size());
-        notes.push(format!(
-            "{n} of the tensors become {to}: rows of {row} are not whole {wanted} blocks of {block}."
-        ));
-    }
 }
 
 /// The type a tensor is to have, with a note where it keeps its own.

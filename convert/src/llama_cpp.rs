@@ -12,6 +12,7 @@ use gguf::File;
 use ropewalk_core::hparams::{keys, Hparams, LayerRotation};
 use ropewalk_core::remedy::Remedy;
 use ropewalk_core::rope::{Plan, Spec};
+use ropewalk_import::architectures;
 
 use crate::RopeReport;
 
@@ -35,6 +36,55 @@ pub const READS_ROPE_FREQS: &[&str] = &[
 /// Architectures whose llama.cpp graph loads `rope_factors_long.weight` and `rope_factors_short.weight` and passes on either
 /// by the context that is opened: those that create LLM_TENSOR_ROPE_FACTORS_LONG, of the ones that run here.
 const READS_LONG_FACTORS: &[&str] = &["llama", "mistral3", "granite", "phi3"];
+
+/// Architectures whose graph in llama.cpp takes the embedding for the output: it refuses a file with an output matrix.
+const HAS_NO_OUTPUT: &[&str] = &["gemma2", "cohere2"];
+
+/// Architectures whose graph in llama.cpp requires an output matrix.
+const NEEDS_OUTPUT: &[&str] = &["olmo2", "gptneox", "phi2", "gpt-oss"];
+
+/// Architectures that llama.cpp does not rotate (`llama_model_rope_type`).
+const NOT_ROTATED: &[&str] = &[
+    "clip",
+    "gpt2",
+    "gptj",
+    "mpt",
+    "refact",
+    "bloom",
+    "mamba",
+    "mamba2",
+    "jamba",
+    "jina-bert-v2",
+    "t5",
+    "t5encoder",
+    "jais",
+    "rwkv6",
+    "rwkv6qwen2",
+    "rwkv7",
+    "arwkv7",
+    "nemotron_h",
+    "nemotron_h_moe",
+    "kimi-linear",
+];
+
+/// Returns true if positions of this architecture are not rotated, so that no RoPE method applies.
+pub(crate) fn is_not_rotated(arch: &str) -> bool {
+    NOT_ROTATED.contains(&arch)
+}
+
+/// Returns the reason why llama.cpp cannot load a file of this architecture with or without an output matrix.
+pub(crate) fn refuses_output(arch: &str, has_output: bool) -> Option<String> {
+    let list = if has_output { HAS_NO_OUTPUT } else { NEEDS_OUTPUT };
+    let what = if has_output { "has no output.weight" } else { "needs an output.weight" };
+    list.contains(&arch).then(|| format!("its {arch} graph {what}"))
+}
+
+/// [`refuses_output`] as an error of the file that is converted.
+pub(crate) fn check_output(file: &File, has_output: bool) -> crate::Result<()> {
+    let why = refuses_output(&file.get::<String>("general.architecture")?, has_output);
+    let what = |why| format!("{}: stock llama.cpp cannot run it: {why}", file.path().display());
+    why.map_or(Ok(()), |why| Err(crate::Error::Invalid(what(why))))
+}
 
 /// Largest relative difference of an angle that counts as the same: that of f32 numbers.
 pub(crate) const SAME: f64 = 2e-6;
@@ -114,6 +164,21 @@ pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
     let stock = attn_factor.map_or_else(Stock::default, magnitude);
     let bakes = READS_ROPE_FREQS.contains(&hp.arch.as_str());
 
+    // A graph with an attention temperature takes the length for that from the key of the scaling.
+    let floor = hp.attention[0].temperature.map(|t| t.length as u32);
+    let keeps_temperature = |mut stock: Stock| {
+        let Some(floor) = floor else { return Some(stock) };
+        let counts = match stock.kind {
+            Some("yarn") => stock.factor != Some(1.0),
+            kind => kind == Some("longrope"),
+        };
+        if counts && stock.n_ctx_orig != Some(floor) {
+            return None;
+        }
+        stock.n_ctx_orig = Some(floor);
+        Some(stock)
+    };
+
     let mut candidates = vec![stock.clone()];
     let plain = stock.angles(hp);
     if let (Some(a), Some(b), true) = (plain.first(), tables.theta.first(), attn_factor.is_none() || !bakes) {
@@ -145,7 +210,7 @@ pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
     if !bake && hp.rope_scaling.long_factors.is_some() {
         candidates.retain(|candidate| candidate.kind == Some("longrope"));
     }
-    if let Some(found) = candidates.into_iter().find(|c| c.reads_as(plan, hp)) {
+    if let Some(found) = candidates.into_iter().filter_map(keeps_temperature).find(|c| c.reads_as(plan, hp)) {
         return Ok(found);
     }
     let factor = |(p, t): (f64, &f64)| if *t == 0.0 { UNROTATED } else { (p / t) as f32 };
@@ -154,7 +219,7 @@ pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
         let kind = Some("longrope");
         let long =
             Stock { kind, n_ctx_orig, attn_factor, long_factors: Some(factors.clone()), ..Stock::default() };
-        if long.reads_as(plan, hp) {
+        if let Some(long) = keeps_temperature(long).filter(|long| long.reads_as(plan, hp)) {
             return Ok(long);
         }
     }
@@ -169,9 +234,9 @@ pub fn say(plan: &Plan, hp: &Hparams, bake: bool) -> Result<Stock, String> {
     if !bake {
         return Err("no scaling key gives these frequencies".into());
     }
-    let baked = Stock { rope_freqs: Some(factors), ..stock };
-    let reads = baked.reads_as(plan, hp);
-    reads.then_some(baked).ok_or_else(|| "the frequencies do not fit rope_freqs.weight".into())
+    let baked = keeps_temperature(Stock { rope_freqs: Some(factors), ..stock });
+    let baked = baked.filter(|baked| baked.reads_as(plan, hp));
+    baked.ok_or_else(|| "the frequencies do not fit rope_freqs.weight".into())
 }
 
 /// The base of a model whose layers all rotate positions by one table, and differ from the model in nothing else than that
@@ -203,14 +268,16 @@ pub(crate) fn one_table(plan: &Plan, hp: &Hparams) -> Result<f64, String> {
     Ok(freq_base)
 }
 /// The command that runs a converted file in stock llama.cpp as it was converted, or why there is none. `rope` is the
-/// method that was written, if one was; otherwise what `file` declares counts.
+/// method that was written, if one was; otherwise what `file` declares counts. `has_output` is of the converted file.
 pub(crate) fn serve(
     file: &File,
     rope: Option<&RopeReport>,
+    has_output: bool,
     output: &Path,
 ) -> (Option<String>, Option<String>) {
     // A file that does not run here says nothing of llama.cpp.
-    let Ok(hp) = Hparams::as_trained(file) else { return (None, None) };
+    let hp = Hparams::as_trained(file).ok().filter(|hp| architectures().any(|arch| arch == hp.arch));
+    let Some(hp) = hp else { return (None, None) };
     let found = match rope {
         Some(RopeReport { why: Some(why), rope, .. }) => Err(format!("{rope}: {why}")),
         Some(RopeReport { n_ctx, .. }) => Ok(*n_ctx),
@@ -221,7 +288,8 @@ pub(crate) fn serve(
         Ok(Some((why, _))) => Err(why),
         Err(e) => Err(e.to_string()),
     };
-    match found.and_then(reads_all) {
+    let loads = |n_ctx| refuses_output(&hp.arch, has_output).map_or(Ok(n_ctx), Err);
+    match found.and_then(reads_all).and_then(loads) {
         Ok(n_ctx) => {
             (Some(format!("llama-server -m {} -c {n_ctx}", quoted(&output.to_string_lossy()))), None)
         }
@@ -232,7 +300,8 @@ pub(crate) fn serve(
 /// The context of a file that llama.cpp runs as it declares.
 fn declared(file: &File) -> Result<usize, String> {
     let hp = Hparams::from_gguf(file).map_err(|e| e.to_string())?;
-    if file.value(keys::SPEC).is_some() {
+    // Keys for several kinds of layers are read as they are.
+    if file.value(keys::SPEC).is_some() || hp.attention.len() == 1 {
         let trained = Hparams::as_trained(file).map_err(|e| e.to_string())?;
         let spec = Spec::declared(&hp).map_err(|e| e.to_string())?;
         let plan = Plan::new(&spec, &trained, hp.n_ctx_train).map_err(|e| e.to_string())?;

@@ -82,7 +82,8 @@ pub struct Report {
 impl Report {
     /// Report of a conversion that has changed nothing yet.
     pub(crate) fn unchanged(file: &File, output: &Path) -> Report {
-        let (llama_server, no_llama_server) = llama_cpp::serve(file, None, output);
+        let has_output = file.tensor(merge::OUTPUT).is_some();
+        let (llama_server, no_llama_server) = llama_cpp::serve(file, None, has_output, output);
         Report { n_tensors: file.tensors().len(), llama_server, no_llama_server, ..Report::default() }
     }
 

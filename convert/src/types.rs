@@ -1,6 +1,8 @@
 //! Which element type a tensor gets.
 
-use gguf::DType;
+use std::collections::BTreeMap;
+
+use gguf::{DType, TensorInfo};
 
 /// Types `--type` takes, with the number each has in `general.file_type` (llama.cpp's `llama_ftype`; of the
 /// K-quant mixtures the small one, which like ours is nearly pure).
@@ -96,5 +98,27 @@ pub fn target(wanted: DType, shape: &[u64]) -> DType {
     match fits(smaller) {
         true => smaller,
         false => DType::F16,
+    }
+}
+
+/// Tensors that cannot have the type asked for, one note for all of the same width.
+pub(crate) fn note_fallbacks<'a>(
+    tensors: impl Iterator<Item = &'a TensorInfo>,
+    wanted: DType,
+    notes: &mut Vec<String>,
+) {
+    let mut groups: BTreeMap<u64, usize> = BTreeMap::new();
+    for t in tensors {
+        let to = target_of(wanted, &t.name, &t.shape);
+        let stays = stays_f32(&t.name, &t.shape);
+        if to != wanted && t.dtype != to && t.dtype.can_dequantize() && !stays {
+            *groups.entry(t.shape[0]).or_default() += 1;
+        }
+    }
+    for (row, n) in groups {
+        let (to, block) = (target(wanted, &[row, 2]), wanted.block_size());
+        notes.push(format!(
+            "{n} of the tensors become {to}: rows of {row} are not whole {wanted} blocks of {block}."
+        ));
     }
 }

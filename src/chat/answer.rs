@@ -136,6 +136,8 @@ pub struct Parts {
     closed: bool,
     /// Whether calls of functions are content.
     calls: bool,
+    /// Whether the last content is a call.
+    called: bool,
     thinking: String,
     content: String,
     /// Text that comes with tool calls. It is the content if there is no other.
@@ -165,6 +167,7 @@ impl Parts {
             to: None,
             closed,
             calls: false,
+            called: false,
             thinking: empty(),
             content: empty(),
             aside: empty(),
@@ -247,11 +250,13 @@ impl Parts {
                         let call =
                             format!("<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>");
                         self.at = At::In(Part::Content);
+                        self.called = true;
                         return self.text(&call, shown);
                     }
                     let thinks = self.header.trim_start().starts_with("analysis") || to.is_some();
-                    self.break_line(if thinks { Part::Thinking } else { Part::Content });
+                    self.break_line(if thinks { Part::Thinking } else { Part::Content }, shown);
                     self.at = At::In(if thinks { Part::Thinking } else { Part::Content });
+                    self.called &= thinks;
                 }
                 "<|constrain|>" => {
                     self.header.push(' ');
@@ -288,7 +293,15 @@ impl Parts {
     }
 
     /// Two messages of one part are two paragraphs.
-    fn break_line(&mut self, part: Part) {
+    fn break_line(&mut self, part: Part, shown: &mut Vec<(Part, String)>) {
+        let is_first = match part {
+            Part::Thinking => self.thinking.is_empty(),
+            // The text after a call is read by itself.
+            Part::Content => self.called || self.content.is_empty() && self.aside.is_empty(),
+        };
+        if !is_first {
+            shown.push((part, "\n\n".to_owned()));
+        }
         let text = match part {
             Part::Thinking => &mut self.thinking,
             Part::Content if self.is_aside() => &mut self.aside,

@@ -291,10 +291,12 @@ impl Conversation {
                 return show(text);
             }
             for (part, text) in of_parts {
-                if shown.replace(part).is_some_and(|before| before != part) {
+                let is_other = shown.replace(part).is_some_and(|before| before != part);
+                if is_other {
                     show("\n\n")?;
                 }
-                show(&text)?;
+                // A later message of a part begins with an empty line.
+                show(if is_other { text.trim_start_matches('\n') } else { &text })?;
             }
             ControlFlow::Continue(())
         };

@@ -74,6 +74,16 @@ fn run(mut args: cli::Args, matrix: &MatrixArgs) -> anyhow::Result<()> {
     }
 }
 
+/// The matrix next to a model: `NAME.imatrix.gguf` for `NAME.gguf`.
+fn matrix_of(model: &Path) -> PathBuf {
+    let mut name = match model.extension() {
+        Some(end) if end == "gguf" => model.with_extension("").into_os_string(),
+        _ => model.as_os_str().to_owned(),
+    };
+    name.push(".imatrix.gguf");
+    name.into()
+}
+
 fn converted(args: &cli::Args, interrupt: &Interrupt, out: &OutputArgs) -> anyhow::Result<Done> {
     let helper = this_program().context("cannot find this program to run the tokenizer")?;
     let bar = out.progress(0, "converting", Unit::Bytes);
@@ -100,7 +110,7 @@ fn weighed(
     );
     let what = "expected a GGUF file for --imatrix-from, found a folder: convert it first";
     ensure!(!input.is_dir(), usage(format!("{}: {what}", input.display())));
-    let at = if alone { to.clone() } else { to.with_extension("imatrix.gguf") };
+    let at = if alone { to.clone() } else { matrix_of(to) };
     let read = texts.iter().chain([input]).chain(args.lora.iter().map(|a| &a.path));
     check_apart(read, if alone { vec![to] } else { vec![to, &at] })?;
     ensure!(!to.is_dir(), usage(format!("--output {}: expected a file, found a folder", to.display())));

@@ -143,9 +143,14 @@ fn run(args: &Args) -> anyhow::Result<()> {
         .options(options)
         .batch(args.parallel);
     let how = Several::new(tasks, params).specs(specs).data(Some(data_of));
-    let reports = under_methods(&model, &choice, &interrupt, args.output, |sources, control| {
-        suite::run_all(sources, &name, &how, &mut *store, control)
-    })?;
+    let mut reports = Vec::new();
+    let done = under_methods(&model, &choice, &interrupt, args.output, |sources, control| {
+        suite::run_all(sources, &name, &how, &mut *store, &mut reports, control)
+    });
+    // What was measured before an error is shown.
+    if reports.is_empty() {
+        return Ok(done?);
+    }
     let result = Outcome::new(reports, &how.specs, &args.tasks);
     let maps = plot::depths(&result);
     if args.output.json {
@@ -160,6 +165,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         }
         args.output.note(format_args!("drawn to {}", path.display()));
     }
+    done?;
     interrupt::check(interrupt.requested(), "interrupted: the figures cover the completed part")
 }
 

@@ -192,11 +192,16 @@ fn run(args: &Args) -> anyhow::Result<()> {
         .seed(args.seed)
         .longppl(longppl);
     let name = models::label(&choice);
-    let reports = under_methods(&model, &choice, &interrupt, args.out, |sources, control| {
-        under_each(&specs, sources, control, |source| {
+    let mut reports = Vec::new();
+    let done = under_methods(&model, &choice, &interrupt, args.out, |sources, control| {
+        under_each(&specs, sources, &mut reports, control, |source| {
             perplexity::run(source, &name, &texts, &params, control)
         })
-    })?;
+    });
+    // What was measured before an error is shown.
+    if reports.is_empty() {
+        return Ok(done?);
+    }
     if args.out.json {
         let mut all = one_object(&reports)?;
         let differences = reports.iter().skip(1).flat_map(|report| perplexity::paired(&reports[0], report));
@@ -209,6 +214,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         plot::perplexity(&specs, &reports, model.hparams().n_ctx_orig()).write(args.force.output(path))?;
         args.out.note(format_args!("drawn to {}", path.display()));
     }
+    done?;
     interrupt::check(interrupt.requested(), "interrupted: the figures cover the completed part")
 }
 

@@ -11,24 +11,24 @@ use crate::rope::Spec;
 /// Makes the source of sessions under a method; `None` is what the file declares.
 pub type Sources<'a> = &'a dyn Fn(Option<&Spec>) -> SessionSource;
 
-/// The reports of a measurement under each method in turn, up to the first that was stopped.
+/// Adds the reports of a measurement under each method in turn, up to the first that was stopped.
 ///
 /// # Errors
-/// The first error of `measure`.
+/// The first error of `measure`; `reports` then has those before it.
 pub fn under_each<R>(
     specs: &[Option<Spec>],
     sources: Sources<'_>,
+    reports: &mut Vec<R>,
     control: &Control<'_>,
     mut measure: impl FnMut(&SessionSource) -> Result<R>,
-) -> Result<Vec<R>> {
-    let mut reports = Vec::new();
+) -> Result<()> {
     for spec in specs {
         reports.push(measure(&sources(spec.as_ref()))?);
         if control.stopped() {
             break;
         }
     }
-    Ok(reports)
+    Ok(())
 }
 
 /// One JSON object of several reports: at its top what they agree on, in `results` the rows of all. A row has its own `rope`

@@ -177,7 +177,7 @@ pub(crate) fn taken<'a>(
     messages: &'a [Value],
     variables: &'a Map<String, Value>,
 ) -> (Cow<'a, [Value]>, Cow<'a, Map<String, Value>>) {
-    if template.is_none_or(|template| known(template).is_some()) {
+    if template.is_some_and(|template| known(template).is_some()) {
         return (messages.into(), Cow::Borrowed(variables));
     }
     let mut variables = variables.clone();
@@ -279,9 +279,10 @@ impl Tools {
     ) -> Result<Option<Shape>, Fault> {
         let text = json.map(|json| Series { begin: header, one_of: vec![vec![json]], ..Series::default() });
         let only = |any| Ok(Some(Shape { any, ..Shape::default() }));
-        let Some(format) = template.map(format).filter(|_| self.offered()) else {
+        if !self.offered() {
             return text.map_or(Ok(None), |text| only(vec![text]));
-        };
+        }
+        let format = template.map_or(&generic::FORMAT, format);
         let strict = self.list.iter().any(|tool| tool.strict);
         if self.choose == Choose::Auto && text.is_none() && !strict {
             return Ok(None);
@@ -304,17 +305,15 @@ impl Tools {
 
     /// The reader of an answer's calls, for a model with this template; none if no functions are offered. With `json`, the
     /// text of the answer must be JSON.
-    pub(crate) fn reader(&self, template: Option<&str>, json: bool) -> Result<Option<Reader>, Fault> {
+    pub(crate) fn reader(&self, template: Option<&str>, json: bool) -> Option<Reader> {
         if !self.offered() {
-            return Ok(None);
+            return None;
         }
-        let Some(format) = template.map(format) else {
-            return Err(Fault::invalid("tools", "tools: expected a model with a chat template, found none"));
-        };
+        let format = template.map_or(&generic::FORMAT, format);
         // Answers that have to be calls, or that begin like one only where one comes.
         let strict = self.list.iter().any(|tool| tool.strict);
         let sure = self.choose != Choose::Auto || strict && !json;
-        Ok(Some(Reader::new(format, self.list.clone().into(), self.parallel, sure)))
+        Some(Reader::new(format, self.list.clone().into(), self.parallel, sure))
     }
 }
 
@@ -347,7 +346,12 @@ fn tool(at: &str, value: &Value, inner: Option<&str>) -> Result<Tool, Fault> {
     let parameters = match &function["parameters"] {
         // A function without arguments.
         Value::Null => json!({ "type": "object", "properties": {}, "additionalProperties": false }),
-        Value::Object(schema) => schema.clone().into(),
+        Value::Object(schema) => {
+            let mut schema = schema.clone();
+            // Without a type, any JSON value fits a schema, and arguments are always an object.
+            schema.entry("type").or_insert_with(|| "object".into());
+            schema.into()
+        }
         other => return Err(wrong(&format!("{at}.parameters"), "a JSON schema", other)),
     };
     let strict = match &function["strict"] {

@@ -15,15 +15,15 @@ pub(crate) fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, 
     prepare(app, caller, &mut common)?;
     let messages = request.messages;
     let template = app.backend.card().chat_template.as_deref();
-    let reader = messages.tools.reader(template, request.json.is_some())?;
+    let reader = messages.tools.reader(template, request.json.is_some());
     let prompt = messages.tokens(&*app.backend)?;
     let param = if request.json.is_some() { "response_format" } else { "tools" };
     let shape = messages.tools.shape(template, request.json, prompt.header)?;
     common.job.rule = rule(app, shape, prompt.thinks, param)?;
     common.job.stop.extend(prompt.stop);
     let scored = common.job.n_top.is_some();
-    // Without splitting, marks of calls still have to become text.
-    let split = || (request.split || reader.is_some()).then(|| (prompt.split)(request.split));
+    // Without splitting, marks still have to become text.
+    let split = || Some((prompt.split)(request.split));
     let choice = |_| Choice::new(0, scored, None, split()).with_calls(reader.clone());
     let mut choices: Vec<Choice> = (0..common.n).map(choice).collect();
     let (jobs, headers) = begin(app, each(&common, &prompt.tokens), &mut choices)?;

@@ -47,7 +47,7 @@ pub(crate) fn work(app: &Arc<App>, caller: Caller, body: &[u8]) -> Result<Work, 
     let (mut common, messages) = (request.common, request.messages);
     prepare(app, caller, &mut common)?;
     let template = app.backend.card().chat_template.as_deref();
-    let reader = messages.tools.reader(template, request.form.is_some())?;
+    let reader = messages.tools.reader(template, request.form.is_some());
     let prompt = messages.tokens(&*app.backend)?;
     let param = if request.form.is_some() { "text.format" } else { "tools" };
     let shape = messages.tools.shape(template, request.form, prompt.header)?;
@@ -265,7 +265,13 @@ impl Answer {
     /// Adds to the last item, or to a new one if that is of another kind.
     fn grow(&mut self, kind: &Kind, text: &str, scores: Vec<Value>) {
         let thinks = *kind == Kind::Thinking;
+        let mut text = text;
         if self.items.last().is_none_or(|item| item.kind != *kind) {
+            let rest = text.trim_start_matches('\n');
+            if rest.is_empty() && !text.is_empty() {
+                return;
+            }
+            text = rest;
             let (prefix, kind) = if thinks { ("rs", Kind::Thinking) } else { ("msg", Kind::Text) };
             self.add(prefix, kind);
         }

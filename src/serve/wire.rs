@@ -23,13 +23,15 @@ const N_COMPLETION: usize = 16;
 #[rustfmt::skip]
 const NOT_SERVED: &[(&str, &[&str])] = &[
     ("allowed_token_ids", &[]), ("audio", &[]), ("bad_words", &["[]"]), ("best_of", &["1"]), ("chat_template", &[]),
-    ("continue_final_message", &["false"]), ("documents", &["[]"]), ("function_call", &["\"none\"", "\"auto\""]),
+    ("continue_final_message", &["false"]), ("documents", &["[]"]), ("dry_sequence_breakers", &[]),
+    ("dynatemp_range", &["0", "0.0"]), ("function_call", &["\"none\"", "\"auto\""]),
     ("functions", &["[]"]), ("grammar", &["\"\""]), ("guided_choice", &[]), ("guided_grammar", &[]), ("guided_json", &[]),
     ("guided_regex", &[]), ("id_slot", &["-1"]), ("include_stop_str_in_output", &["false"]), ("json_schema", &[]),
     ("length_penalty", &["1", "1.0"]), ("mirostat", &["0"]), ("modalities", &["[\"text\"]"]), ("n_predict", &[]),
     ("n_probs", &["0"]), ("prediction", &[]), ("priority", &["0"]), ("prompt_embeds", &[]),
     ("samplers", &[]), ("stop_token_ids", &["[]"]),
-    ("structured_outputs", &[]), ("suffix", &["\"\""]), ("thinking_budget_tokens", &[]),
+    ("structured_outputs", &[]), ("suffix", &["\"\""]), ("t_max_predict_ms", &["-1", "0"]), ("thinking_budget_tokens", &[]),
+    ("top_n_sigma", &["-1", "-1.0", "0", "0.0"]),
     ("truncate_prompt_tokens", &[]), ("use_beam_search", &["false"]), ("web_search_options", &[]),
     ("xtc_probability", &["0", "0.0"]),
 ];
@@ -327,8 +329,11 @@ fn sampling(fields: &mut Fields) -> Result<Sampling, Fault> {
         dry_base: fields.float("dry_base", 1.0..=100.0)?,
         dry_allowed_length: dry_allowed,
         dry_penalty_last_n: dry_last_n,
-        // The low half of a seed of 64 bits.
-        seed: fields.int("seed", i64::MIN..=i64::MAX)?.map(|seed| seed as u32),
+        // The low half of a seed of 64 bits. With -1, llama-server draws one, and clients send that for a new one each time.
+        seed: fields
+            .int("seed", i64::MIN..=i64::MAX)?
+            .map(|seed| seed as u32)
+            .filter(|&seed| seed != u32::MAX),
         min_tokens: fields.count("min_tokens", MAX_COUNT)?,
     })
 }

@@ -7,19 +7,18 @@ use std::time::Instant;
 use gguf::Output;
 use ropewalk_core::text::hex;
 
+use super::measured::{of_benchmark, of_text, template};
 use super::Settings;
 use crate::adapter::{fingerprint, metadata_fingerprint, AdapterReader, AdapterSpec};
-use crate::chat::{Message, Template};
 use crate::control::Control;
 use crate::data::{Sources, TextOptions};
-use crate::eval::stats::perplexity_interval;
-use crate::eval::suite::{self, FileStore};
-use crate::eval::{self, perplexity, protocol, rounding, Content, Document, SessionSource};
+use crate::eval::suite::TaskEncoder;
+use crate::eval::{self, protocol, rounding, Content, Document, SessionSource};
 use crate::model::{Error, Model, ModelParams, Result};
 use crate::origin::sha256_of;
 use crate::rope::Spec;
 use crate::session::{Session, SessionParams};
-use crate::study::{self, Bucket, Cell, CellResult, Estimate, Failure, Metric, Plan, Runner};
+use crate::study::{Cell, CellResult, Estimate, Failure, Plan, Runner};
 use crate::tasks::{self, Task};
 use crate::Token;
 
@@ -45,6 +44,8 @@ pub(super) struct SessionRunner<'a> {
     documents: HashMap<Vec<PathBuf>, Vec<Document>>,
     /// Tokens of each document, by model and texts.
     counts: HashMap<(PathBuf, Vec<PathBuf>), Vec<u64>>,
+    /// Number of samples, by the settings that they depend on.
+    samples: HashMap<String, Result<u64, String>>,
     /// Floating-point operations per second, by model.
     speeds: HashMap<PathBuf, f64>,
 }
@@ -59,6 +60,7 @@ impl<'a> SessionRunner<'a> {
             hashes: HashMap::new(),
             documents: HashMap::new(),
             counts: HashMap::new(),
+            samples: HashMap::new(),
             speeds: HashMap::new(),
         }
     }
@@ -98,6 +100,36 @@ impl<'a> SessionRunner<'a> {
         let read = eval::read_documents(paths).map_err(|e| e.to_string())?;
         self.documents.insert(paths.to_vec(), read.clone());
         Ok(read)
+    }
+
+    /// Number of samples of a benchmark. Options that the task rejects, and data that it does not find, are errors.
+    fn samples(&mut self, cell: &Cell<'_>, model: &Model) -> Result<u64, String> {
+        let task = cell.task;
+        let key =
+            format!("{:?} {:?}", (&cell.model.path, &task.name, cell.length, task.samples), &task.options);
+        if let Some(known) = self.samples.get(&key) {
+            return known.clone();
+        }
+        let found = tasks::find(&task.name).map_err(|e| e.to_string())?;
+        let data = found.first().map(|task| data_of(self.data.as_deref(), self.settings, *task));
+        let (Some(of), Some(data)) = (found.first(), data) else {
+            return Err(format!("{}: no task", task.name));
+        };
+        let source = SessionSource::new(model, session(self.settings, 0, None));
+        let encoder = TaskEncoder::new(&source, tasks::Template::Base, None).map_err(|e| e.to_string())?;
+        let setup = tasks::Setup {
+            length: count(cell.length),
+            samples: count(task.samples),
+            seed: cell.seed,
+            template: template(cell),
+            options: task.options.clone(),
+            data: &data,
+            encoder: &encoder,
+            control: self.control,
+        };
+        let n = of.samples(&setup).map(|samples| samples.n as u64).map_err(|e| e.to_string());
+        self.samples.insert(key, n.clone());
+        n
     }
 
     /// Tokens of each document of the cell's task.
@@ -192,18 +224,19 @@ impl Runner for SessionRunner<'_> {
         let settings = self.settings;
         let model = self.load(cell, None)?.model.clone();
         let length = cell.length.or(cell.task.ctx).unwrap_or(1024);
+        let protocol = protocol::protocol(cell.task.protocol.as_deref().unwrap_or("window"));
+        let protocol = protocol.map_err(|e| e.to_string())?;
         let long = cell.task.name == "longppl";
-        let samples = cell.task.samples.or_else(|| {
-            let found = tasks::find(&cell.task.name).ok()?;
-            found.first()?.info().samples.map(|n| n as u64)
-        });
+        let samples = if cell.task.is_perplexity() { 0 } else { self.samples(cell, &model)? };
         let tokens = match cell.task.name.as_str() {
             "perplexity" | "longppl" => {
                 let texts = self.counts(cell, &model)?.into_iter();
                 let windows = cell.task.max_windows.map_or(u64::MAX, |n| n.saturating_mul(length));
-                let tokens = match (cell.task.protocol.as_deref().unwrap_or("window"), cell.task.stride) {
+                let stride = protocol.stride.and(cell.task.stride.or(protocol.stride.map(|n| n as u64)));
+                let tokens = match (protocol.name, stride) {
                     // The beginning of each text.
                     ("window", _) => texts.map(|n| n.min(length)).sum::<u64>().min(windows),
+                    _ if protocol.restarts => texts.map(|n| n.min(length)).sum::<u64>().min(windows),
                     (_, Some(stride)) => {
                         (texts.sum::<u64>() / stride.max(1)).saturating_mul(length).min(windows)
                     }
@@ -212,13 +245,14 @@ impl Runner for SessionRunner<'_> {
                 tokens.saturating_mul(if long { LONGPPL } else { 1 })
             }
             // Short prompts: what they are long is not known before they are made.
-            _ if cell.length.is_none() => samples.unwrap_or(1000).saturating_mul(256),
-            _ => samples.unwrap_or(20).saturating_mul(length),
+            _ if cell.length.is_none() => samples.saturating_mul(256),
+            _ => samples.saturating_mul(length),
         };
         let spec =
             cell.method.spec.as_ref().map(|s| s.parse::<Spec>()).transpose().map_err(|e| e.to_string())?;
         let n_ctx = usize::try_from(length).map_err(|e| e.to_string())?;
-        let params = session(settings, n_ctx, spec);
+        let opened = n_ctx.max(count(cell.task.ctx).unwrap_or(0));
+        let params = session(settings, opened, spec);
         let bytes = Session::bytes_needed(&model, &params).map_err(|e| e.to_string())?;
         Ok(Estimate { tokens, bytes: bytes as u64, cost: cost(&model, tokens, n_ctx) })
     }
@@ -254,7 +288,7 @@ fn session(settings: &Settings<'_>, n_ctx: usize, rope: Option<Spec>) -> Session
 }
 
 /// The folder of a task's data: the plan's, else the program's.
-fn data_of(data: Option<&Path>, settings: &Settings<'_>, task: &dyn Task) -> PathBuf {
+pub(super) fn data_of(data: Option<&Path>, settings: &Settings<'_>, task: &dyn Task) -> PathBuf {
     data.map_or_else(|| settings.program.data(task), Path::to_owned)
 }
 
@@ -301,161 +335,6 @@ fn sha256(path: &Path) -> Result<String> {
     Ok(found.0)
 }
 
-fn failed(e: Error, settings: &Settings<'_>) -> Failure {
-    match e {
-        Error::Interrupted => Failure::Stopped,
-        e => Failure::Failed(settings.program.reason(&e.into())),
-    }
-}
-
-fn length(cell: &Cell<'_>) -> Result<Vec<usize>, Failure> {
-    let length = cell.length.map(usize::try_from).transpose();
-    Ok(length.map_err(|e| Failure::Failed(e.to_string()))?.into_iter().collect())
-}
-
-fn count(n: Option<u64>) -> Option<usize> {
+pub(super) fn count(n: Option<u64>) -> Option<usize> {
     n.map(|n| usize::try_from(n).unwrap_or(usize::MAX))
-}
-
-fn of_text(
-    cell: &Cell<'_>,
-    source: &SessionSource,
-    documents: &[Document],
-    settings: &Settings<'_>,
-    control: &Control<'_>,
-) -> Result<CellResult, Failure> {
-    let (task, failed) = (cell.task, |e| failed(e, settings));
-    let rule = protocol::protocol(task.protocol.as_deref().unwrap_or("window")).map_err(failed)?;
-    let long = task.name == "longppl";
-    let params = perplexity::Params {
-        ctx: count(task.ctx),
-        stride: count(task.stride),
-        max_windows: count(task.max_windows),
-        seed: None,
-        longppl: long.then(perplexity::longppl::Params::default),
-        ..perplexity::Params::new(rule, length(cell)?)
-    };
-    let report = perplexity::run(source, "", documents, &params, control).map_err(failed)?;
-    let row = report.results.into_iter().next().filter(|_| !report.interrupted).ok_or(Failure::Stopped)?;
-    let around = |x: f64, e: Option<f64>| e.and_then(|e| perplexity_interval(x, e));
-    let mut result = CellResult {
-        metric: "perplexity".into(),
-        value: row.headline.ppl,
-        interval: around(row.headline.ppl, row.headline.ppl_stderr),
-        interval_kind: "standard error".into(),
-        samples: row.windows as u64,
-        tokens: row.tokens as u64,
-        protocol: match report.stride {
-            Some(stride) => format!("{}, stride {stride}", report.protocol),
-            None => report.protocol.into(),
-        },
-        source: report.source.into(),
-        rope: report.rope,
-        n_ctx: row.n_ctx as u64,
-        buckets: row
-            .buckets
-            .iter()
-            .map(|b| Bucket {
-                start: b.start as u64,
-                end: b.end as u64,
-                nll: b.value.nll,
-                nll_stderr: b.value.nll_stderr,
-                tokens: b.tokens as u64,
-            })
-            .collect(),
-        notes: report.notes,
-        tokens_per_s: row.tokens_per_s,
-        ..CellResult::default()
-    };
-    if let Some(found) = row.longppl {
-        result.metrics.push(Metric {
-            name: "perplexity".into(),
-            value: result.value,
-            interval: result.interval,
-        });
-        result.metric = "longppl".into();
-        result.source = "LongPPL (Fang et al. 2024), package longppl 0.3.0".into();
-        result.value = found.longppl.ok_or_else(|| {
-            Failure::Failed("no token of the text depends on its long context: LongPPL is not defined".into())
-        })?;
-        result.interval = around(result.value, found.longppl_stderr);
-        result.notes.push(format!("{} key tokens", found.key_tokens));
-    }
-    let headline = Metric { name: result.metric.clone(), value: result.value, interval: result.interval };
-    result.metrics.insert(0, headline);
-    Ok(result)
-}
-
-fn of_benchmark(
-    cell: &Cell<'_>,
-    source: &SessionSource,
-    model: &Model,
-    settings: &Settings<'_>,
-    data: Option<&Path>,
-    samples: &Output,
-    control: &Control<'_>,
-) -> Result<CellResult, Failure> {
-    let found = tasks::find(&cell.task.name).map_err(|e| Failure::Failed(e.to_string()))?;
-    let [task] = found[..] else {
-        return Err(Failure::Failed(format!("{}: expected one task", cell.task.name)));
-    };
-    let failed = |e| failed(e, settings);
-    let chat = match cell.task.template {
-        study::Template::Base => None,
-        study::Template::Chat => {
-            let chat = match &settings.template {
-                Some(apart) => Template::of_apart(model, &apart.clone().stopped_by(control)),
-                None => Template::of(model),
-            };
-            Some(chat.map_err(|e| match control.stopped() {
-                true => Failure::Stopped,
-                false => Failure::Failed(e.to_string()),
-            })?)
-        }
-    };
-    let frame = |message: &str| match &chat {
-        Some(template) => template.render(&[Message::new("user", message)], true),
-        None => Ok(message.to_owned()),
-    };
-    let data = data_of(data, settings, task);
-    let params = suite::Params {
-        ctx: count(cell.task.ctx),
-        samples: count(cell.task.samples),
-        seed: cell.seed,
-        template: if chat.is_some() { tasks::Template::Chat } else { tasks::Template::Base },
-        frame: chat.is_some().then_some(&frame),
-        options: cell.task.options.clone(),
-        batch: settings.parallel,
-        identity: source.identity().map_err(failed)?,
-        ..suite::Params::new(length(cell)?, &data)
-    };
-    let mut store = FileStore::open(samples.clone()).map_err(failed)?;
-    let report = suite::run(source, "", task, &params, &mut store, control).map_err(failed)?;
-    let row = report.results.into_iter().next().filter(|_| !report.interrupted).ok_or(Failure::Stopped)?;
-    let settings: Vec<String> = report.options.iter().map(|(k, v)| format!("{k} {v}")).collect();
-    let metric = |m: &suite::Metric| Metric {
-        name: m.name.clone(),
-        value: m.score,
-        interval: Some((m.ci_low, m.ci_high)),
-    };
-    Ok(CellResult {
-        metric: report.metric,
-        value: row.score,
-        interval: Some((row.ci_low, row.ci_high)),
-        interval_kind: row.metrics.first().map_or("", |m| m.interval).into(),
-        metrics: row.metrics.iter().map(metric).collect(),
-        samples: row.samples as u64,
-        tokens: row.tokens as u64,
-        protocol: std::iter::once(format!("template {}", report.template))
-            .chain(settings)
-            .collect::<Vec<_>>()
-            .join(", "),
-        source: report.source,
-        rope: report.rope,
-        n_ctx: row.n_ctx as u64,
-        chance: report.chance,
-        by: row.by,
-        tokens_per_s: row.tokens_per_s,
-        ..CellResult::default()
-    })
 }

@@ -98,6 +98,15 @@ impl Setup<'_> {
         self.samples.map_or(all, |n| n.min(all))
     }
 
+    /// Numbers of the samples to take of `all`: all, or as many as are wanted, from the first to the last at even steps. For tasks
+    /// whose samples go through the text, so that a few of them see all of it.
+    pub(crate) fn spread(&self, all: usize) -> Vec<usize> {
+        match self.samples_of(all) {
+            1 if all > 1 => vec![all / 2],
+            n => (0..n).map(|i| i * (all - 1) / (n - 1).max(1)).collect(),
+        }
+    }
+
     /// Depths in percent that an option names: a count of them, from 0 to 100 at equal steps, each rounded to a
     /// whole number (`numpy.round(numpy.linspace(0, 100, count))`), or a list such as `0/50/100`.
     ///

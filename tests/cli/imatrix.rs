@@ -105,6 +105,9 @@ fn a_model_is_quantised_by_what_it_reads_in_a_text() {
     assert_eq!((&report["imatrix"]["tokens"], &report["type"]), (&600.into(), &"q4_k_m".into()));
     let read = |name: &str| std::fs::read(lab.path(name)).unwrap();
     assert!(read("one.imatrix.gguf") == read("yarn.gguf"));
+    // Another ending than .gguf belongs to the name.
+    ok(lab.run("tiny-0.7b", &[&rope[..], &["--type", "q4_k_m"]].concat()));
+    assert!(read("tiny-0.7b.imatrix.gguf") == read("yarn.gguf"));
     // The name of the matrix is in the file.
     std::fs::rename(lab.path("one.gguf"), lab.path("both.gguf")).unwrap();
     let of = lab.path("one.imatrix.gguf");

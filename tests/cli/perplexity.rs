@@ -142,6 +142,24 @@ fn token_ids_are_measured_as_the_text_they_are_of() {
 }
 
 #[test]
+fn what_was_measured_before_an_error_is_printed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = PathBuf::from(text_file(dir.path(), "a.txt", 300));
+    let args =
+        ["--lengths", "64", "--rope", "plain", "--rope", "longrope", "--rope", "pi:factor=2", "--json"];
+    let out = measured(&[&path], &args);
+    let report: Value = serde_json::from_str(&out.stdout).unwrap();
+    assert_eq!(
+        (out.code, report["results"].as_array().unwrap().len(), &report["rope"]),
+        (1, 1, &"plain".into())
+    );
+    assert!(out.stderr.contains("longrope"), "{out:?}");
+    // Before the first result, there is nothing to print.
+    let out = measured(&[&path], &["--lengths", "64", "--rope", "longrope", "--json"]);
+    assert_eq!((out.code, &*out.stdout), (1, ""));
+}
+
+#[test]
 fn longppl_stands_beside_perplexity() {
     let dir = tempfile::tempdir().unwrap();
     let path = PathBuf::from(text_file(dir.path(), "a.txt", 300));

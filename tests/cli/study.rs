@@ -297,6 +297,42 @@ fn force_replaces_records_of_an_earlier_version() {
     assert_eq!(read(&records[0]), known + &other);
 }
 
+/// Before the methods are trained, which can take hours.
+#[test]
+fn what_a_task_rejects_is_a_problem_of_the_plan() {
+    let task = r#"name = "perplexity", protocol = "window", max_windows = 2"#;
+    for (tasks, problem) in [
+        (r#"name = "perplexity", protocol = "windows""#, "unknown protocol "),
+        (r#"name = "passkey", lengths = [700], options = { depth = "0/50" }"#, "from 0 to 1, found"),
+        (r#"name = "needle_lceg", lengths = [700], options = { haystack = "none" }"#, "none"),
+    ] {
+        let folder = Folder::new();
+        std::fs::write(folder.file("plan.toml"), plan(WORDS).replace(task, tasks)).unwrap();
+        let out = study(&folder, &["plan.toml", "-o", "out", "--plan"]);
+        assert!(out.code == 1 && out.stdout.contains(problem), "{out:?}");
+        assert!(!folder.file("out").exists());
+    }
+}
+
+/// As the depths of other tasks are, which share its maps.
+#[test]
+fn depths_of_passkeys_are_in_percent() {
+    let folder = Folder::new();
+    let tasks = r#"name = "passkey", lengths = [700], samples = 1, options = { depth = "start/0.07/1" }"#;
+    let window = r#"name = "perplexity", protocol = "window", max_windows = 2"#;
+    let frozen = plan(WORDS).split("[[methods]]\nname = \"tuned\"").next().unwrap().replace(window, tasks);
+    std::fs::write(folder.file("plan.toml"), frozen).unwrap();
+    let report = study(&folder, &["plan.toml", "-o", "out"]).json();
+    assert_eq!((&report["done"], &report["failed"]), (&1.into(), &0.into()), "{report}");
+    let cells = folder.file("out/cells");
+    let cell = names(&cells, ".json").pop().unwrap();
+    let cell: serde_json::Value = serde_json::from_slice(&std::fs::read(cells.join(cell)).unwrap()).unwrap();
+    let text = cell.to_string();
+    for value in ["0", "7", "100"] {
+        assert!(text.contains(&format!("\"value\":\"{value}\"")), "{text}");
+    }
+}
+
 #[test]
 fn a_plan_names_no_files_to_write() {
     // recipes.rs tries all options and settings.

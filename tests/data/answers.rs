@@ -79,6 +79,18 @@ fn answers_are_taken_apart_as_their_family_does() {
     }
 }
 
+#[test]
+fn messages_of_one_part_are_shown_as_paragraphs() {
+    let answer = "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>commentary<|message|>one<|end|>\
+                  <|start|>assistant<|channel|>analysis<|message|>b<|end|><|start|>assistant<|channel|>final<|message|>two";
+    let mut parts = Parts::new(Form::Channels, "<|start|>assistant");
+    let mut found = [String::new(), String::new()];
+    for (part, text) in parts.push(answer).into_iter().chain(parts.rest()) {
+        found[usize::from(part == Part::Thinking)] += &text;
+    }
+    assert_eq!(found, ["one\n\ntwo", "a\n\nb"]);
+}
+
 /// The recipient stands in the channel's header or before it, and the type of the content may have a mark.
 #[test]
 fn calls_of_gpt_oss_can_be_content() {

@@ -16,6 +16,9 @@ use crate::llama_cpp::{base_of, one_table, powers, SAME, UNROTATED};
 /// Why transformers has none, as the end of a sentence.
 pub(super) fn rope_scaling(plan: &Plan, hp: &Hparams) -> Result<Value, String> {
     let base = one_table(plan, hp)?;
+    if hp.attention[0].temperature.is_some() {
+        return Err("there it would replace the model's attention temperature".into());
+    }
     let positions = plan.main();
     let (theta, magnitude) = (&positions.freqs.theta, positions.mscale);
     let n_ctx_orig = plan.n_ctx_orig(hp);
@@ -67,6 +70,11 @@ pub(super) fn rope_scaling(plan: &Plan, hp: &Hparams) -> Result<Value, String> {
     let layer = &hp.attention[0];
     if layer.n_rot() != layer.n_embd_head {
         set("partial_rotary_factor", json!(layer.n_rot() as f64 / layer.n_embd_head as f64));
+    }
+    let kind = out["rope_type"].as_str().unwrap_or_default();
+    // Phi-3's configuration takes yarn for longrope, and refuses the others.
+    if hp.arch == "phi3" && !["default", "longrope"].contains(&kind) {
+        return Err(format!("the class of Phi-3 has no {kind} scaling"));
     }
     Ok(Value::Object(out))
 }

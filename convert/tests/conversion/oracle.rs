@@ -6,9 +6,10 @@ use convert::random::{self, Shape, SHAPES};
 use convert::{convert, Options};
 use ggml::DType;
 use llama::oracle::{Oracle, OracleParams};
+use ropewalk_core::adapter::{write, AdapterFile, AdapterMeta, AdapterSpec, NewPair};
 use ropewalk_core::control::Control;
 
-use crate::lab::soaks;
+use crate::lab::{of_pairs, soaks};
 use crate::rounding::{two_orders, UNIT};
 
 const N_TOKENS: usize = 200;
@@ -149,6 +150,53 @@ fn files_for_llama_cpp_are_what_its_flags_do() {
             let effect = largest_difference(&by_flags, &unscaled);
             assert!(spec == "plain" || effect > 0.1, "{shape} {spec}: no effect, {effect}");
         }
+    }
+}
+
+/// llama.cpp takes the length from which Mistral 3's attention temperature grows from a key of the scaling, which another
+/// method replaces.
+#[test]
+fn a_model_keeps_its_attention_temperature_under_another_method() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tiny, out) = (tiny(dir.path(), "mistral3-tiny", DType::F32), dir.path().join("out.gguf"));
+    let none = OracleParams { rope_scaling: Some("none"), ..params() };
+    let base = OracleParams { rope_freq_base: 5e6, ..none.clone() };
+    let linear = OracleParams { rope_scaling: Some("linear"), rope_freq_scale: 0.5, ..params() };
+    for (spec, flags) in [("plain", &none), ("abf:base=5e6", &base), ("pi:factor=2", &linear)] {
+        let options = Options::default().rope(Some(spec.parse().unwrap())).llama_cpp(true);
+        convert(&tiny, &out, &options, &Control::default()).unwrap();
+        let error = largest_difference(&logits(&out, &params()).0, &logits(&tiny, flags).0);
+        assert_eq!(error, 0.0, "{spec}");
+    }
+    // Here, a length of its own would change the temperature as well.
+    let options =
+        Options::default().rope(Some("yarn:factor=2,original=128".parse().unwrap())).llama_cpp(true);
+    convert(&tiny, &out, &options, &Control::default()).unwrap();
+    let file = gguf::File::open(&out).unwrap();
+    assert_eq!(file.get::<u32>("mistral3.rope.scaling.original_context_length").unwrap(), 64);
+    assert!(file.tensor("rope_freqs.weight").is_some());
+}
+
+/// The output of these graphs is the embedding, and llama.cpp refuses a file with another.
+#[test]
+fn an_output_that_llama_cpp_refuses_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let (adapter, out) = (dir.path().join("a.gguf"), dir.path().join("out.gguf"));
+    for shape in ["gemma2-tiny", "cohere2-tiny"] {
+        let tiny = tiny(dir.path(), shape, DType::F32);
+        let n_embd = Shape::named(shape).unwrap().n_embd;
+        let (a, b) = (vec![0.5; n_embd], vec![0.5; 320]);
+        let pair = NewPair { weight: "output.weight".into(), n_in: n_embd, n_out: 320, a: &a, b: &b };
+        let (arch, _) = shape.split_once('-').unwrap();
+        let file = of_pairs(1, vec![pair], AdapterMeta::default());
+        write(&adapter, &AdapterFile { arch, ..file }).unwrap();
+        let options = Options::default().adapters(vec![AdapterSpec::new(adapter.clone(), 1.0)]).force(true);
+        let report = convert(&tiny, &out, &options, &Control::default()).unwrap();
+        let why = report.no_llama_server.unwrap();
+        assert!(why.contains("graph has no output.weight") && report.llama_server.is_none(), "{why}");
+        assert!(Oracle::open(&out, &params()).is_err(), "{shape}");
+        let e = convert(&tiny, &out, &options.llama_cpp(true), &Control::default()).unwrap_err().to_string();
+        assert!(e.contains(shape) && e.contains("graph has no output.weight"), "{e}");
     }
 }
 

@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 
 use convert::peft::fields::FIELDS;
 use convert::peft::{from_peft, to_peft};
+use convert::random::{self, Shape};
 use convert::{convert, Options};
 use ggml::dtype::dequantize_tensor;
 use gguf::{DType, File, Value as Field, Writer};
-use ropewalk_core::adapter::{open_all, write, AdapterMeta, AdapterReader, AdapterSpec, NewPair};
+use ropewalk_core::adapter::{
+    open_all, write, AdapterFile, AdapterMeta, AdapterReader, AdapterSpec, NewPair,
+};
 use ropewalk_core::control::Control;
 use ropewalk_core::hparams::Hparams;
 use ropewalk_core::rope::{Plan, Spec};
@@ -363,6 +366,24 @@ fn an_export_says_its_positions_as_transformers_reads_them() {
         assert_eq!(angles.len(), positions.freqs.theta.len(), "{name}");
         // Angles are of f32 there, after a power and a quotient.
         assert!(of_case.zip(of_plan).all(|(a, b)| (a - b).abs() < 1e-6 * b), "{name}: {angles:?}");
+    }
+    // Models whose classes read more than angles there, or less.
+    for (shape, spec, why) in [
+        ("mistral3-tiny", "yarn:factor=2", "the model's attention temperature"),
+        ("phi3-tiny", "pi:factor=2", "the class of Phi-3 has no linear scaling"),
+    ] {
+        let [model, other, adapter] = [shape, "other", "b.gguf"].map(|name| dir.path().join(name));
+        random::write(&Shape::named(shape).unwrap(), DType::F32, 1, &model).unwrap();
+        let n_embd = Shape::named(shape).unwrap().n_embd;
+        let a = vec![1.0; n_embd * 4];
+        let meta =
+            AdapterMeta { rope: Some(spec.parse().unwrap()), n_ctx: Some(1024), ..AdapterMeta::default() };
+        let pair =
+            NewPair { weight: "blk.0.attn_output.weight".into(), n_in: n_embd, n_out: n_embd, a: &a, b: &a };
+        let (arch, _) = shape.split_once('-').unwrap();
+        write(&adapter, &AdapterFile { arch, ..of_pairs(4, vec![pair], meta) }).unwrap();
+        let notes = to_peft(&adapter, &model, &other, None, &Control::default()).unwrap().notes.join(" ");
+        assert!(notes.contains(why) && !other.join("rope_scaling.json").exists(), "{shape}: {notes}");
     }
     // What somebody else has under that name is left alone.
     std::fs::write(&written, "My notes.\n").unwrap();

@@ -201,6 +201,48 @@ fn llama_cpp_files_say_the_same_in_standard_keys() {
     }
 }
 
+/// llama.cpp has no key for them in most graphs.
+#[test]
+fn keys_that_llama_cpp_does_not_read_are_reported() {
+    let lab = Lab::new("qwen2-tiny", DType::Q8_0, 1);
+    for (beta, runs) in [(32.0, true), (64.0, false)] {
+        lab.extend(
+            &[
+                ("qwen2.rope.scaling.type", Value::from("yarn")),
+                ("qwen2.rope.scaling.factor", Value::F32(4.0)),
+                ("qwen2.rope.scaling.original_context_length", Value::U32(512)),
+                ("qwen2.rope.scaling.yarn_beta_fast", Value::F32(beta)),
+                ("qwen2.context_length", Value::U32(2048)),
+            ],
+            &[],
+        );
+        let options = Options::default().force(true);
+        let report = convert(lab.path("in"), lab.path("out"), &options, &Control::default()).unwrap();
+        assert_eq!(report.llama_server.is_some(), runs, "{beta}: {:?}", report.no_llama_server);
+    }
+}
+
+/// Nothing is said of models that do not run here.
+#[test]
+fn a_model_without_rotation_takes_no_method() {
+    let lab = Lab::new("llama-tiny", DType::Q8_0, 1);
+    let file = lab.open("in");
+    let mut writer = Writer::new();
+    for (key, value) in file.metadata() {
+        writer.set(&key.replacen("llama.", "gpt2.", 1), value.clone());
+    }
+    writer.set("general.architecture", "gpt2");
+    for t in file.tensors() {
+        writer.copy_tensor(&file, t).unwrap();
+    }
+    writer.write(lab.path("gpt2")).unwrap();
+    let error = lab.try_convert("gpt2", "out", "yarn:factor=4", false).unwrap_err().to_string();
+    assert!(error.contains("expected a model with rotary positions, found gpt2"), "{error}");
+    let report =
+        convert(lab.path("gpt2"), lab.path("out"), &Options::default(), &Control::default()).unwrap();
+    assert_eq!((report.llama_server, report.no_llama_server), (None, None));
+}
+
 #[test]
 fn llama_cpp_cannot_say_everything() {
     let lab = Lab::new("llama-tiny", DType::Q8_0, 1);

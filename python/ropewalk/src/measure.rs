@@ -68,9 +68,11 @@ pub(crate) fn perplexity<'py>(
     let callbacks = Callbacks { progress, ..Callbacks::default() };
     let reports = work::run(py, &callbacks, |control| {
         let sources = |spec: Option<&Spec>| SessionSource::new(&model, session.clone().rope(spec.cloned()));
-        under_each(&specs, &sources, control, |source| {
+        let mut reports = Vec::new();
+        under_each(&specs, &sources, &mut reports, control, |source| {
             ropewalk::eval::perplexity::run(source, name, &texts, &params, control)
-        })
+        })?;
+        Ok(reports)
     })?;
     let report = one_object(&reports.map_err(raised)?).map_err(|e| RopewalkError::new_err(e.to_string()))?;
     object(py, &report)
@@ -146,7 +148,8 @@ pub(crate) fn evaluate<'py>(
             .batch(parallel);
         let how = Several::new(tasks, params).specs(specs);
         let sources = |spec: Option<&Spec>| SessionSource::new(&model, session.clone().rope(spec.cloned()));
-        let reports = suite::run_all(&sources, name, &how, &mut *store, control).map_err(raised)?;
+        let mut reports = Vec::new();
+        suite::run_all(&sources, name, &how, &mut *store, &mut reports, control).map_err(raised)?;
         Ok(reports.iter().map(flat).collect::<PyResult<Vec<_>>>()?.concat())
     })??;
     object(py, &rows)

@@ -110,8 +110,8 @@ fn sampler(model: &Model) -> ropewalk::Result<SamplerParams> {
     let float = |key: &str| file.get_opt::<f32>(&format!("general.sampling.{key}"));
     let int = |key: &str| file.get_opt::<i32>(&format!("general.sampling.{key}"));
     let params = SamplerParams::greedy()
-        .temp(float("temp")?.unwrap_or(1.0))
-        .top_k(int("top_k")?.unwrap_or(0))
+        .temp(usable(float("temp")?.unwrap_or(1.0)))
+        .top_k(int("top_k")?.unwrap_or(0).max(0))
         .top_p(float("top_p")?.unwrap_or(1.0))
         .min_p(float("min_p")?.unwrap_or(0.0))
         .penalty_last_n(int("penalty_last_n")?.unwrap_or(64))
@@ -348,12 +348,15 @@ fn shown(own: &SamplerParams) -> Sampling {
     }
 }
 
+/// A temperature of a client or a file. Those that no sampler takes mean 0.
+fn usable(temp: f32) -> f32 {
+    Some(temp).filter(|temp| *temp >= 1e-4).unwrap_or(0.0)
+}
+
 /// The server's sampler with what a request asks for.
 fn with(own: &SamplerParams, asked: &Sampling) -> SamplerParams {
-    // What clients send who mean 0, and no sampler takes.
-    let temp = asked.temperature.map_or(own.temp, |temp| if temp < 1e-4 { 0.0 } else { temp });
     SamplerParams::greedy()
-        .temp(temp)
+        .temp(asked.temperature.map_or(own.temp, usable))
         .top_k(asked.top_k.unwrap_or(own.top_k))
         .top_p(asked.top_p.unwrap_or(own.top_p))
         .min_p(asked.min_p.unwrap_or(own.min_p))
@@ -438,15 +441,17 @@ struct Split {
     marks: Arc<HashMap<Token, &'static str>>,
     /// Where the last text went: true for the thinking.
     at: Option<bool>,
-    /// Nothing was shown of this part, and empty lines at its start belong to the marks.
+    /// Empty lines at the start of what is shown of this part belong to the marks.
     fresh: bool,
+    /// Whether something was shown of the content, and of the thinking.
+    told: [bool; 2],
     /// Ends of lines that the thinking may end with.
     held: String,
 }
 
 impl Split {
     fn new(parts: Option<Parts>, marks: Arc<HashMap<Token, &'static str>>) -> Split {
-        Split { parts, marks, at: None, fresh: false, held: String::new() }
+        Split { parts, marks, at: None, fresh: false, told: [false; 2], held: String::new() }
     }
 
     fn shown(&mut self, parts: Vec<(Part, String)>) -> Vec<(bool, String)> {
@@ -454,7 +459,7 @@ impl Split {
         for (part, text) in parts {
             let thinks = part == Part::Thinking;
             if self.at != Some(thinks) {
-                self.fresh = thinks || self.at.is_some();
+                self.fresh = (thinks || self.at.is_some()) && !self.told[usize::from(thinks)];
                 self.held.clear();
                 self.at = Some(thinks);
             }
@@ -467,6 +472,7 @@ impl Split {
             }
             if !text.is_empty() {
                 self.fresh = false;
+                self.told[usize::from(thinks)] = true;
                 out.push((thinks, text));
             }
         }

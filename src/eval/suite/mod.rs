@@ -106,29 +106,29 @@ impl<'a> Several<'a> {
     }
 }
 
-/// Measures tasks, the first under all methods, then the next, up to a report that was stopped.
+/// Measures tasks, the first under all methods, then the next, up to a report that was stopped. Adds the reports.
 ///
 /// # Errors
-/// Those of [`run`], and of [`SessionSource::identity`](super::SessionSource::identity).
+/// Those of [`run`], and of [`SessionSource::identity`](super::SessionSource::identity); `reports` then has those before it.
 pub fn run_all(
     sources: Sources<'_>,
     model: &str,
     how: &Several<'_>,
     store: &mut dyn Store,
+    reports: &mut Vec<Report>,
     control: &Control<'_>,
-) -> Result<Vec<Report>> {
-    let mut reports = Vec::new();
+) -> Result<()> {
     for &task in &how.tasks {
         let data = how.data.map_or_else(|| how.params.data.to_owned(), |of| of(task));
-        reports.extend(under_each(&how.specs, sources, control, |source| {
+        under_each(&how.specs, sources, reports, control, |source| {
             let params = Params { data: &data, identity: source.identity()?, ..how.params.clone() };
             run(source, model, task, &params, &mut *store, control)
-        })?);
+        })?;
         if control.stopped() {
             break;
         }
     }
-    Ok(reports)
+    Ok(())
 }
 
 /// Measures one task. `model` is only copied to the report. Progress is counted in tokens of prompts.

@@ -32,7 +32,11 @@ pub(super) fn written(messages: &[Value], tools: Option<&Value>) -> Vec<Value> {
             }
             out.push(json!({ "role": "assistant", "content": text }));
         } else {
-            out.push(message.clone());
+            match out.last_mut().filter(|_| another && message["role"] == "user") {
+                // It follows a result, which is a user's message here.
+                Some(last) => add(&mut last["content"], text),
+                None => out.push(message.clone()),
+            }
         }
     }
     if let (Some(tools), Some(first)) = (tools.and_then(Value::as_array), out.first_mut()) {

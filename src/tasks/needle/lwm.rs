@@ -76,8 +76,11 @@ impl Task for NeedleLwm {
         let mut books = Books { documents: documents(setup, length, rounds)?, rounds, next: 0 };
         let is_period = period(setup.encoder, false)?;
         let mut current: Option<(usize, Haystack)> = None;
-        Ok(Samples::new(setup, setup.samples_of(depths.len() * rounds), move |i| {
-            let (round, row) = (i / depths.len(), i % depths.len());
+        // A few samples need one haystack only.
+        let one = setup.samples.is_some_and(|n| n <= depths.len());
+        let taken = setup.spread(depths.len() * if one { 1 } else { rounds });
+        Ok(Samples::new(setup, taken.len(), move |i| {
+            let (round, row) = (taken[i] / depths.len(), taken[i] % depths.len());
             let haystack = match &current {
                 Some((of, haystack)) if *of == round => haystack,
                 _ => {

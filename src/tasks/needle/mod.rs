@@ -98,8 +98,9 @@ impl Task for Sandwich {
         let text = joined(setup.encoder, &documents(setup, length, 1)?, length)?;
         let haystack = Haystack::new(setup.encoder, &text, length)?;
         let is_period = period(setup.encoder, self.blank)?;
-        Ok(Samples::new(setup, setup.samples_of(depths.len()), move |i| {
-            let (depth, judge) = (depths[i], self.judge);
+        let taken = setup.spread(depths.len());
+        Ok(Samples::new(setup, taken.len(), move |i| {
+            let (depth, judge) = (depths[taken[i]], self.judge);
             let context = haystack.with_needle(setup.encoder, SANDWICH, depth, &is_period)?;
             let values = [("{context}", context.as_str()), ("{question}", SANDWICH_QUESTION)];
             let (prompt, max_tokens) = prompt(setup, self.prompts, &values, self.tokens.0, self.tokens.1)?;

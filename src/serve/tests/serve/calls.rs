@@ -1,10 +1,13 @@
 //! Functions: what of a request reaches the template, and the calls that are read out of answers.
 
-use ropewalk_serve::{Bit, FaultKind, Series, Shape};
+use std::time::Duration;
+
+use ropewalk_serve::{Bit, FaultKind, Options, Series, Shape};
 use serde_json::{json, Value};
 
 use crate::called::{streamed, texts};
 use crate::client::Site;
+use crate::fake::Fake;
 use crate::streams::events;
 
 pub(crate) const CHAT: &str = "/v1/chat/completions";
@@ -274,6 +277,7 @@ fn templates_without_functions_have_them_as_text() {
         { "role": "assistant", "content": "So.", "tool_calls": [call("{\"a\": 1}"), call("{}")] },
         { "role": "tool", "content": "noon", "tool_call_id": "c1" },
         { "role": "tool", "content": "one", "tool_call_id": "c2" },
+        { "role": "user", "content": "Well?" },
         { "role": "assistant", "content": "b" },
         { "role": "user", "content": "c" },
     ]);
@@ -289,7 +293,7 @@ fn templates_without_functions_have_them_as_text() {
     let expected = json!([
         { "role": "user", "content": "a" },
         { "role": "assistant", "content": format!("{said}\n<tool_call>\n{{\"name\": \"now\", \"arguments\": {{}}}}\n</tool_call>") },
-        { "role": "user", "content": "<tool_response>\nnoon\n</tool_response>\n<tool_response>\none\n</tool_response>" },
+        { "role": "user", "content": "<tool_response>\nnoon\n</tool_response>\n<tool_response>\none\n</tool_response>\nWell?" },
         { "role": "assistant", "content": "b" },
         { "role": "user", "content": "c" },
     ]);
@@ -308,6 +312,28 @@ fn templates_without_functions_have_them_as_text() {
     body["tool_choice"] = json!("required");
     site.expect(200, CHAT, &body);
     assert!(site.fake.state().shapes.pop().is_some());
+    // A model without a template is run with one that has no functions.
+    let site = Site::of(Fake::untemplated(said), Options::default(), Duration::ZERO);
+    body["tool_choice"] = json!("auto");
+    let message = site.expect(200, CHAT, &body)["choices"][0]["message"].clone();
+    assert_eq!(message["tool_calls"][0]["function"]["name"], "now");
+    let (messages, _) = site.fake.state().chats.pop().unwrap();
+    assert!(messages[0]["content"].as_str().unwrap().starts_with("You can call functions."));
+}
+
+/// Without a type, a schema fits any JSON value.
+#[test]
+fn arguments_are_an_object_whatever_the_schema_says() {
+    for parameters in [json!({}), json!({ "properties": { "a": {} } }), json!({ "type": "object" })] {
+        let function = json!({ "name": "now", "parameters": parameters });
+        let tools = json!([{ "type": "function", "function": function }]);
+        let found = shape(LLAMA, json!({ "tools": tools, "tool_choice": "required" })).unwrap().any.remove(0);
+        let schema = found.one_of[0].iter().find_map(|bit| match bit {
+            Bit::Json { schema, .. } => Some(schema.clone()),
+            _ => None,
+        });
+        assert_eq!(schema.unwrap()["type"], "object", "{parameters}");
+    }
 }
 
 /// The form of the answer that a request asks for.

@@ -111,6 +111,10 @@ fn fields_that_are_not_served_are_named_and_not_ignored() {
         ("grammar", json!("root ::= \"a\"")),
         ("continue_final_message", json!(true)),
         ("n_probs", json!(3)),
+        ("top_n_sigma", json!(1.0)),
+        ("dynatemp_range", json!(0.5)),
+        ("t_max_predict_ms", json!(2000)),
+        ("dry_sequence_breakers", json!(["\n"])),
     ] {
         let mut body = json!({ "prompt": "a" });
         body[name] = value;

@@ -119,6 +119,13 @@ impl Fake {
         fake
     }
 
+    /// One without a chat template, which says this.
+    pub(crate) fn untemplated(script: &str) -> Fake {
+        let mut fake = Fake::saying("", script);
+        fake.card.chat_template = None;
+        fake
+    }
+
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.shared.0.lock().unwrap()
     }

@@ -90,6 +90,34 @@ fn lceg_prompts_are_the_published_ones() {
     }
 }
 
+/// A few samples see the whole text.
+#[test]
+fn fewer_samples_than_depths_are_spread_over_the_depths() {
+    let official = official();
+    let (_folder, texts, books) = haystacks(&official);
+    let simple = Simple::default();
+    for (name, haystack, length) in [
+        ("needle_lceg", &texts, official.lceg.prompts[0].length),
+        ("needle_lwm", &books, official.lwm[0].length),
+    ] {
+        let mut setup = setup(&simple, Path::new(""), length, &[("haystack", haystack)]);
+        let mut depths = |samples| {
+            setup.samples = samples;
+            let samples = all(task(name), &setup).unwrap();
+            samples.iter().map(|s| s.tags[0].1.parse::<u32>().unwrap()).collect::<Vec<_>>()
+        };
+        let whole = depths(None);
+        for n in [2, 3, 5] {
+            let some = depths(Some(n));
+            assert_eq!((some.len(), some[0], some[n - 1]), (n, 0, 100), "{name}: {some:?}");
+            assert!(some.windows(2).all(|w| w[0] < w[1]), "{name}: {some:?}");
+        }
+        assert_eq!(depths(Some(1)).len(), 1);
+        assert_ne!(depths(Some(1)), [0]);
+        assert_eq!(depths(Some(whole.len())), whole);
+    }
+}
+
 #[test]
 fn lceg_scores_are_the_published_ones() {
     let cases = official().lceg.scores;
