@@ -69,10 +69,10 @@ pub(crate) fn perplexity<'py>(
     let reports = work::run(py, &callbacks, |control| {
         let sources = |spec: Option<&Spec>| SessionSource::new(&model, session.clone().rope(spec.cloned()));
         let mut reports = Vec::new();
-        under_each(&specs, &sources, &mut reports, control, |source| {
+        let done = under_each(&specs, &sources, &mut reports, control, |source| {
             ropewalk::eval::perplexity::run(source, name, &texts, &params, control)
-        })?;
-        Ok(reports)
+        });
+        done.map(|()| reports)
     })?;
     let report = one_object(&reports.map_err(raised)?).map_err(|e| RopewalkError::new_err(e.to_string()))?;
     object(py, &report)
