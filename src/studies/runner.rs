@@ -105,8 +105,8 @@ impl<'a> SessionRunner<'a> {
     /// Number of samples of a benchmark. Options that the task rejects, and data that it does not find, are errors.
     fn samples(&mut self, cell: &Cell<'_>, model: &Model) -> Result<u64, String> {
         let task = cell.task;
-        let key =
-            format!("{:?} {:?}", (&cell.model.path, &task.name, cell.length, task.samples), &task.options);
+        let of_task = (&task.name, &task.options, task.template, task.samples);
+        let key = format!("{:?}", (&cell.model.path, of_task, cell.length));
         if let Some(known) = self.samples.get(&key) {
             return known.clone();
         }
