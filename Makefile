@@ -78,6 +78,7 @@ demo: setup models ## run the default model past its trained context, repair it,
 # --locked, cargo would mend an old Cargo.lock, with which `make install` fails.
 test: fmt models ## run everything a change must pass
 	$(CHECKED) $(CARGO) build --locked --release --workspace --all-targets --test device --test published
+	@$(BINDING)
 	@python3 scripts/api.py "$${CARGO_TARGET_DIR:-target}" --check
 	@scripts/inlined.sh "$${CARGO_TARGET_DIR:-target}/release/ropewalk"
 	@$(MAKE) --no-print-directory unit
@@ -88,9 +89,13 @@ fmt: setup
 	$(CARGO) fmt --manifest-path python/ropewalk/Cargo.toml --check
 
 CHECKED := RUSTC_WORKSPACE_WRAPPER="$(CURDIR)/scripts/rustc.sh"
+# The Python extension is another workspace, and links only for Python; its types are checked with every change.
+BINDING = CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-$(CURDIR)/target}" $(CHECKED) \
+	$(CARGO) check --locked --release --quiet --manifest-path python/ropewalk/Cargo.toml
 lint: setup
 	@scripts/setup.sh lint
 	$(CHECKED) $(CARGO) check --release --workspace --all-targets --test device --test published
+	@$(BINDING)
 
 lines: ## print the lines of Rust by folder; fail if they exceed the ceiling
 	@scripts/lines.sh

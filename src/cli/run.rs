@@ -1,10 +1,12 @@
 //! `ropewalk run`: completes one prompt.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::bail;
 use clap::{Args as _, FromArgMatches};
+use ropewalk::chat::answer::{hidden_marks, Form};
 use ropewalk::chat::Message;
 use ropewalk::model::Error;
 use ropewalk::session::{GenerateParams, Session, StopReason};
@@ -101,7 +103,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let started = Instant::now();
     let model = models::load(&choice, &args.out)?;
     // Texts end a turn where the model has no token for it.
-    let (prompt, mut stop) = if args.chat {
+    let (prompt, mut stop, marks) = if args.chat {
         let template = template::of(&model, &interrupt.control())?;
         if template.is_fallback() {
             args.out.note("note: the file has no chat template; using the ChatML form");
@@ -109,9 +111,11 @@ fn run(args: &Args) -> anyhow::Result<()> {
         let system = args.system.as_deref().map(text_or_file).transpose()?;
         let mut messages: Vec<Message> = system.into_iter().map(|s| Message::new("system", s)).collect();
         messages.push(Message::new("user", text.as_str()));
-        (template.tokens(model.vocab(), &messages, true)?, template.stop())
+        let marks = if args.special { &[] } else { Form::of(template.source()).marks() };
+        let marks = hidden_marks(model.vocab(), marks)?;
+        (template.tokens(model.vocab(), &messages, true)?, template.stop(), marks)
     } else {
-        (model.vocab().tokenize(&text, true, args.special)?, Vec::new())
+        (model.vocab().tokenize(&text, true, args.special)?, Vec::new(), HashMap::new())
     };
     stop.extend(args.stop.iter().cloned());
     if prompt.is_empty() {
@@ -155,9 +159,13 @@ fn run(args: &Args) -> anyhow::Result<()> {
             Err(e) => return Err(e.into()),
         };
         tokens.extend(piece.token);
-        written.push_str(&piece.text);
-        if !args.out.json {
-            shown.print(&piece.text)?;
+        // Without the marks, which are control tokens in some models, thinking would run into the answer.
+        let mark = piece.token.and_then(|token| marks.get(&token));
+        for text in [&*piece.text].into_iter().chain(mark.copied()) {
+            written.push_str(text);
+            if !args.out.json {
+                shown.print(text)?;
+            }
         }
     }
     shown.end()?;

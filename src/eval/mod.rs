@@ -101,6 +101,10 @@ pub trait Lm {
 pub trait LmSource {
     /// Opens an `Lm` for up to `n_seq` prompts of `n_ctx` tokens at once, as many as memory allows.
     fn open(&self, n_ctx: usize, n_seq: usize) -> Result<Box<dyn Lm + '_>>;
+    /// Checks whether an `Lm` with this context can be opened, as far as that is known without opening it.
+    fn check(&self, _n_ctx: usize) -> Result<()> {
+        Ok(())
+    }
     /// The method spec of an `Lm` with this context.
     fn rope_at(&self, n_ctx: usize) -> Result<String> {
         Ok(self.open(n_ctx, 1)?.rope())

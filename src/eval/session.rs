@@ -87,6 +87,10 @@ impl LmSource for SessionSource {
         Ok(Box::new(SessionLm { session, seqs: (0..MAX_SEQS).collect() }))
     }
 
+    fn check(&self, n_ctx: usize) -> Result<()> {
+        Session::check_params(&self.model, &SessionParams { n_ctx, ..self.params.clone() })
+    }
+
     fn rope_at(&self, n_ctx: usize) -> Result<String> {
         Ok(Session::plan_of(&self.model, &SessionParams { n_ctx, ..self.params.clone() })?.spec.to_string())
     }

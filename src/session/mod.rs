@@ -194,52 +194,11 @@ pub struct Session {
 impl Session {
     /// Opens a session. If memory does not suffice, the error gives the bytes needed and the settings that would fit.
     pub fn new(model: &Model, params: &SessionParams) -> Result<Session> {
-        let hp = model.hparams();
         let mut params = params.clone();
-        // Positions are i32.
-        let most = i32::MAX as usize;
-        if params.n_ctx == 0 || model.n_positions(params.n_ctx) > most {
-            return Err(Error::argument("ctx", format_args!("1 to {most} tokens"), params.n_ctx));
-        }
-        if params.n_ubatch == 0 || params.n_batch == 0 {
-            return Err(Error::argument("batch and ubatch", "at least 1 token", 0));
-        }
-        if params.n_seq_max == 0 || params.n_seq_max > MAX_SEQS as usize {
-            return Err(Error::argument("sequences", format_args!("1 to {MAX_SEQS}"), params.n_seq_max));
-        }
-        if !matches!(params.kv_type, DType::F32 | DType::F16 | DType::Q8_0 | DType::Q4_0) {
-            return Err(Error::argument("kv type", "f32, f16, q8_0 or q4_0", params.kv_type.name()));
-        }
-        params.n_batch = params.n_batch.min(params.n_ctx);
-        params.n_ubatch = params.n_ubatch.min(params.n_batch);
-        params.n_logits = params.n_logits.clamp(1, params.n_ubatch);
-        let device = model.backend_device();
-        let plan = Session::unchecked_plan(model, &params)?.map_err(|e| {
-            match Plan::new(&Spec::plain(), hp, model.n_positions(params.n_ctx)) {
-                // A length that a method cannot serve may be one that no memory holds, and that says more.
-                Ok(plain) => memory::Cost::new(hp, &landmark::in_positions(model, &params), &plain)
-                    .check(device.memory_free())
-                    .err()
-                    .unwrap_or(e.into()),
-                Err(_) => e.into(),
-            }
-        })?;
-        model.check_rope(&plan)?;
-        let own_ops = device.is_cpu() && !params.portable;
-        landmark::check_top(model, &params)?;
-        if model.landmarks().is_some() {
-            model.check_landmarks(&plan, own_ops && params.attention != Attention::Explicit)?;
-        }
+        let plan = Session::checked_plan(model, &mut params)?;
+        let (hp, device) = (model.hparams(), model.backend_device());
         let sized = landmark::in_positions(model, &params);
-        let cost = memory::Cost::new(hp, &sized, &plan);
-        cost.check(device.memory_free())?;
-        let n_cells = cost.n_cells;
-        if !own_ops && matches!(params.math, Math::F32 | Math::Bf16) {
-            return Err(Error::Unsupported(format!(
-                "math {}: needs the CPU and ropewalk's own ops (not portable); expected auto or int8",
-                params.math
-            )));
-        }
+        let n_cells = memory::Cost::new(hp, &sized, &plan).n_cells;
         let flash = params.attention != Attention::Explicit;
         let capabilities = Capabilities { flash, ..Capabilities::new(device, params.portable, params.math) };
         let capabilities = capabilities.with_cache(device, hp, params.kv_type);
@@ -266,6 +225,62 @@ impl Session {
         session.cancel = session.exec.backend().cancel_flag();
         session.reserve()?;
         Ok(session)
+    }
+
+    /// Checks what [`Session::new`] checks before it takes memory: the parameters, the method, and whether the session
+    /// fits in free memory.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Session::new`].
+    pub fn check_params(model: &Model, params: &SessionParams) -> Result<()> {
+        Session::checked_plan(model, &mut params.clone()).map(drop)
+    }
+
+    /// The plan of a session that can be opened. Sizes of batches are limited to what they can be.
+    fn checked_plan(model: &Model, params: &mut SessionParams) -> Result<Plan> {
+        let hp = model.hparams();
+        // Positions are i32.
+        let most = i32::MAX as usize;
+        if params.n_ctx == 0 || model.n_positions(params.n_ctx) > most {
+            return Err(Error::argument("ctx", format_args!("1 to {most} tokens"), params.n_ctx));
+        }
+        if params.n_ubatch == 0 || params.n_batch == 0 {
+            return Err(Error::argument("batch and ubatch", "at least 1 token", 0));
+        }
+        if params.n_seq_max == 0 || params.n_seq_max > MAX_SEQS as usize {
+            return Err(Error::argument("sequences", format_args!("1 to {MAX_SEQS}"), params.n_seq_max));
+        }
+        if !matches!(params.kv_type, DType::F32 | DType::F16 | DType::Q8_0 | DType::Q4_0) {
+            return Err(Error::argument("kv type", "f32, f16, q8_0 or q4_0", params.kv_type.name()));
+        }
+        params.n_batch = params.n_batch.min(params.n_ctx);
+        params.n_ubatch = params.n_ubatch.min(params.n_batch);
+        params.n_logits = params.n_logits.clamp(1, params.n_ubatch);
+        let device = model.backend_device();
+        let plan = Session::unchecked_plan(model, params)?.map_err(|e| {
+            match Plan::new(&Spec::plain(), hp, model.n_positions(params.n_ctx)) {
+                // A length that a method cannot serve may be one that no memory holds, and that says more.
+                Ok(plain) => memory::Cost::new(hp, &landmark::in_positions(model, params), &plain)
+                    .check(device.memory_free())
+                    .err()
+                    .unwrap_or(e.into()),
+                Err(_) => e.into(),
+            }
+        })?;
+        model.check_rope(&plan)?;
+        let own_ops = device.is_cpu() && !params.portable;
+        landmark::check_top(model, params)?;
+        if model.landmarks().is_some() {
+            model.check_landmarks(&plan, own_ops && params.attention != Attention::Explicit)?;
+        }
+        memory::Cost::new(hp, &landmark::in_positions(model, params), &plan).check(device.memory_free())?;
+        if !own_ops && matches!(params.math, Math::F32 | Math::Bf16) {
+            return Err(Error::Unsupported(format!(
+                "math {}: needs the CPU and ropewalk's own ops (not portable); expected auto or int8",
+                params.math
+            )));
+        }
+        Ok(plan)
     }
 
     /// The plan of a session with these parameters.

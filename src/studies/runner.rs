@@ -93,6 +93,19 @@ impl<'a> SessionRunner<'a> {
         Ok(Loaded { path: path.to_owned(), adapters, model })
     }
 
+    /// Stands for the cell's model, adapters, training data, and a session of these settings.
+    fn inputs(&mut self, cell: &Cell<'_>, session: &SessionParams) -> Result<String, String> {
+        let session = format!("{}{}", session.kv_type.name(), rounding(session));
+        let mut parts = vec![self.hash(&cell.model.path, of_model)?, session];
+        for path in &cell.method.adapters {
+            parts.push(self.hash(path, sha256)?);
+        }
+        for path in cell.method.train.iter().flat_map(|recipe| &recipe.data) {
+            parts.push(self.hash(path, texts)?);
+        }
+        Ok(parts.join(" "))
+    }
+
     fn documents(&mut self, paths: &[PathBuf]) -> Result<Vec<Document>, String> {
         if let Some(known) = self.documents.get(paths) {
             return Ok(known.clone());
@@ -147,16 +160,11 @@ impl<'a> SessionRunner<'a> {
 
 impl Runner for SessionRunner<'_> {
     fn identity(&mut self, cell: &Cell<'_>) -> Result<String, String> {
-        let session = &self.settings.session;
-        let session = format!("{}{}", session.kv_type.name(), rounding(session));
-        let mut parts = vec![self.hash(&cell.model.path, of_model)?, session];
-        for path in &cell.method.adapters {
-            parts.push(self.hash(path, sha256)?);
-        }
-        for path in cell.method.train.iter().flat_map(|recipe| &recipe.data) {
-            parts.push(self.hash(path, texts)?);
-        }
-        Ok(parts.join(" "))
+        self.inputs(cell, &self.settings.session)
+    }
+
+    fn trained_on(&mut self, cell: &Cell<'_>) -> Result<String, String> {
+        self.inputs(cell, &SessionParams::new(0))
     }
 
     fn data(&mut self, cell: &Cell<'_>) -> Result<String, String> {

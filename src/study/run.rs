@@ -22,6 +22,14 @@ pub trait Runner {
     /// Why that cannot be said: the cell is then a failed one.
     fn identity(&mut self, cell: &Cell<'_>) -> Result<String, String>;
 
+    /// Stands for what [`Runner::train`] reads: [`Runner::identity`] without the settings that only measure.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Runner::identity`].
+    fn trained_on(&mut self, cell: &Cell<'_>) -> Result<String, String> {
+        self.identity(cell)
+    }
+
     /// Stands for the contents of the published data that the cell's task reads.
     ///
     /// # Errors
@@ -113,7 +121,7 @@ fn sha256(path: &Path) -> Result<String, String> {
     hashes.map(|hashes| hashes.join(" ")).map_err(|e| e.to_string())
 }
 
-/// The hash of a cell, or why it has none.
+/// The hash of a cell and what its method is trained on, or why it has none.
 pub(crate) fn hash(
     cell: &Cell<'_>,
     runner: &mut dyn Runner,
@@ -123,7 +131,7 @@ pub(crate) fn hash(
     let texts = cell.task.texts.iter().map(of_text).collect::<Result<Vec<_>, _>>()?;
     let identity = runner.identity(cell)?;
     let all = serde_json::to_string(&(&identity, runner.data(cell)?)).map_err(|e| e.to_string())?;
-    Ok((cell.hash(&all, &texts), identity))
+    Ok((cell.hash(&all, &texts), runner.trained_on(cell)?))
 }
 
 /// Measures the cells of a study, or of the unit that the folder is for, that have no result yet, and those that
@@ -149,8 +157,8 @@ pub fn run(plan: &Plan, folder: &Folder, runner: &mut dyn Runner, control: &Cont
         }
         let key = cell.key();
         control.report(format_args!("{key}"), i as u64, total as u64);
-        let (hash, identity) = match hash(cell, runner, &mut texts) {
-            Ok((hash, identity)) => (hash, Ok(identity)),
+        let (hash, trained_on) = match hash(cell, runner, &mut texts) {
+            Ok((hash, trained_on)) => (hash, Ok(trained_on)),
             // What was measured stays until it is known to be of other inputs.
             Err(why) if folder.any_measured(before.get(&key))? => {
                 control.note(format_args!("{key}: keeps its earlier result: {why}"));
@@ -164,8 +172,8 @@ pub fn run(plan: &Plan, folder: &Folder, runner: &mut dyn Runner, control: &Cont
             summary.known += 1;
             continue;
         }
-        let outcome = identity.map_err(Failure::Failed).and_then(|identity| {
-            let trained = trainer.adapter(cell, &identity, folder, runner, control)?;
+        let outcome = trained_on.map_err(Failure::Failed).and_then(|trained_on| {
+            let trained = trainer.adapter(cell, &trained_on, folder, runner, control)?;
             let samples = folder.samples(&hash);
             folder.holds(samples.path()).map_err(|e| Failure::Failed(e.to_string()))?;
             runner.run(cell, trained.as_deref(), &samples, control)
@@ -203,14 +211,14 @@ impl Trainer {
     fn adapter(
         &mut self,
         cell: &Cell<'_>,
-        identity: &str,
+        trained_on: &str,
         folder: &Folder,
         runner: &mut dyn Runner,
         control: &Control<'_>,
     ) -> Result<Option<PathBuf>, Failure> {
         let Some(recipe) = &cell.method.train else { return Ok(None) };
         let of_method = (&cell.model.name, &cell.method.name, &cell.method.spec);
-        let all = (VERSION, of_method, &recipe.settings, identity);
+        let all = (VERSION, of_method, &recipe.settings, trained_on);
         let bytes = serde_json::to_vec(&all).unwrap_or_default();
         let name = format!("{:x}", Sha256::digest(bytes));
         if let Some(known) = self.0.get(&name) {

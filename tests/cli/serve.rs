@@ -2,7 +2,7 @@
 
 mod adapters;
 mod disk;
-mod forms;
+pub(crate) mod forms;
 mod wire;
 
 use std::io::{BufRead, BufReader, Read, Write};

@@ -75,10 +75,15 @@ fn a_recipe_is_trained_and_its_adapter_measured() {
     let steps = std::fs::read_to_string(adapters.join(log)).unwrap();
     assert_eq!(steps.lines().filter(|l| l.contains("\"lr\"")).count(), 2, "{steps}");
 
+    // Settings that measure do not train.
+    let measured = study(&folder, &["plan.toml", "-o", "whole", "--kv", "q8_0", "--math", "f32"]).json();
+    assert_eq!(measured["summary"]["measured"], 4, "{measured}");
+    assert_eq!(names(&adapters, ".gguf").len(), 1);
+
     // The same rate in other words is the same study, and nothing is done again; another is another study.
     let same = ["--lr=1e-2", "--set", "held-out=2", "--ubatch=20", "-c", "48", "--steps=2"];
     std::fs::write(folder.file("plan.toml"), plan(&same)).unwrap();
-    let again = study(&folder, &["plan.toml", "-o", "whole"]).json();
+    let again = study(&folder, &["plan.toml", "-o", "whole", "--kv", "q8_0", "--math", "f32"]).json();
     assert_eq!(
         (&again["summary"]["known"], &again["summary"]["measured"]),
         (&4.into(), &0.into()),

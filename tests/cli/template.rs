@@ -7,6 +7,7 @@ use gguf::Value;
 use crate::common::program::{run, run_with, Output};
 use crate::common::rewritten;
 use crate::models::{model, ok};
+use crate::serve::forms::with_tokens;
 
 /// The tiny model with this chat template.
 fn with_template(dir: &Path, template: &str) -> PathBuf {
@@ -116,6 +117,35 @@ fn templates_are_rendered_as_they_were() {
     let plain = ["run", "-p", "[system]s[user]hi>", "--json", "--ignore-eos", "-m", model()];
     let same = ok(run(&[&plain[..], FIXED].concat())).json();
     assert_eq!((&json["n_prompt"], &json["tokens"]), (&same["n_prompt"], &same["tokens"]));
+}
+
+/// Qwen3's marks are text; other models have control tokens.
+#[test]
+fn thinking_is_told_from_the_answer_in_a_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("chat.jinja");
+    std::fs::write(&file, format!("{IN_BRACKETS}{{# <think> #}}")).unwrap();
+    let run_of = |model: &str, more: &[&str]| {
+        let line = ["run", "-m", model, "-p", "hi", "--ignore-eos", "-n", "12", "--temp", "0", "-q"];
+        ok(run(&[&line[..], more, &["--device", "cpu", "-t", "1"]].concat()))
+    };
+    let chat = ["--chat", "--template", file.to_str().unwrap()];
+    let tokens = |out: &Output| -> Vec<usize> {
+        out.json()["tokens"].as_array().unwrap().iter().map(|t| t.as_u64().unwrap() as usize).collect()
+    };
+    let written = tokens(&run_of(model(), &[&chat[..], &["--json"]].concat()));
+    // Not the first token.
+    let is_new = |i: &usize| !written[..*i].contains(&written[*i]);
+    let mark = written[(1..written.len()).find(is_new).unwrap()];
+    let marked = with_tokens(dir.path(), &[(mark, "</think>")], 3);
+    let found = run_of(&marked, &[&chat[..], &["--json"]].concat());
+    assert_eq!(tokens(&found), written);
+    let n = written.iter().filter(|token| **token == mark).count();
+    let count = |text: &str| text.matches("</think>").count();
+    assert_eq!(count(found.json()["text"].as_str().unwrap()), n, "{found:?}");
+    for more in [&[][..], &["--special"]] {
+        assert_eq!(count(&run_of(&marked, &[&chat[..], more].concat()).stdout), n, "{more:?}");
+    }
 }
 
 /// `--template FILE` does what the same template does in the model's file, in each command that renders one.

@@ -136,3 +136,13 @@ fn a_stop_reaches_into_a_window() {
     let report = run(&source, "m", &[letters("a", 40_000)], &how, &control).unwrap();
     assert!(report.interrupted && report.results.is_empty(), "{report:?}");
 }
+
+/// What does not fit is an error before hours are spent on the lengths before it.
+#[test]
+fn a_last_length_that_does_not_fit_is_an_error_before_the_first() {
+    let opened = |_: &Session| panic!("a context was opened");
+    let source = SessionSource::new(model(), params("plain")).on_open(opened);
+    let how = Params::new(protocol("window").unwrap(), vec![64, 1 << 30]);
+    let error = run(&source, "m", &[letters("a", 200)], &how, &Control::default()).unwrap_err().to_string();
+    assert!(error.contains("is free"), "{error}");
+}

@@ -67,8 +67,8 @@ impl Params {
 
 /// Measures perplexity. `model` is only copied to the report.
 ///
-/// All lengths are planned before the first one is measured, so a text that is too short for the last length is an
-/// error at once. Progress is counted in tokens fed to the model, over all lengths, and reported within windows
+/// All lengths are planned before the first one is measured, so a text that is too short for the last length, or a
+/// context that does not fit in memory, is an error at once. Progress is counted in tokens fed to the model, over all lengths, and reported within windows
 /// and after each.
 ///
 /// # Errors
@@ -97,9 +97,11 @@ pub fn run(
         return Err(Error::argument("lengths", "at least one", "none"));
     };
     let stride = params.stride.or(protocol.stride).unwrap_or(1);
-    let open =
-        |length| open(source, protocol.context(length, stride).max(params.ctx.unwrap_or(0)), 1, control);
+    let context = |length| protocol.context(length, stride).max(params.ctx.unwrap_or(0));
+    let open = |length| open(source, context(length), 1, control);
 
+    // An error at the last length would lose the figures of those before it.
+    params.lengths.iter().try_for_each(|length| source.check(context(*length)))?;
     let lm = open(first)?;
     let texts = Texts::new(&*lm, documents, params)?;
     let of_texts = texts.lengths();

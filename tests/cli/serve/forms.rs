@@ -219,8 +219,8 @@ fn calls_are_told_from_other_messages() {
     assert!(choice["message"].get("reasoning_content").is_none(), "{choice}");
 }
 
-/// The tiny model with tokens of this kind.
-fn with_tokens(dir: &Path, words: &[&str], kind: i32) -> String {
+/// The tiny model with these tokens, of this kind.
+pub(crate) fn with_tokens(dir: &Path, words: &[(usize, &str)], kind: i32) -> String {
     let (file, path) = (File::open(Path::new(model())).unwrap(), dir.join("tokens.gguf"));
     let mut out = Writer::with_metadata_of(&file);
     file.tensors().iter().for_each(|t| _ = out.copy_tensor(&file, t).unwrap());
@@ -231,8 +231,8 @@ fn with_tokens(dir: &Path, words: &[&str], kind: i32) -> String {
     else {
         panic!("{tokens} and {kinds}")
     };
-    for ((name, own), &word) in names.iter_mut().zip(&mut types).rev().zip(words) {
-        (*name, *own) = (word.into(), kind);
+    for &(token, word) in words {
+        (names[token], types[token]) = (word.into(), kind);
     }
     out.set(tokens, Stored::Array(Array::String(names))).set(kinds, Stored::Array(Array::I32(types)));
     out.write(Output::new(&path, true)).unwrap();
@@ -244,7 +244,7 @@ fn with_tokens(dir: &Path, words: &[&str], kind: i32) -> String {
 fn calls_between_control_tokens_are_read() {
     let dir = tempfile::tempdir().unwrap();
     // Control tokens, as Qwen3 has.
-    let marks = with_tokens(dir.path(), &["<tool_call>", "</tool_call>"], 3);
+    let marks = with_tokens(dir.path(), &[(270, "<tool_call>"), (271, "</tool_call>")], 3);
     std::fs::write(dir.path().join("chat.jinja"), TEMPLATE).unwrap();
     let server =
         Server::start(dir.path(), &["serve", "-m", &marks, "--template", "chat.jinja", "--ctx", "1024"]);
@@ -273,7 +273,7 @@ fn calls_between_control_tokens_are_read() {
 #[test]
 fn a_token_can_hold_the_mark_and_the_beginning_of_a_call() {
     let dir = tempfile::tempdir().unwrap();
-    let marked = with_tokens(dir.path(), &["<tool_call>{\""], 4);
+    let marked = with_tokens(dir.path(), &[(270, "<tool_call>{\"")], 4);
     std::fs::write(dir.path().join("chat.jinja"), TEMPLATE).unwrap();
     let server =
         Server::start(dir.path(), &["serve", "-m", &marked, "--template", "chat.jinja", "--ctx", "1024"]);
