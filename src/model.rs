@@ -121,10 +121,11 @@ impl Model {
     pub fn load(path: impl AsRef<Path>, params: &ModelParams) -> Result<Model> {
         let (device, path) = (Backend::find(params.device.name())?, path.as_ref());
         let name = path.display().to_string();
-        Model::load_from(path, params, device).map_err(|e| match e.to_string().contains(&name) {
-            true => e,
-            false => Error::during(name, e),
-        })
+        let names = |e: &Error| {
+            let (text, adapters) = (e.to_string(), params.adapters.iter().map(|a| a.path.as_path()));
+            adapters.chain([path]).any(|path| text.contains(&path.display().to_string()))
+        };
+        Model::load_from(path, params, device).map_err(|e| if names(&e) { e } else { Error::during(name, e) })
     }
 
     fn load_from(path: &Path, params: &ModelParams, device: Backend) -> Result<Model> {

@@ -118,6 +118,13 @@ pub struct Done {
     pub json: Value,
 }
 
+impl Args {
+    /// The models that are named: the input, and the base of a PEFT adapter.
+    pub fn models_mut(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        self.input.iter_mut().chain(self.peft.model.iter_mut())
+    }
+}
+
 /// Adds the arguments to a command.
 pub fn augment(command: Command) -> Command {
     <Args as clap::Args>::augment_args(command).mut_args(describe)
@@ -129,13 +136,11 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let program = Command::new("convert")
         // ImageMagick's program has this name: no line of ours shall start it.
         .bin_name("ropewalk convert")
-        .version(env!("CARGO_PKG_VERSION"))
-        .about(ABOUT)
-        .long_about(format!("{ABOUT}.\n\n{DETAILS}"))
-        .after_help(
-            "Exit codes: 0 done, 1 failed, 2 wrong usage; stopped by Ctrl-C 130, SIGTERM 143, SIGHUP 129.",
-        );
-    let matches = augment(program).try_get_matches_from(args);
+        .version(env!("CARGO_PKG_VERSION"));
+    let program = augment(program).about(ABOUT).long_about(format!("{ABOUT}.\n\n{DETAILS}")).after_help(
+        "Exit codes: 0 done, 1 failed, 2 wrong usage; stopped by Ctrl-C 130, SIGTERM 143, SIGHUP 129.",
+    );
+    let matches = program.try_get_matches_from(args);
     let args = match matches.and_then(|m| Args::from_arg_matches(&m)) {
         Ok(args) => args,
         Err(e) => {

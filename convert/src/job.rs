@@ -145,13 +145,13 @@ pub(crate) fn rewrite(
     writer.watch(|done, total| control.writing(done, total));
     let mut quantized = false;
     for (name, factors) in factors.iter().filter(|(name, _)| file.tensor(name).is_none()) {
-        add_factors(&mut writer, name, factors)?;
+        factors.add(&mut writer, name)?;
     }
     let mut has_output = false;
     for t in file.tensors() {
         if let Some((name, factors)) = factors.iter().find(|(name, f)| t.name == *name && *f != Factors::Same)
         {
-            add_factors(&mut writer, name, factors)?;
+            factors.add(&mut writer, name)?;
             continue;
         }
         if orphaned(&t.name) {
@@ -459,14 +459,6 @@ fn planned(
         Err(why) if options.llama_cpp => refuse(&why),
         Err(why) => Ok((plan, Err(why), ctx_why)),
     }
-}
-
-fn add_factors(writer: &mut Writer<'_>, name: &str, factors: &Factors) -> Result<()> {
-    if let Factors::New(values) = factors {
-        let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
-        writer.tensor_bytes(name, DType::F32, &[values.len() as u64], bytes)?;
-    }
-    Ok(())
 }
 
 /// The type a tensor is to have, with a note where it keeps its own.

@@ -1,10 +1,10 @@
 //! Writing a rope method into a file's metadata, and taking out the one that is there.
 
-use gguf::{Array, File, Value, Writer};
+use gguf::{Array, DType, File, Value, Writer};
 use ropewalk_core::hparams::{keys, standard_name, Hparams};
 use ropewalk_core::rope::{Plan, Spec};
 
-use crate::llama_cpp::Stock;
+use crate::llama_cpp::{self, Stock};
 use crate::{Error, Result};
 
 /// Standard keys that say a rope method, less the architecture's prefix; with everything under
@@ -141,6 +141,21 @@ pub fn apply(
     Ok(())
 }
 
+/// Declares, in metadata copied from a file, the method that its weights were trained under at a context of `n_ctx`
+/// tokens, as [`convert`](crate::convert) would. Returns the fate of the file's tensors of factors.
+///
+/// # Errors
+/// Returns an error if the method does not support the model or the context.
+pub fn declare(writer: &mut Writer<'_>, file: &File, spec: &Spec, n_ctx: usize) -> Result<FactorTensors> {
+    let hp = Hparams::as_trained(file)?;
+    let stated = stated_ctx(spec, &hp).map_or(0, |(stated, _)| stated);
+    let plan = Plan::new(spec, &hp, n_ctx.max(stated).max(hp.n_ctx_train))?;
+    let stock = llama_cpp::say(&plan, &hp, false).ok();
+    restore(writer, file, &hp.arch);
+    apply(writer, &hp, &plan, stock.as_ref(), false)?;
+    Ok(factors(file, &hp, stock.as_ref()))
+}
+
 /// Gives keys of other writers llama.cpp's names. Those of the scaling are kept as they are, all together.
 fn rename(writer: &mut Writer<'_>, arch: &str) {
     let found: Vec<(String, &str, Value)> = writer
@@ -169,6 +184,17 @@ pub enum Factors {
     Dropped,
     /// Written with these values, F32.
     New(Vec<f32>),
+}
+
+impl Factors {
+    /// Adds the tensor, if it is a new one.
+    pub fn add(&self, writer: &mut Writer<'_>, name: &str) -> Result<()> {
+        if let Factors::New(values) = self {
+            let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+            writer.tensor_bytes(name, DType::F32, &[values.len() as u64], bytes)?;
+        }
+        Ok(())
+    }
 }
 
 /// Names of tensors of factors, and the fate of each.

@@ -114,7 +114,7 @@ impl Device {
             let known: Vec<String> = all.iter().map(|d| d.name()).collect();
             let refused = module_refused(&wanted).map_or(String::new(), |why| format!("; {why}"));
             Error::Argument(format!(
-                "device '{name}' is not here; this build and machine have: auto, {}{refused}",
+                "device '{name}' is not available; available: auto, {}{refused}",
                 known.join(", ")
             ))
         })

@@ -65,6 +65,9 @@ struct Saved {
     messages: Vec<Message>,
     /// Files that go into the next message.
     loaded: Vec<(String, String)>,
+    /// The method that was asked for, without what the context adds to it.
+    #[serde(default)]
+    rope: Option<String>,
 }
 
 /// Takes the text of an answer as it is generated. The answer ends if it breaks.
@@ -280,7 +283,8 @@ impl Conversation {
             return Err(Error::ContextFull { needed: prompt.len() + 1, free: n_ctx, n_ctx });
         }
         let started = Instant::now();
-        let reused = session.prefill(&prompt, control)?;
+        // The generation reads the last token. To go back by one costs recurrent layers more.
+        let reused = session.prefill(&prompt[..prompt.len().saturating_sub(1).max(1)], control)?;
         let prefill_s = started.elapsed().as_secs_f64();
 
         let started = Instant::now();
@@ -403,7 +407,11 @@ impl Conversation {
     /// # Errors
     /// Returns the errors of [`Session::save`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let saved = Saved { messages: self.messages.clone(), loaded: self.loaded.clone() };
+        let saved = Saved {
+            messages: self.messages.clone(),
+            loaded: self.loaded.clone(),
+            rope: self.params.session.rope.as_ref().map(Spec::to_string),
+        };
         let attachment = serde_json::to_vec(&saved).map_err(|e| Error::Invalid(e.to_string()))?;
         self.session()?.save(path, &attachment)
     }
@@ -452,6 +460,15 @@ impl Conversation {
                 self.prefill(control)?;
             }
             return Err(e);
+        }
+        // A later context is planned by what was asked for, if that is what the file has.
+        let asked = saved.rope.and_then(|text| text.parse::<Spec>().ok());
+        let is_same = |spec: &Spec| {
+            let plan = Plan::of_file(spec, self.model.hparams(), file.n_ctx());
+            plan.is_ok_and(|plan| plan.spec.to_string() == file.rope())
+        };
+        if let Some(spec) = asked.filter(|spec| other && is_same(spec)) {
+            self.params.session.rope = Some(spec);
         }
         self.messages = saved.messages;
         self.loaded = saved.loaded;

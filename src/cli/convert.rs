@@ -58,8 +58,10 @@ pub(super) fn failed(e: convert::Error) -> anyhow::Error {
 
 fn run(mut args: cli::Args, matrix: &MatrixArgs) -> anyhow::Result<()> {
     // The name of a downloaded model, as other commands accept it.
-    if let Some(name) = args.input.as_deref().filter(|input| !input.exists()).and_then(Path::to_str) {
-        args.input = Some(models::find(name)?);
+    for model in args.models_mut().filter(|model| !model.exists()) {
+        if let Some(name) = model.to_str() {
+            *model = models::find(name)?;
+        }
     }
     let out = OutputArgs { json: args.json, quiet: args.quiet };
     let interrupt = Interrupt::install()?;

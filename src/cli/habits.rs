@@ -70,6 +70,7 @@ pub(super) const OPTIONS: &[(&[&str], Means)] = &[
     (&["--lora-alpha"], Ours("--alpha")),
     (&["--target-modules"], Ours("--targets")),
     (&["--max-steps"], Ours("--steps")),
+    (&["--max-new-tokens", "--max-tokens"], Ours("--predict")),
     (&["--learning-rate"], Ours("--lr")),
     (&["--tasks"], Operand),
     (&["-ngl", "--n-gpu-layers", "--gpu-layers"], GpuLayers),
@@ -107,19 +108,29 @@ pub(super) const OPTIONS: &[(&[&str], Means)] = &[
         &["--mmap", "--no-mmap"],
         Nothing("leave it out: weights are mapped under --device cpu, and uploaded under others"),
     ),
-    (&["-hf"], Nothing("fetch the model first: ropewalk pull hf:ORG/REPO/FILE")),
+    // Templates are always Jinja, and requests always share batches.
+    (&["--jinja"], Flag("--template", &[])),
+    (&["-cb", "--cont-batching"], Flag("--parallel", &[])),
+    (
+        &["-hf", "-hfr", "--hf-repo", "-hff", "--hf-file"],
+        Nothing("fetch the model first: ropewalk pull hf:ORG/REPO/FILE"),
+    ),
+    (
+        &["-gan", "--grp-attn-n", "-gaw", "--grp-attn-w"],
+        Nothing("use --rope self-extend, with group=N and window=W: --rope self-extend:group=8,window=512"),
+    ),
     (&["--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"], Nothing(ROPE)),
     (&["--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor"], Nothing(ROPE)),
     (&["--yarn-beta-fast", "--yarn-beta-slow"], Nothing(ROPE)),
     (&["--lora-scaled"], Nothing("use --lora FILE:SCALE")),
-    (&["--split-mode", "--tensor-split"], Nothing(ONE_DEVICE)),
+    (&["-sm", "--split-mode", "-ts", "--tensor-split", "-mg", "--main-gpu"], Nothing(ONE_DEVICE)),
     (&["--kl-divergence"], Nothing("use --against FILE, rope=SPEC, kv=TYPE or lora=FILE")),
     (
         &["--num-fewshot"],
         Nothing("each task uses the shots of its paper: `ropewalk eval --list TASK` shows them"),
     ),
     (&["--model-args"], Nothing("use -m FILE, with --rope and --ctx")),
-    (&["--api-key"], Nothing("use --api-key-file FILE: others see what a command line has")),
+    (&["--api-key"], Nothing("use --api-key-file FILE: other users can see command-line arguments")),
     (&["--peft"], Nothing("name the adapter's directory as the input: ropewalk convert DIR -m MODEL -o OUT")),
     (&["--gradient-accumulation-steps"], Nothing("use --set batch=N, the sequences of a step")),
     (&["--modules-to-save"], Nothing("use --targets q,k,v,o,norms,embeddings")),
@@ -154,6 +165,10 @@ pub(super) const COMMANDS: &[(&str, &str)] = &[
 /// An option or a command that is another thing here.
 pub(super) fn translate(app: &clap::Command, words: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
     let Some(name) = words.get(1).and_then(|w| w.to_str()) else { return Ok(words) };
+    if name == "help" {
+        let rest = words.iter().skip(2).take(1).cloned();
+        return Ok(words.iter().take(1).cloned().chain(rest).chain(["--help".into()]).collect());
+    }
     let Some(command) = app.find_subcommand(name) else {
         return match COMMANDS.iter().find(|(typed, _)| *typed == name) {
             Some((_, ours)) => Err(usage(format!("{name}: no such command; use {ours}"))),
@@ -194,6 +209,10 @@ pub(super) fn translate(app: &clap::Command, words: Vec<OsString>) -> anyhow::Re
         };
         let given = || value.clone().ok_or_else(|| usage(format!("{typed}: a value is required")));
         match means {
+            // Modules have transformers' names: q_proj.
+            Ours(option) if typed == "--target-modules" => {
+                put(&mut out, &typed, option, given()?.to_string_lossy().replace("_proj", "").into())?;
+            }
             Ours(option) | Of(_, option) => put(&mut out, &typed, option, given()?)?,
             Means::Key(key) => out.extend([SET.into(), pair(key.name, &given()?)]),
             File(option) => {

@@ -27,6 +27,13 @@ pub(crate) struct Manifest {
     pub(crate) models: Vec<Entry>,
 }
 
+impl Entry {
+    /// The name to type: the first alias, if there is one.
+    pub(crate) fn short_name(&self) -> &str {
+        self.aliases.first().unwrap_or(&self.name)
+    }
+}
+
 impl Manifest {
     /// The manifest compiled into the program, `models/manifest.toml`.
     pub(crate) fn builtin() -> anyhow::Result<Manifest> {

@@ -94,7 +94,7 @@ fn pulled(model: &str, dirs: &[PathBuf]) -> anyhow::Result<(PathBuf, bool)> {
         if model.contains(['/', '\\']) || Path::new(model).extension().is_some_and(|e| e == "gguf") {
             bail!("{model}: no such file");
         }
-        let known: Vec<&str> = manifest.models.iter().map(|m| m.name.as_str()).collect();
+        let known: Vec<&str> = manifest.models.iter().map(Entry::short_name).collect();
         bail!("{model}: no such file, and no model of that name (known: {})", known.join(", "));
     };
     let mut others = String::new();

@@ -1,9 +1,10 @@
 //! Options that several commands share, and how they become the library's parameters.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{anyhow, ensure, Context};
+use anyhow::{anyhow, bail, ensure, Context};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use files::Output;
 use ropewalk::adapter::AdapterSpec;
@@ -126,6 +127,11 @@ impl MachineArgs {
         kv_type: DType,
         adapters: &[AdapterSpec],
     ) -> anyhow::Result<ModelChoice> {
+        if let Some(peft) = adapters.iter().find(|a| a.path.join("adapter_config.json").is_file()) {
+            let (dir, import) =
+                (peft.path.display(), "`ropewalk convert DIR -m MODEL -o FILE.gguf` converts it");
+            bail!("{dir}: expected a LoRA adapter in GGUF, found a PEFT directory; {import}");
+        }
         let params = ModelParams::auto().device(self.device.as_str().into()).adapters(adapters.to_vec());
         Ok(ModelChoice::new(models::find(model)?, params, self.session(kv_type)))
     }
@@ -211,10 +217,26 @@ pub(crate) struct SamplingArgs {
     /// dry-allowed-length (2), dry-last-n (-1)
     #[arg(long, value_name = "KEY=VALUE,...")]
     sampler: Vec<String>,
-    /// Random seed
-    #[arg(short, long, value_name = "S", default_value_t = 42)]
+    /// Random seed; -1 draws one
+    #[arg(
+        short,
+        long,
+        value_name = "S",
+        default_value = "42",
+        allow_negative_numbers = true,
+        value_parser = seed_or_draw
+    )]
     seed: u32,
 }
+
+/// A seed; -1 is one that differs in each run, as in llama.cpp.
+fn seed_or_draw(text: &str) -> Result<u32, String> {
+    match text {
+        "-1" => Ok(RandomState::new().build_hasher().finish() as u32),
+        _ => text.parse().map_err(|_| format!("expected -1 or 0 to {}", u32::MAX)),
+    }
+}
+
 impl SamplingArgs {
     /// The sampler's parameters; a value out of its range is wrong usage.
     pub(crate) fn params(&self) -> anyhow::Result<SamplerParams> {

@@ -84,7 +84,7 @@ struct Args {
     /// Maximum size of all files in --prefix-dir
     #[arg(long, value_name = "SIZE", default_value = "20GiB", value_parser = parse_bytes, requires = "prefix_dir")]
     prefix_bytes: usize,
-    /// Reject scores of prompts, and allocate no logits of a micro-batch
+    /// Reject scores of prompts, and save the memory of their logits
     #[arg(long)]
     no_scores: bool,
     /// Parse special tokens such as <|im_start|> in messages

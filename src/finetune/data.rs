@@ -7,13 +7,15 @@ use gguf::Output;
 use ropewalk_core::text::count;
 
 use super::{failed, refused, Job, JobError, Result};
+use crate::adapter::AdapterReader;
 use crate::chat::Template;
 use crate::control::Control;
 use crate::data::{
-    self, Built, Corpus, Dataset, DatasetParams, HeldOut, Mixture, Packing, Records, Separator, Sources,
-    TextOptions, Transform, Upsample, MAX_TEXT,
+    self, Built, Corpus, Dataset, DatasetParams, HeldOut, Kind, Mixture, Packing, Records, Separator,
+    Sources, TextOptions, Transform, Upsample, MAX_TEXT,
 };
-use crate::model::Model;
+use crate::model::{Error, Model};
+use crate::rope::Spec;
 use crate::train::{LongCe, Settings, TrainParams};
 
 /// Name of no data method. It turns off the method of a recipe.
@@ -120,15 +122,21 @@ impl Job {
         Ok(Some(transform))
     }
 
-    /// Returns the trainer's settings for this model: with its trained context if no context is given, and with the
-    /// context of the positions that the data method makes.
+    /// Returns the trainer's settings for this model: with its trained context if no context is given, with the RoPE
+    /// method of the adapter that training starts from if neither the settings nor the model name one, and with the context
+    /// of the positions that the data method makes.
     ///
     /// # Errors
     /// Returns an error if the data method cannot be used with this model or with another setting.
     pub fn at_context(&self, model: &Model, settings: &TrainParams) -> Result<TrainParams> {
-        let mut settings = settings.clone();
+        let (mut settings, hp) = (settings.clone(), model.hparams());
         if settings.n_ctx == 0 {
-            settings.n_ctx = model.hparams().n_ctx_train;
+            settings.n_ctx = hp.n_ctx_train;
+        }
+        // As in a session with the adapter.
+        let declares_none = || Spec::declared(hp).is_ok_and(|spec| spec == Spec::plain());
+        if let Some(path) = self.init.as_ref().filter(|_| settings.rope.is_none() && declares_none()) {
+            settings.rope = AdapterReader::open(path).map_err(Error::from)?.meta().rope.clone();
         }
         let transform = self.transform(model, settings.n_ctx)?;
         settings.n_positions = transform.and_then(|t| t.n_positions());
@@ -176,6 +184,15 @@ impl Job {
             .token_bytes(set.token_type.map_or(2, |t| t as usize))
             .max_text(free.map_or(MAX_TEXT, |free| MAX_TEXT.min(free / 8)));
         let mut sources = Sources::mixed(&self.data, &options)?;
+        let ids = sources.files().iter().find(|file| file.kind == Kind::Tokens);
+        let n_vocab = model.hparams().n_vocab;
+        if let (Some(file), None, true) = (ids, self.given.token_type, n_vocab > 1 << 16) {
+            return Err(refused(format!(
+                "{}: ids of a vocabulary of {n_vocab} tokens need more than 16 bits; expected `token-type`=u32, or u16 \
+                 if the file has small ones only",
+                file.path.display()
+            )));
+        }
         if self.chat {
             let template = match &self.template {
                 Some(apart) => Template::of_apart(model, &apart.clone().stopped_by(control)),

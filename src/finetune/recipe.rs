@@ -48,6 +48,15 @@ impl Job {
             notes.push(format!("recipe {}: {ALL_PARAMETERS} (`targets`).", recipe.name));
         }
         notes.extend(self.replaced(recipe, &own));
+        if let (Some(steps), Some(warmup), None) = (self.given.steps, own.warmup, self.given.warmup) {
+            if steps <= warmup {
+                notes.push(format!(
+                    "recipe {}: its warmup of {warmup} steps is cut to {steps}, and the rate does not reach `lr`; see \
+                     `warmup`.",
+                    recipe.name
+                ));
+            }
+        }
         notes
     }
 

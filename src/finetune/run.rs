@@ -86,7 +86,11 @@ impl Job {
     /// Returns an error if the directory of checkpoints has some and the job does not resume, or the reverse; the errors
     /// of [`Job::at_context`], [`Trainer::new`], [`Init::adapter`], and [`Optimizer::new`].
     pub fn prepare(&self, model: &Model, settings: &TrainParams) -> Result<Prepared> {
-        let settings = self.at_context(model, settings)?;
+        let mut settings = self.at_context(model, settings)?;
+        if self.resume && settings.checkpointing.is_none() {
+            // The default depends on how much memory is free, and results on it where activations are rounded.
+            settings.checkpointing = checkpoint::checkpointing(&self.checkpoints());
+        }
         let (batch, optim) = self.optimiser(settings.n_ctx);
         self.check_no_earlier_run()?;
         let mut trainer = Trainer::new(model, &settings)?;
@@ -152,7 +156,7 @@ impl Job {
         match last {
             None if self.resume => Err(failed(format!("`resume`: {}: no checkpoint found", folder.display()))),
             Some(last) if !self.resume => Err(failed(format!(
-                "{}: an earlier run got to {}: continue it with `resume`, remove it, or choose another `output`",
+                "{}: an earlier run got to {}: continue it with `resume`, remove this directory, or choose another `output`",
                 folder.display(),
                 name(&last)
             ))),

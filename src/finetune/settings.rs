@@ -15,6 +15,7 @@ impl Job {
         let set = &self.given;
         let trainable = self.trainable()?;
         let is_full = trainable == Trainable::Full;
+        let has_pairs = trainable.lora().is_some_and(|lora| !lora.targets.is_empty());
         for (setting, given) in [
             ("rank", self.rank.is_some()),
             ("alpha", self.alpha.is_some()),
@@ -26,6 +27,11 @@ impl Job {
                 return Err(refused(format!(
                     "`{setting}`: `targets` full trains the model itself, without LoRA pairs"
                 )));
+            }
+            // Norms alone, too, continue from an adapter.
+            if given && !has_pairs && setting != "init" {
+                let targets = self.targets.as_deref().unwrap_or_default().join(",");
+                return Err(refused(format!("`{setting}`: `targets` {targets} has no LoRA pairs")));
             }
         }
         if !is_full && set.output_type.is_some() {

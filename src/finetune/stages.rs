@@ -35,16 +35,18 @@ impl Job {
             other => other,
         };
         let n = stages.len();
-        let mut all = Vec::with_capacity(n);
+        let (mut all, mut rope) = (Vec::with_capacity(n), self.rope.clone());
         for (i, stage) in stages.into_iter().enumerate() {
             let output = match i + 1 {
                 last if last == n => self.output.clone(),
                 stage => self.next_to(None, &format!(".stage-{stage}.gguf")),
             };
-            let mut one = Job { output, ..self.clone() };
+            let mut one = Job { output, rope, ..self.clone() };
             one.given.order = Some(SampleOrder::Text);
             one.given.held_out = Some(held_out);
             one.set_stage(stage)?;
+            // A stage continues under the method of the stage before it, unless it has another.
+            rope = one.rope.clone();
             if i + 1 < n && one.trains_all() {
                 // The next stage goes on from these numbers, not from rounded ones.
                 one.given.output_type = Some(OutputType::F32);

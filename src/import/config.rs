@@ -30,9 +30,8 @@ pub(crate) struct Config {
 /// Reads config.json, and the class name that `architectures` gives.
 pub(crate) fn read(folder: &Path) -> Result<(Object, String)> {
     let path = folder.join("config.json");
-    let object = Object::read(&path, SMALL)?.ok_or_else(|| {
-        Error::of(folder, "has no config.json, expected the folder of a model of Hugging Face")
-    })?;
+    let object = Object::read(&path, SMALL)?
+        .ok_or_else(|| Error::of(folder, "no config.json; expected a Hugging Face model directory"))?;
     let name = object.array("architectures")?.and_then(|a| a.first()).and_then(Value::as_str);
     let name =
         name.ok_or_else(|| object.error("architectures", "found none, expected the name of a class"))?;

@@ -121,7 +121,7 @@ impl Fields {
     pub(crate) fn refuse(&mut self, name: &str, neutral: &[&str]) -> Result<(), Fault> {
         match self.take(name) {
             Some(value) if !neutral.contains(&value.to_string().as_str()) => {
-                Err(Fault::invalid(name, format_args!("{name}: not served yet")))
+                Err(Fault::invalid(name, format_args!("{name}: not supported yet")))
             }
             _ => Ok(()),
         }

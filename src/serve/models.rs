@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::{header, StatusCode, Uri};
+use axum::http::{header, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use ropewalk_core::rope::ReachView;
 use serde_json::{json, Value};
@@ -168,12 +168,12 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 
-pub(crate) async fn missing() -> Response {
-    let message = "expected a path of OpenAI's interface such as /v1/chat/completions, found another";
-    Refusal::new(StatusCode::NOT_FOUND, "invalid_request_error", None, message).into_response()
+pub(crate) async fn missing(uri: Uri) -> Response {
+    let message = format!("{}: not a path of this server; /v1/chat/completions is one", uri.path());
+    Refusal::new(StatusCode::NOT_FOUND, "invalid_request_error", None, &message).into_response()
 }
 
-pub(crate) async fn wrong_method() -> Response {
-    let message = "expected the other of GET and POST";
-    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", None, message).into_response()
+pub(crate) async fn wrong_method(method: Method, uri: Uri) -> Response {
+    let message = format!("{} {}: this path has another method, GET or POST", method, uri.path());
+    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", None, &message).into_response()
 }

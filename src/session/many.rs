@@ -294,9 +294,16 @@ impl Session {
 
     /// One ending, for plans under which sequences cannot share what they have read.
     fn ending(&mut self, seq: SeqId, text: &[Token], ending: &[Token]) -> Result<Ending> {
-        let tokens = [text, ending].concat();
+        let (tokens, has_states) = ([text, ending].concat(), self.states.is_some());
         let mut sequence = self.sequence(seq);
-        let shared = sequence.reuse_prefix(&tokens, text.len() - 1)?;
+        let mut shared = sequence.reuse_prefix(&tokens, text.len() - 1)?;
+        if has_states && shared < text.len() - 1 {
+            // The next ending continues from here.
+            sequence.append(&text[shared..text.len() - 1])?;
+            self.keep_state(seq);
+            sequence = self.sequence(seq);
+            shared = text.len() - 1;
+        }
         let mut out = Ending { logprobs: Vec::new(), greedy: true };
         let wanted = text.len() - 1 - shared..tokens.len() - 1 - shared;
         sequence.score(&tokens[shared..], wanted, &mut |i, row| out.push(row, tokens[shared + i + 1]))?;

@@ -2,7 +2,7 @@
 //! safetensors file. A stopped run resumes from it with bit-identical results.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
@@ -11,14 +11,19 @@ use ropewalk_core::terminal::one_line;
 use ropewalk_core::text::hex;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::optim::{Moments, Optimizer};
 use super::params::ParamSet;
+use super::saved::Checkpointing;
 use crate::model::{Error, Result};
 
 /// Version of the file's layout, in the metadata under `format`.
 const VERSION: u32 = 1;
+
+/// Name of the optimizer's settings in checkpoints.
+pub(super) const OPTIMIZER: &str = "optimiser";
 
 /// The kind of file that a checkpoint is: safetensors with this metadata.
 const CHECKPOINT: Kind = Kind::new("a checkpoint of training", |head| {
@@ -208,7 +213,12 @@ pub(super) fn load_newest(
     optimizer: &mut Optimizer,
 ) -> Result<(State, Vec<String>)> {
     let mut damaged: Vec<(PathBuf, String)> = Vec::new();
-    for path in list(folder).into_iter().rev() {
+    // A run that is to end earlier than the newest ends at the one before.
+    let (mut all, last) = (list(folder), path(folder, optimizer.params.schedule.steps));
+    if all.iter().any(|path| *path <= last) {
+        all.retain(|path| *path <= last);
+    }
+    for path in all.into_iter().rev() {
         match try_load(&path, settings, params, optimizer)? {
             Ok(state) => {
                 let moved = damaged.iter().map(|(path, why)| {
@@ -228,6 +238,60 @@ pub(super) fn load_newest(
         Some((path, why)) => format!("{}: {why}; no earlier checkpoint is intact", path.display()),
         None => format!("{}: no checkpoint found", folder.display()),
     }))
+}
+
+/// The first setting of a run that is not that of its checkpoint: its name, then, and now.
+fn difference(state: &State, settings: &BTreeMap<String, String>) -> Option<(String, String, String)> {
+    let keys: BTreeSet<&String> = state.settings.keys().chain(settings.keys()).collect();
+    let differ = |key: &&String| state.settings.get(*key) != settings.get(*key);
+    let text = |value: Option<&String>| value.map_or("nothing", String::as_str).to_owned();
+    // Other settings follow from the context.
+    let (first, others): (Vec<_>, Vec<_>) = keys.into_iter().filter(differ).partition(|key| *key == "ctx");
+    first.into_iter().chain(others).find_map(|key| {
+        let (then, now) = (text(state.settings.get(key)), text(settings.get(key)));
+        match key.as_str() {
+            "keep" => Some(("checkpointing".into(), then.to_lowercase(), now.to_lowercase())),
+            "keep-type" => Some(("saved-type".into(), then.to_lowercase(), now.to_lowercase())),
+            "block" => Some(("ubatch".into(), then, now)),
+            OPTIMIZER => {
+                let read = |text: &str| serde_json::from_str::<Value>(text).ok();
+                let (Some(then), Some(now)) = (read(&then), read(&now)) else {
+                    return Some((key.clone(), then, now));
+                };
+                // A run that goes no further than the checkpoint does not use them.
+                if now["schedule"]["steps"].as_u64().is_some_and(|n| n <= state.step) {
+                    return None;
+                }
+                leaf(&then, &now)
+            }
+            _ => Some((key.clone(), then, now)),
+        }
+    })
+}
+
+/// The first value in which two objects differ: its own name, and both.
+fn leaf(a: &Value, b: &Value) -> Option<(String, String, String)> {
+    let (Value::Object(of_a), Value::Object(of_b)) = (a, b) else { return None };
+    let keys: BTreeSet<&String> = of_a.keys().chain(of_b.keys()).collect();
+    keys.into_iter().find_map(|key| {
+        let (a, b) = (&a[key.as_str()], &b[key.as_str()]);
+        let both = || Some((key.clone(), a.to_string(), b.to_string()));
+        if a == b {
+            None
+        } else {
+            leaf(a, b).or_else(both)
+        }
+    })
+}
+
+/// Which activations the newest checkpoint of a folder says that its run saves, where results depend on it.
+pub(crate) fn checkpointing(folder: &Path) -> Option<Checkpointing> {
+    let map = Map::open(&list(folder).pop()?).ok()?;
+    let (header, _) = parts(&map).ok()?;
+    let state: State = serde_json::from_str(header.metadata().as_ref()?.get("state")?).ok()?;
+    let kept = state.settings.get("keep")?;
+    let all = [Checkpointing::Inputs, Checkpointing::Attention, Checkpointing::Products];
+    all.into_iter().find(|one| format!("{one:?}") == *kept)
 }
 
 /// [`load`]. The inner error says why a file is not as it was written: an older one may be whole.
@@ -258,15 +322,8 @@ fn try_load(
         return Ok(Err("sha256: the file is damaged".into()));
     }
     let state: State = serde_json::from_str(json).map_err(|e| failed(format!("state: {}", one_line(e))))?;
-    for (key, now) in settings {
-        let then = state.settings.get(key);
-        if then != Some(now) {
-            let then = then.map_or("nothing", String::as_str);
-            return Err(failed(format!("{key}: the run was started with {then}, this is {now}")));
-        }
-    }
-    if let Some((key, then)) = state.settings.iter().find(|(key, _)| !settings.contains_key(*key)) {
-        return Err(failed(format!("{key}: the run was started with {then}, this is nothing")));
+    if let Some((key, then, now)) = difference(&state, settings) {
+        return Err(failed(format!("{key}: the run was started with {then}, this is {now}")));
     }
     let expected = params.list().len() * if optimizer.average.is_some() { 4 } else { 3 };
     if tensors.len() > expected {

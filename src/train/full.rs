@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use convert::rope::{FactorTensors, Factors};
 use gguf::{float, File, Output, TensorInfo, Writer};
 
 use super::export::values;
@@ -10,7 +11,7 @@ use crate::adapter::AdapterMeta;
 use crate::hparams::keys;
 use crate::ids::ParamId;
 use crate::model::{Error, Model, Result};
-use crate::rope::{Plan, Spec};
+use crate::rope::Spec;
 use crate::DType;
 
 const CHUNK: usize = 1 << 16;
@@ -67,8 +68,8 @@ fn is_float(dtype: DType) -> bool {
 }
 
 /// Writes the model that a trainer of all parameters has made as a GGUF file, atomically; gives its size in bytes.
-/// Metadata and tensors that are not parameters are those of the model's file; the rope spec is that of training,
-/// and `meta` says how it was trained, as in adapter files. `average` as for [`write_adapter`](super::write_adapter).
+/// Metadata and tensors that are not parameters are those of the model's file. The rope method and the context are those
+/// of training, written as in a conversion; `meta` says how it was trained, as in adapter files. `average` as for [`write_adapter`](super::write_adapter).
 ///
 /// Values are written as F32, as they were trained. With `types`, a model's file, matrices have the types that they have
 /// there, F16 and BF16 rounded to the nearest, ties to even; vectors are F32 all the same.
@@ -92,9 +93,15 @@ pub fn write_model(
     let index: HashMap<String, usize> = list.iter().enumerate().map(|(i, t)| (t.id.to_string(), i)).collect();
     let mut writer = Writer::with_metadata_of(&file);
     writer.remove(keys::SOURCE);
-    set_rope(&mut writer, trainer.plan(), &trainer.setup.model)?;
+    let factors = set_rope(&mut writer, &file, trainer)?;
     super::export::filled(trainer, meta)?.set_trained(&mut writer)?;
+    for (name, factors) in &factors {
+        factors.add(&mut writer, name).map_err(of_convert)?;
+    }
     for info in file.tensors() {
+        if factors.iter().any(|(name, factors)| info.name == *name && *factors != Factors::Same) {
+            continue;
+        }
         let Some(&i) = index.get(&info.name) else {
             writer.copy_tensor(&file, info)?;
             continue;
@@ -124,17 +131,17 @@ fn check(info: &TensorInfo, values: &[f32], to: DType) -> Result<()> {
     }
 }
 
-/// Declares the spec of training, where the file itself declares another.
-fn set_rope(writer: &mut Writer<'_>, plan: &Plan, model: &Model) -> Result<()> {
-    let (hp, spec) = (model.hparams(), plan.frozen(model.hparams())?);
-    if Spec::declared(hp).is_ok_and(|own| own == plan.spec || own == spec) {
-        return Ok(());
+/// Declares the spec and the context of training, where the file declares another spec or a shorter context.
+fn set_rope(writer: &mut Writer<'_>, file: &File, trainer: &Trainer) -> Result<FactorTensors> {
+    let (hp, plan, n_ctx) = (trainer.setup.model.hparams(), trainer.plan(), trainer.settings().planned_ctx());
+    let spec = plan.frozen(hp)?;
+    let is_declared = Spec::declared(hp).is_ok_and(|own| own == plan.spec || own == spec);
+    if is_declared && n_ctx <= hp.n_ctx_train {
+        return Ok(Vec::new());
     }
-    writer.set(keys::SPEC, spec.to_string().as_str());
-    writer.remove(keys::DERIVED_FROM).remove(keys::BASES);
-    for (key, n) in [(keys::N_CTX, plan.n_ctx), (keys::N_CTX_ORIG, plan.n_ctx_orig(hp))] {
-        let too_large = |_| Error::argument(key, format_args!("at most {}", u32::MAX), n);
-        writer.set(key, u32::try_from(n).map_err(too_large)?);
-    }
-    Ok(())
+    convert::rope::declare(writer, file, &spec, n_ctx).map_err(of_convert)
+}
+
+fn of_convert(e: convert::Error) -> Error {
+    Error::Invalid(e.to_string())
 }

@@ -2,6 +2,7 @@
 //! end.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Instant;
 
 use gguf::Output;
@@ -96,7 +97,8 @@ impl Run {
     }
 
     /// Resumes a run from its newest checkpoint, as if it had never stopped. The setup must be the same as at the
-    /// start, except for the number of steps under a constant rate.
+    /// start, except for the number of steps under a constant rate. A number of steps that a checkpoint has reached ends the
+    /// run at the newest such checkpoint, under any schedule.
     ///
     /// If the newest checkpoint is damaged, the newest complete one is used. The damaged ones get names that end in
     /// `.damaged`, and [`Run::notes`] lists them. The log is cut back to the step that the run resumes from.
@@ -210,8 +212,8 @@ impl Run {
     ///
     /// # Errors
     /// [`Error::Interrupted`] when `control` or the trainer's `cancel_flag` stops it: a checkpoint was saved
-    /// then, or else the error says why not. A loss or a gradient that is not finite, naming the step.
-    /// Earlier checkpoints are as they were.
+    /// then, or else the error says why not. A loss or a gradient that is not finite, naming the step; the step before it
+    /// is saved, and earlier checkpoints are as they were.
     pub fn train(&mut self, control: &Control<'_>) -> Result<()> {
         control.bind(&self.trainer.cancel_flag());
         match self.steps(control) {
@@ -222,7 +224,22 @@ impl Run {
                     Err(Error::during(format!("interrupted at step {step}, which cannot be saved"), e))
                 }
             },
-            other => other,
+            Err(e) => {
+                self.rescue(control);
+                Err(e)
+            }
+            done => done,
+        }
+    }
+
+    /// Saves the last step of a run that failed after it, unless its values are what failed. Earlier ones are kept.
+    fn rescue(&self, control: &Control<'_>) {
+        let (Some(folder), step) = (&self.params.checkpoints, self.optimizer.step) else { return };
+        let mut values = self.trainer.params().list().iter().flat_map(|t| &t.value);
+        let is_new = step > 0 && !checkpoint::path(folder, step).exists();
+        if is_new && values.all(|x| x.is_finite()) && self.write_checkpoint(folder).is_ok() {
+            control
+                .note(format_args!("step {step} is saved; a run that resumes with {step} steps writes it"));
         }
     }
 
@@ -389,11 +406,15 @@ impl Run {
 
     fn save(&self) -> Result<()> {
         let Some(folder) = &self.params.checkpoints else { return Ok(()) };
-        let path = checkpoint::path(folder, self.optimizer.step);
-        let state = State { step: self.optimizer.step, n_seen: self.n_seen, settings: self.settings.clone() };
-        checkpoint::save(&path, &state, self.trainer.params(), &self.optimizer)?;
+        self.write_checkpoint(folder)?;
         checkpoint::prune(folder, self.params.keep_last);
         Ok(())
+    }
+
+    fn write_checkpoint(&self, folder: &Path) -> Result<()> {
+        let path = checkpoint::path(folder, self.optimizer.step);
+        let state = State { step: self.optimizer.step, n_seen: self.n_seen, settings: self.settings.clone() };
+        checkpoint::save(&path, &state, self.trainer.params(), &self.optimizer)
     }
 
     /// Writes the adapter atomically, with the moving average if there is one. Returns its size in bytes.

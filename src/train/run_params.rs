@@ -8,6 +8,7 @@ use ropewalk_core::text::hex;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
+use super::checkpoint;
 use super::init::SampleOrder;
 use super::optim::{Decay, Optimizer};
 use super::{LongCe, LoraParams, SavedType, TrainAttention, Trainable, Trainer};
@@ -138,7 +139,7 @@ pub(super) fn settings(
         ("keep-type", format!("{:?}", settings.saved_type)),
         ("keep", saved),
         ("portable", text(&settings.portable)),
-        ("optimiser", optim.to_string()),
+        (checkpoint::OPTIMIZER, optim.to_string()),
         ("tokens", text(&corpus.n_tokens())),
         ("data", hex(&hash.finalize()[..8])),
         ("doc-mask", text(&params.doc_mask)),

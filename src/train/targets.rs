@@ -74,7 +74,7 @@ fn roles(maps: &[LinearShape], name: &str, target: &str) -> Result<Vec<Role>> {
         let Some(role) = Role::from_target(name) else {
             let known =
                 Role::all().filter(|role| !role.is_stack()).map(Role::target).collect::<Vec<_>>().join(", ");
-            let expected = format!("some of {known}, or all");
+            let expected = format!("some of {known}, norms, embeddings; or all; or full");
             return Err(Error::argument("targets", expected, format_args!("{target:?}")));
         };
         if role.is_stack() {

@@ -21,7 +21,7 @@ pub(crate) fn chat(more: &[&str], lines: impl AsRef<[u8]>) -> Output {
 #[track_caller]
 fn one_failure(output: &Output) -> &str {
     let lines: Vec<&str> = output.stderr.lines().collect();
-    assert!(output.code == 1 && lines.len() == 2 && lines[1].contains("lines failed"), "{output:?}");
+    assert!(output.code == 1 && lines.len() == 2 && lines[1] == "error: failed lines: 1", "{output:?}");
     lines[0]
 }
 
@@ -132,6 +132,19 @@ fn a_file_that_cannot_be_restored_changes_nothing() {
         assert_eq!(json["messages"].as_array().unwrap().len(), 4, "{why}");
         assert!(json["turns"][1]["reused"].as_u64().unwrap() > 10, "{why}: {json}");
     }
+}
+
+/// A later context is planned as if nothing had been saved in between.
+#[test]
+fn a_restored_method_follows_the_context() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = dir.path().join("s").to_str().unwrap().to_owned();
+    let rope = |line: String| ok(chat(&["--json"], line)).json()["rope"].as_str().unwrap().to_owned();
+    let saved = rope(format!("/rope yarn\n/ctx 1024\nhello\n/save {name}\n"));
+    assert!(saved.starts_with("yarn:factor=2"), "{saved}");
+    assert_eq!(rope(format!("/restore {name}\n")), saved);
+    let longer = rope(format!("/restore {name}\n/ctx 2048\n"));
+    assert!(longer.starts_with("yarn:factor=4"), "{longer}");
 }
 
 /// An answer stays until another one begins.

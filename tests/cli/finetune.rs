@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 
+use convert::random::{write, Shape};
+use ropewalk::DType;
+
 use crate::common::program::{run, run_in, split, Output};
 use crate::models::model;
 use serde_json::Value;
@@ -91,6 +94,28 @@ fn a_run_writes_an_adapter_that_helps() {
     let ppl = |more: &[&str]| folder.ppl("tiny.gguf", &[&["--ctx", "48"], more].concat());
     let (plain, trained) = (ppl(&["--rope", "pi:factor=2"]), ppl(&["--lora", &a]));
     assert!(trained < plain * 0.6, "{plain} to {trained}");
+    // A run that continues from it keeps its method.
+    let next = folder.finetune("b.gguf", &["--steps", "1", "--lora", &a]).json();
+    assert!(next["rope"].as_str().unwrap().starts_with("pi:factor=2"), "{next}");
+}
+
+/// 16 bits hold no id of a large vocabulary.
+#[test]
+fn ids_of_a_large_vocabulary_need_their_type() {
+    let folder = Folder::new();
+    let shape = Shape { n_vocab: 66_000, ..Shape::named("llama-tiny").unwrap() };
+    write(&shape, DType::Q8_0, 7, folder.file("tiny.gguf")).unwrap();
+    let ids: Vec<u8> = (0..4000u32).flat_map(|i| (i * i % 66_000).to_le_bytes()).collect();
+    std::fs::write(folder.file("ids.bin"), ids).unwrap();
+    let inspected = |more: &[&str]| {
+        let args =
+            ["finetune", "-m", "tiny.gguf", "-d", "ids.bin", "--inspect-data", "--ctx", "48", "--json"];
+        run_in(folder.dir.path(), &[&args[..], more].concat())
+    };
+    let out = inspected(&[]);
+    assert!(fails(&out, 2).contains("--set token-type=u32"), "{out:?}");
+    let shown = inspected(&["--set", "token-type=u32"]).json();
+    assert_eq!(shown["tokens"], 4000, "{shown}");
 }
 
 #[test]

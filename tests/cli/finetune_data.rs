@@ -84,6 +84,9 @@ fn conversations_and_token_ids_are_read() {
     assert!(why.contains("chat.jsonl:1: no \"text\" field; it has \"messages\""), "{out:?}");
     assert!(why.contains("(`ropewalk finetune --chat`)"), "{out:?}");
     // A record is a sequence: one that is longer is named, and whole ones alone are joined.
+    // A text has no answers.
+    let out = run(&args("texts/1.txt", &["--chat", "--ctx", "48"]));
+    assert!(fails(&out, 1).contains("texts/1.txt: expected JSON Lines (.jsonl)"), "{out:?}");
     let out = run(&args("chat.jsonl", &["--chat", "--ctx", "48", "--set", "held-out=0"]));
     assert!(
         out.code == 0
@@ -187,6 +190,10 @@ fn sequences_without_answers_do_not_weaken_a_step() {
     };
     let alone = grad_norm("one", line("a rope?"), "batch=1");
     let beside = grad_norm("two", line("a rope?") + &line(&"sea ".repeat(500)), "batch=2");
+    assert!((alone - beside).abs() < 1e-6 * alone, "{alone} {beside}");
+    // So is one whose end is a separator of its own.
+    let pair = serde_json::json!({ "prompt": "sea ".repeat(500), "completion": "hemp" }).to_string();
+    let beside = grad_norm("three", line("a rope?") + &pair + "\n", "batch=2");
     assert!((alone - beside).abs() < 1e-6 * alone, "{alone} {beside}");
     // Alone in its step, it is skipped, and the run goes on.
     std::fs::write(folder.file("both.jsonl"), line("a rope?") + &line(&"sea ".repeat(500))).unwrap();

@@ -298,3 +298,62 @@ fn a_hangup_that_is_ignored_stays_ignored() {
     assert_eq!(child.wait().unwrap().code(), Some(143));
     assert!(run(&["inspect", &folder.path("tiny.gguf")]).code == 0);
 }
+
+/// A rate that is too high fails at one of the first steps, and as surely again: the steps before it are not lost.
+#[test]
+fn what_a_run_reached_before_it_failed_can_be_written() {
+    let folder = Folder::new();
+    let run_of = |steps: u64, more: &[&str]| {
+        let (warmup, steps) = (format!("schedule=cosine,warmup={}", steps.min(5)), steps.to_string());
+        let how = ["--steps", &steps, "--set", &warmup];
+        let mut args = folder.args("a.gguf", &[&how[..], more].concat());
+        let at = args.iter().position(|a| a == "--lr").unwrap();
+        args[at + 1] = "1e20".into();
+        run(&args.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let out = run_of(20, &["--set", "save-every=1"]);
+    assert!(fails(&out, 1).contains("not finite"), "{out:?}");
+    // The first step has no rate yet.
+    let saved = folder.names("a.checkpoints");
+    assert!(saved.len() > 1 && saved[0].starts_with("step-00000001."), "{saved:?}");
+    let out = run_of(saved.len() as u64 + 1, &["--resume"]);
+    assert!(fails(&out, 1).contains("steps: the run was started with 20, this is"), "{out:?}");
+    let done = run_of(1, &["--resume"]).json();
+    assert_eq!(done["steps"], 1, "{done}");
+    assert!(folder.file("a.gguf").exists());
+    // The step before the one that fails is saved, whatever is saved else.
+    let other = format!("checkpoints={}", folder.path("b"));
+    let out = run_of(20, &["--force", "--set", &other]);
+    let said = fails(&out, 1);
+    assert!(said.contains(" is saved; a run that resumes with "), "{said}");
+    assert_eq!(folder.names("b").len(), 1);
+}
+
+/// Where activations are rounded, results depend on which are saved, and that on how much memory is free.
+#[test]
+fn a_run_resumes_with_the_activations_that_it_saved() {
+    let folder = Folder::new();
+    let rounded = ["--set", "saved-type=f16", "--steps"];
+    let first = [&rounded[..], &["1", "--set", "checkpointing=inputs"]].concat();
+    folder.finetune("a.gguf", &first).json();
+    std::fs::remove_file(folder.file("a.gguf")).unwrap();
+    let done = folder.finetune("a.gguf", &[&rounded[..], &["2", "--resume"]].concat()).json();
+    assert_eq!(done["steps"], 2, "{done}");
+    // Settings have the names by which they are given, and the context comes before what follows from it.
+    for (more, says) in [
+        (
+            &["--set", "checkpointing=products"][..],
+            "checkpointing: the run was started with inputs, this is products",
+        ),
+        (&["--set", "beta1=0.5"], "beta1: the run was started with 0.9, this is 0.5"),
+        (&["--ctx", "24"], "ctx: the run was started with 48, this is 24"),
+    ] {
+        let mut args = folder.args("a.gguf", &[&rounded[..], &["3", "--resume"], more].concat());
+        if more[0] == "--ctx" {
+            let at = args.iter().position(|a| a == "--ctx").unwrap();
+            args.drain(at..at + 2);
+        }
+        let out = run(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        assert!(fails(&out, 1).contains(says), "{more:?}: {out:?}");
+    }
+}

@@ -177,7 +177,7 @@ fn what_cannot_be_gone_on_from_or_attended_to_is_said_in_one_line() {
     folder.finetune("a.gguf", &["--steps", "1"]).json();
     let (a, model) = (folder.path("a.gguf"), folder.path("tiny.gguf"));
     let missing = folder.path("none.gguf");
-    let cases: [(&[&str], i32, &str); 14] = [
+    let cases: [(&[&str], i32, &str); 15] = [
         (&["--attention", "s3"], 2, "expected full, s2, s2:group=N"),
         (&["--attention", "landmark:block=1"], 2, "block: expected 2 to 256 positions, found 1"),
         (&["--attention", "landmark:size=8"], 2, "landmark: unknown parameter `size`; known: block, in-loss"),
@@ -199,6 +199,7 @@ fn what_cannot_be_gone_on_from_or_attended_to_is_said_in_one_line() {
             "targets full: blk.0.attn_q.weight: expected f32, f16 or bf16, found q8_0",
         ),
         (&["--targets", "full", "--rank", "4"], 2, "--rank: --targets full trains the model itself"),
+        (&["--targets", "norms", "--alpha", "3"], 2, "--alpha: --targets norms has no LoRA pairs"),
         (&["--set", "output-type=file"], 2, "--set output-type: an adapter is always f32"),
     ];
     for (more, code, says) in cases {
@@ -245,6 +246,9 @@ fn all_parameters_are_trained_and_a_model_is_written() {
         .iter()
         .any(|p| p["part"] == "optimizer" && p["host"].as_u64() > Some(0)));
     let done = run(&[&head[..], &tail].concat()).json();
+    // A session opens at the length that the method reaches.
+    let said = run(&["run", "-m", &out, "-p", "a", "-n", "1", "--device", "cpu"]).stderr;
+    assert!(said.contains("context 2,048"), "{said}");
     let loss = |stage: usize, key: &str| done["stages"][stage][key].as_f64().unwrap();
     assert!(loss(1, "val_after") < loss(0, "val_before") - 0.3, "{done}");
     let json = run(&["inspect", &out, "--json"]).json();

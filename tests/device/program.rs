@@ -105,7 +105,7 @@ fn a_module_that_does_not_fit_is_named() {
         command.args(["bench", "-m", model.to_str().unwrap(), "-p", "8", "-n", "0", "--device", "vulkan:0"]);
         let output = finish(command);
         assert_eq!(output.code, 1, "{output:?}");
-        assert!(output.stderr.contains("device 'vulkan:0' is not here"), "{output:?}");
+        assert!(output.stderr.contains("device 'vulkan:0' is not available"), "{output:?}");
         output.stderr
     };
     assert!(!ask().contains("libggml-vulkan.so"), "there is no module");

@@ -1,7 +1,7 @@
 //! Training of all parameters: gradients against finite differences, the model that is written, what is refused.
 
 use convert::random::Shape;
-use ropewalk::gguf::File;
+use ropewalk::gguf::{File, Value};
 use ropewalk::model::Model;
 use ropewalk::train::optim::{OptimParams, Optimizer, Schedule};
 use ropewalk::train::{MemoryPlan, Sequence, TrainAttention, TrainParams, Trainable, Trainer};
@@ -75,6 +75,13 @@ fn the_model_written_is_the_model_trained() {
                 "{name}, rounded to {bound}: {found}, {want} in training"
             );
             let is = File::open(&out).unwrap();
+            // What a conversion would write: the length that the method reaches, and llama.cpp's keys.
+            let n_ctx = 2 * model.hparams().n_ctx_train;
+            assert_eq!(trained.hparams().n_ctx_train, n_ctx, "{name}");
+            let declared =
+                |key: &str| is.value(&format!("{}.rope.scaling.{key}", model.hparams().arch)).cloned();
+            assert_eq!(declared("type"), Some("linear".into()), "{name}");
+            assert_eq!(declared("factor"), Some(Value::F32(2.0)), "{name}");
             assert_eq!(was.tensors().len(), is.tensors().len());
             for t in was.tensors() {
                 let found = is.tensor(&t.name).unwrap();
@@ -85,6 +92,11 @@ fn the_model_written_is_the_model_trained() {
             assert_eq!((meta.steps, meta.n_ctx), (Some(1), Some(32)));
             assert_eq!(meta.base, Some(ropewalk::adapter::fingerprint(was)));
         }
+        // A longer context than the file declares, under its own method.
+        let longer = Trainer::new(&model, &all(model.hparams().n_ctx_train + 8, 12, "plain")).unwrap();
+        let out = scratch(&format!("full-longer-{name}.gguf"));
+        ropewalk::train::write_model(&out, &longer, None, None, Default::default()).unwrap();
+        assert_eq!(load(&out).hparams().n_ctx_train, model.hparams().n_ctx_train + 8);
         let out = scratch("full-none.gguf");
         let e = ropewalk::train::write_adapter(&out, &trainer, None, Default::default()).unwrap_err();
         assert!(e.to_string().starts_with("an adapter holds"), "{e}");

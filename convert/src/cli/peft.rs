@@ -15,7 +15,7 @@ pub(super) struct PeftArgs {
     ///
     /// IN is a PEFT adapter directory, and OUT a LoRA file. With --to-peft, IN is a LoRA file
     #[arg(short, long, value_name = "MODEL", conflicts_with_all = CONFLICTS)]
-    model: Option<PathBuf>,
+    pub(super) model: Option<PathBuf>,
     /// Convert a LoRA file to a PEFT adapter in this directory
     #[arg(long, value_name = "DIR", requires = "model", conflicts_with = "output")]
     to_peft: Option<PathBuf>,

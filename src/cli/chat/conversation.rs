@@ -73,8 +73,8 @@ impl<'m> Chat<'m> {
             return Err(e);
         }
         let lost = match message {
-            Some(_) => "the message was not sent, and nothing else is lost",
-            None => "nothing is lost",
+            Some(_) => "the message was not sent; the conversation is unchanged",
+            None => "the conversation is unchanged",
         };
         turn.map_err(|e| match e {
             Error::ContextFull { needed, n_ctx, .. } => anyhow!(
@@ -93,7 +93,7 @@ impl<'m> Chat<'m> {
         if n_ctx > trained {
             format!(
                 "/ctx {n_ctx} makes it larger, and past the trained context of {trained} tokens /rope yarn \
-                 or /rope harpe helps"
+                 or /rope dca helps"
             )
         } else {
             format!("/ctx {n_ctx} makes it larger (past the trained context of {trained} tokens, see /rope)")

@@ -127,7 +127,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
             "turns": turns,
         }))?;
     }
-    ensure!(failed == 0 || people, "{failed} of the lines failed");
+    ensure!(failed == 0 || people, "failed lines: {failed}");
     Ok(())
 }
 

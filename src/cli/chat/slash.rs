@@ -145,9 +145,9 @@ fn regen(chat: &mut Chat<'_>, _: &str) -> anyhow::Result<After> {
 }
 
 fn undo(chat: &mut Chat<'_>, _: &str) -> anyhow::Result<After> {
-    let Some(message) = chat.talk.undo() else { bail!("nothing to take back") };
+    let Some(message) = chat.talk.undo() else { bail!("nothing to undo") };
     let start: String = message.content.chars().take(60).collect();
-    show(format!("taken back: {}", start.replace('\n', " ")))
+    show(format!("removed: {}", start.replace('\n', " ")))
 }
 
 fn clear(chat: &mut Chat<'_>, _: &str) -> anyhow::Result<After> {

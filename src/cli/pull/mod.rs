@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::engine::draw;
 use super::interrupt::Interrupt;
-use super::manifest::Manifest;
+use super::manifest::{Entry, Manifest};
 use super::output::{self, OutputArgs, Unit};
 use super::packages::PackagedSet;
 use super::{models, usage, Command};
@@ -108,7 +108,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         None if what.starts_with("hf:") => (what.parse::<Source>().map_err(|e| usage(e.to_string()))?, None),
         None => {
             let names =
-                manifest.models.iter().map(|m| m.name.as_str()).chain(sets.iter().map(|s| s.name.as_str()));
+                manifest.models.iter().map(Entry::short_name).chain(sets.iter().map(|s| s.name.as_str()));
             return Err(usage(format!(
                 "{what}: not in the manifest (known: {}; or hf:ORG/REPO[/FILE])",
                 names.collect::<Vec<_>>().join(", ")

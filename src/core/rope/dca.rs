@@ -23,7 +23,7 @@ pub(super) static METHOD: Method = Method {
         param! { "chunk", Count(2, 1 << 30), "3/4 of original", "tokens",
             "largest distance shown; the chunks have chunk - local tokens"
         },
-        param! { "local", Count(1, 1 << 30), "original / 8", "tokens",
+        param! { "local", Count(1, 1 << 30), "chunk / 6, at most original / 8", "tokens",
             "number of tokens that keep true distances across a chunk border"
         },
         param! { "mscale", Number(0.1, 10.0),
@@ -38,7 +38,7 @@ pub(super) static METHOD: Method = Method {
 fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Result<(), RopeError> {
     let l = geo.n_ctx_orig as u64;
     let chunk = args.count("chunk", || (l * 3 / 4).max(2))?;
-    let local = args.count("local", || (l / 8).clamp(1, chunk.saturating_sub(1).max(1)))?;
+    let local = args.count("local", || (l / 8).min(chunk / 6).max(1))?;
     plan.mscale *= args.number("mscale", || 1.0)?;
     if local >= chunk {
         return Err(args.refuse("local", format_args!("below chunk {chunk}"), local));

@@ -27,7 +27,7 @@ pub(super) static METHOD: Method = Method {
             "distances below it do not change"
         },
         param! { "group", Count(1, 1 << 30),
-            "the smallest divisor of window that brings the context within original / 2", "tokens",
+            "the smallest divisor of window that brings the context within original / 2, or else original", "tokens",
             "number of far tokens that share a position; must divide window"
         },
         param! { "log-scale", Choice(&["false", "true"]), "false", "",
@@ -77,6 +77,13 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
             "up to {} tokens keep within trained distances: (original - window) x group + window.",
             longest(g)
         ));
+        if let Some(least) =
+            least_group(w, n, l).filter(|least| g / 8 >= *least && g == default_group(w, n, l))
+        {
+            args.note(format!(
+                "{g} far tokens share a position, and {least} would do: a window with more divisors allows a smaller group."
+            ));
+        }
         if n > longest(g) {
             let way = if n <= longest(w) {
                 "a larger group reaches it"
@@ -103,9 +110,17 @@ fn default_group(w: u64, n: u64, l: u64) -> u64 {
     if n <= l {
         return 1;
     }
-    let room = (l / 2).saturating_sub(w).max(1);
-    let least = n.saturating_sub(w).div_ceil(room).max(2);
-    divisors(w).filter(|g| *g >= least).min().unwrap_or(w)
+    let within = |l: u64| {
+        let least = least_group(w, n, l)?;
+        divisors(w).filter(|g| *g >= least).min()
+    };
+    within(l / 2).or_else(|| within(l)).unwrap_or(w)
+}
+
+/// The smallest group that brings a context within `l` tokens, above 1; `None` if none does.
+fn least_group(w: u64, n: u64, l: u64) -> Option<u64> {
+    let room = l.checked_sub(w).filter(|room| *room > 0)?;
+    Some(n.saturating_sub(w).div_ceil(room).max(2))
 }
 
 /// Every divisor, in pairs; about sqrt(w) steps, as windows may be as large as a flag says.

@@ -48,7 +48,10 @@ impl Joined {
             return self.document(corpus, range.start..end, true, end == range.end);
         }
         self.document(corpus, range.start..range.start + most - tail, true, tail > 0);
-        self.sample.extend(corpus.marked(range.end - tail..range.end));
+        // An answer that is cut ends as it would have; a question does not.
+        let is_trained = self.sample.last().is_some_and(|(_, trained)| *trained);
+        let end = corpus.marked(range.end - tail..range.end);
+        self.sample.extend(end.map(|(token, trained)| (token, trained && is_trained)));
     }
 
     fn sample(self) -> Sample {

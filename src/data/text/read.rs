@@ -104,11 +104,12 @@ pub(crate) fn documents(
             }
             replaced = lines.n_replaced;
         }
-        (Kind::Text, Records::Chat { .. }) if has_ending(path, &[".json", ".json.gz"]) => {
+        (Kind::Text, Records::Chat { .. }) => {
+            let end = path.extension().map_or("no ending".into(), |end| format!(".{}", end.display()));
             return Err(invalid(format!(
-                "{}: expected JSON Lines (.jsonl), a record on each line; found .json, which would be one text",
+                "{}: expected JSON Lines (.jsonl), a record on each line; found {end}, which would be one text",
                 path.display()
-            )))
+            )));
         }
         (Kind::Text, _) => {
             let mut bytes = Vec::new();

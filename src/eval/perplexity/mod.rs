@@ -186,6 +186,11 @@ fn notes(params: &Params, texts: &Texts, shorter: &[String]) -> Vec<String> {
     if protocol.overlaps {
         notes.push("tokens are scored by several windows: standard errors are too small".into());
     }
+    let trunc_len = params.longppl.map_or(0, |longppl| longppl.trunc_len);
+    let short = params.lengths.iter().filter(|length| **length <= trunc_len);
+    notes.extend(short.map(|ctx| {
+        format!("ctx {ctx}: LongPPL has no key tokens: they have at least {trunc_len} tokens before them (trunc-len)")
+    }));
     notes.extend_from_slice(shorter);
     notes
 }

@@ -83,7 +83,7 @@ fn refuse(object: &str, fields: &Map<String, Value>, name: &str, neutral: &[&str
     match fields.get(name).filter(|value| !value.is_null()).map(Value::to_string) {
         Some(value) if !neutral.contains(&value.as_str()) => {
             let name = format!("{object}.{name}");
-            Err(Fault::invalid(&name, format_args!("{name}: not served yet")))
+            Err(Fault::invalid(&name, format_args!("{name}: not supported yet")))
         }
         _ => Ok(()),
     }
@@ -99,7 +99,7 @@ fn included(fields: &mut Fields) -> Result<bool, Fault> {
     match list.iter().find(|name| *name != LOGPROBS) {
         None => Ok(!list.is_empty()),
         Some(Value::String(name)) => {
-            let what = format!("include: {} is not served yet", short(name));
+            let what = format!("include: {} is not supported yet", short(name));
             Err(Fault::invalid("include", what))
         }
         Some(other) => Err(wrong("include", "a list of texts", other)),
@@ -177,7 +177,7 @@ fn add(list: &mut Vec<Value>, i: usize, item: Value, thought: &mut Option<String
             return Ok(());
         }
         Some(name) => {
-            let what = format!("{}: {} is not served yet", at("type"), short(name));
+            let what = format!("{}: {} is not supported yet", at("type"), short(name));
             return Err(Fault::invalid(&at("type"), what));
         }
         None => {

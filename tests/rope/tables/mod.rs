@@ -443,6 +443,7 @@ fn errors_name_what_is_known() {
         ("clex:factor=64", &["factor", "max-factor 32", "64"]),
         ("clex:max-factor=0", &["max-factor", "from 1 to 1024", "`0`"]),
         ("clex:max-factor=1024,step=0.001", &["step", "max-factor 1024"]),
+        ("clex:max-factor=1000,param-factor=64,step=0.03", &["step", "cost of at most", "found"]),
         ("clex:log-scale=true,temperature=2", &["temperature=2", "log-scale"]),
         ("yarn:beta-fast=1,beta-slow=2", &["beta-fast", "beta-slow"]),
         ("sba:original=1", &["sba", "1 tokens"]),

@@ -134,9 +134,18 @@ fn what_does_not_fit_is_refused() {
         let e = refusal(spec, &smol(), 16384);
         assert!(words.iter().all(|w| e.contains(w)) && e.lines().count() == 1, "{spec}: {e}");
     }
-    // Not given, it is held below chunk.
-    let clamped = plan("dca:chunk=8", &smol(), 16384).expect("a plan");
-    assert_eq!(clamped.spec.parts()[0].get("local"), Some(&Value::Count(7)));
+    // Not given, it is a part of the chunk, or nothing would be left of it.
+    for (spec, local) in [("dca:chunk=60", 10), ("dca:chunk=2", 1), ("dca", 1024), ("dca:chunk=8000", 1024)] {
+        let found = plan(spec, &smol(), 16384).expect("a plan");
+        assert_eq!(found.spec.parts()[0].get("local"), Some(&Value::Count(local)), "{spec}");
+    }
+    // As many far tokens share a position as must, whatever the window.
+    for (window, group) in [(1024, 8), (4096, 4), (6144, 6)] {
+        let found = plan(&format!("self-extend:window={window}"), &smol(), 16384).expect("a plan");
+        assert_eq!(found.spec.parts()[0].get("group"), Some(&Value::Count(group)), "{window}");
+    }
+    let prime = plan("self-extend:window=1021", &smol(), 16384).expect("a plan");
+    assert!(prime.notes.iter().any(|note| note.contains("a window with more divisors")), "{:?}", prime.notes);
     // A window of more than the trained length is acted on, but no method of the reach axis can be combined
     // with it.
     let sliding = |window| {

@@ -200,6 +200,14 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
     scale_queries(geo, args, plan)?;
     let scale = (2 * t - 1) as f64;
     let untrained = geo.table(geo.ntk_base(scale)?)?;
+    let original = geo.n_ctx_orig;
+    let (max_factor, param_factor) = (max as usize, param_factor as usize);
+    let clex = Clex { max_factor, param_factor, step, act, original, factor: None };
+    // Four evaluations of two matrices in each step. Training draws any t.
+    let of_step = (8 * geo.n_pairs() * clex.n_hidden(geo.n_rot)) as f64;
+    let cost = (if geo.clex.is_some() { t } else { max } - 1) as f64 / step * of_step;
+    geo.spend(cost)
+        .map_err(|most| args.refuse(STEP, format_args!("{most} (steps x network)"), approx(cost)))?;
     let Some(net) = geo.clex else {
         args.note(format!(
             "no adapter has a trained network; the untrained one equals ntk with factor {}.",
@@ -208,9 +216,6 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
         plan.freqs.theta = untrained;
         return Ok(());
     };
-    let original = geo.n_ctx_orig;
-    let (max_factor, param_factor) = (max as usize, param_factor as usize);
-    let clex = Clex { max_factor, param_factor, step, act, original, factor: None };
     let (expected, found) = ((geo.n_pairs(), clex.n_hidden(geo.n_rot)), (net.n_pairs(), net.n_hidden()));
     if expected != found {
         return Err(RopeError::new(format!(
@@ -219,10 +224,6 @@ fn apply(geo: &Geometry<'_>, args: &mut Args<'_>, plan: &mut LayerPlan) -> Resul
             expected.0, expected.1, found.0, found.1
         )));
     }
-    // Four evaluations of two matrices in each step.
-    let cost = (t - 1) as f64 / step * (8 * geo.n_pairs() * clex.n_hidden(geo.n_rot)) as f64;
-    geo.spend(cost)
-        .map_err(|most| args.refuse(STEP, format_args!("{most} (steps x network)"), approx(cost)))?;
     args.note("the frequencies come from the adapter's network.");
     plan.freqs.theta = geo.divided(clex.theta(net, geo.freq_base, t as usize));
     Ok(())

@@ -121,7 +121,7 @@ fn fields_that_are_not_served_are_named_and_not_ignored() {
         let error = site.expect(400, PATH, &body)["error"].clone();
         assert_eq!(
             (&error["param"], &error["message"]),
-            (&json!(name), &json!(format!("{name}: not served yet")))
+            (&json!(name), &json!(format!("{name}: not supported yet")))
         );
     }
 }

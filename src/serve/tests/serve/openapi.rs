@@ -172,7 +172,7 @@ fn reads(client: &mut Client, path: &str, body: &Value, name: &str) -> bool {
         let mut body = body.clone();
         body[name] = wrong;
         refused(client, path, &body).is_some_and(|(param, why)| {
-            param.split(['.', '[']).next() == Some(name) && !why.ends_with("not served yet")
+            param.split(['.', '[']).next() == Some(name) && !why.ends_with("not supported yet")
         })
     })
 }
