@@ -167,7 +167,7 @@ fn what_a_folder_cannot_have_is_wrong_usage() {
     ] {
         fails(&[&given[..], more].concat(), code, parts);
     }
-    fails(&[dir.path().to_str().unwrap(), "-o", out], 1, &["has no config.json"]);
+    fails(&[dir.path().to_str().unwrap(), "-o", out], 1, &["no config.json; expected"]);
     let weights = dir.path().join("checkpoint/model-00001-of-00003.safetensors");
     let weights = weights.to_str().unwrap();
     fails(&[llama, "-o", weights, "--pre", "gpt-2"], 2, &["the output is one of the input files"]);

@@ -104,6 +104,17 @@ class Parts(unittest.TestCase):
         hidden = [path for path in self.path.rglob(".*")]
         self.assertEqual(hidden, [])
 
+    def test_results_of_another_state_are_put_aside(self) -> None:
+        for key in (A, B):
+            self.part.write(f"samples/{key}.jsonl", b"x")
+            self.part.write(f"cells/{key}.json", record(key))
+        self.part.settle({B})
+        self.assertEqual(self.part.done, {B: True})
+        self.assertEqual([name for name, _ in self.part.known()], [f"samples/{B}.jsonl", f"cells/{B}.json"])
+        self.assertEqual((self.path / "old" / f"{A}.json").read_bytes(), record(A))
+        # There is room for another one.
+        self.assertTrue(self.part.write(f"cells/{C}.json", record(C)))
+
     def test_what_is_not_of_this_version_of_the_program_runs_nothing(self) -> None:
         sent: list[object] = []
         outcome = _task.measure(sent.append, job(), [])

@@ -13,7 +13,7 @@ use ropewalk::control::{Control, Stop};
 
 use crate::args::object;
 use crate::error::{raised, RopewalkError};
-use crate::work::{hold, TICK};
+use crate::work::{check_fork, hold, TICK};
 
 /// The program, which renders chat templates in a process with limits.
 pub(crate) fn program(py: Python<'_>) -> PyResult<Apart> {
@@ -51,6 +51,7 @@ impl Chat {
     /// deleted before its end is kept as far as it is.
     fn say(&self, text: String) -> PyResult<Answer> {
         // The thread would find the same, but the iterator would raise it.
+        check_fork()?;
         drop(hold(&self.0)?);
         let (held, stop) = (Arc::clone(&self.0), Stop::default());
         let asked = stop.clone();

@@ -72,10 +72,19 @@ pub(crate) fn perplexity<'py>(
         let done = under_each(&specs, &sources, &mut reports, control, |source| {
             ropewalk::eval::perplexity::run(source, name, &texts, &params, control)
         });
-        done.map(|()| reports)
-    })?;
-    let report = one_object(&reports.map_err(raised)?).map_err(|e| RopewalkError::new_err(e.to_string()))?;
+        (done, reports)
+    });
+    let (done, reports) = reports?;
+    let report = one_object(&reports).map_err(|e| RopewalkError::new_err(e.to_string()))?;
+    let rows = report.get("results").cloned().unwrap_or_else(|| Value::Array(Vec::new()));
+    done.map_err(|e| with_results(py, raised(e), &rows))?;
     object(py, &report)
+}
+
+/// An error with the figures that were measured before it, as `results`.
+fn with_results(py: Python<'_>, error: PyErr, rows: &Value) -> PyErr {
+    let done = object(py, rows).and_then(|rows| error.value(py).setattr("results", rows));
+    done.err().unwrap_or(error)
 }
 
 /// Runs published benchmarks, and returns a dict for each task, method, and length. `tasks` are names of tasks or groups, as
@@ -129,7 +138,7 @@ pub(crate) fn evaluate<'py>(
     let session = args::session(0, kv, n_threads, math)?;
     let specs = args::specs(rope)?;
     let callbacks = Callbacks { progress, ..Callbacks::default() };
-    let rows = work::run(py, &callbacks, |control| -> PyResult<Vec<Value>> {
+    let (done, rows) = work::run(py, &callbacks, |control| -> PyResult<(PyResult<()>, Value)> {
         let mut store: Box<dyn Store> = match output {
             Some(path) => Box::new(FileStore::open(Output::new(path, force)).map_err(raised)?),
             None => Box::new(Unkept),
@@ -149,9 +158,10 @@ pub(crate) fn evaluate<'py>(
         let how = Several::new(tasks, params).specs(specs);
         let sources = |spec: Option<&Spec>| SessionSource::new(&model, session.clone().rope(spec.cloned()));
         let mut reports = Vec::new();
-        suite::run_all(&sources, name, &how, &mut *store, &mut reports, control).map_err(raised)?;
-        Ok(reports.iter().map(flat).collect::<PyResult<Vec<_>>>()?.concat())
+        let done = suite::run_all(&sources, name, &how, &mut *store, &mut reports, control).map_err(raised);
+        Ok((done, reports.iter().map(flat).collect::<PyResult<Vec<_>>>()?.concat().into()))
     })??;
+    done.map_err(|e| with_results(py, e, &rows))?;
     object(py, &rows)
 }
 

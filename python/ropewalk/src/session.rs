@@ -334,6 +334,7 @@ impl Pieces {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        work::check_fork()?;
         let session = self.session.get();
         loop {
             let text = py.detach(|| {

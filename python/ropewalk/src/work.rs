@@ -3,10 +3,11 @@
 
 use std::fmt::Arguments;
 use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{sync_channel, RecvTimeoutError};
 use std::sync::{Mutex, MutexGuard, TryLockError};
-use std::thread;
 use std::time::Duration;
+use std::{process, thread};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -69,15 +70,36 @@ pub(crate) fn hold<T>(held: &Mutex<T>) -> PyResult<MutexGuard<'_, T>> {
     })
 }
 
+/// The process that first computed; 0 before.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// Fails in a process that was forked after its parent computed: the threads that share the work do not survive a fork,
+/// and a call would wait for them forever.
+///
+/// # Errors
+/// A [`RopewalkError`] that names the way out.
+pub(crate) fn check_fork() -> PyResult<()> {
+    let own = process::id();
+    match OWNER.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed) {
+        Err(owner) if owner != own => Err(RopewalkError::new_err(
+            "fork: the parent of this process has computed, and its threads do not survive a fork: start processes with \
+             multiprocessing.get_context('spawn'), or compute only in them",
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Runs the work, and returns its result.
 ///
 /// # Errors
-/// Returns what a signal handler or a callback raised. The work has stopped by then.
+/// Returns what a signal handler or a callback raised. The work has stopped by then. In a process that was forked after
+/// its parent computed, returns the error of [`check_fork`].
 pub(crate) fn run<T: Send>(
     py: Python<'_>,
     callbacks: &Callbacks,
     work: impl FnOnce(&Control<'_>) -> T + Send,
 ) -> PyResult<T> {
+    check_fork()?;
     let stop = Stop::default();
     let (done, raised) = py.detach(|| {
         thread::scope(|scope| {

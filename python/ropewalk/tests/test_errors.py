@@ -242,6 +242,24 @@ def test_threads_share_a_generation(model: ropewalk.Model) -> None:
     assert sorted(taken) == sorted(whole) and pieces.tokens == expected.tokens
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_says_that_it_cannot_compute(model: ropewalk.Model) -> None:
+    session = model.session(64, n_threads=1)
+    session.nll("a b c")
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            session.nll("a b c")
+        except ropewalk.RopewalkError as e:
+            os.write(write, str(e).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert b"spawn" in os.read(read, 1000)
+    os.close(read)
+    os.close(write)
+
+
 def test_the_package_runs_the_program() -> None:
     command = [sys.executable, "-m", "ropewalk", "--version"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout

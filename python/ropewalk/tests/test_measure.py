@@ -73,6 +73,11 @@ def test_benchmarks_are_those_of_the_program(
         ropewalk.evaluate(model, "passkey", 300, options={"depht": 0.5})
     with pytest.raises(ropewalk.ArgumentError, match="unknown task"):
         ropewalk.evaluate(model, "passkeys", 300)
+    # Figures before an error are not lost.
+    with pytest.raises(ropewalk.RopewalkError) as failed:
+        ropewalk.evaluate(model, ["passkey", "niah_single_1"], 300, samples=1, data=tmp_path / "none", n_threads=1)
+    (done,) = getattr(failed.value, "results")
+    assert done["task"] == "passkey" and done["score"] is not None
 
 
 def test_prompts_are_messages(model: ropewalk.Model, path: Path, tmp_path: Path, cli: Cli) -> None:

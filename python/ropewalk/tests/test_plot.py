@@ -67,6 +67,8 @@ def test_scores_are_drawn_as_by_the_program(
     same(plot.scores(rows, model.n_ctx_train), theirs)
     theirs, rows = evaluate(["plain"], ["passkey"], "0/1")
     same(plot.depths(rows), theirs)
+    named = ropewalk.evaluate(model, "passkey", 300, options={"depth": "start/0.5/1"}, samples=3, n_threads=1)
+    assert "start" in plot.depths(named).svg()
     with pytest.raises(ropewalk.ArgumentError, match="one task and method"):
         plot.depths([])
 

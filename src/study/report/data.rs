@@ -96,6 +96,13 @@ impl<'a> Data<'a> {
         lengths
     }
 
+    /// The lengths that each of some tasks has, ascending: their means are of the same tasks.
+    pub(super) fn shared_lengths(&self, tasks: &[&Task]) -> Vec<u64> {
+        let mut lengths = self.lengths(tasks);
+        lengths.retain(|&l| tasks.iter().all(|task| task.lengths.contains(&Some(l))));
+        lengths
+    }
+
     pub(super) fn keys(model: &Model, method: &Method, task: &Task, length: Option<u64>) -> Vec<Key> {
         task.seeds.iter().map(|&seed| Cell { index: 0, model, method, task, length, seed }.key()).collect()
     }

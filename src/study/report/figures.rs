@@ -137,7 +137,7 @@ impl<'a> Figures<'a> {
     }
 
     fn length_chart(&self, title: String, tasks: &[&Task]) -> Option<Chart> {
-        let lengths = self.data.lengths(tasks);
+        let lengths = self.data.shared_lengths(tasks);
         if lengths.len() < 2 {
             return None;
         }

@@ -109,12 +109,17 @@ impl<'a> Tables<'a> {
 
     /// One table of tasks by length, with a mean over lengths where that has a meaning.
     fn by_length(&'a self, tasks: Vec<&'a Task>, what: &str) -> Block {
-        let lengths = self.data.lengths(&tasks);
+        let (lengths, shared) = (self.data.lengths(&tasks), self.data.shared_lengths(&tasks));
         let is_perplexity = tasks.iter().any(|t| t.is_perplexity());
-        let mut columns: Vec<Column<'_>> =
-            lengths.iter().map(|&l| self.column(tokens(l), tasks.clone(), Some(l))).collect();
-        if lengths.len() > 1 && !is_perplexity {
-            let value = move |m: &Method| self.data.mean_over(self.model, m, &tasks, &lengths);
+        let column = |&l: &u64| {
+            let n = tasks.iter().filter(|task| task.lengths.contains(&Some(l))).count();
+            let head =
+                if n < tasks.len() { format!("{} ({n} of {})", tokens(l), tasks.len()) } else { tokens(l) };
+            self.column(head, tasks.clone(), Some(l))
+        };
+        let mut columns: Vec<Column<'_>> = lengths.iter().map(column).collect();
+        if shared.len() > 1 && !is_perplexity {
+            let value = move |m: &Method| self.data.mean_over(self.model, m, &tasks, &shared);
             columns.push(Column {
                 head: "mean".into(),
                 perplexity: false,

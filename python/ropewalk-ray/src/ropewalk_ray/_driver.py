@@ -258,6 +258,7 @@ class Tasks:
             node, node_id, outcome = "Ray", "", Outcome(1, _line(e))
         cells = {name[len("cells/") : -len(".json")] for name in outcome.cells}
         if outcome.code == 0 and cells <= self.parts[unit].done.keys():
+            self.parts[unit].settle(cells)
             return
         if outcome.code == 0:
             outcome = Outcome(1, "results were lost on their way")

@@ -61,6 +61,15 @@ class Part:
         self.done[key] = is_done
         return is_done
 
+    def settle(self, cells: set[str]) -> None:
+        """Puts results aside that an attempt no longer had at its end: a model, a text, or a setting has changed."""
+        for key in self.done.keys() - cells:
+            for path in (self.path / "cells" / f"{key}.json", self.path / "samples" / f"{key}.jsonl"):
+                if path.exists():
+                    (self.path / "old").mkdir(exist_ok=True)
+                    path.replace(self.path / "old" / path.name)
+            del self.done[key]
+
     def known(self) -> Files:
         """What a new attempt starts from: results with figures, their samples, and adapters."""
         names = [f"adapters/{path.name}" for path in sorted((self.path / "adapters").glob("[0-9a-f]*.gguf"))]

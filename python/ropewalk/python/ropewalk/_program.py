@@ -5,11 +5,16 @@ from __future__ import annotations
 from importlib import metadata
 from pathlib import Path
 
+from ._errors import FileError
+
 
 def find() -> Path:
     """The path of the program."""
-    for file in metadata.files("ropewalk") or []:
-        path = Path(str(file.locate()))
-        if file.name in ("ropewalk", "ropewalk.exe") and path.is_file():
+    names = ("ropewalk", "ropewalk.exe")
+    listed = [Path(str(file.locate())) for file in metadata.files("ropewalk") or [] if file.name in names]
+    # `pip install --target` puts it there, and lists another place.
+    bundled = [Path(__file__).resolve().parents[1] / "bin" / name for name in names]
+    for path in listed + bundled:
+        if path.is_file():
             return path.resolve()
-    raise FileNotFoundError("ropewalk: the program is not in this installation of the package")
+    raise FileError("ropewalk: the program is not in this installation of the package")

@@ -6,6 +6,7 @@ without that. `RopewalkLM(...)` can be passed to `lm_eval.simple_evaluate`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, Union
@@ -62,6 +63,8 @@ class RopewalkLM(TemplateLM):  # type: ignore[misc]
         if max_batch_size is not None:
             self.batch_size = min(self.batch_size, max_batch_size)
         self.max_gen_toks = max_gen_toks
+        # Sampled requests so far.
+        self.repeated: Counter[str] = Counter()
         # cuda:0 is the harness's default device; "auto" also chooses the first GPU.
         self.model = Model(path, device="auto" if device in (None, "cuda", "cuda:0") else device, lora=lora)
         self.session = self.model.session(
@@ -215,8 +218,12 @@ class RopewalkLM(TemplateLM):  # type: ignore[misc]
                     texts = [self.tok_decode(tokens) for tokens in found]
                 else:
                     texts = [
-                        "".join(self.session.generate(prompt, how.max_tokens, stop=how.until, **how.sampling))
-                        for prompt in prompts
+                        "".join(
+                            self.session.generate(
+                                prompt, how.max_tokens, stop=how.until, **how.sampling, seed=how.seed + self._nth(request)
+                            )
+                        )
+                        for prompt, request in zip(prompts, batch)
                     ]
                 for request, text in zip(batch, texts):
                     answer = how.before_stop(text)
@@ -224,6 +231,12 @@ class RopewalkLM(TemplateLM):  # type: ignore[misc]
                     answers.append(answer)
                 bar.update(len(batch))
         return answers
+
+    def _nth(self, request: Instance) -> int:
+        """Number of equal requests before this one: a task with repeats asks for as many different samples."""
+        key = repr(request.args)
+        self.repeated[key] += 1
+        return self.repeated[key] - 1
 
     def _alike(self, requests: Sequence[Instance]) -> Iterator[list[Instance]]:
         """Requests with equal settings, as many as are computed together."""
@@ -252,9 +265,10 @@ class _Sampling:
         temperature = settings.pop("temperature", 1.0)
         self.greedy = not settings.pop("do_sample", False) or temperature == 0
         self.sampling: dict[str, Any] = {"temperature": float(temperature)}
-        for name in ["top_k", "top_p", "min_p", "seed"]:
+        for name in ["top_k", "top_p", "min_p"]:
             if name in settings:
                 self.sampling[name] = settings.pop(name)
+        self.seed = int(settings.pop("seed", 42))
         if settings:
             raise ArgumentError(
                 f"gen_kwargs: found {', '.join(settings)}; expected until, max_gen_toks, do_sample, temperature, top_k, "

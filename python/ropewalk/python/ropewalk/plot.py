@@ -113,10 +113,18 @@ def depths(rows: Iterable[Row]) -> Figure:
     if len({row["length"] for row in known}) < len(known):
         raise ArgumentError("rows: expected one for each length, found two of the same length")
     found = [{each["value"]: each["score"] for each in row["by"] if each["tag"] == "depth"} for row in known]
-    at = sorted({depth for scores in found for depth in scores}, key=float)
+    at = sorted({depth for scores in found for depth in scores}, key=_depth)
     columns = [str(row["length"]) for row in known]
     cells = [[scores.get(depth) for scores in found] for depth in at]
     return draw_grid(f"{known[0]['model']}: {task} ({method})", "length, tokens", "depth", columns, at, cells)
+
+
+def _depth(text: str) -> tuple[float, str]:
+    """A depth's place: names, such as start, come first."""
+    try:
+        return float(text), text
+    except ValueError:
+        return 0.0, text
 
 
 def attention(*reports: Row) -> Figure:

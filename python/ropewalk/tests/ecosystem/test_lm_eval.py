@@ -162,6 +162,13 @@ def test_answers_are_those_of_generate(lm: RopewalkLM, model: ropewalk.Model) ->
     sampling = {"until": [], "max_gen_toks": 12, "do_sample": True, "temperature": 0.7, "top_k": 20, "seed": 3}
     (sampled,) = lm.generate_until([request("generate_until", "Once", sampling)], disable_tqdm=True)
     assert sampled == "".join(session.generate("Once", 12, temperature=0.7, top_k=20, seed=3))
+    # Repeats of a request are other samples, and the same in another run.
+    repeats = [request("generate_until", "Many", sampling) for _ in range(3)]
+    found = lm.generate_until(repeats, disable_tqdm=True)
+    expected = [
+        "".join(session.generate("Many", 12, temperature=0.7, top_k=20, seed=seed)) for seed in (3, 4, 5)
+    ]
+    assert found == expected and len(set(found)) > 1
     with pytest.raises(ropewalk.ArgumentError, match="gen_kwargs: found num_beams"):
         lm.generate_until([request("generate_until", "Once", {"num_beams": 4})], disable_tqdm=True)
 

@@ -180,6 +180,25 @@ fn scores_by_length_are_drawn_once_for_the_same_tasks() {
     assert_eq!(charts("{ name = \"vt\" }, { name = \"cwe\" }"), [two]);
     let three = charts("{ name = \"vt\" }, { name = \"cwe\" }, { name = \"passkey\" }");
     assert_eq!(three, [two, "Mean of 3 tasks by length"]);
+    // Means of the same tasks alone are drawn.
+    assert_eq!(
+        charts("{ name = \"vt\" }, { name = \"cwe\", lengths = [8192, 16384] }"),
+        Vec::<String>::new()
+    );
+}
+
+/// A mean of fewer tasks than the table's says so, and is not part of the mean over lengths.
+#[test]
+fn means_of_fewer_tasks_say_of_how_many() {
+    let study = Study::new(
+        "title = \"x\"\nlengths = [4096, 8192]\nmodels = [{ name = \"m\", path = \"m.gguf\" }]\n\
+         methods = [{ name = \"a\" }]\ntasks = [{ name = \"vt\" }, { name = \"cwe\", lengths = [8192, 16384] }]\n",
+    );
+    study.run("s", &mut Fake::default()).unwrap();
+    let markdown = study.reports("s").1;
+    let (_, table) = markdown.split_once("Mean of 2 tasks of RULER's 13").unwrap();
+    let head = table.lines().find(|line| line.starts_with('|')).unwrap();
+    assert_eq!(head, "| method | 4k (1 of 2) | 8k | 16k (1 of 2) |");
 }
 
 /// A plan of a few kilobytes names a hundred thousand cells, of which nobody has measured any.
