@@ -3,7 +3,7 @@
 # commit may lower a ceiling. One that raises it says why in its message.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-production=113984 tests=65096
+production=113984 tests=65103
 
 git ls-files -z '*.rs' | xargs -0 wc -l | awk -v most="$production" -v most_tests="$tests" '
     $2 == "total" { next }

@@ -284,7 +284,7 @@ impl Conversation {
         }
         let started = Instant::now();
         // The generation reads the last token. To go back by one costs recurrent layers more.
-        let reused = session.prefill(&prompt[..prompt.len().saturating_sub(1).max(1)], control)?;
+        let reused = session.prefill(&prompt[..prompt.len().saturating_sub(1)], control)?;
         let prefill_s = started.elapsed().as_secs_f64();
 
         let started = Instant::now();

@@ -28,7 +28,7 @@ impl Job {
                     "`{setting}`: `targets` full trains the model itself, without LoRA pairs"
                 )));
             }
-            // Norms alone, too, continue from an adapter.
+            // A run of norms alone can also continue from an adapter.
             if given && !has_pairs && setting != "init" {
                 let targets = self.targets.as_deref().unwrap_or_default().join(",");
                 return Err(refused(format!("`{setting}`: `targets` {targets} has no LoRA pairs")));

@@ -99,6 +99,13 @@ fn a_conversation_outlives_its_template() {
     assert!(lines.len() == 2 && lines[0].contains("1099511627776: at most 1048576"), "{output:?}");
     let json: serde_json::Value = serde_json::from_str(&output.stdout).unwrap();
     assert_eq!(json["messages"].as_array().unwrap().len(), 4, "{json}");
+    // A template may render nothing.
+    let path = with_template(dir.path(), "{# nothing #}");
+    let out = run_with(&[&["chat", "-m", path.to_str().unwrap()], FIXED].concat(), "one\n");
+    assert_eq!(
+        (out.code, &*out.stderr),
+        (1, "error: prompt: expected at least one token, found none\nerror: failed lines: 1\n")
+    );
     // One that cannot be read at all is an error before the first message.
     let path = with_template(dir.path(), "{% if %}");
     let head = ["chat", "-m", path.to_str().unwrap()];
